@@ -1,0 +1,31 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test test-all lint types bench clean
+
+demo: .venv/.installed  ## ResNet-18: build on meta, extract, save, draw, load, execute, verify
+	$(BIN)/python examples/demo.py
+
+test: lint types  ## everything that must pass before a change lands
+	$(BIN)/python -m pytest -n 2
+
+test-all: lint types  ## the same, with every sweep in full
+	$(BIN)/python -m pytest -n 2 --run-slow
+
+lint: .venv/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/.installed
+	$(BIN)/mypy
+
+bench: .venv/.installed  ## measure, and print the tables of docs/benchmarks.md
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv reports demo_output
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,1 @@
+"""Measurements: both sides in one process, interleaved, as ratios. `python -m benchmarks` prints every table."""

@@ -1,0 +1,50 @@
+"""Run the benchmarks and print their tables, or write them into docs/benchmarks.md.
+
+python -m benchmarks [NAME ...] [--write]
+"""
+
+import argparse
+import sys
+import warnings
+from pathlib import Path
+
+from benchmarks import execute, extract, files, huge
+from benchmarks.measure import machine
+
+TABLES = {"extract": extract, "files": files, "execute": execute, "huge": huge}
+QUICK = ("extract", "files", "execute")
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run the benchmarks.")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(TABLES)} (default: {', '.join(QUICK)})"
+    )
+    parser.add_argument("--write", action="store_true", help="replace the tables in docs/benchmarks.md")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(TABLES)
+    if unknown:
+        parser.error(f"no benchmark is called {min(unknown)!r}; there are {', '.join(TABLES)}")
+    warnings.simplefilter("ignore")
+    for name in options.names or QUICK:
+        module = TABLES[name]
+        print(f"\n{name}: {module.__doc__}\n", flush=True)
+        found = module.run()
+        print(found, flush=True)
+        if options.write:
+            _replace(name, f"{found}\n\nMeasured on {machine()}.")
+    return 0
+
+
+def _replace(name: str, text: str) -> None:
+    """Put a table between its marks on the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    start, end = f"<!-- {name} -->\n", f"\n<!-- end {name} -->"
+    before, _, rest = page.partition(start)
+    _, _, after = rest.partition(end)
+    PAGE.write_text(f"{before}{start}{text}{end}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""The models that are measured, each built where the caller says: on meta for extraction, for real for execution."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with keyword inputs."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    inputs: Callable[[], dict[str, Any]]
+    calls: int = 1  # per sample, so that a sample is long enough to time
+
+    def on_meta(self) -> tuple[nn.Module, dict[str, Any]]:
+        with torch.device("meta"):
+            model = self.build().eval()
+        return model, {name: tensor.to("meta") for name, tensor in self.inputs().items()}
+
+
+def tokens(batch: int = 1, length: int = 128, vocabulary: int = 1000) -> dict[str, Any]:
+    return {"input_ids": torch.randint(0, vocabulary, (batch, length))}
+
+
+def resnet18() -> nn.Module:
+    from catalogue.resnet18 import resnet18
+
+    return resnet18()
+
+
+def resnet50() -> nn.Module:
+    from catalogue.resnet50 import resnet50
+
+    return resnet50()
+
+
+def bert_base() -> nn.Module:
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig())
+
+
+def llama(layers: int = 8, hidden: int = 4096) -> nn.Module:
+    """Llama with the proportions of the 8B model; `hidden` scales all widths."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    heads = max(4, hidden // 128)
+    config = LlamaConfig(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        intermediate_size=hidden * 7 // 2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 4,
+        vocab_size=128256 if hidden > 1000 else 1000,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config)
+
+
+EXTRACTED = [
+    Case("ResNet-50", resnet50, lambda: {"x": torch.randn(1, 3, 224, 224)}),
+    Case("BERT-base", bert_base, tokens),
+    Case("Llama, 8 layers", llama, tokens),
+]
+EXECUTED = [
+    Case("ResNet-18", resnet18, lambda: {"x": torch.randn(1, 3, 224, 224)}, calls=3),
+    Case("tiny Llama", lambda: llama(layers=4, hidden=64), lambda: tokens(length=16), calls=20),
+]

@@ -1,0 +1,1 @@
+"""The tests; `python -m tests` checks the whole catalogue."""

@@ -1,0 +1,77 @@
+"""A catalogue of tiny `transformers` models: one row each, random weights, no downloads.
+
+A row names its model class, what differs from the shared sizes, and the kind of inputs it takes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from . import audio, multimodal, text, vision
+from .inputs import make_inputs
+from .sizes import SIZES, Row
+
+Kind = Literal["causal", "encoder", "encoder_decoder", "vision", "audio", "multimodal", "moe", "state_space", "other"]
+
+TABLES: dict[Kind, list[Row]] = {
+    "causal": text.CAUSAL,
+    "moe": text.MOE,
+    "state_space": text.STATE_SPACE,
+    "encoder": text.ENCODER,
+    "encoder_decoder": text.ENCODER_DECODER,
+    "vision": vision.VISION,
+    "audio": audio.AUDIO,
+    "multimodal": multimodal.MULTIMODAL,
+    "other": multimodal.OTHER,
+}
+
+# Builds and runs, but torch.export (strict=False) does not capture it.
+NOT_CAPTURED: dict[str, str] = {
+    "dbrx": "loops over the experts that were hit",
+    "longformer": "branches on whether any token has global attention",
+    "led": "branches on whether any token has global attention",
+    "fsmt": "branches on whether any token is padding",
+    "t5gemma": "its config always asks for a cache, which is not a known output",
+    "encodec": "branches on padding lengths held in tensors",
+    "mimi": "pads by lengths held in tensors",
+    "fastspeech2_conformer": "branches on the sum of the predicted durations",
+    "autoformer": "tracing makes a mask that does not fit its autocorrelation",
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A tiny model with random weights, and keyword inputs that it takes."""
+
+    name: str
+    kind: Kind
+    build: Callable[[], nn.Module]
+    inputs: Callable[[], dict[str, Tensor]]
+
+
+def build_model(model: str, overrides: Mapping[str, Any]) -> nn.Module:
+    """Build a class of `transformers` in eval mode, from the shared sizes that its config knows and the overrides."""
+    import transformers  # slow to import, so only when a model is wanted
+
+    model_class = getattr(transformers, model)
+    config_class = model_class.config_class
+    known = {field.name for field in fields(config_class)}
+    named = {name if name in known else config_class.attribute_map.get(name, name): SIZES[name] for name in SIZES}
+    shared = {name: size for name, size in named.items() if name in known}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        built: nn.Module = model_class(config_class(**{**shared, **overrides})).eval()
+    return built.to(torch.get_default_device())  # a few parameters are born on the CPU, also under torch.device
+
+
+def architectures() -> list[Architecture]:
+    """Every row of every table."""
+    return [
+        Architecture(name, kind, partial(build_model, model, overrides), partial(make_inputs, inputs))
+        for kind, rows in TABLES.items()
+        for name, model, overrides, inputs in rows
+    ]

@@ -1,0 +1,83 @@
+"""The way of an architecture: extracted on meta and saved here, loaded and verified in a process that knows only the file.
+
+python -m tests.architectures.sweep [NAME ...]      every architecture, or those named; prints a line each
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tests.architectures import NOT_CAPTURED, Architecture, architectures
+from torch_ir import IR, ExportError, TorchIRError, extract_ir, verify_ir_with_state_dict
+
+CAPTURED, REFUSED = "captured", "refused by torch.export"
+
+
+def extract(architecture: Architecture, folder: Path) -> str:
+    """Build on meta, extract, save; what came of it in a few words."""
+    with torch.device("meta"):
+        model = architecture.build()
+    inputs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), architecture.inputs())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # values lost on meta are expected here: verification finds them
+            extract_ir(model, (), kwargs=inputs).save(folder / f"{architecture.name}.json")
+    except ExportError:
+        return REFUSED
+    except TorchIRError as error:
+        return f"{type(error).__name__}: {error}"
+    return CAPTURED
+
+
+def verify(architecture: Architecture, folder: Path) -> str:
+    """Load the file, execute it with real weights and compare with the real model; empty when equal."""
+    try:
+        ir = IR.load(folder / f"{architecture.name}.json")
+        model = architecture.build()
+        is_valid, report = verify_ir_with_state_dict(
+            ir, model.state_dict(), model, (), test_kwargs=architecture.inputs()
+        )
+    except TorchIRError as error:
+        return f"{type(error).__name__}: {error}"
+    return "" if is_valid else str(report)
+
+
+def verify_in_fresh_process(names: Sequence[str], folder: Path) -> dict[str, str]:
+    """What `verify` says of each name, from a process that has not seen the extraction."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.architectures.sweep", "--verify", str(folder), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def select(names: Iterable[str]) -> list[Architecture]:
+    wanted = set(names)
+    return [architecture for architecture in architectures() if architecture.name in wanted]
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["--verify"]:
+        folder = Path(arguments[1])
+        print(json.dumps({each.name: verify(each, folder) for each in select(arguments[2:])}))
+        return 0
+    chosen = select(arguments) if arguments else architectures()
+    with tempfile.TemporaryDirectory() as place:
+        outcomes = {each.name: extract(each, Path(place)) for each in chosen}
+        captured = [name for name, outcome in outcomes.items() if outcome == CAPTURED]
+        verdicts = verify_in_fresh_process(captured, Path(place))
+    for name, outcome in outcomes.items():
+        print(name, verdicts[name] or "verified" if outcome == CAPTURED else NOT_CAPTURED.get(name, outcome), sep=": ")
+    equal = sum(not verdict for verdict in verdicts.values())
+    print(f"{len(outcomes)} architectures, {len(captured)} captured, {equal} verified")
+    return 0 if equal == len(captured) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

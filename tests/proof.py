@@ -1,0 +1,53 @@
+"""What most tests of models do: build a small one, capture it without weights, take the file, prove it."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from torch_ir import IR, VerificationReport, extract_ir, verify_ir_with_state_dict
+
+
+def module(forward: Callable[..., Any], **parts: Any) -> nn.Module:
+    """A model in eval mode with this `forward` and these attributes; `buffers` is a dict of persistent buffers."""
+    made = type("Model", (nn.Module,), {"forward": forward})()
+    for name, buffer in parts.pop("buffers", {}).items():
+        made.register_buffer(name, buffer)
+    for name, part in parts.items():
+        setattr(made, name, part)
+    return made.eval()
+
+
+def to_meta(tree: Any) -> Any:
+    """Nested inputs with every tensor on meta."""
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), tree)
+
+
+def captured(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None) -> IR:
+    """The graph of a model as a reader of the saved file gets it; weights and inputs are on meta."""
+    bare = copy.deepcopy(model).to("meta")
+    args, keywords = to_meta((inputs, dict(kwargs or {})))
+    return IR.from_json(extract_ir(bare, args, kwargs=keywords, dynamic_shapes=dynamic_shapes).to_json())
+
+
+def verdict(
+    ir: IR, model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, **options: Any
+) -> VerificationReport:
+    """The report of a graph against the model that it was captured from."""
+    return verify_ir_with_state_dict(ir, model.state_dict(), model, inputs, test_kwargs=kwargs, **options)[1]
+
+
+def proved(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None) -> IR:
+    """The graph of a model, after it gave the model's results."""
+    ir = captured(model, *inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes)
+    report = verdict(ir, model, *inputs, kwargs=kwargs)
+    assert report.is_valid, f"{report}\n{ir}"
+    return ir
+
+
+def ops(ir: IR) -> list[str]:
+    """The operators of a graph in order."""
+    return [node.op_type for node in ir.nodes]

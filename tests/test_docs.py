@@ -1,0 +1,200 @@
+"""The documentation is true: every page runs as written, every link leads somewhere, and the runner notices lies."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT, WrongPageError, matches, pages, read_blocks, run_page
+
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "demo")
+_LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def _id(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", pages(), ids=_id)
+def test_page_runs_as_written(page: Path) -> None:
+    wrong = run_page(page)
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize("page", pages(), ids=_id)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(_prose(page)):
+        if "://" not in target:
+            file, _, anchor = target.partition("#")
+            found = (page.parent / file).resolve() if file else page
+            assert found.exists(), f"{_id(page)} links to {target}, which is not there"
+            assert not anchor or anchor in _anchors(found), f"{_id(page)} links to {target}, which has no such heading"
+
+
+def test_index_lists_every_page() -> None:
+    linked = set(_LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    missing = {page.name for page in (ROOT / "docs").glob("*.md")} - linked - {"index.md"}
+    assert not missing
+
+
+def test_examples_page_runs_every_example() -> None:
+    """But for the one that draws the pictures of the documentation."""
+    text = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^\$ python examples/(\w+)\.py", text, re.MULTILINE))
+    assert shown == {path.stem for path in EXAMPLES} - {"pictures"}
+
+
+@pytest.mark.slow
+def test_pictures_are_those_that_the_pages_show(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "pictures.py"), "--output", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True)
+    stored = {path.name for path in (ROOT / "docs" / "images").iterdir()}
+    assert {path.name for path in tmp_path.iterdir()} == stored
+    for name in stored:
+        assert _png_size(tmp_path / name) == _png_size(ROOT / "docs" / "images" / name)
+
+
+def _prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    for block in list(read_blocks(_id(page), lines)):
+        lines[block.start : block.stop] = [""] * (block.stop - block.start)
+    return "\n".join(lines)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE) if page.suffix == ".md" else []
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _png_size(path: Path) -> bytes:
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    return data[16:24]
+
+
+# -- the runner itself ------------------------------------------------------------------------------------------------
+
+RIGHT = """\
+# A page
+
+```python
+# helper.py
+def double(x):
+    return 2 * x
+```
+
+```python
+from helper import double
+
+number = double(21)
+print("the answer", number)
+print("0x7f3a1c")
+```
+
+```text
+the answer 42
+0x...
+```
+
+```python
+import json
+
+print(json.dumps({"number": number, "at": "12:30"}))
+```
+
+```json
+{"number": 42,
+ "at": "..."}
+```
+
+```console
+$ cat helper.py | head -1
+# helper.py
+$ cat <<END
+> one
+> two
+> three
+> END
+one
+...
+three
+$ echo no >&2; exit 3  # status 3
+no
+$ make coffee
+never run
+```
+
+```toml
+[shown = only
+```
+"""
+
+
+def _run(text: str, folder: Path) -> str:
+    page = folder / "page.md"
+    page.write_text(text, encoding="utf-8")
+    return run_page(page)
+
+
+def test_a_right_page_passes(tmp_path: Path) -> None:
+    assert _run(RIGHT, tmp_path) == ""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        (
+            "the answer 42",
+            "the answer 43",
+            r"page\.md:18: .*not what the page shows[\s\S]*-the answer 43\n\+the answer 42",
+        ),
+        ("0x...\n", "0x...\nmore\n", r"page\.md:18: [\s\S]*-more"),
+        ("number = double(21)", "number = 1 / 0", r"page\.md:12: ZeroDivisionError"),
+        ("number = double(21)", "number = = 21", r"page\.md:12: "),
+        ("    return 2 * x", "    retrun 2 * x", r"page\.md:6: "),
+        ("number = double(21)", "import warnings; warnings.warn('old')", r"page\.md:12: UserWarning: old"),
+        ('{"number": 42,', '{"number": 41,', r"page\.md:29: [\s\S]*-.*41"),
+        ('{"number": 42,', '{"number": 42,,', r"page\.md:29: not JSON"),
+        ("\n# helper.py\n$", "\n# other.py\n$", r"page\.md:35: [\s\S]*-# other\.py"),
+        ("\nthree\n$", "\nfour\n$", r"page\.md:41: [\s\S]*-four"),
+        ("  # status 3", "", r"page\.md:44: status 3 instead of 0"),
+        ("```toml", "```bash", r"page\.md:50: the fence says 'bash'"),
+        ("only\n```", "only", r"page\.md:50: the fence has no end"),
+    ],
+)
+def test_a_wrong_page_fails_and_names_the_line(right: str, wrong: str, told: str, tmp_path: Path) -> None:
+    assert right in RIGHT
+    assert re.search(told, _run(RIGHT.replace(right, wrong, 1), tmp_path))
+
+
+def test_write_puts_the_real_output_into_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(RIGHT.replace("the answer 42", "?").replace("\nno\n", "\nyes\n"), encoding="utf-8")
+    assert run_page(page, write=True) == ""
+    assert page.read_text(encoding="utf-8") == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("shown", "real", "same"),
+    [
+        ("a ... c", "a b c", True),
+        ("a ... c", "a b d", False),
+        ("...", "", True),
+        ("a\n...\nd", "a\nb\nc\nd", True),
+        ("a\n...\nd", "a\nd", True),
+        ("a\n...\nd", "a\nb", False),
+        ("a", "a\nb", False),
+        ("a.c", "abc", False),
+    ],
+)
+def test_ellipsis(shown: str, real: str, same: bool) -> None:
+    assert matches(shown.splitlines(), real.splitlines()) is same
+
+
+def test_a_fence_must_close() -> None:
+    with pytest.raises(WrongPageError, match=r"page\.md:2: the fence has no end"):
+        list(read_blocks("page.md", ["", "```text", "a"]))

@@ -1,0 +1,379 @@
+"""Sizes that vary: which ones, by what names, within what bounds, and what happens at each of them."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.utils import _pytree as pytree
+
+from tests.proof import captured, module, ops, verdict
+from torch_ir import IR, CaptureWarning, ExecutionError, ExportError, IRExecutor, extract_ir
+
+
+def agrees(ir: IR, model: nn.Module, *inputs: Any) -> bool:
+    """Whether the graph gives what the model gives, in every leaf."""
+    with torch.no_grad():
+        wanted = pytree.tree_leaves(model(*inputs))
+    got = pytree.tree_leaves(IRExecutor(ir, model.state_dict())(*inputs))
+    return len(got) == len(wanted) and all(
+        torch.equal(a, b) if isinstance(a, Tensor) else (type(a), a) == (type(b), b)
+        for a, b in zip(got, wanted, strict=True)
+    )
+
+
+def rows(count: int) -> Tensor:
+    return torch.randn(count, 4)
+
+
+LINEAR = module(lambda self, x: self.layer(x).relu().reshape(-1) * x.shape[0], layer=nn.Linear(4, 4))
+
+
+# -- what the file says -----------------------------------------------------------------------------------------------
+
+
+def test_expressions_ranges_and_bindings() -> None:
+    """Shapes are expressions over the user's names; each symbol has a range and the place that binds it."""
+    ir = captured(LINEAR, rows(5), dynamic_shapes={"x": {0: Dim("batch", min=2, max=64)}})
+    document = json.loads(ir.to_json())
+    assert document["graph_inputs"] == [{"name": "x", "shape": ["batch", 4], "dtype": "float32"}]
+    assert document["symbols"] == {"batch": {"min": 2, "max": 64, "tensor": "x", "dim": 0}}
+    assert document["graph_outputs"][0]["shape"] == ["4 * batch"]
+    assert document["nodes"][-1]["attrs"] == {"other": {"$expr": "batch"}}
+
+
+def test_sizes_take_no_nodes() -> None:
+    """Arithmetic on sizes is in the expressions, not in the graph."""
+    ir = captured(LINEAR, rows(5), dynamic_shapes={"x": {0: Dim("batch")}})
+    assert ops(ir) == ["aten.linear.default", "aten.relu.default", "aten.reshape.default", "aten.mul.Tensor"]
+
+
+def test_dim_without_bounds() -> None:
+    """A Dim without bounds starts at 0: torch's own least sample of 2 is not the user's."""
+    ir = captured(LINEAR, rows(5), dynamic_shapes={"x": {0: Dim("batch")}})
+    assert ir.symbols["batch"].range == "0 <= batch"
+
+
+def test_names_are_kept_when_dims_are_shared() -> None:
+    """A Dim that several inputs share is one symbol under its name, in positional, keyword and nested inputs."""
+    batch, width = Dim("batch", max=32), Dim("width")
+    model = module(lambda self, d, *, mask: d["a"] + d["b"][0] * mask)
+    ir = captured(
+        model,
+        {"a": rows(3), "b": [rows(3)]},
+        kwargs={"mask": rows(3)},
+        dynamic_shapes={
+            "d": {"a": {0: batch, 1: width}, "b": [{0: batch, 1: width}]},
+            "mask": {0: batch, 1: width},
+        },
+    )
+    assert [tensor.shape for tensor in ir.graph_inputs] == [("batch", "width")] * 3
+    assert {name: (symbol.tensor.name, symbol.dim) for name, symbol in ir.symbols.items()} == {
+        "batch": ("d_a", 0),
+        "width": ("d_a", 1),
+    }
+    executor = IRExecutor(ir, {})
+    inner = ({"a": torch.ones(2, 7), "b": [torch.ones(2, 7)]},)
+    assert torch.equal(executor(*inner, mask=torch.ones(2, 7)), torch.full((2, 7), 2.0))
+
+
+def test_derived_dims() -> None:
+    """`2*seq` and `seq + 1` are expressions over seq; seq is read off an input where it stands alone."""
+    seq = Dim("seq", min=2, max=64)
+    model = module(lambda self, longer, x, double: (torch.cat([x, double]).reshape(3, -1), longer[:-1] + x))
+    inputs = (rows(5), rows(4), rows(8))
+    ir = captured(model, *inputs, dynamic_shapes=({0: seq + 1}, {0: seq}, {0: 2 * seq}))
+    assert [tensor.shape[0] for tensor in ir.graph_inputs] == ["seq + 1", "seq", "2 * seq"]
+    assert (ir.symbols["seq"].range, ir.symbols["seq"].tensor.name) == ("2 <= seq <= 64", "x")
+    assert agrees(ir, model, rows(8), rows(7), rows(14))
+    with pytest.raises(ExecutionError, match=r"input 'double' has shape \[13, 4\], the graph takes \['2 \* seq', 4\]"):
+        IRExecutor(ir, {})(rows(8), rows(7), rows(13))
+
+
+def test_a_dim_that_never_stands_alone() -> None:
+    """Where only `2*seq` is an input, seq is solved for, its range is the user's, and odd sizes are refused."""
+    model = module(lambda self, x: x.reshape(2, -1))
+    ir = captured(model, torch.randn(8), dynamic_shapes=({0: 2 * Dim("seq", min=2, max=64)},))
+    assert (ir.symbols["seq"].range, ir.symbols["seq"].tensor.name) == ("2 <= seq <= 64", "x")
+    assert agrees(ir, model, torch.randn(12))
+    with pytest.raises(ExecutionError, match=r"input 'x' has size 13 in dimension 0, which must be 2 \* seq"):
+        IRExecutor(ir, {})(torch.randn(13))
+
+
+def test_automatic_dims() -> None:
+    """`Dim.AUTO` finds out what may vary: equal sizes get one symbol, with a short name of its own."""
+    model = module(lambda self, x, y: x + y)
+    ir = captured(model, rows(3), rows(3), dynamic_shapes=({0: Dim.AUTO}, {0: Dim.AUTO}))
+    assert [tensor.shape for tensor in ir.graph_inputs] == [("s0", 4), ("s0", 4)]
+    assert agrees(ir, model, rows(7), rows(7))
+
+
+def test_automatic_dims_that_do_not_vary_are_said() -> None:
+    """Where the model fixes a size that `Dim.AUTO` asked for, a warning names input, dimension and size."""
+
+    def forward(self: Any, x: Tensor, y: Tensor) -> Tensor:
+        for i in range(x.shape[0]):
+            y = y + x[i]
+        return y
+
+    with pytest.warns(CaptureWarning, match="asked to vary does not: dimension 0 of 'x' is always 3$"):
+        ir = captured(module(forward), rows(3), rows(5), dynamic_shapes=([Dim.AUTO(max=9), None], {0: Dim.AUTO}))
+    assert [tensor.shape for tensor in ir.graph_inputs] == [(3, 4), ("s0", 4)]
+
+
+# -- running at many sizes --------------------------------------------------------------------------------------------
+
+
+def pooled(self: Any, x: Tensor) -> Tensor:
+    return F.interpolate(F.max_pool2d(self.conv(x), 3, 2, 1), scale_factor=1.5)
+
+
+def sliced(self: Any, x: Tensor) -> Any:
+    n = x.shape[0]
+    return x[:-3], x[-2:], torch.arange(-n // 2, 0), (-n) % 3, n - 7, -n // 4, n / 3, n**2
+
+
+def attention(self: Any, x: Tensor) -> Tensor:
+    batch, seq, _ = x.shape
+    q, k, v = self.qkv(x).reshape(batch, seq, 3, 2, 4).permute(2, 0, 3, 1, 4)
+    mask = torch.ones(seq, seq, dtype=torch.bool).tril()
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(batch, seq, -1)
+
+
+@pytest.mark.parametrize(
+    ("model", "sample", "dims", "others"),
+    [
+        (LINEAR, (5, 4), {0: Dim("batch")}, [(1, 4), (2, 4), (64, 4), (0, 4)]),
+        (
+            module(pooled, conv=nn.Conv2d(1, 2, 3, padding=1)),
+            (2, 1, 16, 24),
+            {0: Dim("batch"), 2: Dim("h", min=8), 3: Dim("w", min=8)},
+            [(1, 1, 8, 9), (3, 1, 32, 33)],
+        ),
+        (module(sliced), (9,), {0: Dim("n", min=5)}, [(5,), (6,), (7,), (20,)]),
+        (
+            module(attention, qkv=nn.Linear(8, 24)),
+            (2, 5, 8),
+            {0: Dim("batch"), 1: Dim("seq", max=32)},
+            [(1, 1, 8), (1, 7, 8), (4, 1, 8), (3, 32, 8)],
+        ),
+    ],
+    ids=["linear", "pooling", "slices", "attention"],
+)
+def test_one_extraction_runs_at_every_size(
+    model: nn.Module, sample: tuple[int, ...], dims: dict[int, Any], others: list[tuple[int, ...]]
+) -> None:
+    """A graph extracted once gives the model's results at other sizes, 1 among them."""
+    ir = captured(model, torch.randn(sample), dynamic_shapes=({**dict.fromkeys(range(len(sample))), **dims},))
+    for size in (sample, *others):
+        assert agrees(ir, model, torch.randn(size)), size
+
+
+def test_verification_at_another_size() -> None:
+    """Verification runs the graph at the sizes of the test inputs."""
+    ir = captured(LINEAR, rows(5), dynamic_shapes={"x": {0: Dim("batch")}})
+    report = verdict(ir, LINEAR, rows(9))
+    assert report.is_valid, report
+    assert report.output_details[0]["shape"] == [36]
+
+
+def test_in_place_code_with_dynamic_sizes() -> None:
+    """Functionalised code keeps names, ranges and constraints."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y = x + 1
+        y[:-1] = x[1:]
+        self.seen += x.shape[0]
+        return y
+
+    model = module(forward, buffers={"seen": torch.zeros(())})
+    ir = captured(model, rows(5), dynamic_shapes={"x": {0: Dim("time", min=3, max=9)}})
+    assert ir.symbols["time"].range == "3 <= time <= 9"
+    assert verdict(ir, model, rows(4)).is_valid
+
+
+# -- sizes that cannot be ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((rows(1), rows(1)), "batch = 1 is out of range: 2 <= batch <= 8"),
+        ((rows(9), rows(9)), "batch = 9 is out of range: 2 <= batch <= 8"),
+        ((rows(4), rows(5)), r"input 'y' has shape \[5, 4\], the graph takes \['batch', 4\]"),
+        ((torch.randn(4, 5), rows(4)), r"input 'x' has shape \[4, 5\], the graph takes \['batch', 4\]"),
+        ((torch.randn(4), rows(4)), r"input 'x' has shape \[4\], the graph takes \['batch', 4\]"),
+        ((rows(4).double(), rows(4)), "input 'x' is float64, the graph takes float32"),
+    ],
+    ids=["too small", "too large", "unequal", "static", "rank", "dtype"],
+)
+def test_wrong_sizes_are_refused(inputs: tuple[Tensor, Tensor], message: str) -> None:
+    """What the graph cannot take is refused before anything runs, in words."""
+    batch = Dim("batch", min=2, max=8)
+    ir = captured(module(lambda self, x, y: x + y), rows(4), rows(4), dynamic_shapes=({0: batch}, {0: batch}))
+    with pytest.raises(ExecutionError, match=message):
+        IRExecutor(ir, {})(*inputs)
+
+
+def checked(self: Any, x: Tensor) -> Tensor:
+    torch._check(x.shape[0] != 4)
+    return x.reshape(-1, 3)
+
+
+def branching(self: Any, x: Tensor) -> Tensor:
+    return x + 1 if x.shape[0] > 5 else x - 1
+
+
+def special_at_one(self: Any, x: Tensor) -> Tensor:
+    return x - 1 if x.shape[0] == 1 else x + 1
+
+
+def special_when_empty(self: Any, x: Tensor) -> Tensor:
+    return x + 1 if x.shape[0] else x.new_zeros(1)
+
+
+@pytest.mark.parametrize(
+    ("forward", "good", "bad", "message"),
+    [
+        (special_at_one, 2, 1, "the graph holds only where s0 != 1, but s0 = 1"),
+        (special_when_empty, 1, 0, "the graph holds only where s0 >= 1, but s0 = 0"),
+        (checked, 9, 4, r"the graph holds only where s0 != 4, but s0 = 4"),
+        (checked, 12, 8, r"the graph holds only where \(s0 % 3\) == 0, but s0 = 8"),
+        (branching, 7, 5, "s0 = 5 is out of range: 6 <= s0"),
+    ],
+)
+def test_constraints_are_kept_and_checked(forward: Callable[..., Any], good: int, bad: int, message: str) -> None:
+    """What the model asks of its sizes is in the file as text, and a size against it is refused with that text."""
+    model = module(forward)
+    ir = captured(model, torch.randn(6), dynamic_shapes=({0: Dim.AUTO},))
+    assert agrees(ir, model, torch.randn(good))
+    with pytest.raises(ExecutionError, match=message):
+        IRExecutor(ir, {})(torch.randn(bad))
+
+
+def test_a_promise_that_the_model_breaks() -> None:
+    """A Dim that the model cannot keep is an error that says which and what would do."""
+    with pytest.raises(ExportError, match=r"cannot vary as asked: .* n = .*; torch proposes n = Dim\('n', min=6\)"):
+        captured(module(branching), torch.randn(8), dynamic_shapes=({0: Dim("n")},))
+
+
+# -- sizes that the data decides --------------------------------------------------------------------------------------
+
+
+def test_data_dependent_sizes() -> None:
+    """Sizes that only the data decides are symbols too, bound by the node that makes them."""
+    model = module(lambda self, x: (x.nonzero(), x[x > 0] * 2, x.unique(), x[x > 0].shape[0]))
+    ir = captured(model, torch.randn(8), dynamic_shapes=({0: Dim("n")},))
+    assert ir.symbols["u0"].tensor is ir.node("nonzero").output
+    assert ir.node("nonzero").output.shape == ("u0", 1)
+    for x in (torch.randn(8), torch.randn(3), -torch.ones(3), torch.ones(3), torch.zeros(1), torch.zeros(0)):
+        assert agrees(ir, model, x), x
+
+
+def test_item() -> None:
+    """`item()` gives a number that shapes, attributes and outputs may use."""
+
+    def forward(self: Any, x: Tensor, n: Tensor) -> Any:
+        k = n.item()
+        torch._check(k >= 0)
+        torch._check(k <= x.shape[0])
+        return x[:k] * k, torch.zeros(k), k, k + 1.5
+
+    model = module(forward)
+    ir = captured(model, torch.randn(8), torch.tensor(3), dynamic_shapes=({0: Dim("size")}, None))
+    assert ir.symbols["u0"].tensor is ir.node("item").output
+    for x, n in [(8, 3), (4, 0), (4, 4), (1, 1)]:
+        assert agrees(ir, model, torch.randn(x), torch.tensor(n))
+
+
+def test_assertions_are_kept_and_checked() -> None:
+    """What the model asserts of its data is checked in every run; the message speaks the graph's names."""
+
+    def forward(self: Any, x: Tensor, n: Tensor) -> Tensor:
+        k = n.item()
+        torch._check(k <= x.shape[0])
+        torch._check(k >= 2)
+        return x[:k]
+
+    ir = captured(module(forward), torch.randn(8), torch.tensor(3), dynamic_shapes=({0: Dim("size")}, None))
+    assert ops(ir).count("aten._assert_scalar.default") == 2
+    assert ir.symbols["u0"].range == "2 <= u0"
+    executor = IRExecutor(ir, {})
+    with pytest.raises(ExecutionError, match="the graph holds only where u0 <= size"):
+        executor(torch.randn(4), torch.tensor(5))
+    with pytest.raises(ExecutionError, match="the graph holds only where u0 >= 2"):
+        executor(torch.randn(4), torch.tensor(1))
+    assert len(executor(torch.randn(4), torch.tensor(2))) == 2
+
+
+def test_python_assertions_on_data() -> None:
+    """`assert` on a number of the data is kept and checked, too."""
+    names: dict[str, Any] = {}
+    text = "def forward(self, x, n):\n    assert n.max().item() <= x.shape[0]\n    return x * n\n"
+    exec(compile(text, "model.py", "exec"), names)  # not here, where pytest rewrites assertions
+    model = module(names["forward"])
+    ir = captured(model, torch.randn(4), torch.tensor([1, 2, 3, 4]))
+    assert agrees(ir, model, torch.randn(4), torch.tensor([4, 4, 1, 1]))
+    with pytest.raises(ExecutionError, match="the graph holds only where u0 <= 4"):
+        IRExecutor(ir, {})(torch.randn(4), torch.tensor([1, 2, 3, 5]))
+
+
+def test_sizes_are_outputs() -> None:
+    """A size, or a number computed from sizes, may be returned; it is a Python number again."""
+    model = module(lambda self, x: {"twice": x.shape[0] * 2, "shape": list(x.shape), "ratio": x.shape[0] / 4, "x": x})
+    ir = captured(model, rows(3), dynamic_shapes=({0: Dim("batch")},))
+    got = IRExecutor(ir, {})(rows(7))
+    assert (got["twice"], got["shape"], got["ratio"]) == (14, [7, 4], 1.75)
+    assert type(got["twice"]) is int
+    assert verdict(ir, model, rows(7)).is_valid
+
+
+def test_numbers_as_inputs() -> None:
+    """An int input may vary where it is said to; else it is part of the graph, and another value is refused."""
+    model = module(lambda self, x, k: x * k + x[:k].sum())
+    ir = captured(model, rows(8), 3, dynamic_shapes=(None, Dim.DYNAMIC))
+    assert [(tensor.name, tensor.shape, tensor.dtype) for tensor in ir.graph_inputs][1] == ("k", (), "int64")
+    for k in (3, 5, 8):
+        assert agrees(ir, model, rows(8), k)
+    fixed = captured(model, rows(8), 3)
+    assert len(fixed.graph_inputs) == 1
+    with pytest.raises(ExecutionError, match="is 4, but the graph was captured for 3"):
+        IRExecutor(fixed, {})(rows(8), 4)
+
+
+def test_control_flow_with_dynamic_sizes() -> None:
+    """Branches see the sizes of what they are given."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x * x.shape[0], lambda x: self.layer(x) + x.shape[0], (x,))
+
+    model = module(forward, layer=nn.Linear(4, 4))
+    ir = captured(model, rows(3), dynamic_shapes=({0: Dim("batch")},))
+    for x in (torch.ones(5, 4), -torch.ones(2, 4), torch.ones(1, 4)):
+        assert agrees(ir, model, x)
+
+
+def test_branches_solve_for_sizes() -> None:
+    """A branch that is only given `2*seq` rows knows seq, as the graph around it does."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x * (x.shape[0] // 2), lambda x: x - x.shape[0] // 2, (x,))
+
+    model = module(forward)
+    ir = captured(model, rows(6), dynamic_shapes=({0: 2 * Dim("seq", min=2)},))
+    bodies = list(ir.functions.values())
+    assert [body.graph_inputs[0].shape[0] for body in bodies] == ["2 * seq", "2 * seq"]
+    assert bodies[0].node("mul")["other"] == "seq"
+    for x in (torch.ones(4, 4), -torch.ones(10, 4)):
+        assert agrees(ir, model, x)
+
+
+def test_real_samples_give_the_same_graph() -> None:
+    """Real example inputs and meta ones give the same symbols and constraints."""
+    shapes = ({0: Dim("batch", max=32)},)
+    from_real = extract_ir(LINEAR, (rows(3),), strict=False, dynamic_shapes=shapes)
+    assert from_real.to_json() == captured(LINEAR, rows(3), dynamic_shapes=shapes).to_json()

@@ -1,0 +1,108 @@
+"""Functions of a graph: several nodes outlined into one call, the same computed, and put inline again."""
+
+import pytest
+import torch
+
+from torch_ir import IR, GraphError, IRExecutor, OpNode, TensorMeta
+from torch_ir.ir.functions import inline, inline_all, outline
+
+
+def chain() -> IR:
+    """neg, then relu and exp of it, then their sum."""
+    x, neg, relu, exp, add = (TensorMeta(name, (2, 3), "float32") for name in ("x", "neg", "relu", "exp", "add"))
+    return IR(
+        [
+            OpNode("neg", "aten.neg.default", [x], [neg], args=["self"]),
+            OpNode("relu", "aten.relu.default", [neg], [relu], args=["self"]),
+            OpNode("exp", "aten.exp.default", [neg], [exp], args=["self"]),
+            OpNode("add", "aten.add.Tensor", [relu, exp], [add], {"alpha": 1}, args=["self", "other"]),
+        ],
+        [x],
+        [add],
+    ).check()
+
+
+def computed(ir: IR) -> torch.Tensor:
+    (result,) = IRExecutor(ir.check(), {}).execute((torch.linspace(-1, 1, 6).reshape(2, 3),))
+    assert isinstance(result, torch.Tensor)
+    return result
+
+
+def test_outlined_nodes_become_one_call() -> None:
+    """The call reads what the nodes read, gives what others read of them, and stands for all of them."""
+    ir = chain()
+    call = outline(ir, [ir.node("relu"), ir.node("exp"), ir.node("add")], "tail")
+    assert call.origins == ("relu", "exp", "add")
+    assert str(ir) == (
+        "function tail(neg: float32[2, 3]) {\n"
+        "  relu: float32[2, 3] = aten.relu.default(self=neg)\n"
+        "  exp: float32[2, 3] = aten.exp.default(self=neg)\n"
+        "  add: float32[2, 3] = aten.add.Tensor(self=relu, other=exp, alpha=1)\n"
+        "  return add\n"
+        "}\n\n"
+        "graph(x: float32[2, 3]) {\n"
+        "  uses @tail\n"
+        "  neg: float32[2, 3] = aten.neg.default(self=x)\n"
+        "  add: float32[2, 3] = call(neg=neg, function=@tail)\n"
+        "  return add\n"
+        "}\n"
+    )
+
+
+def test_outlining_keeps_the_meaning_and_survives_the_file() -> None:
+    ir = chain()
+    expected = computed(ir)
+    outline(ir, ir.nodes[:2], "head", op_type="fused.neg_relu")
+    assert torch.equal(computed(ir), expected)
+    assert torch.equal(computed(IR.from_json(ir.to_json())), expected)
+
+
+def test_readers_between_outlined_nodes_move_behind_the_call() -> None:
+    """exp reads neg and stands before add: once neg is inside a call that ends at relu, exp comes after it."""
+    ir = chain()
+    ir.nodes = [ir.node(name) for name in ("neg", "exp", "relu", "add")]
+    expected = computed(ir)
+    outline(ir, [ir.node("neg"), ir.node("relu")], "pair")
+    assert [node.name for node in ir.nodes] == ["relu", "exp", "add"]
+    assert torch.equal(computed(ir), expected)
+
+
+def test_inline_is_the_way_back() -> None:
+    ir = chain()
+    text, expected = str(ir), computed(ir)
+    call = outline(ir, ir.nodes[1:], "tail")
+    inline(ir, call)
+    assert str(ir.check()) == text
+    assert torch.equal(computed(ir), expected)
+
+
+def test_nested_calls_go_inline_level_by_level() -> None:
+    ir = chain()
+    text = str(ir)
+    outline(ir, ir.nodes[1:3], "inner")
+    outline(ir, ir.nodes[1:], "outer")
+    assert list(ir.functions) == ["outer"]
+    assert list(ir.functions["outer"].functions) == ["inner"]
+    assert inline_all(ir) == 2
+    assert str(ir.check()) == text
+
+
+def test_one_function_called_twice_keeps_names_apart() -> None:
+    """Putting the second call inline must not reuse the names of the first."""
+    ir = chain()
+    outline(ir, [ir.node("neg")], "flip")
+    again = TensorMeta("again", (2, 3), "float32")
+    second = OpNode("again", "call", [ir.node("add").output], [again], dict(ir.node("neg").attrs), args=["x"])
+    ir.nodes.append(second)
+    ir.graph_outputs = [again]
+    expected = computed(ir)
+    assert inline_all(ir) == 2
+    assert [node.name for node in ir.nodes] == ["neg", "relu", "exp", "add", "neg_1"]
+    assert torch.equal(computed(ir), expected)
+
+
+def test_nodes_with_a_way_out_and_back_in_cannot_be_outlined() -> None:
+    ir = chain()
+    with pytest.raises(GraphError, match=r"OpNode\('add'.*reads TensorMeta\('relu'"):
+        outline(ir, [ir.node("neg"), ir.node("exp"), ir.node("add")], "broken")
+    assert str(ir) == str(chain())

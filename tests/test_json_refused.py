@@ -1,0 +1,374 @@
+"""What a file must not say: each mistake is a SerializationError with the JSON path of the offender."""
+
+import copy
+import json
+import random
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.graphs import everything, mlp
+from tests.refusals import changed, refused, without_digest
+from torch_ir.errors import SerializationError
+from torch_ir.ir import IR, Limits
+
+# -- strict JSON ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not JSON: Expecting value at line 1, column 1"),
+        ("\ufeff{}", "not JSON: Unexpected UTF-8 BOM"),
+        ("[]", "$: the file holds no JSON object"),
+        ("null", "$: the file holds no JSON object"),
+        ("{}", "$: 'nodes' is missing"),
+        ('{"a": 1, "a": 2}', "the key 'a' stands twice in one object"),
+        ('{"a": {"b": [], "b": 1}}', "the key 'b' stands twice in one object"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": -Infinity}', "-Infinity is not JSON"),
+        ('{"a": 1e999}', "1e999 is too large for a float"),
+        ('{"a": 1E+999}', "1E+999 is too large for a float"),
+        ('{"a": -17.5e0400}', "-17.5e0400 is too large for a float"),
+        ('{"a": 9223372036854775808}', "9223372036854775808 does not fit 64 bits"),
+        ('{"a": -9223372036854775809}', "-9223372036854775809 does not fit 64 bits"),
+        ('{"a": ' + "9" * 5000 + "}", "does not fit 64 bits"),
+        ('{"a": "\\ud800"}', "half of a surrogate pair"),
+        ('{"\\udc00": 1}', "half of a surrogate pair"),
+        ('{"a": "\ud800"}', "not valid Unicode"),
+        ('{"a": 1,}', "not JSON: "),
+        ("{'a': 1}", "not JSON: "),
+        ('{"a": 01}', "not JSON: "),
+        ('{"a": "tab\there"}', "not JSON: Invalid control character"),
+        ('{"a": 1} // comment', "not JSON: Extra data"),
+        ('{"a": "\\x"}', "not JSON: "),
+    ],
+)
+def test_what_is_not_strict_json_is_refused(text: str, message: str) -> None:
+    """One document, every key once, numbers that fit, strings that are Unicode; the message says where."""
+    assert message in str(refused(text))
+
+
+def test_whole_surrogate_pairs_are_characters() -> None:
+    """JSON may spell a character beyond 16 bits as two halves."""
+    text = without_digest(mlp().to_json()).replace('"SimpleMLP"', r'"\ud83d\ude00"')
+    assert IR.from_json(text).model_name == "\U0001f600"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+        '{"a":' * 100_000 + "1" + "}" * 100_000,
+        '{"nodes": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        '["]",' * 100_000,
+        '["\\"]",' * 100_000,
+        '["\\\\",' * 100_000 + "1" + "]" * 100_000,
+        '"' + '\\"' * 200_000,
+        '{"' + "[" * 100_000,
+        "[]" * 100_000,
+    ],
+)
+def test_deep_nesting_is_refused_quickly(text: str) -> None:
+    """Depth is counted before the parser can recurse, whatever brackets and quotes stand in strings."""
+    started = time.perf_counter()
+    refused(text)
+    assert time.perf_counter() - started < 1
+
+
+def test_the_allowed_depth_is_allowed() -> None:
+    """Exactly as deep as the limit says is fine, and a caller may set another one: the MLP has six levels."""
+    text = mlp().to_json()
+    assert IR.from_json(text, Limits(depth=6)).to_json() == text
+    with pytest.raises(SerializationError, match="nested deeper than 5 levels"):
+        IR.from_json(text, Limits(depth=5))
+
+
+def test_brackets_in_strings_are_no_nesting() -> None:
+    """Names and texts may hold what they like."""
+    ir = mlp()
+    ir.model_name = '[{"' * 200 + "\\" * 5
+    assert IR.from_json(ir.to_json()).model_name == ir.model_name
+
+
+def test_many_keys_that_repeat_are_refused_quickly() -> None:
+    """Finding the repeated key of a large object takes no longer than reading it."""
+    started = time.perf_counter()
+    refused("{" + ",".join(f'"{index}": 0' for index in range(50_000)) + ', "49999": 0}')
+    assert time.perf_counter() - started < 2
+
+
+# -- wrong values -----------------------------------------------------------------------------------------------------
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("model_name", 1, "$.model_name"),
+    ("pytorch_version", [], "$.pytorch_version"),
+    ("device", "gpu", "$.device"),
+    ("device", "cuda:\u00b2", "$.device"),
+    ("device", 0, "$.device"),
+    ("graph_inputs", {}, "$.graph_inputs"),
+    ("graph_inputs[0]", "x", "$.graph_inputs[0]"),
+    ("graph_inputs[0].name", None, "$.graph_inputs[0].name"),
+    ("graph_inputs[0].name", [], "$.graph_inputs[0].name"),
+    ("graph_inputs[0].shape", 4, "$.graph_inputs[0].shape"),
+    ("graph_inputs[0].shape", "44", "$.graph_inputs[0].shape"),
+    ("graph_inputs[0].shape[0]", -1, "$.graph_inputs[0].shape[0]"),
+    ("graph_inputs[0].shape[0]", 1.0, "$.graph_inputs[0].shape[0]"),
+    ("graph_inputs[0].shape[0]", True, "$.graph_inputs[0].shape[0]"),
+    ("graph_inputs[0].shape[0]", [1], "$.graph_inputs[0].shape[0]"),
+    ("graph_inputs[0].shape[0]", "2 *", "$.graph_inputs[0].shape[0]"),
+    ("graph_inputs[0].shape[0]", "1" * 5000, "$.graph_inputs[0].shape[0]"),
+    ("graph_inputs[0].dtype", "float23", "$.graph_inputs[0].dtype"),
+    ("graph_inputs[0].dtype", None, "$.graph_inputs[0].dtype"),
+    ("graph_inputs[0].stride", None, "$.graph_inputs[0].stride"),
+    ("graph_inputs[0].stride", "11", "$.graph_inputs[0].stride"),
+    ("graph_inputs[0].stride", [1, None], "$.graph_inputs[0].stride[1]"),
+    ("graph_inputs[0].producer_node", 3, "$.graph_inputs[0].producer_node"),
+    ("graph_inputs[0].producer_output_idx", "0", "$.graph_inputs[0].producer_output_idx"),
+    ("graph_outputs", None, "$.graph_outputs"),
+    ("graph_outputs[0]", None, "$.graph_outputs[0]"),
+    ("weights", "none", "$.weights"),
+    ("weights[0]", [], "$.weights[0]"),
+    ("weights[0].name", "other", "$.weight_name_mapping.p_w"),
+    ("weight_name_mapping", [], "$.weight_name_mapping"),
+    ("weight_name_mapping.p_w", 1, "$.weight_name_mapping.p_w"),
+    ("weight_name_mapping.extra", "first.w", "$"),
+    ("params", [], "$.params"),
+    ("params.p_w", "parameter", "$.params.p_w"),
+    ("params.p_w.kind", "secret", "$.params.p_w.kind"),
+    ("params.p_w.tied", "second.w", "$.params.p_w.tied"),
+    ("params.p_w.tied", [1], "$.params.p_w.tied[0]"),
+    ("params.nobody", {}, "$"),
+    ("constants", [], "$.constants"),
+    ("constants.nobody", {}, "$.constants"),
+    ("constants.steps", [], "$.constants.steps"),
+    ("constants.steps.dtype", "int15", "$.constants.steps.dtype"),
+    ("constants.steps.shape", None, "$.constants.steps.shape"),
+    ("constants.steps.shape", [3], "$.constants.steps"),
+    ("constants.steps.shape", ["batch"], "$.constants.steps"),
+    ("constants.steps.base64", 5, "$.constants.steps.base64"),
+    ("constants.steps.base64", "AQD//w=", "$.constants.steps"),
+    ("constants.steps.base64", "AQD/\u00e9w==", "$.constants.steps"),
+    ("constants.steps.base64", "AQD/", "$.constants.steps"),
+    ("nodes", {}, "$.nodes"),
+    ("nodes[0]", 1, "$.nodes[0]"),
+    ("nodes[0].name", 1, "$.nodes[0].name"),
+    ("nodes[0].op_type", None, "$.nodes[0].op_type"),
+    ("nodes[0].inputs", {}, "$.nodes[0].inputs"),
+    ("nodes[0].inputs[1]", None, "$.nodes[0].inputs[1]"),
+    ("nodes[0].inputs[1].name", 7, "$.nodes[0].inputs[1].name"),
+    ("nodes[0].outputs", 1, "$.nodes[0].outputs"),
+    ("nodes[0].outputs[0].shape[0]", None, "$.nodes[0].outputs[0].shape[0]"),
+    ("nodes[0].outputs[0].stride", 5, "$.nodes[0].outputs[0].stride"),
+    ("nodes[0].attrs", [], "$.nodes[0].attrs"),
+    ("nodes[0].args", "self", "$.nodes[0].args"),
+    ("nodes[0].args[1]", 1, "$.nodes[0].args[1]"),
+    ("nodes[0].args", ["self"], "$.nodes[0]"),
+    ("nodes[0].module", 1, "$.nodes[0].module"),
+    ("nodes[0].call", "1", "$.nodes[0].call"),
+    ("nodes[0].call", True, "$.nodes[0].call"),
+    ("nodes[0].module_class", [], "$.nodes[0].module_class"),
+    ("nodes[0].source", {}, "$.nodes[0].source"),
+    ("nodes[0].origins", {}, "$.nodes[0].origins"),
+    ("nodes[0].origins[1]", None, "$.nodes[0].origins[1]"),
+    ("nodes[1].attrs.dtype", {"$dtype": "float23"}, "$.nodes[1].attrs.dtype.$dtype"),
+    ("nodes[1].attrs.dtype", {"$dtype": 1}, "$.nodes[1].attrs.dtype.$dtype"),
+    ("nodes[1].attrs.dtype", {"$dtype": "int8", "more": 1}, "$.nodes[1].attrs.dtype"),
+    ("nodes[1].attrs.dtype", {"$Dtype": "int8"}, "$.nodes[1].attrs.dtype"),
+    ("nodes[1].attrs.device", {"$device": "tpu"}, "$.nodes[1].attrs.device.$device"),
+    ("nodes[1].attrs.layout", {"$layout": "dense"}, "$.nodes[1].attrs.layout.$layout"),
+    ("nodes[1].attrs.layout", {"$layout": []}, "$.nodes[1].attrs.layout.$layout"),
+    ("nodes[1].attrs.memory_format", {"$memory_format": "nhwc"}, "$.nodes[1].attrs.memory_format.$memory_format"),
+    ("nodes[1].attrs.size", {"$expr": "batch +"}, "$.nodes[1].attrs.size.$expr"),
+    ("nodes[1].attrs.size", {"$expr": 1}, "$.nodes[1].attrs.size.$expr"),
+    ("nodes[1].attrs.far", {"$float": "infinity"}, "$.nodes[1].attrs.far.$float"),
+    ("nodes[1].attrs.far", {"$float": 1.0}, "$.nodes[1].attrs.far.$float"),
+    ("nodes[1].attrs.large", {"$int": "1e5"}, "$.nodes[1].attrs.large.$int"),
+    ("nodes[1].attrs.large", {"$int": "--1"}, "$.nodes[1].attrs.large.$int"),
+    ("nodes[1].attrs.large", {"$int": "1" * 101}, "$.nodes[1].attrs.large.$int"),
+    ("nodes[1].attrs.large", {"$int": "\u0663"}, "$.nodes[1].attrs.large.$int"),
+    ("nodes[1].attrs.imaginary", {"$complex": [1]}, "$.nodes[1].attrs.imaginary.$complex"),
+    ("nodes[1].attrs.imaginary", {"$complex": [1, "2"]}, "$.nodes[1].attrs.imaginary.$complex"),
+    ("nodes[1].attrs.imaginary", {"$complex": 1}, "$.nodes[1].attrs.imaginary.$complex"),
+    ("nodes[1].attrs.nested[1][0]", {"$function": []}, "$.nodes[1].attrs.nested[1][0].$function"),
+    ("nodes[3].attrs.function", {"$function": "nobody"}, "$"),
+    ("mutations", {}, "$.mutations"),
+    ("mutations[0]", [], "$.mutations[0]"),
+    ("mutations[0].target", "b_stat", "$.mutations[0].target"),
+    ("mutations[0].value", 1, "$.mutations[0].value"),
+    ("symbols", [], "$.symbols"),
+    ("symbols.batch", 3, "$.symbols.batch"),
+    ("symbols.batch.min", "1", "$.symbols.batch.min"),
+    ("symbols.batch.dim", True, "$.symbols.batch.dim"),
+    ("symbols.batch.tensor", "y", "$.symbols.batch.tensor"),
+    ("constraints", "batch", "$.constraints"),
+    ("constraints[0]", 1, "$.constraints[0]"),
+    ("constraints[0]", "batch <", "$.constraints[0]"),
+    ("input_tree", 1, "$.input_tree"),
+    ("input_tree", {"$branch": "set", "items": []}, "$.input_tree.$branch"),
+    ("input_tree", {"$branch": "tuple"}, "$.input_tree"),
+    ("input_tree.items[1].keys", ["a", "b"], "$.input_tree.items[1]"),
+    ("input_tree.items[1].keys[0]", {"a": 1}, "$.input_tree.items[1].keys[0]"),
+    ("output_tree", None, "$.output_tree"),
+    ("output_tree.tree.keys", ["pair", "pair", 1], "$.output_tree.tree.keys"),
+    ("output_tree.tree.keys", {}, "$.output_tree.tree.keys"),
+    ("output_tree.tree.items[2].type", 1, "$.output_tree.tree.items[2].type"),
+    ("output_tree.tree.items[1]", {"$tensor": "2"}, "$.output_tree.tree.items[1].$tensor"),
+    ("output_tree.tree.items[1]", {"$tensor": 7}, "$"),
+    ("functions", [], "$.functions"),
+    ("functions.body", [], "$.functions.body"),
+    ("functions.body.nodes[0].name", 1, "$.functions.body.nodes[0].name"),
+    ("functions.body.functions.inner.weights", 1, "$.functions.body.functions.inner.weights"),
+    ("extensions", [], "$.extensions"),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "path"), WRONG, ids=[f"{place}={str(value)[:20]}" for place, value, _ in WRONG]
+)
+def test_a_wrong_value_is_refused_with_its_path(place: str, value: Any, path: str) -> None:
+    """Each field has one type and its own rules; the error carries the JSON path of the offender."""
+    error = refused(changed(place, value))
+    assert error.path == path
+    assert str(error).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    "key", ["model_name", "graph_inputs", "graph_outputs", "weights", "weight_name_mapping", "nodes"]
+)
+def test_a_missing_key_is_named(key: str) -> None:
+    """What every graph has must be there."""
+    document = everything().to_dict()
+    del document[key]
+    assert str(refused(document)) == f"$: '{key}' is missing"
+
+
+def test_dicts_that_no_json_gives_are_refused_the_same_way() -> None:
+    """from_dict also takes what a program hands it: odd keys, values that are no JSON, endless depth."""
+    endless: dict[str, Any] = {}
+    endless["deeper"] = endless
+    for value in ({1: 2}, object(), endless, {"$x": object()}, {1}):
+        document = everything().to_dict()
+        document["nodes"][2]["attrs"]["alpha"] = value
+        with pytest.raises(SerializationError, match=r"^\$\.nodes\[2\]\.attrs\.alpha"):
+            IR.from_dict(document)
+    body = everything().to_dict()["functions"]["body"]
+    body["functions"]["inner"] = body
+    with pytest.raises(SerializationError, match="functions are nested deeper than 20 levels"):
+        IR.from_dict({**everything().to_dict(), "functions": {"body": body}})
+
+
+# -- restated facts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("nodes[1].inputs[0].shape", [4, "batch"], "'mm' is made as float32[3, 'batch'] with strides"),
+        ("nodes[1].inputs[0].dtype", "float64", "but read as float64[3, 'batch']"),
+        ("nodes[1].inputs[0].stride", [3, 1], "but read as float32[3, 'batch'] with strides [3, 1]"),
+        ("nodes[1].inputs[0].producer_node", "x", "'mm' is output 0 of 'mm', but a reader says output 0 of 'x'"),
+        ("nodes[1].inputs[0].producer_output_idx", 1, "but a reader says output 1 of 'mm'"),
+        ("nodes[0].inputs[1].producer_output_idx", 1, "'x' is output 0 of 'x', but a reader says output 1 of 'x'"),
+        ("nodes[2].inputs[0].shape", [4], "'b_state' is made as float32[3]"),
+        ("nodes[3].inputs[0].producer_output_idx", 1, "'max_1_0' is output 0 of 'max_1', but a reader says output 1"),
+        ("nodes[1].outputs[1].producer_node", "mm", "output 1 of 'max_1' says that it is output 0 of 'mm'"),
+        ("graph_outputs[0].shape", [1], "'max_1_0' is made as float32['batch'], but read as float32[1]"),
+        ("graph_outputs[1].dtype", "int32", "'max_1_1' is made as int64['batch'], but read as int32['batch']"),
+        ("graph_outputs[0].name", "max_0", "reads 'max_0', which nothing before it makes; did you mean 'max_1_0'?"),
+        ("nodes[1].inputs[0].name", "cat", "reads 'cat', which nothing before it makes"),
+        ("graph_inputs[0].producer_node", "mm", "is given to the graph, but 'mm' claims to make it"),
+        ("weights[2].dtype", "int32", "TensorMeta('c_steps', (2,), 'int32') holds values of int16[2]"),
+    ],
+)
+def test_restated_facts_must_agree(place: str, value: Any, message: str) -> None:
+    """Where the format says something twice, both must say the same."""
+    assert message in str(refused(changed(place, value)))
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[-+.\w]+|[][{}:,]')
+_JUNK = ["null", "true", "-1", "0", "1.5", '""', '"x"', "[]", "{}", "[[1]]", '{"$int": "5"}']
+_NO_JSON = ["1e999", "NaN", '"\\ud800"']
+
+
+def damaged(text: str, randomness: random.Random) -> Iterator[str]:
+    """Endlessly: the text with one or two tokens replaced, dropped, doubled, cut or swapped with another."""
+    while True:
+        found = text
+        for _ in range(randomness.choice((1, 1, 2))):
+            tokens = list(_TOKENS.finditer(found))
+            token, other = randomness.choice(tokens), randomness.choice(tokens)
+            new = randomness.choice(
+                [randomness.choice(_JUNK + _NO_JSON), other[0], "", f"{token[0]},{token[0]}", token[0][:-1]]
+            )
+            found = found[: token.start()] + new + found[token.end() :]
+        yield found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_damaged_file_is_refused_or_the_same(seed: int) -> None:
+    """With its digest, no damage goes unseen: the error is ours, or nothing was changed."""
+    text = everything().to_json()
+    for _, broken in zip(range(100), damaged(text, random.Random(seed)), strict=False):
+        try:
+            ir = IR.from_json(broken)
+        except SerializationError:
+            continue
+        assert ir.to_json() == text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_edited_file_is_refused_or_holds(seed: int) -> None:
+    """Without a digest, what loads is a graph that holds, prints, copies and is written back; all else is refused."""
+    text = without_digest(everything().to_json())
+    for _, edited in zip(range(300), damaged(text, random.Random(seed)), strict=False):
+        try:
+            ir = IR.from_json(edited)
+        except SerializationError:
+            continue
+        again = ir.to_json()
+        assert IR.from_json(again).to_json() == again == ir.check().clone().to_json()
+        assert str(ir)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_document_with_a_wrong_part_is_refused_or_holds(seed: int) -> None:
+    """The same for documents that are JSON, but have a part replaced by another part or by junk."""
+    randomness = random.Random(seed)
+    document = everything().to_dict()
+    places = list(_places(document))
+    paths = []
+    for _ in range(300):
+        edited = copy.deepcopy(document)
+        outer, key = randomness.choice(places)
+        place = _at(edited, outer)
+        other, last = randomness.choice(places)
+        junk = json.loads(randomness.choice(_JUNK))
+        place[key] = randomness.choice([junk, junk, copy.deepcopy(_at(document, (*other, last)))])
+        try:
+            again = IR.from_dict(edited).to_json()
+        except SerializationError as error:
+            paths.append(error.path)
+        else:
+            assert IR.from_json(again).to_json() == again
+    assert len(paths) > 200
+    assert all(path.startswith("$") for path in paths)
+
+
+def _places(value: Any, outer: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield outer, key
+        yield from _places(item, (*outer, key))
+
+
+def _at(value: Any, place: tuple[Any, ...]) -> Any:
+    for key in place:
+        value = value[key]
+    return value

@@ -1,0 +1,205 @@
+"""The house: who may import whom, what stays free of torch, how large a file may be.
+
+A model flows capture -> IR -> (analysis, passes) -> run, formats, targets, draw, and no room reaches back.
+"""
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import torch_ir
+
+HOUSE = Path(torch_ir.__file__).parent
+ROOMS = {
+    "errors": set(),
+    "ir": {"errors"},
+    "rewrite": {"errors", "ir"},
+    "formats": {"errors", "ir"},
+    "draw": {"errors", "ir"},
+    "ops": {"errors", "ir"},
+    "capture": {"errors", "ir", "ops"},
+    "analysis": {"errors", "ir", "ops"},
+    "run": {"errors", "ir", "ops"},
+    "targets": {"errors", "ir", "ops"},
+    "passes": {"errors", "ir", "ops", "rewrite", "analysis"},
+}
+DOORS = {"__init__", "__main__", "_version", "analyzer", "weight_loader"}
+NEVER_TORCH = {"errors", "ir", "rewrite", "formats", "draw"}
+LATE_TORCH = {"cli", "targets", "__init__", "__main__", "_version"}
+MAX_LINES = 450
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, and whether importing the file imports it."""
+
+    module: str
+    line: int
+    at_once: bool
+
+
+def imports_of(path: Path) -> list[Import]:
+    return list(_imports(ast.parse(path.read_text()), True))
+
+
+def _imports(node: ast.AST, at_once: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, child.lineno, at_once) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, f"line {child.lineno}: imports are written in full"
+            # `from torch_ir import errors` imports the room, `from torch_ir.ir import IR` the module before the word
+            names = [f"{child.module}.{alias.name}" for alias in child.names] if child.module == "torch_ir" else []
+            yield from (Import(name, child.lineno, at_once) for name in names or [child.module or ""])
+        else:
+            later = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            )
+            yield from _imports(child, at_once and not later)
+
+
+def room_of(path: Path) -> str:
+    """The folder under torch_ir/, or the name of a file that lies there itself."""
+    return path.relative_to(HOUSE).parts[0].removesuffix(".py")
+
+
+def files() -> list[Path]:
+    return sorted(HOUSE.rglob("*.py"))
+
+
+def named(path: Path) -> str:
+    return path.relative_to(HOUSE).as_posix()
+
+
+def test_imports_are_found_wherever_they_hide() -> None:
+    """In functions, classes, branches and `try`; what only a type checker or a call would import is not at once."""
+    source = """
+import torch.nn as nn, json
+from torch_ir import errors
+if TYPE_CHECKING:
+    from torch_ir.ir import IR
+class A:
+    import torch_ir.ops
+    def f(self):
+        try:
+            from torch_ir.cli.main import main
+        except ImportError:
+            pass
+"""
+    assert [(found.module, found.at_once) for found in _imports(ast.parse(source), True)] == [
+        ("torch.nn", True),
+        ("json", True),
+        ("torch_ir.errors", True),
+        ("torch_ir.ir", False),
+        ("torch_ir.ops", True),
+        ("torch_ir.cli.main", False),
+    ]
+
+
+every_file = pytest.mark.parametrize("path", files(), ids=named)
+
+
+@every_file
+def test_every_file_is_in_a_room_or_is_a_door(path: Path) -> None:
+    """A new room needs a row in the table; a new file at the top is not a room."""
+    assert room_of(path) in {*ROOMS, *DOORS, "cli"}
+
+
+@every_file
+def test_a_room_imports_only_what_its_row_allows(path: Path) -> None:
+    """Top-level and inner imports alike: what is hidden in a function is still a dependency."""
+    room = room_of(path)
+    if room in DOORS or room == "cli":
+        return
+    wrong = []
+    for found in imports_of(path):
+        top, _, rest = found.module.partition(".")
+        if top == "torch_ir" and (rest.split(".")[0] or "torch_ir") not in {room, *ROOMS[room]}:
+            wrong.append(f"line {found.line}: {found.module}")
+    assert not wrong
+
+
+@every_file
+def test_nobody_imports_the_command_line(path: Path) -> None:
+    """Only `python -m torch_ir` does."""
+    if room_of(path) not in ("cli", "__main__"):
+        assert not [found for found in imports_of(path) if found.module.startswith("torch_ir.cli")]
+
+
+@every_file
+def test_torch_stays_out_where_it_must(path: Path) -> None:
+    """Reading, rewriting, encoding and drawing need no torch; the command line imports it when a verb needs it."""
+    torch = [found for found in imports_of(path) if found.module.split(".")[0] == "torch"]
+    if room_of(path) in NEVER_TORCH:
+        assert not torch
+    if room_of(path) in LATE_TORCH:
+        assert not [found for found in torch if found.at_once]
+
+
+@pytest.mark.parametrize("path", sorted((HOUSE / "ir").glob("*.py")), ids=named)
+def test_the_graph_needs_nothing_but_the_standard_library(path: Path) -> None:
+    """The room that everything rests on depends on nothing that could be missing."""
+    known = sys.stdlib_module_names | {"torch_ir"}
+    assert [found for found in imports_of(path) if found.module.split(".")[0] not in known] == []
+
+
+@every_file
+def test_no_file_is_too_long(path: Path) -> None:
+    """What does not fit has two subjects."""
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import torch_ir",
+        "import torch_ir; torch_ir.IR, torch_ir.OpNode, torch_ir.TensorMeta, torch_ir.Limits",
+        "import torch_ir; torch_ir.load_ir, torch_ir.GraphError",
+        "import torch_ir; torch_ir.ir_to_mermaid, torch_ir.render",
+        "import torch_ir.cli",
+    ],
+)
+def test_the_light_half_does_not_import_torch(program: str) -> None:
+    """`import torch` costs seconds; whoever reads or draws a graph does not pay them."""
+    check = f"{program}; import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_every_public_name_resolves() -> None:
+    """What `__all__` lists is there, and `dir()` shows exactly that."""
+    assert [name for name in torch_ir.__all__ if not hasattr(torch_ir, name)] == []
+    assert dir(torch_ir) == sorted(torch_ir.__all__)
+
+
+def test_the_table_of_names_is_the_list_of_names() -> None:
+    """Each public name has one home, and each home really holds it."""
+    homes = [(room, name) for room, names in torch_ir._ROOMS.items() for name in names]
+    assert sorted([*(name for _, name in homes), "__version__"]) == sorted(torch_ir.__all__)
+    for room, name in homes:
+        assert getattr(importlib.import_module(f"torch_ir.{room}"), name) is getattr(torch_ir, name)
+
+
+def test_the_names_for_type_checkers_are_the_same() -> None:
+    """The imports under TYPE_CHECKING, which editors read, name the same things in the same rooms."""
+    tree = ast.parse((HOUSE / "__init__.py").read_text())
+    blocks = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    found = {
+        statement.module: {alias.name for alias in statement.names}
+        for block in blocks
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+    }
+    assert found == {f"torch_ir.{room}": set(names) for room, names in torch_ir._ROOMS.items()}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    """As for any module, so that `hasattr` and `from ... import` behave."""
+    assert not hasattr(torch_ir, "nothing")
+    with pytest.raises(ImportError):
+        from torch_ir import nothing  # noqa: F401

@@ -1,0 +1,88 @@
+"""torch_ir: a PyTorch model in, a small, exact, readable IR out, and no weight ever loaded.
+
+    ir = torch_ir.extract_ir(model, (torch.randn(1, 4, device="meta"),))
+    ir.save("model.json")
+
+Names are resolved when first used, so that reading and drawing a graph does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from torch_ir._version import __version__
+
+if TYPE_CHECKING:
+    from torch_ir.capture import NodeInfo, convert_exported_program, export_model, extract_ir, meta_init
+    from torch_ir.draw import generate_op_distribution_pie, ir_to_mermaid, render
+    from torch_ir.errors import (
+        CaptureWarning,
+        ConversionError,
+        ExecutionError,
+        ExportError,
+        GraphError,
+        SerializationError,
+        TorchIRError,
+        WeightLoadError,
+        WeightWarning,
+    )
+    from torch_ir.ir import IR, Limits, OpNode, Symbol, TensorMeta
+    from torch_ir.ir.files import deserialize_ir, load_ir, save_ir, serialize_ir, validate_ir
+    from torch_ir.ops import (
+        get_conversion_fn,
+        get_execution_fn,
+        list_registered_ops,
+        register_executor,
+        register_op,
+    )
+    from torch_ir.run import (
+        IRExecutor,
+        VerificationReport,
+        execute_ir,
+        load_weights,
+        load_weights_pt,
+        load_weights_safetensors,
+        random_weights,
+        verify_ir,
+        verify_ir_with_state_dict,
+    )
+
+_ROOMS = {
+    "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "meta_init"),
+    "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render"),
+    "errors": (
+        "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "SerializationError",
+        "TorchIRError", "WeightLoadError", "WeightWarning",
+    ),
+    "ir": ("IR", "Limits", "OpNode", "Symbol", "TensorMeta"),
+    "ir.files": ("deserialize_ir", "load_ir", "save_ir", "serialize_ir", "validate_ir"),
+    "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
+    "run": (
+        "IRExecutor", "VerificationReport", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors",
+        "random_weights", "verify_ir", "verify_ir_with_state_dict",
+    ),
+}  # fmt: skip
+_HOME = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "IR", "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "IRExecutor", "Limits",
+    "NodeInfo", "OpNode", "SerializationError", "Symbol", "TensorMeta", "TorchIRError", "VerificationReport",
+    "WeightLoadError", "WeightWarning", "__version__", "convert_exported_program", "deserialize_ir", "execute_ir",
+    "export_model", "extract_ir", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn",
+    "ir_to_mermaid", "list_registered_ops", "load_ir", "load_weights", "load_weights_pt", "load_weights_safetensors",
+    "meta_init", "random_weights", "register_executor", "register_op", "render", "save_ir", "serialize_ir",
+    "validate_ir", "verify_ir", "verify_ir_with_state_dict",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'torch_ir' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"torch_ir.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

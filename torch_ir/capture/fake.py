@@ -1,0 +1,85 @@
+"""Trace without weights: while a model is captured, its weights are fake tensors that know shape, dtype and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+_OWN = frozenset(vars(nn.Module()))  # the tables that every module has
+_ABSENT = object()
+
+
+@contextmanager
+def weight_free(model: nn.Module) -> Iterator[FakeTensorMode]:
+    """Swap weights, and everything else on meta, for fake tensors; put the originals back on leaving.
+
+    What is on meta is traced as if on cpu, so that constants beside it keep their values and the graph does not speak
+    of meta. Buffers that no state dict holds, and plain tensor attributes, stay real when they are.
+    """
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    fakes: dict[int, torch.Tensor] = {}
+    swapped: list[tuple[MutableMapping[str, Any], str, Any]] = []
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        """One fake for each tensor, so that tied weights stay tied."""
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = fake_copy(tensor, mode)
+            # what makes a tensor subclass count as a parameter; nn.Parameter(...) would do it by way of a dispatch
+            fakes[id(tensor)]._is_param = isinstance(tensor, nn.Parameter)
+        return fakes[id(tensor)]
+
+    def swap(table: MutableMapping[str, Any], name: str, new: Any) -> None:
+        swapped.append((table, name, table.get(name, _ABSENT)))
+        table[name] = new
+
+    def swap_attribute(table: MutableMapping[str, Any], name: str, value: Any) -> None:
+        """A plain tensor, or a container of some; these are also named one by one, or torch would make up names."""
+        found = [path for path, leaf in pytree.tree_flatten_with_path(value)[0] if _is_meta(leaf)]
+        if not found:
+            return
+        new = pytree.tree_map_only(torch.Tensor, lambda tensor: fake(tensor) if tensor.is_meta else tensor, value)
+        swap(table, name, new)
+        for path in filter(None, found):
+            swap(table, ".".join([name, *map(_step, path)]), pytree.key_get(new, path))
+
+    try:
+        for module in model.modules():
+            for name, parameter in list(module._parameters.items()):
+                if parameter is not None:
+                    swap(module._parameters, name, fake(parameter))
+            for name, buffer in list(module._buffers.items()):
+                if buffer is not None and (buffer.is_meta or name not in module._non_persistent_buffers_set):
+                    swap(module._buffers, name, fake(buffer))
+            for name, value in list(vars(module).items()):
+                if name not in _OWN and isinstance(value, (torch.Tensor, list, tuple, dict)):
+                    swap_attribute(vars(module), name, value)
+        yield mode
+    finally:
+        for table, name, old in reversed(swapped):
+            if old is _ABSENT:
+                table.pop(name, None)
+            else:
+                table[name] = old
+
+
+def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """A fake tensor like this one; what is on meta is taken for cpu."""
+    device = torch.device("cpu") if tensor.is_meta else tensor.device
+    empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    return FakeTensor(mode, empty, device)
+
+
+def _is_meta(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_meta
+
+
+def _step(key: Any) -> str:
+    """One step into a container, as text: the index, key or field."""
+    return str(getattr(key, "idx", getattr(key, "key", getattr(key, "name", key))))

@@ -1,0 +1,161 @@
+"""Torch's symbolic sizes as expressions over named symbols: `s77*2` becomes `"2*batch"`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from torch_ir.errors import ConversionError
+from torch_ir.ir import Expr
+
+# torch's own sympy functions and relations, by class name -> how they are written
+_INFIX = {
+    "FloorDiv": "//", "CleanDiv": "//", "PythonMod": "%", "Mod": "%", "FloatTrueDiv": "/", "IntTrueDiv": "/",
+    "Equality": "==", "Unequality": "!=", "StrictLessThan": "<", "LessThan": "<=", "StrictGreaterThan": ">",
+    "GreaterThan": ">=", "And": "and", "Or": "or", "Add": "+", "Mul": "*", "Pow": "**", "PowByNatural": "**",
+    "FloatPow": "**",
+}  # fmt: skip
+_CALLS = {
+    "Max": "max", "Min": "min", "Abs": "abs", "ToFloat": "float", "TruncToInt": "trunc", "TruncToFloat": "trunc",
+    "CeilToInt": "ceil", "ceiling": "ceil", "FloorToInt": "floor", "floor": "floor", "RoundToInt": "round",
+    "RoundDecimal": "round", "Where": "where", "OpaqueUnaryFn_sqrt": "sqrt", "OpaqueUnaryFn_exp": "exp",
+    "OpaqueUnaryFn_log": "log", "OpaqueUnaryFn_log2": "log2", "OpaqueUnaryFn_sin": "sin", "OpaqueUnaryFn_cos": "cos",
+    "OpaqueUnaryFn_tan": "tan", "OpaqueUnaryFn_tanh": "tanh",
+}  # fmt: skip
+
+
+class SymbolNames:
+    """The names that symbols go by: the user's where there is one, else short ones in order of appearance."""
+
+    def __init__(self, environment: Any = None) -> None:
+        self.names: dict[str, str] = _user_names(environment)
+        self._fresh = 0
+
+    def name(self, symbol: sympy.Symbol) -> str:
+        text = str(symbol)
+        if text not in self.names:
+            prefix = text.rstrip("0123456789") or "s"
+            taken = set(self.names.values())
+            while f"{prefix}{self._fresh}" in taken:
+                self._fresh += 1
+            self.names[text] = f"{prefix}{self._fresh}"
+        return self.names[text]
+
+    def write(self, expression: Any) -> str:
+        """A sympy expression as text; every operand that is not a plain name or number stands in brackets."""
+        if isinstance(expression, sympy.Symbol):
+            return self.name(expression)
+        if expression in (sympy.true, sympy.false):
+            return str(bool(expression))
+        if isinstance(expression, sympy.Integer):
+            return str(int(expression))
+        if isinstance(expression, (sympy.Float, float)):
+            return repr(float(expression))
+        if isinstance(expression, sympy.Rational):
+            return f"{expression.p}/{expression.q}"
+        kind = type(expression).__name__
+        if kind == "Not":
+            return f"not {self._operand(expression.args[0])}"
+        if kind == "ModularIndexing":
+            base, divisor, modulus = map(self._operand, expression.args)
+            return f"({base} // {divisor}) % {modulus}"
+        if kind in _CALLS:
+            return f"{_CALLS[kind]}({', '.join(map(self.write, expression.args))})"
+        if isinstance(expression, sympy.Add):
+            return self._sum(expression)
+        if kind in _INFIX:
+            return f" {_INFIX[kind]} ".join(self._operand(argument) for argument in _ordered(expression))
+        raise ConversionError(f"the size {expression} uses {kind}, which has no spelling in the IR")
+
+    def _sum(self, expression: Any) -> str:
+        """Terms with symbols first; what is negative is taken off."""
+        first, *rest = sorted(
+            expression.args, key=lambda term: (term.is_number, term.could_extract_minus_sign(), str(term))
+        )
+        text = self._operand(first)
+        for term in rest:
+            negative = term.could_extract_minus_sign()
+            text += f" - {self._operand(-term)}" if negative else f" + {self._operand(term)}"
+        return text
+
+    def _operand(self, expression: Any) -> str:
+        text = self.write(expression)
+        is_whole = isinstance(expression, sympy.Symbol) or type(expression).__name__ in _CALLS
+        return text if is_whole or text.replace(".", "", 1).isdigit() else f"({text})"
+
+    def dim(self, size: Any) -> int | str:
+        """A size as an int, or as the text of its expression."""
+        if isinstance(size, int):
+            return size
+        expression = size.node.expr
+        return int(expression) if isinstance(expression, (int, sympy.Integer)) else self.write(expression)
+
+    def scalar(self, value: Any) -> Any:
+        """A symbolic number as a Python number if it is one, else as an `Expr`."""
+        expression = value.node.expr
+        if isinstance(expression, sympy.Integer):
+            return int(expression)
+        if isinstance(expression, sympy.Float):
+            return float(expression)
+        if expression in (sympy.true, sympy.false, True, False):
+            return bool(expression)
+        if isinstance(expression, (int, float)):
+            return expression
+        return Expr(self.write(expression))
+
+
+def _ordered(expression: Any) -> list[Any]:
+    """Operands in a readable, stable order: numbers first in a product."""
+    if isinstance(expression, sympy.Mul):
+        return sorted(expression.args, key=lambda factor: (not factor.is_number, str(factor)))
+    return list(expression.args)
+
+
+def _user_names(environment: Any) -> dict[str, str]:
+    """From torch's symbols to the names of the user's `Dim`s; where several symbols became one, the name is its own."""
+    given: Mapping[str, str] = getattr(environment, "source_name_to_debug_name", {})
+    replaced: Mapping[Any, Any] = getattr(environment, "replacements", {})
+    found: dict[str, str] = {}
+    for symbol, sources in getattr(environment, "var_to_sources", {}).items():
+        kept = str(replaced.get(symbol, symbol))
+        for source in sources:
+            name = given.get(source.name, source.name)
+            if name.isidentifier() and name not in found.values():
+                found.setdefault(kept, name)
+    return found
+
+
+def shape_environment(values: Any) -> Any:
+    """The shape environment behind any of the fake tensors, if sizes are symbolic."""
+    for value in values:
+        mode = getattr(value, "fake_mode", None)
+        if mode is not None and mode.shape_env is not None:
+            return mode.shape_env
+    return None
+
+
+def bounds(
+    interval: ValueRanges[Any] | None, requested_min: int | None, is_input: bool
+) -> tuple[int | None, int | None]:
+    """The range of a symbol. For inputs torch reports at least 2, though nobody asked for that: it is dropped."""
+    if interval is None:
+        return None, None
+    low, high = (_bound(end) for end in (interval.lower, interval.upper))
+    if is_input and low is not None and 0 <= low <= 2 and (requested_min is None or requested_min < low):
+        low = requested_min or 0
+    return low, high
+
+
+def _bound(end: Any) -> int | None:
+    # torch's stand-ins for "as large as it gets" are an infinity or something near the largest int64
+    if not isinstance(end, (int, sympy.Integer)) or abs(int(end)) >= (1 << 63) - 2:
+        return None
+    return int(end)
+
+
+def is_symbolic(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))

@@ -1,0 +1,58 @@
+"""Named sizes of inputs: which size to capture with, and what torch.export is told about the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.inputs import DimRange, InputSpec
+from torch_ir.errors import CommandError, did_you_mean
+
+if TYPE_CHECKING:
+    import inspect
+
+# Sizes to capture with: distinct, even, and never 0 or 1, which torch takes for constants.
+_SAMPLES = (8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 64)
+
+
+def choose_sizes(specs: Sequence[InputSpec], dims: Mapping[str, DimRange]) -> dict[str, int]:
+    """A size to capture with for every named dimension, inside its range, different from all others where possible."""
+    names = list(dict.fromkeys(dim for spec in specs for dim in spec.shape if isinstance(dim, str)))
+    for name in dims:
+        if name not in names:
+            raise CommandError(f"no input has a size {name!r}{did_you_mean(name, names)}")
+    taken = {dim for spec in specs for dim in spec.shape if isinstance(dim, int)}
+    sizes: dict[str, int] = {}
+    for name in names:
+        dim = dims.get(name, DimRange())
+        low, high = max(2, dim.low or 0), dim.high if dim.high is not None else max(1024, 2 * (dim.low or 0))
+        inside = [size for size in (*_SAMPLES, *range(low, min(high, low + 100) + 1)) if low <= size <= high]
+        free = [size for size in inside if size not in taken]
+        sizes[name] = next(iter(free or inside), high) if dim.only is None else dim.only
+        taken.add(sizes[name])
+    return sizes
+
+
+def dynamic_shapes(bound: inspect.BoundArguments, dims: Mapping[str, DimRange]) -> dict[str, Any] | None:
+    """Which sizes may vary, nested as the arguments are; None if none may."""
+    from torch.export import Dim
+
+    made: dict[str, Any] = {}
+
+    def varying(spec: InputSpec) -> dict[int, Any]:
+        found = {}
+        for index, name in enumerate(spec.shape):
+            dim = dims.get(str(name), DimRange())
+            if isinstance(name, str) and dim.only is None:
+                found[index] = made.setdefault(name, Dim(name, min=dim.low, max=dim.high))
+        return found
+
+    shapes = {name: map_specs(value, varying) for name, value in bound.arguments.items()}
+    return shapes if made else None
+
+
+def map_specs(value: Any, change: Callable[[InputSpec], Any]) -> Any:
+    """`change` applied to a spec, or to every spec of `*args` and `**kwargs`."""
+    if isinstance(value, tuple):
+        return tuple(map(change, value))
+    return {name: change(spec) for name, spec in value.items()} if isinstance(value, dict) else change(value)

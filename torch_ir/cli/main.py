@@ -1,0 +1,88 @@
+"""The entry point: parse, call one verb, turn every mistake into one line and a status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from torch_ir._version import __version__
+from torch_ir.cli import extract, info, run, verify, visualize
+from torch_ir.errors import CaptureWarning, TorchIRError, WeightWarning
+
+_SHOWN_LINES = 4
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit status: 0 done, 1 failed, 2 not understood, 130 interrupted."""
+    program = _program()
+    parser = _parser(program)
+    arguments = parser.parse_args(argv)
+    if arguments.verb is None:
+        parser.print_help()
+        return 2
+    try:
+        with _warnings_as_lines(program):
+            status: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        with suppress(OSError, ValueError):  # nobody reads any more; let the interpreter's last flush go nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except TorchIRError as error:
+        _say(program, "error", str(error))
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        _say(program, "error", f"{error.strerror or error}{place}")
+    return 1
+
+
+def _program() -> str:
+    """The name under which it was called; both names are installed."""
+    return "pytorch-ir" if Path(sys.argv[0]).stem == "pytorch-ir" else "torch-ir"
+
+
+def _parser(program: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description="Turn PyTorch models into a small, exact, weight-free IR; look at it, run it, prove it.",
+    )
+    parser.add_argument("--version", action="version", version=f"torch-ir {__version__}")
+    verbs = parser.add_subparsers(dest="verb", title="commands")
+    for verb in (extract, info, visualize, run, verify):
+        verb.add_parser(verbs)
+    return parser
+
+
+@contextmanager
+def _warnings_as_lines(program: str) -> Iterator[None]:
+    """Warnings of torch_ir as one line each; those of others as ever."""
+    with warnings.catch_warnings():
+        as_ever = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, (CaptureWarning, WeightWarning)):
+                _say(program, "warning", str(message))
+            else:
+                as_ever(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        for category in (CaptureWarning, WeightWarning):
+            warnings.simplefilter("always", category)
+        yield
+
+
+def _say(program: str, kind: str, text: str) -> None:
+    """One line on stderr, however long the story."""
+    first, *rest = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    told = "; ".join(rest[: _SHOWN_LINES - 1])
+    more = f"; and {len(rest) - _SHOWN_LINES + 1} more" if len(rest) >= _SHOWN_LINES else ""
+    print(f"{program}: {kind}: {' '.join(filter(None, [first, told]))}{more}", file=sys.stderr)

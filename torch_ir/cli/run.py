@@ -1,0 +1,103 @@
+"""`torch-ir run`: compute a graph file with real or random weights."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.verb import add_inputs, add_verb, load_graph, print_json
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+
+_EXAMPLES = """
+model.json --weights model.safetensors
+model.json --weights random --dim batch=4
+model.json --weights model.pt --input x=@image.npy -o out.safetensors
+model.json --weights random --input "ids=i64[1,8]<1000" --json
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "run", "compute an IR file", _EXAMPLES, run)
+    parser.add_argument("file", metavar="FILE", help="an IR file")
+    parser.add_argument(
+        "-w", "--weights", metavar="FILE", required=True, help=".pt, .safetensors, or the word `random`"
+    )
+    add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs to .safetensors or .pt")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.cli.inputs import parse_dims, parse_inputs
+
+    specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
+    kind = Path(arguments.output or "-.pt").suffix
+    if kind not in (".pt", ".safetensors"):
+        raise CommandError(f"{arguments.output}: outputs are written as .safetensors or .pt")
+    import torch
+
+    import torch_ir
+    from torch_ir.cli.tensors import graph_inputs
+
+    ir = load_graph(arguments.file)
+    torch.manual_seed(arguments.seed)
+    if arguments.weights == "random":
+        executor = torch_ir.IRExecutor(ir, torch_ir.random_weights(ir, arguments.seed))
+    else:
+        executor = torch_ir.IRExecutor(ir)
+        executor.load_weights(arguments.weights)
+    results = executor.execute(tuple(graph_inputs(ir, specs, dims, arguments.seed)))
+    outputs = dict(zip((tensor.name for tensor in ir.graph_outputs), results, strict=True))
+    if arguments.output:
+        _save(outputs, Path(arguments.output))
+    described = [{"name": name, **describe(value)} for name, value in outputs.items()]
+    if arguments.json:
+        print_json({"outputs": described})
+    else:
+        print("\n".join(map(_line, described)))
+    return 0
+
+
+def describe(value: Any) -> dict[str, Any]:
+    """The shape, dtype and spread of an output; complex numbers by their size."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return {"shape": [], "dtype": type(value).__name__, "min": value, "mean": value, "max": value}
+    numbers = (value.abs() if value.is_complex() else value).double()
+    spread = (
+        {"min": numbers.min().item(), "mean": numbers.mean().item(), "max": numbers.max().item()}
+        if numbers.numel()
+        else {"min": None, "mean": None, "max": None}
+    )
+    return {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch."), **spread}
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    head = f"{facts['name']}: {facts['dtype']}{facts['shape']}"
+    if facts["min"] is None:
+        return f"{head} empty"
+    return f"{head} min {facts['min']:.6g} mean {facts['mean']:.6g} max {facts['max']:.6g}"
+
+
+def _save(outputs: Mapping[str, Any], path: Path) -> None:
+    import torch
+
+    tensors = {name: torch.as_tensor(value).contiguous().clone() for name, value in outputs.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".pt":
+        torch.save(tensors, path)
+        return
+    try:
+        from safetensors.torch import save_file
+    except ImportError:
+        from torch_ir.errors import MissingExtraError
+
+        raise MissingExtraError("writing .safetensors files", "safetensors", "safetensors") from None
+    save_file(tensors, path)

@@ -1,0 +1,68 @@
+"""What every verb of the command line has in common."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.errors import SerializationError, TorchIRError
+
+if TYPE_CHECKING:
+    from torch_ir.ir import IR
+
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_verb(
+    verbs: Verbs, name: str, summary: str, examples: str, run: Callable[[argparse.Namespace], int]
+) -> argparse.ArgumentParser:
+    """A verb whose help ends in examples; `run` gets the parsed arguments and returns the exit status."""
+    shown = "\n".join(f"  %(prog)s {example}" for example in examples.strip().splitlines())
+    parser = verbs.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=f"examples:\n{shown}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_inputs(parser: argparse.ArgumentParser, dim_help: str) -> None:
+    """The options that say what a model is fed."""
+    parser.add_argument(
+        "-i",
+        "--input",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="an input, such as 1x3x224x224, ids=i64[batch,seq], x:1x8xf16, i64[1,8]<100 or x=@file.npy; repeatable",
+    )
+    parser.add_argument("-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help=dim_help)
+
+
+def load_graph(path: str) -> IR:
+    """The graph in a file; every error names the file."""
+    from torch_ir.ir import IR
+
+    try:
+        return IR.load(path)
+    except TorchIRError as error:
+        raise SerializationError(str(error) if path in str(error) else f"{path}: {error}") from None
+
+
+def print_json(record: Any) -> None:
+    """A record as strict JSON, with what is not finite as text."""
+    print(json.dumps(_strict(record), indent=2))
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

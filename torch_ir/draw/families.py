@@ -1,0 +1,52 @@
+"""Families of operators, for colours only."""
+
+from __future__ import annotations
+
+_FAMILIES: dict[str, str] = {
+    "matmul": """
+        addbmm addmm addmv addr baddbmm bilinear bmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d
+        conv_transpose3d convolution _convolution dot einsum grouped_mm _grouped_mm linear matmul mm mv outer
+        scaled_mm _scaled_mm tensordot lstm gru rnn_tanh rnn_relu lstm_cell gru_cell embedding embedding_bag""",
+    "normalisation": """
+        batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training native_batch_norm cudnn_batch_norm
+        group_norm native_group_norm instance_norm layer_norm native_layer_norm local_response_norm rms_norm
+        _fused_rms_norm weight_norm _weight_norm normalize renorm""",
+    "activation": """
+        relu relu6 prelu _prelu_kernel leaky_relu rrelu elu celu selu gelu glu silu mish sigmoid hardsigmoid
+        hardswish hardtanh hardshrink softshrink tanhshrink softplus softsign log_sigmoid logsigmoid tanh softmax
+        _softmax log_softmax _log_softmax threshold dropout native_dropout alpha_dropout feature_dropout""",
+    "reduction": """
+        all amax amin aminmax any argmax argmin avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
+        adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d
+        adaptive_max_pool3d count_nonzero cross_entropy_loss cummax cummin cumprod cumsum linalg_norm
+        linalg_vector_norm logcumsumexp logsumexp max max_pool1d max_pool2d max_pool3d max_pool2d_with_indices mean
+        median min mode mse_loss nansum nll_loss norm prod sort std std_mean sum topk var var_mean""",
+    "movement": """
+        alias as_strided broadcast_to cat channel_shuffle chunk clone constant_pad_nd contiguous copy detach diagonal
+        expand expand_as flatten flip fold gather im2col col2im index index_add index_copy index_put index_select lift
+        lift_fresh lift_fresh_copy masked_fill masked_scatter masked_select movedim narrow pad permute pixel_shuffle
+        pixel_unshuffle reflection_pad1d reflection_pad2d repeat repeat_interleave replication_pad1d
+        replication_pad2d reshape roll scatter scatter_add scatter_reduce select select_scatter slice slice_scatter
+        split split_with_sizes squeeze stack t tensor_split tile to _to_copy transpose tril triu unbind unflatten unfold
+        unsafe_split unsqueeze upsample_bilinear2d upsample_nearest1d upsample_nearest2d upsample_bicubic2d view
+        view_as _unsafe_view""",
+    "attention": """
+        scaled_dot_product_attention _scaled_dot_product_flash_attention
+        _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
+        _scaled_dot_product_cudnn_attention _native_multi_head_attention flex_attention""",
+    "elementwise": """
+        abs acos add addcdiv addcmul angle asin atan atan2 bitwise_and bitwise_left_shift bitwise_not bitwise_or
+        bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min clip complex conj copysign cos cosh deg2rad div
+        divide eq erf erfc erfinv exp exp2 expm1 fill floor floor_divide fmod frac ge gt heaviside hypot imag isfinite
+        isinf isnan le lerp lgamma log log10 log1p log2 logaddexp logical_and logical_not logical_or logical_xor logit
+        lt maximum minimum mul multiply nan_to_num ne neg negative polar pow real reciprocal remainder round
+        rsqrt rsub sgn sign sin sinc sinh sqrt square sub subtract tan true_divide trunc where xlogy""",
+}
+_FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names.split()}
+
+
+def family_of(op_type: str) -> str:
+    """The family of `aten.relu_.default` or `higher_order.flex_attention`; `other` if it is none of the known ones."""
+    parts = op_type.split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return _FAMILY_OF.get(name) or _FAMILY_OF.get(name.rstrip("_"), "other")

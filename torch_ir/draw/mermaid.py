@@ -1,0 +1,62 @@
+"""Mermaid text, as Markdown viewers draw it: a flow chart of the graph, a pie chart of its operators."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from torch_ir.draw.scene import Box, Edge, Kind, Scene, build_scene, short_op_name
+from torch_ir.ir import IR
+
+_BRACKETS: dict[Kind, tuple[str, str]] = {
+    "input": ("[/", "/]"),
+    "weight": ("[/", "/]"),
+    "output": ("[\\", "/]"),
+    "op": ("[", "]"),
+    "note": ("[", "]"),
+    "placeholder": ("[", "]"),
+}
+_RED = "fill:#f8d0cc,stroke:#c62828,color:#7f1010"
+# Everything that Mermaid reads as more than itself somewhere: quotes, tags, entities, comments, directives, formulas.
+_SPECIAL = re.compile(r"[^\w .,:;()\[\]+*/=!?@~^|'-]")
+
+
+def ir_to_mermaid(ir: IR, max_nodes: int | None = 30, include_weights: bool = True) -> str:
+    """A graph as a Mermaid flow chart of its first `max_nodes` nodes; 0 or None draws all."""
+    return to_mermaid(build_scene(ir, max_nodes, include_weights))
+
+
+def to_mermaid(scene: Scene) -> str:
+    """A scene as a Mermaid flow chart."""
+    lines = ["flowchart TD"]
+    lines += [_box(item) if isinstance(item, Box) else _edge(item) for item in scene.items]
+    lines += [f"style {box.id} {_RED}" for box in scene.boxes if box.kind == "placeholder"]
+    return "\n    ".join(lines)
+
+
+def generate_op_distribution_pie(ir: IR, top_n: int = 10) -> str:
+    """A Mermaid pie chart of the `top_n` most frequent operators, the rest as one slice."""
+    counts = Counter(short_op_name(node.op_type) for node in ir.nodes).most_common()
+    lines = ["pie showData", 'title "Operator Distribution"']
+    lines += [f'"{_escape(name)}" : {count}' for name, count in counts[:top_n]]
+    if len(counts) > top_n:
+        lines.append(f'"Others" : {sum(count for _, count in counts[top_n:])}')
+    return "\n    ".join(lines)
+
+
+def _box(box: Box) -> str:
+    left, right = _BRACKETS[box.kind]
+    return f'{box.id}{left}"{"<br/>".join(map(_escape, box.lines))}"{right}'
+
+
+def _edge(edge: Edge) -> str:
+    arrow = "-.->" if edge.style == "dotted" else "-->"
+    label = f'|"{_escape(edge.label)}"|' if edge.label else ""
+    return f"{edge.source} {arrow}{label} {edge.target}"
+
+
+def _escape(text: str) -> str:
+    """Text that shows as itself inside a quoted label and can never end it."""
+    text = " ".join(text.split())
+    text = _SPECIAL.sub(lambda found: f"#{ord(found.group())};", text)
+    return text.replace("direction ", "direction#32;")  # Mermaid takes `direction TB` as an order even in quotes

@@ -1,0 +1,73 @@
+"""The values of a constant: raw little-endian bytes with a shape and a dtype, no torch needed."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.ir.values import DTYPES
+
+_FORMATS = {
+    "float64": "d", "float32": "f", "float16": "e", "int64": "q", "int32": "i", "int16": "h", "int8": "b",
+    "uint64": "Q", "uint32": "I", "uint16": "H", "uint8": "B", "bool": "?",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorData:
+    """The elements of a tensor, row-major."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    raw: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise GraphError(f"unknown dtype {self.dtype!r:.60}{did_you_mean(str(self.dtype), DTYPES)}")
+        if any(type(dim) is not int or dim < 0 for dim in self.shape):
+            raise GraphError(f"a constant cannot have the shape {list(self.shape)}")
+        expected = math.prod(self.shape) * DTYPES[self.dtype]
+        if len(self.raw) != expected:
+            raise GraphError(f"{self.dtype}{list(self.shape)} takes {expected} bytes, but {len(self.raw)} were given")
+        if self.dtype == "bool" and self.raw.strip(b"\0\1"):
+            raise GraphError("a constant of dtype 'bool' holds bytes that are neither 0 nor 1")
+
+    @classmethod
+    def of(cls, value: Any) -> TensorData:
+        """Constants as they are, and tensors of torch or arrays of numpy by what they list."""
+        if isinstance(value, TensorData):
+            return value
+        numbers, dtype = value.tolist(), str(value.dtype).removeprefix("torch.")
+        return cls(tuple(value.shape), dtype, cls.from_numbers(numbers, dtype).raw)
+
+    @classmethod
+    def from_numbers(cls, numbers: Any, dtype: str) -> TensorData:
+        """Elements written as nested lists of decimals, as the documented JSON has them."""
+        shape, flat = _flatten(numbers)
+        if dtype not in _FORMATS and dtype != "bfloat16":
+            raise GraphError(f"constants of dtype {dtype!r:.60} cannot be written as decimals")
+        if any(type(number) not in (int, float, bool) for number in flat):
+            raise GraphError("a constant holds something that is not a number")
+        try:
+            if dtype == "bfloat16":  # the upper half of a float32; decimals of a bfloat16 are exact there
+                raw = b"".join(struct.pack("<f", number)[2:] for number in flat)
+            else:
+                raw = struct.pack(f"<{len(flat)}{_FORMATS[dtype]}", *flat)
+        except (struct.error, OverflowError) as error:
+            raise GraphError(f"a constant of dtype {dtype!r} cannot hold its numbers: {error}") from None
+        return cls(shape, dtype, raw)
+
+
+def _flatten(numbers: Any) -> tuple[tuple[int, ...], list[Any]]:
+    shape: list[int] = []
+    level = [numbers]
+    while level and isinstance(level[0], list):
+        width = len(level[0])
+        if any(not isinstance(row, list) or len(row) != width for row in level):
+            raise GraphError("rows of a constant differ in length")
+        shape.append(width)
+        level = [item for row in level for item in row]
+    return tuple(shape), level

@@ -1,0 +1,222 @@
+"""The JSON document back to an IR: every field is checked, every error names its JSON path."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.errors import GraphError, SerializationError, did_you_mean
+from torch_ir.ir.data import TensorData
+from torch_ir.ir.document import uncollected
+from torch_ir.ir.encode import FORMAT, MAX_FUNCTION_DEPTH, VERSION
+from torch_ir.ir.encoding import decode, plain_json
+from torch_ir.ir.node import OpNode
+from torch_ir.ir.records import Dim, allow_keys, check_expression, field, optional, read_dims, read_dtype, texts, typed
+from torch_ir.ir.structure import Branch
+from torch_ir.ir.symbols import Symbol
+from torch_ir.ir.tensor import PARAM_KINDS, Param, Scope, TensorMeta, read_tensors
+from torch_ir.ir.values import is_device
+from torch_ir.ir.version0 import upgrade
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph import IR
+
+_HEADER = frozenset(("format", "version", "digest"))  # a digest speaks of the text, which is no longer here
+_RAW = frozenset(("shape", "dtype", "base64"))
+_GRAPH = frozenset(
+    [
+        "model_name",
+        "pytorch_version",
+        "graph_inputs",
+        "graph_outputs",
+        "weights",
+        "weight_name_mapping",
+        "nodes",
+        "constants",
+        "params",
+        "mutations",
+        "symbols",
+        "constraints",
+        "input_tree",
+        "output_tree",
+        "functions",
+        "device",
+        "extensions",
+    ]
+)
+
+
+def read_graph(document: dict[str, Any], cls: type[IR]) -> IR:
+    """An IR from a document of this format, or of the documented one that has no header (version 0)."""
+    if not isinstance(document, dict):
+        raise SerializationError(f"expected an object, found {type(document).__name__}", "$")
+    if "format" not in document and "version" not in document:
+        document = upgrade(document)
+    else:
+        _check_header(document)
+    allow_keys(document, _HEADER | _GRAPH, "$")
+    with uncollected():
+        ir = _read({key: document[key] for key in document if key not in _HEADER}, cls, "$")
+        try:
+            return ir.check()
+        except GraphError as error:
+            raise SerializationError(str(error), "$") from None
+
+
+def _check_header(document: dict[str, Any]) -> None:
+    if document.get("format") != FORMAT:
+        raise SerializationError(f"format is {document.get('format')!r:.60}, not {FORMAT!r}", "$.format")
+    version = field(document, "version", int, "$")
+    if not 1 <= version <= VERSION:
+        raise SerializationError(
+            f"the file has format version {version}, but this torch_ir reads versions up to {VERSION}", "$.version"
+        )
+
+
+def _read(record: dict[str, Any], cls: type[IR], path: str, depth: int = 0) -> IR:
+    allow_keys(record, _GRAPH, path)
+    if depth > MAX_FUNCTION_DEPTH:
+        raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels", path)
+    functions: dict[str, Any] = optional(record, "functions", dict, path) or {}
+    device = optional(record, "device", str, path) or "cpu"
+    if not is_device(device):
+        raise SerializationError(f"unknown device {device!r:.60}", f"{path}.device")
+    params = _read_params(record, path)
+    inputs = read_tensors(record, "graph_inputs", path)
+    scope = Scope()
+    for tensor in [*inputs, *params]:
+        scope.define(tensor)
+    nodes = [
+        OpNode.from_dict(node, f"{path}.nodes[{index}]", scope)
+        for index, node in enumerate(field(record, "nodes", list, path))
+    ]
+    try:
+        return cls(
+            nodes,
+            inputs,
+            read_tensors(record, "graph_outputs", path),
+            params=params,
+            mutations=_read_mutations(record, scope.tensors, path),
+            functions={
+                name: _read(typed(body, dict, f"{path}.functions.{name}"), cls, f"{path}.functions.{name}", depth + 1)
+                for name, body in functions.items()
+            },
+            symbols=_read_symbols(record, scope.tensors, path),
+            constraints=_read_constraints(record, path),
+            input_tree=_read_input_tree(record, path),
+            output_tree=_read_output_tree(record, path),
+            model_name=field(record, "model_name", str, path),
+            pytorch_version=optional(record, "pytorch_version", str, path) or "",
+            device=device,
+            extensions=plain_json(optional(record, "extensions", dict, path) or {}, f"{path}.extensions"),
+        )
+    except GraphError as error:
+        raise SerializationError(str(error), path) from None
+
+
+def _read_params(record: dict[str, Any], path: str) -> list[TensorMeta]:
+    names = field(record, "weight_name_mapping", dict, path)
+    weights = read_tensors(record, "weights", path)
+    details: dict[str, Any] = optional(record, "params", dict, path) or {}
+    constants = dict(optional(record, "constants", dict, path) or {})
+    if len(names) != len(weights) or not details.keys() <= names.keys():
+        raise SerializationError("weights, weight_name_mapping and params speak of different weights", path)
+    params = []
+    for weight, (name, key) in zip(weights, names.items(), strict=True):
+        if weight.name != key or weight.producer_node is not None:
+            raise SerializationError(
+                f"{name!r} stands for {key!r:.60}, but the weight there is {weight.name!r}",
+                f"{path}.weight_name_mapping.{name}",
+            )
+        data = _read_data(constants.pop(key), weight, f"{path}.constants.{key}") if key in constants else None
+        param = _read_param(key, details.get(name, {}), data, f"{path}.params.{name}")
+        params.append(TensorMeta(name, weight.shape, weight.dtype, stride=weight.stride, param=param))
+    if constants:
+        raise SerializationError(f"no weight is called {next(iter(constants))!r:.60}", f"{path}.constants")
+    return params
+
+
+def _read_param(key: str, record: Any, data: TensorData | None, path: str) -> Param:
+    allow_keys(record, frozenset(("kind", "tied")), path)
+    kind = optional(record, "kind", str, path) or "parameter"
+    if kind not in PARAM_KINDS:
+        raise SerializationError(f"{kind!r} is not one of {', '.join(PARAM_KINDS)}", f"{path}.kind")
+    return Param((key, *texts(record, "tied", path)), kind, data)
+
+
+def _read_data(record: Any, weight: TensorMeta, path: str) -> TensorData:
+    """Raw bytes as base64, or the documented decimal form, which does not say its shape."""
+    form = frozenset(("dtype", "data")) if isinstance(record, dict) and "data" in record else _RAW
+    allow_keys(record, form, path)
+    dtype = read_dtype(field(record, "dtype", str, path), f"{path}.dtype")
+    try:
+        if form is not _RAW:
+            data = TensorData.from_numbers(record["data"], dtype)
+            return data if data.raw else TensorData(_whole(weight.shape), dtype, b"")  # [] has lost its other sizes
+        shape = read_dims(field(record, "shape", list, path), f"{path}.shape")
+        raw = base64.b64decode(field(record, "base64", str, path), validate=True)
+        return TensorData(_whole(shape), dtype, raw)
+    except (GraphError, ValueError) as error:  # base64 says ValueError
+        raise SerializationError(str(error), path) from None
+
+
+def _whole(shape: Sequence[Dim]) -> tuple[int, ...]:
+    numbers = tuple(dim for dim in shape if isinstance(dim, int))
+    if len(numbers) != len(shape):
+        raise GraphError(f"a constant cannot have the shape {list(shape)}")
+    return numbers
+
+
+def _read_mutations(
+    record: dict[str, Any], known: dict[str, TensorMeta], path: str
+) -> list[tuple[TensorMeta, TensorMeta]]:
+    found: list[Any] = optional(record, "mutations", list, path) or []
+    pairs = []
+    for index, pair in enumerate(found):
+        place = f"{path}.mutations[{index}]"
+        allow_keys(pair, frozenset(("target", "value")), place)
+        pairs.append((_known(pair, "target", known, place), _known(pair, "value", known, place)))
+    return pairs
+
+
+def _read_symbols(record: dict[str, Any], known: dict[str, TensorMeta], path: str) -> list[Symbol]:
+    found: dict[str, Any] = optional(record, "symbols", dict, path) or {}
+    symbols = []
+    for name, body in found.items():
+        place = f"{path}.symbols.{name}"
+        allow_keys(body, frozenset(("min", "max", "tensor", "dim")), place)
+        tensor = _known(body, "tensor", known, place) if "tensor" in body else None
+        low, high, dim = (optional(body, key, int, place) for key in ("min", "max", "dim"))
+        symbols.append(Symbol(name, low, high, tensor, dim))
+    return symbols
+
+
+def _known(record: dict[str, Any], key: str, known: dict[str, TensorMeta], path: str) -> TensorMeta:
+    name = field(record, key, str, path)
+    if name not in known:
+        raise SerializationError(f"no tensor is called {name!r:.60}{did_you_mean(name[:100], known)}", f"{path}.{key}")
+    return known[name]
+
+
+def _read_constraints(record: dict[str, Any], path: str) -> list[str]:
+    found = texts(record, "constraints", path)
+    for index, text in enumerate(found):
+        check_expression(text, f"{path}.constraints[{index}]")
+    return found
+
+
+def _read_input_tree(record: dict[str, Any], path: str) -> Branch | None:
+    tree = decode(record.get("input_tree"), f"{path}.input_tree")
+    if tree is not None and not isinstance(tree, Branch):
+        raise SerializationError("the inputs of a call are a tuple of arguments and keywords", f"{path}.input_tree")
+    return tree
+
+
+def _read_output_tree(record: dict[str, Any], path: str) -> Any:
+    """The nesting of the outputs; it is wrapped, because a model may well return a plain None."""
+    if "output_tree" not in record:
+        return ...
+    wrapped = field(record, "output_tree", dict, path)
+    allow_keys(wrapped, frozenset(("tree",)), f"{path}.output_tree")
+    return decode(wrapped.get("tree"), f"{path}.output_tree.tree")

@@ -1,0 +1,211 @@
+"""The file's text: strict JSON in, canonical bytes out, written whole or not at all."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import math
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch_ir.errors import MissingFileError, SerializationError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a file may be before it is refused unread; raise a limit by passing your own."""
+
+    file_bytes: int = 1 << 30
+    depth: int = 100
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_DIGEST = re.compile(rb',\n"digest": "sha256:([0-9a-f]{64})"\n}\n?\Z')
+_DIGEST_LENGTH = 100  # and a little more
+_PER_LINE = frozenset(("graph_inputs", "graph_outputs", "weights", "nodes"))
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NEITHER_QUOTE_NOR_BRACKET = bytes(set(range(256)) - set(b'"[]{}'))
+_ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is read or written here makes no garbage, so looking for garbage meanwhile would only cost time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def write_document(document: dict[str, Any]) -> str:
+    """Canonical text: a line per key, a line per record of the long lists, and a digest of all of it at the end."""
+    try:
+        body = ",\n".join(f'"{key}": {_write_entry(key, value)}' for key, value in document.items())
+        digest = hashlib.sha256(body.encode()).hexdigest()
+    except (TypeError, ValueError) as error:  # a name that is no string, half of a surrogate pair
+        raise SerializationError(f"cannot be written as JSON: {error}") from None
+    return f'{{\n{body},\n"digest": "sha256:{digest}"\n}}\n'
+
+
+def _write_entry(key: str, value: Any) -> str:
+    if key in _PER_LINE and value:
+        return "[\n" + ",\n".join(map(_dump, value)) + "\n]"
+    return _dump(value)
+
+
+def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
+    """The document that `text` holds, or a SerializationError that says what is wrong with it."""
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        raise SerializationError("the text is not valid Unicode") from None
+    _check_depth(raw, limits.depth)
+    digest = _DIGEST.search(raw, max(0, len(raw) - _DIGEST_LENGTH))
+    body = raw[: digest.start()] if digest else raw
+    hooks: dict[str, Any] = {"object_pairs_hook": _object, "parse_constant": _no_constant}
+    if _may_hold_large_numbers(body):
+        hooks.update(parse_int=_int64, parse_float=_finite)
+    try:
+        document = json.loads(text, **hooks)
+    except json.JSONDecodeError as error:
+        raise SerializationError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    if not isinstance(document, dict):
+        raise SerializationError("the file holds no JSON object", "$")
+    if _SURROGATE.search(raw):
+        _check_surrogates(document)
+    if "digest" in document:
+        stated = document.pop("digest")
+        if digest is None or stated != f"sha256:{hashlib.sha256(body[2:]).hexdigest()}":
+            raise SerializationError(
+                "the text is not what was written; if it was changed on purpose, delete its digest line", "$.digest"
+            )
+    return document
+
+
+def _check_depth(raw: bytes, limit: int) -> None:
+    """Refuse deep nesting before the parser recurses: peel one level of brackets after another."""
+    brackets = _brackets(raw)
+    for _ in range(limit):
+        if b"[]" not in brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    if b"[]" in brackets or brackets.count(b"[") > limit:
+        raise SerializationError(f"nested deeper than {limit} levels")
+
+
+def _brackets(raw: bytes) -> bytes:
+    """The brackets outside strings, square ones for all."""
+    if b"\\" in raw:
+        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # what is left of a string are its quotes, and taking out pairs of quotes changes nobody's side
+    left = raw.translate(_SQUARE, _NEITHER_QUOTE_NOR_BRACKET).replace(b'""', b"")
+    return b"".join(left.split(b'"')[::2])
+
+
+def _may_hold_large_numbers(raw: bytes) -> bool:
+    """Whether any run of digits could leave int64, or any exponent the range of a float; strings count, too."""
+    alike = raw.translate(_ALL_DIGITS_ALIKE, b"+")
+    return b"0" * 19 in alike or b"0e000" in alike
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise SerializationError(f"the key {twice!r:.60} stands twice in one object")
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise SerializationError(f"{text} is not JSON; special floats are written as {{'$float': ...}}")
+
+
+def _int64(text: str) -> int:
+    if len(text) > 20 or not -(1 << 63) <= int(text) < 1 << 63:
+        raise SerializationError(f"{text[:40]} does not fit 64 bits")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise SerializationError(f"{text[:40]} is too large for a float")
+    return value
+
+
+def _check_surrogates(document: dict[str, Any]) -> None:
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise SerializationError("a string holds half of a surrogate pair") from None
+
+
+def read_text(path: str | os.PathLike[str], limits: Limits = Limits()) -> str:
+    """The text of a file, refused unread when it is too large."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limits.file_bytes:
+                raise SerializationError(f"{os.fspath(path)}: {size} bytes are more than {limits.file_bytes}")
+            text = file.read(limits.file_bytes + 1)
+            if len(text) > limits.file_bytes:
+                raise SerializationError(f"{os.fspath(path)}: more than {limits.file_bytes} bytes")
+            return text.decode("utf-8")
+    except OSError as error:
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
+        raise kind(f"cannot read {os.fspath(path)}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise SerializationError(f"{os.fspath(path)} is not UTF-8 text (byte {error.start})") from None
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Replace a file in one step: whoever looks sees the old text or the new, never a part."""
+    target = Path(path)
+    temporary = ""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, _mode(target))
+        os.replace(temporary, target)
+        temporary = ""
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise SerializationError(f"cannot write {target}: {error.strerror or error}") from None
+    finally:
+        if temporary:
+            os.unlink(temporary)
+
+
+def _mode(target: Path) -> int:
+    """The permissions that an ordinary new file would get, or those of the file being replaced."""
+    try:
+        return target.stat().st_mode & 0o777
+    except OSError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
+
+
+def _sync_folder(folder: Path) -> None:
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

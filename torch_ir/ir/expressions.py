@@ -1,0 +1,285 @@
+"""Dimension expressions: a closed language of numbers, names and arithmetic, parsed and computed without `eval`.
+
+    "batch"    "2*seq + 1"    "(seq - 1) // 2"    "max(batch, 2)"    "seq % 2 == 0 and seq != 4"
+
+Operators and precedence are Python's; comparisons cannot be chained. An expression is at most `MAX_LENGTH` characters
+and `MAX_DEPTH` levels deep, and its powers are bounded, so that computing it is quick whatever it says.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, Union
+
+from torch_ir.errors import ExpressionError, did_you_mean
+
+Number = Union[int, float, bool]
+
+
+class _Call(NamedTuple):
+    function: Callable[..., Number]
+    arity: int
+
+
+class _Skip(NamedTuple):
+    """After the left side of `and` or `or`: keep it as the result and go on at `to`, or drop it and try the right."""
+
+    when: bool
+    to: int
+
+
+# One postfix step: push a number, push the value of a name, call a function on the last few values, or skip ahead.
+Step = Union[int, float, bool, str, _Call, _Skip]
+Program = tuple[Step, ...]
+
+MAX_LENGTH = 20_000
+MAX_DEPTH = 100
+MAX_EXPONENT = 64
+MAX_BITS = 4096  # of the result of a power
+MAX_DIGITS = 100  # of a number
+_COMPARISON = 4
+
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+    r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%()<>,]))"
+)
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    if abs(exponent) > MAX_EXPONENT:
+        raise ExpressionError(f"exponent {exponent} is larger than {MAX_EXPONENT}")
+    if isinstance(base, int) and base.bit_length() * exponent > MAX_BITS:
+        raise ExpressionError(f"a power has more than {MAX_BITS} bits")
+    power: Any = base**exponent
+    if isinstance(power, complex):
+        raise ExpressionError(f"a negative number to the power of {exponent} is not real")
+    return power  # type: ignore[no-any-return]  # checked above: int or float
+
+
+def _round(number: Number, digits: int | None = None) -> Number:
+    if digits is not None and abs(digits) > MAX_DIGITS:
+        raise ExpressionError(f"cannot round to {digits} digits")
+    return round(number, digits)
+
+
+_EITHER = {"or": 1, "and": 2}
+_BINARY: dict[str, tuple[int, Callable[[Any, Any], Number]]] = {
+    "==": (_COMPARISON, operator.eq),
+    "!=": (_COMPARISON, operator.ne),
+    "<": (_COMPARISON, operator.lt),
+    "<=": (_COMPARISON, operator.le),
+    ">": (_COMPARISON, operator.gt),
+    ">=": (_COMPARISON, operator.ge),
+    "+": (5, operator.add),
+    "-": (5, operator.sub),
+    "*": (6, operator.mul),
+    "/": (6, operator.truediv),
+    "//": (6, operator.floordiv),
+    "%": (6, operator.mod),
+    "**": (8, _power),
+}
+_UNARY: dict[str, tuple[int, Callable[[Any], Number]]] = {
+    "not": (3, operator.not_),
+    "-": (7, operator.neg),
+    "+": (7, operator.pos),
+}
+_FUNCTIONS: dict[str, Callable[..., Number]] = {
+    "min": min,
+    "max": max,
+    "abs": abs,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "round": _round,
+    "trunc": math.trunc,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "log2": math.log2,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "tanh": math.tanh,
+    "where": lambda condition, yes, no: yes if condition else no,
+}
+_WORDS = {"True": True, "False": False, "inf": math.inf, "nan": math.nan}
+KEYWORDS = frozenset([*_FUNCTIONS, *_WORDS, *_EITHER, "not"])
+_STRENGTH = {**_EITHER, **{sign: strength for sign, (strength, _) in _BINARY.items()}}
+
+
+class Expr(str):
+    """A symbolic number inside `attrs`: the same text as in a shape, told apart from an ordinary string."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Expr({str(self)!r})"
+
+
+def evaluate(text: str | int, values: Mapping[str, Number]) -> Number:
+    """The value of an expression under `values`; an int is its own value."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return _compute(parse(str(text)), values)
+    except (ArithmeticError, ValueError, TypeError) as error:
+        raise ExpressionError(f"cannot compute {str(text)[:80]!r}: {error}") from None
+
+
+def names_in(text: str | int) -> frozenset[str]:
+    """The symbols that an expression reads."""
+    return _names(str(text)) if isinstance(text, str) else frozenset()
+
+
+@lru_cache(maxsize=65536)
+def parse(text: str) -> Program:
+    """An expression as postfix steps, or an ExpressionError that says where it goes wrong."""
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"expression of {len(text)} characters is longer than {MAX_LENGTH}")
+    return tuple(_Parser(text).whole())
+
+
+@lru_cache(maxsize=65536)
+def _names(text: str) -> frozenset[str]:
+    return frozenset(step for step in parse(text) if isinstance(step, str))
+
+
+def _compute(program: Program, values: Mapping[str, Number]) -> Number:
+    stack: list[Number] = []
+    at = 0
+    while at < len(program):
+        step = program[at]
+        at += 1
+        if isinstance(step, str):
+            if step not in values:
+                raise ExpressionError(f"no value for {step!r}{did_you_mean(step, values)}")
+            stack.append(values[step])
+        elif isinstance(step, _Call):
+            first = len(stack) - step.arity
+            stack[first:] = [step.function(*stack[first:])]
+        elif not isinstance(step, _Skip):
+            stack.append(step)
+        elif bool(stack[-1]) is step.when:
+            at = step.to
+        else:
+            stack.pop()
+    return stack[0]
+
+
+class _Parser:
+    """Precedence climbing over the tokens of one expression; the steps come out in postfix order."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = self._split(text)
+        self.at = 0
+        self.depth = 0
+        self.steps: list[Step] = []
+
+    def whole(self) -> list[Step]:
+        self.binary(0)
+        if self.at < len(self.tokens):
+            raise self.wrong(f"{self.tokens[self.at]!r} is one too many")
+        return self.steps
+
+    def binary(self, least: int) -> None:
+        """Parse operators that bind tighter than `least`."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise self.wrong(f"it is nested deeper than {MAX_DEPTH}")
+        self.unary(least)
+        last = 0
+        while (strength := _STRENGTH.get(sign := self.peek(), 0)) > least:
+            if strength == last == _COMPARISON:
+                raise self.wrong("comparisons cannot be chained")
+            self.at += 1
+            if sign in _EITHER:
+                self.either(sign, strength)
+            else:
+                # `**` groups to the right, everything else to the left
+                self.binary(strength - (sign == "**"))
+                self.steps.append(_Call(_BINARY[sign][1], 2))
+            last = strength
+        self.depth -= 1
+
+    def either(self, sign: str, strength: int) -> None:
+        """The right side of `and` or `or`, which counts only where the left does not decide."""
+        place = len(self.steps)
+        self.steps.append(0)
+        self.binary(strength)
+        self.steps[place] = _Skip(sign == "or", len(self.steps))
+
+    def unary(self, least: int) -> None:
+        sign = self.peek()
+        if sign == "not" and least >= _UNARY[sign][0]:
+            raise self.wrong("'not' needs brackets there")
+        if sign in _UNARY:
+            self.at += 1
+            strength, function = _UNARY[sign]
+            self.binary(strength - 1)
+            self.steps.append(_Call(function, 1))
+        else:
+            self.atom()
+
+    def atom(self) -> None:
+        token = self.take()
+        if token == "(":
+            self.binary(0)
+            self.expect(")")
+        elif token[0].isdigit():
+            if len(token) > MAX_DIGITS:
+                raise self.wrong(f"a number of more than {MAX_DIGITS} digits")
+            self.steps.append(int(token) if token.isdigit() else float(token))
+        elif token in _WORDS:
+            self.steps.append(_WORDS[token])
+        elif token in _FUNCTIONS:
+            self.steps.append(_Call(_FUNCTIONS[token], self.arguments()))
+        elif (token[0].isalpha() or token[0] == "_") and token not in KEYWORDS:
+            self.steps.append(token)
+        else:
+            raise self.wrong(f"{token!r} cannot stand there")
+
+    def arguments(self) -> int:
+        self.expect("(")
+        count = 0
+        while count == 0 or self.peek() == ",":
+            self.at += count > 0
+            self.binary(0)
+            count += 1
+        self.expect(")")
+        return count
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self) -> str:
+        token = self.peek()
+        if not token:
+            raise self.wrong("it ends too early")
+        self.at += 1
+        return token
+
+    def expect(self, sign: str) -> None:
+        if self.take() != sign:
+            raise self.wrong(f"{sign!r} is missing")
+
+    def wrong(self, why: str) -> ExpressionError:
+        return ExpressionError(f"bad expression {self.text[:80]!r}: {why}")
+
+    def _split(self, text: str) -> list[str]:
+        tokens: list[str] = []
+        at = 0
+        stop = len(text.rstrip())
+        while at < stop:
+            match = _TOKEN.match(text, at)
+            if not match:
+                raise self.wrong(f"{text[at:].lstrip()[0]!r} is not part of the language")
+            tokens.append(match.group(match.lastgroup or 0))
+            at = match.end()
+        return tokens

@@ -1,0 +1,238 @@
+"""IR: a graph of operator nodes over inputs and weights, with its functions, symbols and signature."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.ir.check import check
+from torch_ir.ir.data import TensorData
+from torch_ir.ir.decode import read_graph
+from torch_ir.ir.document import Limits, parse_document, read_text, uncollected, write_document, write_text
+from torch_ir.ir.encode import graph_document
+from torch_ir.ir.node import OpNode, copy_value
+from torch_ir.ir.structure import Branch, Tree, call, flat
+from torch_ir.ir.symbols import Symbol
+from torch_ir.ir.tensor import Param, TensorMeta
+from torch_ir.ir.text import print_graph
+
+
+class IR:
+    """A model as a list of nodes in program order.
+
+    Tensors are joined by name once, here; after that the same `TensorMeta` object is what a node makes and others read.
+    Graph outputs and the new values of mutated tensors are the inputs of one hidden node, `returns`.
+    """
+
+    def __init__(
+        self,
+        nodes: Iterable[OpNode],
+        graph_inputs: Iterable[TensorMeta],
+        graph_outputs: Iterable[TensorMeta],
+        weights: Iterable[TensorMeta] = (),
+        weight_name_mapping: Mapping[str, str] | None = None,
+        constants: Mapping[str, Any] | None = None,
+        model_name: str = "",
+        pytorch_version: str = "",
+        *,
+        params: Iterable[TensorMeta] | None = None,
+        mutations: Iterable[tuple[TensorMeta, TensorMeta]] = (),
+        functions: Mapping[str, IR] | None = None,
+        symbols: Iterable[Symbol] = (),
+        constraints: Iterable[str] = (),
+        input_tree: Branch | None = None,
+        output_tree: Tree = ...,  # a plain tuple; None is a model that returns None
+        device: str = "cpu",
+        extensions: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.nodes = list(nodes)
+        self.graph_inputs = list(graph_inputs)
+        self.params = _params(weights, weight_name_mapping or {}, constants or {}) if params is None else list(params)
+        self.functions: dict[str, IR] = dict(functions or {})
+        self.symbols: dict[str, Symbol] = {symbol.name: symbol for symbol in symbols}
+        self.constraints: list[str] = list(constraints)
+        self.model_name = model_name
+        self.pytorch_version = pytorch_version
+        self.device = device
+        self.extensions: dict[str, Any] = dict(extensions or {})
+        joined = _join(self.nodes, [*self.graph_inputs, *self.params])
+        outputs = [joined(tensor) for tensor in graph_outputs]
+        pairs = [(joined(target), joined(value)) for target, value in mutations]
+        self._mutated: tuple[TensorMeta, ...] = tuple(target for target, _ in pairs)
+        self.returns = OpNode("return", "return", [*outputs, *(value for _, value in pairs)], ())
+        for symbol in self.symbols.values():
+            symbol.tensor = joined(symbol.tensor) if symbol.tensor is not None else None
+        self.input_tree: Branch = input_tree or call(len(self.graph_inputs))
+        self.output_tree: Tree = flat(len(outputs)) if output_tree is ... else output_tree
+
+    @property
+    def graph_outputs(self) -> list[TensorMeta]:
+        return list(self.returns.inputs[: len(self.returns.inputs) - len(self._mutated)])
+
+    @graph_outputs.setter
+    def graph_outputs(self, tensors: Iterable[TensorMeta]) -> None:
+        self.returns.inputs = (*tensors, *(value for _, value in self.mutations))
+
+    @property
+    def mutations(self) -> list[tuple[TensorMeta, TensorMeta]]:
+        """Pairs of an input or buffer that the model changes, and the value that it holds afterwards."""
+        first = len(self.returns.inputs) - len(self._mutated)
+        return list(zip(self._mutated, self.returns.inputs[first:], strict=True))
+
+    @mutations.setter
+    def mutations(self, pairs: Iterable[tuple[TensorMeta, TensorMeta]]) -> None:
+        pairs = list(pairs)
+        outputs = self.graph_outputs
+        self._mutated = tuple(target for target, _ in pairs)
+        self.returns.inputs = (*outputs, *(value for _, value in pairs))
+
+    @property
+    def weights(self) -> list[TensorMeta]:
+        """The weights by state-dict key; a view of `params`."""
+        return [
+            TensorMeta(param.key or param.name, param.shape, param.dtype, stride=param.stride) for param in self.params
+        ]
+
+    @property
+    def weight_name_mapping(self) -> dict[str, str]:
+        """From the name that nodes read to the state-dict key; a view of `params`."""
+        return {param.name: param.key or param.name for param in self.params}
+
+    @property
+    def constants(self) -> dict[str, TensorData]:
+        """The weights whose values the graph itself holds, by key; a view of `params`."""
+        return {param.key or param.name: param.param.data for param in self.params if param.param and param.param.data}
+
+    @property
+    def tied_weights(self) -> list[tuple[str, ...]]:
+        """Groups of state-dict keys that name the same weight."""
+        return [param.param.keys for param in self.params if param.param and len(param.param.keys) > 1]
+
+    @property
+    def is_static(self) -> bool:
+        return not self.symbols
+
+    def tensors(self) -> Iterator[TensorMeta]:
+        """Every tensor in the order of definition: inputs, weights, node outputs."""
+        yield from self.graph_inputs
+        yield from self.params
+        for node in self.nodes:
+            yield from node.outputs
+
+    def node(self, name: str) -> OpNode:
+        """The node of that name."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(f"no node is called {name!r}{did_you_mean(name, (node.name for node in self.nodes))}")
+
+    def check(self) -> IR:
+        """Raise GraphError at the first contradiction; return the graph itself."""
+        check(self)
+        return self
+
+    def clone(self) -> IR:
+        """An equal graph that shares nothing that can be changed."""
+        copies: dict[TensorMeta, TensorMeta] = {}
+
+        def copied(tensor: TensorMeta) -> TensorMeta:
+            if tensor not in copies:
+                copies[tensor] = tensor.copy()
+            return copies[tensor]
+
+        return IR(
+            [node.copy(copied) for node in self.nodes],
+            map(copied, self.graph_inputs),
+            map(copied, self.graph_outputs),
+            params=map(copied, self.params),
+            mutations=[(copied(target), copied(value)) for target, value in self.mutations],
+            functions={name: body.clone() for name, body in self.functions.items()},
+            symbols=[replace(s, tensor=copied(s.tensor) if s.tensor else None) for s in self.symbols.values()],
+            constraints=self.constraints,
+            input_tree=self.input_tree,
+            output_tree=self.output_tree,
+            model_name=self.model_name,
+            pytorch_version=self.pytorch_version,
+            device=self.device,
+            extensions=copy_value(self.extensions),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return graph_document(self)
+
+    @classmethod
+    def from_dict(cls, document: dict[str, Any]) -> IR:
+        return read_graph(document, cls)
+
+    def to_json(self) -> str:
+        """The file's text; equal graphs give equal text."""
+        with uncollected():
+            return write_document(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str, limits: Limits = Limits()) -> IR:
+        with uncollected():
+            return cls.from_dict(parse_document(text, limits))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file whole or not at all; folders are made as needed."""
+        write_text(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
+        return cls.from_json(read_text(path, limits), limits)
+
+    def __str__(self) -> str:
+        return print_graph(self)
+
+    def __repr__(self) -> str:
+        return (
+            f"IR(model_name={self.model_name!r}, nodes={len(self.nodes)}, inputs={len(self.graph_inputs)}, "
+            f"outputs={len(self.graph_outputs)}, weights={len(self.params)})"
+        )
+
+
+def _params(weights: Iterable[TensorMeta], names: Mapping[str, str], constants: Mapping[str, Any]) -> list[TensorMeta]:
+    """Weights as live tensors, from the documented tables."""
+    by_key = {weight.name: weight for weight in weights}
+    named = set(names.values())
+    unnamed = {key: key for key in by_key if key not in named}
+    params = []
+    for name, key in {**names, **unnamed}.items():
+        if key not in by_key:
+            raise GraphError(f"weight_name_mapping sends {name!r} to {key!r}, which is not among the weights")
+        weight = by_key[key]
+        kind = "constant" if key in constants else "buffer" if name.startswith("b_") else "parameter"
+        param = Param((key,), kind, TensorData.of(constants[key]) if key in constants else None)
+        params.append(TensorMeta(name, weight.shape, weight.dtype, stride=weight.stride, param=param))
+    return params
+
+
+def _join(nodes: list[OpNode], given: list[TensorMeta]) -> Callable[[TensorMeta], TensorMeta]:
+    """Let nodes share tensors by name; returns the function that finds the shared tensor."""
+    table: dict[str, TensorMeta] = {}
+
+    def define(tensor: TensorMeta) -> None:
+        if tensor.name in table and table[tensor.name] is not tensor:
+            raise GraphError(f"two tensors are called {tensor.name!r}")
+        table[tensor.name] = tensor
+
+    def joined(tensor: TensorMeta) -> TensorMeta:
+        found = table.get(tensor.name, tensor)
+        if found is not tensor:
+            found.agree_with(tensor)
+        return found
+
+    for tensor in given:
+        define(tensor)
+    for node in nodes:
+        for tensor in node.inputs:
+            if table.get(tensor.name, tensor) is not tensor:
+                node.inputs = [joined(tensor) for tensor in node.inputs]
+                break
+        for tensor in node.outputs:
+            define(tensor)
+    return joined

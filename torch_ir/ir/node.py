@@ -1,0 +1,231 @@
+"""OpNode: one operator call, its arguments under their schema names, and where in the model it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from torch_ir.errors import GraphError, SerializationError, did_you_mean
+from torch_ir.ir.encoding import PLAIN, decode, encode
+from torch_ir.ir.records import allow_keys, field, optional, texts
+from torch_ir.ir.tensor import Scope, TensorMeta, bare, read_tensors, restated
+from torch_ir.ir.values import FunctionRef
+
+_KEYS = frozenset(
+    ("name", "op_type", "inputs", "outputs", "attrs", "args", "module", "module_class", "call", "source", "origins")
+)
+
+
+class Origin(NamedTuple):
+    """Where a node came from: module path, which call of that module, its class, and the user's source line."""
+
+    module: str = ""
+    call: int = 0
+    module_class: str = ""
+    source: str = ""
+
+
+_NOWHERE = Origin()
+
+
+class OpNode:
+    """An operator applied to tensors.
+
+    `args` says which argument each input is: `input`, `weight`, `tensors.0`. Everything else is in `attrs` under its
+    own name, with absent optionals as `None`; `node["weight"]` and `node["stride"]` ask for either.
+    """
+
+    __slots__ = ("_args", "_inputs", "_outputs", "attrs", "name", "op_type", "origin", "origins")
+
+    def __init__(
+        self,
+        name: str,
+        op_type: str,
+        inputs: Iterable[TensorMeta],
+        outputs: Iterable[TensorMeta],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        args: Iterable[str] = (),
+        origin: Origin = _NOWHERE,
+        origins: Iterable[str] = (),
+    ) -> None:
+        self.name = name
+        self.op_type = op_type
+        self.attrs: dict[str, Any] = dict(attrs or {})
+        self.origin = origin
+        self.origins: tuple[str, ...] = tuple(origins) or (name,)  # the captured nodes that this one stands for
+        self._inputs: tuple[TensorMeta, ...] = ()
+        self._outputs: tuple[TensorMeta, ...] = ()
+        self._args: tuple[str, ...] = ()
+        self.set_inputs(inputs, args)
+        self.outputs = tuple(outputs)
+
+    @property
+    def inputs(self) -> tuple[TensorMeta, ...]:
+        return self._inputs
+
+    @inputs.setter
+    def inputs(self, tensors: Iterable[TensorMeta]) -> None:
+        """The one point of rewiring: readers are counted here and nowhere else."""
+        before, self._inputs = self._inputs, tuple(tensors)
+        for new in self._inputs:
+            new._uses[self] = new._uses.get(self, 0) + 1
+        for old in before:  # afterwards, so that a node keeps its place among the readers of what it still reads
+            if old._uses[self] == 1:
+                del old._uses[self]
+            else:
+                old._uses[self] -= 1
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """The argument name of each input; positions as text where no schema is known."""
+        return self._args or tuple(map(str, range(len(self._inputs))))
+
+    @property
+    def has_named_args(self) -> bool:
+        return bool(self._args) or not self._inputs
+
+    def set_inputs(self, tensors: Iterable[TensorMeta], args: Iterable[str]) -> None:
+        """Assign inputs together with their argument names."""
+        tensors, args = tuple(tensors), tuple(args)
+        if args and len(args) != len(tensors):
+            raise GraphError(f"{self!r} has {len(tensors)} inputs, but {len(args)} argument names")
+        self.inputs = tensors
+        self._args = args
+
+    @property
+    def outputs(self) -> tuple[TensorMeta, ...]:
+        return self._outputs
+
+    @outputs.setter
+    def outputs(self, tensors: Iterable[TensorMeta]) -> None:
+        self._outputs = tuple(tensors)
+        for index, tensor in enumerate(self._outputs):
+            tensor.producer = self
+            tensor.index = index
+
+    @property
+    def output(self) -> TensorMeta:
+        """The only output; an error where there are none or several."""
+        if len(self._outputs) != 1:
+            raise GraphError(f"{self!r} has {len(self._outputs)} outputs, not one")
+        return self._outputs[0]
+
+    def __getitem__(self, argument: str) -> Any:
+        """An argument by name: a tensor, an attribute, or a list for arguments that are lists of tensors."""
+        if argument in self.attrs:
+            return self.attrs[argument]
+        if argument in self.args:
+            return self._inputs[self.args.index(argument)]
+        elements = self.elements(argument)
+        if not elements:
+            known = {name.partition(".")[0] for name in (*self.args, *self.attrs)}
+            raise KeyError(f"{self!r} has no argument {argument!r}{did_you_mean(argument, known)}")
+        return elements
+
+    def elements(self, argument: str) -> list[Any]:
+        """The elements of a list argument, in order: tensors, numbers, None where one is absent, lists of these."""
+        start = len(argument) + 1
+        names = [name for name in (*self.args, *self.attrs) if name.startswith(f"{argument}.")]
+        return [self[f"{argument}.{index}"] for index in range(len({name[start:].partition(".")[0] for name in names}))]
+
+    @property
+    def is_call(self) -> bool:
+        """Whether this node computes what a function of the graph computes, the one that it names."""
+        return isinstance(self.attrs.get("function"), FunctionRef)
+
+    def copy(self, tensors: Callable[[TensorMeta], TensorMeta], name: str | None = None) -> OpNode:
+        """The same call on other tensors; nothing that can be changed is shared."""
+        return OpNode(
+            name or self.name,
+            self.op_type,
+            map(tensors, self._inputs),
+            map(tensors, self._outputs),
+            {key: copy_value(value) for key, value in self.attrs.items()},
+            args=self._args,
+            origin=self.origin,
+            origins=self.origins,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        record: dict[str, Any] = {
+            "name": self.name,
+            "op_type": self.op_type,
+            "inputs": [restated(tensor) for tensor in self._inputs],
+            "outputs": [bare(tensor) for tensor in self._outputs],
+            "attrs": {name: encode(value) for name, value in self.attrs.items()},
+        }
+        if self._args:
+            record["args"] = list(self._args)
+        origin = self.origin
+        if origin.module or origin.module_class:
+            record["module"] = origin.module
+        if origin.module_class:
+            record["module_class"] = origin.module_class
+        if origin.call:
+            record["call"] = origin.call
+        if origin.source:
+            record["source"] = origin.source
+        if self.origins != (self.name,):
+            record["origins"] = list(self.origins)
+        return record
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any], path: str = "$", scope: Scope | None = None) -> OpNode:
+        """A node from its record; inputs are found in the scope, and outputs defined there."""
+        allow_keys(record, _KEYS, path)
+        name = field(record, "name", str, path)
+        attrs = field(record, "attrs", dict, path) if "attrs" in record else {}
+        scope = scope or Scope()
+        try:
+            node = cls(
+                name,
+                field(record, "op_type", str, path),
+                scope.find(field(record, "inputs", list, path), f"{path}.inputs"),
+                _read_outputs(record, name, path),
+                {
+                    key: value if type(value) in PLAIN else decode(value, f"{path}.attrs.{key}")
+                    for key, value in attrs.items()
+                },
+                args=texts(record, "args", path),
+                origin=_read_origin(record, path),
+                origins=texts(record, "origins", path) if "origins" in record else (),
+            )
+        except GraphError as error:
+            raise SerializationError(str(error), path) from None
+        for tensor in node.outputs:
+            scope.define(tensor)
+        return node
+
+    def __repr__(self) -> str:
+        return f"OpNode({self.name!r}, {self.op_type!r})"
+
+
+def _read_origin(record: dict[str, Any], path: str) -> Origin:
+    found = (record.get("module", ""), record.get("call", 0), record.get("module_class", ""), record.get("source", ""))
+    if tuple(map(type, found)) == (str, int, str, str):
+        return Origin._make(found)
+    return Origin(
+        optional(record, "module", str, path) or "",
+        optional(record, "call", int, path) or 0,
+        optional(record, "module_class", str, path) or "",
+        optional(record, "source", str, path) or "",
+    )
+
+
+def _read_outputs(record: dict[str, Any], name: str, path: str) -> list[TensorMeta]:
+    """What a node makes; an output that says who makes it must say this node."""
+    outputs = read_tensors(record, "outputs", path)
+    for index, tensor in enumerate(outputs):
+        if tensor.producer_node is not None and (tensor.producer_node, tensor.index) != (name, index):
+            raise SerializationError(
+                f"output {index} of {name!r} says that it is output {tensor.index} of {tensor.producer_node!r}",
+                f"{path}.outputs[{index}]",
+            )
+    return outputs
+
+
+def copy_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [copy_value(item) for item in value]
+    return {key: copy_value(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,108 @@
+"""How a model nests its inputs and outputs: tuples, lists, dicts and objects whose leaves are tensors or values."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from keyword import iskeyword
+from typing import Any, Union
+
+from torch_ir.errors import GraphError
+
+BRANCH_KINDS = ("tuple", "list", "dict", "object")
+
+
+class Slot(int):
+    """A leaf that is a tensor: its position in the flat list of tensors."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Slot({int(self)})"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A container. `keys` are of a dict, a named tuple or an object with fields; the latter two have a `type_name`."""
+
+    kind: str
+    items: tuple[Tree, ...]
+    keys: tuple[Any, ...] = ()
+    type_name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in BRANCH_KINDS:
+            raise GraphError(f"{self.kind!r:.60} is not one of {', '.join(BRANCH_KINDS)}")
+        wanted = {"dict": (len(self.items),), "list": (0,)}.get(self.kind, (0, len(self.items)))
+        if len(self.keys) not in wanted:
+            raise GraphError(f"a {self.kind} of {len(self.items)} items cannot have {len(self.keys)} keys")
+
+
+# A Slot, a Branch, or an attribute value (None, number, string, Expr, ...), which is a leaf that never changes.
+Tree = Union[Slot, Branch, Any]
+
+
+class Record(dict[Any, Any]):
+    """An object of the original model, as a dict whose fields can also be read as attributes and by position."""
+
+    def __missing__(self, key: Any) -> Any:
+        if isinstance(key, int):
+            return tuple(self.values())[key]
+        raise KeyError(key)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def flat(count: int) -> Branch:
+    """A plain tuple of `count` tensors."""
+    return Branch("tuple", tuple(Slot(index) for index in range(count)))
+
+
+def call(positional: int) -> Branch:
+    """The inputs of a call with `positional` tensors and no keywords."""
+    return Branch("tuple", (flat(positional), Branch("dict", ())))
+
+
+def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf with its path, such as `("[0].past.key", Slot(3))`, in order."""
+    if not isinstance(tree, Branch):
+        yield path, tree
+        return
+    for label, item in zip(_labels(tree), tree.items, strict=True):
+        yield from leaves(item, path + label)
+
+
+def _labels(branch: Branch) -> list[str]:
+    if not branch.keys:
+        return [f"[{index}]" for index in range(len(branch.items))]
+    if branch.kind != "dict":
+        return [f".{key}" for key in branch.keys]
+    return [f"[{key!r}]" for key in branch.keys]
+
+
+def rebuild(tree: Tree, tensors: Sequence[Any], leaf: Callable[[Any], Any] = lambda value: value) -> Any:
+    """The nested containers with `tensors` in their slots and `leaf` of every other leaf; objects come as `Record`."""
+    if isinstance(tree, Slot):
+        return tensors[tree]
+    if not isinstance(tree, Branch):
+        return leaf(tree)
+    items = [rebuild(item, tensors, leaf) for item in tree.items]
+    if tree.kind == "dict":
+        return dict(zip(tree.keys, items, strict=True))
+    if tree.kind == "object" and tree.keys:
+        return Record(zip(tree.keys, items, strict=True))
+    if tree.kind == "tuple" and tree.keys:
+        return _named_tuple(tree.type_name.rpartition(".")[2], tree.keys)(*items)
+    return items if tree.kind == "list" else tuple(items)
+
+
+@lru_cache(maxsize=1024)
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """A named tuple of these fields; a name that is not fit to be one is replaced."""
+    return namedtuple(name if name.isidentifier() and not iskeyword(name) else "Tuple", fields, rename=True)

@@ -1,0 +1,202 @@
+"""TensorMeta: a tensor's name, shape and dtype; inside a graph, also who makes it and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.errors import GraphError
+from torch_ir.ir.data import TensorData
+from torch_ir.ir.records import Dim, allow_keys, field, optional, read_dims, read_dtype
+from torch_ir.ir.values import DTYPES
+
+if TYPE_CHECKING:
+    from torch_ir.ir.node import OpNode
+
+_KEYS = frozenset(("name", "shape", "dtype", "producer_node", "producer_output_idx", "stride"))
+_SHORT = frozenset(("name", "shape", "dtype"))
+PARAM_KINDS = ("parameter", "buffer", "temporary", "constant")
+
+
+@dataclass(frozen=True)
+class Param:
+    """Where the values of a weight come from.
+
+    `keys` are its names in a state dict; several when weights are tied. A `temporary` is a non-persistent buffer and a
+    `constant` a plain tensor: neither is in a state dict, so `data` holds their values when they are known.
+    """
+
+    keys: tuple[str, ...]
+    kind: str = "parameter"
+    data: TensorData | None = None
+
+    @property
+    def in_state_dict(self) -> bool:
+        return self.kind in ("parameter", "buffer")
+
+
+class TensorMeta:
+    """A value of the graph, shared by the node that makes it and the nodes that read it."""
+
+    __slots__ = ("_producer_name", "_uses", "dtype", "index", "name", "param", "producer", "shape", "stride")
+
+    def __init__(
+        self,
+        name: str,
+        shape: Iterable[Dim],
+        dtype: str,
+        producer_node: str | None = None,
+        producer_output_idx: int = 0,
+        *,
+        stride: Iterable[Dim] | None = None,
+        param: Param | None = None,
+    ) -> None:
+        self.name = name
+        self.shape: tuple[Dim, ...] = tuple(shape)
+        self.dtype = dtype
+        self.stride: tuple[Dim, ...] | None = None if stride is None else tuple(stride)  # None: row-major
+        self.param = param
+        self.producer: OpNode | None = None
+        self.index = producer_output_idx
+        self._producer_name = producer_node
+        self._uses: dict[OpNode, int] = {}
+
+    @property
+    def consumers(self) -> list[OpNode]:
+        """The nodes that read this tensor, in order, each as often as it reads it."""
+        return [node for node, count in self._uses.items() for _ in range(count)]
+
+    @property
+    def producer_node(self) -> str | None:
+        return self.producer.name if self.producer is not None else self._producer_name
+
+    @property
+    def producer_output_idx(self) -> int:
+        return self.index
+
+    @property
+    def key(self) -> str | None:
+        """The state-dict key, if this is a weight."""
+        return self.param.keys[0] if self.param else None
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(dim, int) for dim in self.shape)
+
+    def replace_all_uses_with(self, other: TensorMeta) -> None:
+        """Let every reader of this tensor, graph outputs included, read `other` instead."""
+        for node in tuple(self._uses):
+            node.inputs = tuple(other if tensor is self else tensor for tensor in node.inputs)
+
+    def agree_with(self, read: TensorMeta) -> None:
+        """Where a reader restates what is made here, it must say the same."""
+        if self.shape != read.shape or self.dtype != read.dtype or read.stride not in (None, self.stride):
+            raise GraphError(f"{self.name!r} is made as {_facts(self)}, but read as {_facts(read)}")
+        if read.producer_node is not None:
+            place = (self.producer_node or self.name, self.index)
+            if place != (read.producer_node, read.index):
+                raise GraphError(
+                    f"{self.name!r} is output {self.index} of {place[0]!r}, "
+                    f"but a reader says output {read.index} of {read.producer_node!r}"
+                )
+
+    def copy(self, name: str | None = None) -> TensorMeta:
+        """The same description as a free-standing tensor."""
+        return TensorMeta(name or self.name, self.shape, self.dtype, stride=self.stride, param=self.param)
+
+    def to_dict(self) -> dict[str, Any]:
+        record: dict[str, Any] = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
+        if self.producer_node is not None:
+            record["producer_node"] = self.producer_node
+            record["producer_output_idx"] = self.index
+        if self.stride is not None:
+            record["stride"] = list(self.stride)
+        return record
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any], path: str = "$") -> TensorMeta:
+        allow_keys(record, _KEYS, path)
+        strides = field(record, "stride", list, path) if "stride" in record else None
+        return cls(
+            field(record, "name", str, path),
+            read_dims(field(record, "shape", list, path), f"{path}.shape"),
+            read_dtype(field(record, "dtype", str, path), f"{path}.dtype"),
+            optional(record, "producer_node", str, path),
+            optional(record, "producer_output_idx", int, path) or 0,
+            stride=None if strides is None else read_dims(strides, f"{path}.stride"),
+        )
+
+    def __repr__(self) -> str:
+        return f"TensorMeta({self.name!r}, {self.shape}, {self.dtype!r})"
+
+
+class Scope:
+    """The tensors met so far while a file is read: what a reader's record speaks of is found, not made again."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, TensorMeta] = {}
+        self._restated: dict[str, dict[str, Any]] = {}
+
+    def define(self, tensor: TensorMeta) -> None:
+        """From now on, readers may name this tensor."""
+        self.tensors[tensor.name] = tensor
+        self._restated[tensor.name] = restated(tensor)
+
+    def find(self, records: list[Any], path: str) -> list[TensorMeta]:
+        """The tensors that readers' records name; all that they restate must be so."""
+        found = []
+        for index, record in enumerate(records):
+            name = record.get("name") if type(record) is dict else None
+            if type(name) is str and self._restated.get(name) == record:
+                found.append(self.tensors[name])
+            else:
+                read = TensorMeta.from_dict(record, f"{path}[{index}]")
+                made = self.tensors.get(read.name, read)
+                made.agree_with(read)
+                found.append(made)
+        return found
+
+
+def read_tensors(record: dict[str, Any], key: str, path: str) -> list[TensorMeta]:
+    """The list of tensors under `key` of a record."""
+    found = field(record, key, list, path)
+    return [
+        TensorMeta(item["name"], item["shape"], item["dtype"])
+        if _is_short(item)
+        else TensorMeta.from_dict(item, f"{path}.{key}[{index}]")
+        for index, item in enumerate(found)
+    ]
+
+
+def bare(tensor: TensorMeta) -> dict[str, Any]:
+    """What the place where a tensor is defined says about it."""
+    record: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
+    if tensor.stride is not None:
+        record["stride"] = list(tensor.stride)
+    return record
+
+
+def restated(tensor: TensorMeta) -> dict[str, Any]:
+    """What a reader says about the tensor that it reads."""
+    record: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
+    if tensor.param is None:
+        producer = tensor.producer
+        record["producer_node"] = tensor.name if producer is None else producer.name
+        record["producer_output_idx"] = tensor.index
+    return record
+
+
+def _is_short(record: Any) -> bool:
+    """Whether this is a record as most are: a name, a shape of plain numbers and a dtype, all as they should be."""
+    if type(record) is not dict or record.keys() != _SHORT or type(record["shape"]) is not list:
+        return False
+    for dim in record["shape"]:
+        if type(dim) is not int or dim < 0:
+            return False
+    return type(record["name"]) is str and type(record["dtype"]) is str and record["dtype"] in DTYPES
+
+
+def _facts(tensor: TensorMeta) -> str:
+    strides = "" if tensor.stride is None else f" with strides {list(tensor.stride)}"
+    return f"{tensor.dtype}{list(tensor.shape)}{strides}"

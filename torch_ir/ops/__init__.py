@@ -1,0 +1,16 @@
+"""What operators are: schemas, facts about effects, and the registry of the user's own operators."""
+
+from torch_ir.ops.facts import is_forbidden, is_pure, is_random
+from torch_ir.ops.registry import (
+    get_conversion_fn,
+    get_execution_fn,
+    list_registered_ops,
+    register_executor,
+    register_op,
+)
+from torch_ir.ops.schema import find_operator
+
+__all__ = [
+    "find_operator", "get_conversion_fn", "get_execution_fn", "is_forbidden", "is_pure", "is_random",
+    "list_registered_ops", "register_executor", "register_op",
+]  # fmt: skip

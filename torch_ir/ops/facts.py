@@ -1,0 +1,118 @@
+"""What operators do beside computing: whether they write, draw random numbers, or touch the process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_ir.ir import OpNode
+from torch_ir.ops.schema import find_operator
+
+# Reach files, random-number state, storage or global modes: no graph may name them.
+_FORBIDDEN = frozenset(
+    [
+        "aten.from_file",
+        "aten.set_",
+        "aten.set",
+        "aten.resize_",
+        "aten.resize_as_",
+        "aten._resize_output_",
+        "aten._set_item",
+        "aten.set_data",
+        "aten.requires_grad_",
+        "aten.retain_grad",
+        "aten._backward",
+        "aten._cudnn_init_dropout_state",
+        "aten.record_stream",
+        "aten._use_cudnn_rnn_flatten_weight",
+        "aten._fw_primal",
+        "aten._pin_memory",
+        "aten.pin_memory",
+        "aten._unsafe_set_version_counter",
+        "aten.sym_storage_offset",
+        "aten._debug_has_internal_overlap",
+        "aten._has_same_storage_numel",
+        "aten._cufft_clear_plan_cache",
+        "aten._cufft_set_plan_cache_max_size",
+        "aten._print",
+    ]
+)
+_NAMESPACES = frozenset(
+    ["profiler", "inductor", "streams", "debugprims", "rngprims", "static_runtime", "cuda", "prim", "c10d"]
+)
+# Write to their running statistics in training, though their schemas do not say so -> the flag of training.
+_STATISTICS = {
+    "aten.batch_norm.default": "training",
+    "aten.instance_norm.default": "use_input_stats",
+    "aten._batch_norm_impl_index.default": "training",
+    "aten.native_batch_norm.default": "training",
+}
+
+
+def is_forbidden(op_type: str) -> bool:
+    """Whether no graph may run this operator."""
+    namespace, _, rest = op_type.partition(".")
+    return namespace in _NAMESPACES or f"{namespace}.{rest.partition('.')[0]}" in _FORBIDDEN
+
+
+@cache
+def mutated_arguments(operator: OpOverload) -> tuple[str, ...]:
+    """The arguments that an operator writes to, by its schema."""
+    return tuple(
+        argument.name
+        for argument in operator._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def updates_statistics(operator: OpOverload, bound: Mapping[str, Any]) -> bool:
+    """Whether a call with these arguments writes to running statistics behind its schema's back."""
+    flag = _STATISTICS.get(str(operator))
+    return flag is not None and bool(bound.get(flag)) and bound.get("running_mean") is not None
+
+
+def gives_new_values(node: OpNode) -> bool:
+    """Whether an operator that writes is called as a function: its outputs end with the values that it would leave."""
+    operator = find_operator(node.op_type)
+    if not isinstance(operator, OpOverload) or not operator._schema.is_mutable:
+        return False
+    return len(node.outputs) > len(operator._schema.returns)
+
+
+def writes_in_place(node: OpNode) -> bool:
+    """Whether running the node changes one of its inputs, as in files that are not in the functional form."""
+    operator = find_operator(node.op_type)
+    if not isinstance(operator, OpOverload) or gives_new_values(node):
+        return False
+    bound = {**dict(zip(node.args, node.inputs, strict=True)), **node.attrs}
+    return operator._schema.is_mutable or updates_statistics(operator, bound)
+
+
+def is_random(node: OpNode) -> bool:
+    """Whether two runs may differ because random numbers are drawn."""
+    operator = find_operator(node.op_type)
+    if not isinstance(operator, OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    # dropout and its kin draw nothing in inference
+    return (
+        not any(node.attrs.get(flag) is False for flag in ("train", "training")) and node.attrs.get("dropout_p") != 0.0
+    )
+
+
+def is_pure(node: OpNode) -> bool:
+    """Whether a node may go when nobody reads it: it writes nothing, asserts nothing, draws nothing."""
+    operator = find_operator(node.op_type)
+    if not isinstance(operator, OpOverload):
+        return False
+    return bool(node.outputs) and not writes_in_place(node) and not is_random(node)
+
+
+@cache
+def may_alias(operator: OpOverload) -> bool:
+    """Whether an output may share memory with an input."""
+    says_so = any(result.alias_info is not None for result in operator._schema.returns)
+    return says_so or torch.Tag.maybe_aliasing_or_mutating in operator.tags

@@ -1,0 +1,70 @@
+"""Torch's nesting of inputs and outputs as the IR's structure, and values laid out along a structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.utils._pytree as pytree
+
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import Branch
+from torch_ir.ir.structure import Tree
+
+_KINDS: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
+
+
+def to_structure(spec: pytree.TreeSpec, leaves: Iterator[Tree]) -> Tree:
+    """A torch tree with `leaves` filled in from left to right."""
+    if spec.type is None:
+        return next(leaves)
+    items = tuple(to_structure(child, leaves) for child in spec.children())
+    made = spec.context if isinstance(spec.context, type) else spec.type  # of a named tuple, torch keeps the class here
+    type_name = "" if made in _KINDS else f"{made.__module__}.{made.__qualname__}"
+    if issubclass(made, tuple):
+        fields: Any = getattr(made, "_fields", None) or getattr(made, "__match_args__", ())
+        return Branch("tuple", items, fields, type_name)
+    return Branch(_KINDS.get(made, "object"), items, _keys(spec.context, len(items)), type_name)
+
+
+def _keys(context: Any, count: int) -> tuple[Any, ...]:
+    """Dict keys, or the field names of an object: the list of that many plain values, wherever torch keeps it."""
+    if not isinstance(context, (list, tuple)):
+        return ()
+    if len(context) == count and all(isinstance(key, (str, int, float, bytes)) for key in context):
+        return tuple(context)
+    return next((keys for part in context if (keys := _keys(part, count))), ())
+
+
+def structure_of(value: Any, leaf: Callable[[int, Any], Tree]) -> Tree:
+    """The structure of a value; `leaf` says what stands for the i-th leaf."""
+    leaves, spec = pytree.tree_flatten(value)
+    return to_structure(spec, (leaf(index, item) for index, item in enumerate(leaves)))
+
+
+def values_along(tree: Tree, value: Any, path: str = "") -> Iterator[tuple[str, Tree, Any]]:
+    """Each leaf of a structure with the value found at its place: (path, leaf, value)."""
+    if not isinstance(tree, Branch):
+        yield path, tree, value
+        return
+    for (label, item), child in zip(_children(tree, value, path), tree.items, strict=True):
+        yield from values_along(child, item, path + label)
+
+
+def _children(tree: Branch, value: Any, path: str) -> list[tuple[str, Any]]:
+    if tree.kind == "dict":
+        if not isinstance(value, dict) or set(value) != set(tree.keys):
+            given = list(value) if isinstance(value, dict) else type(value).__name__
+            raise ExecutionError(f"{path}: expected a dict with keys {list(tree.keys)}, got {given}")
+        return [(f"[{key!r}]", value[key]) for key in tree.keys]
+    if isinstance(value, (tuple, list)) or type(value) in pytree.SUPPORTED_NODES:
+        items = (
+            list(value)
+            if isinstance(value, (tuple, list))
+            else pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)[0]
+        )
+        if len(items) == len(tree.items):
+            return [(f"[{index}]", item) for index, item in enumerate(items)]
+        raise ExecutionError(f"{path}: expected {len(tree.items)} items, got {len(items)}")
+    wanted = tree.type_name or f"a {tree.kind}"
+    raise ExecutionError(f"{path}: expected {wanted}, got {type(value).__name__}")

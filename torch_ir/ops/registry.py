@@ -1,0 +1,75 @@
+"""The user's own operators: how a captured call becomes a node, and how a node is computed.
+
+Look-up is by exact op_type, then by the name without overload, then by any pattern with the same base name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch_ir.errors import RegistryError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CONVERSIONS: dict[str, Callable[..., Any]] = {}
+_EXECUTORS: dict[str, Callable[..., Any]] = {}
+
+
+def register_op(pattern: str) -> Callable[[F], F]:
+    """Decorate `f(node_info) -> OpNode`: it converts captured calls of that operator."""
+    return _register(_CONVERSIONS, pattern, "conversion")
+
+
+def register_executor(pattern: str) -> Callable[[F], F]:
+    """Decorate `f(inputs, attrs) -> list of tensors`: it computes nodes of that operator."""
+    return _register(_EXECUTORS, pattern, "executor")
+
+
+def get_conversion_fn(op_type: str) -> Callable[..., Any] | None:
+    return _find(_CONVERSIONS, op_type)
+
+
+def get_execution_fn(op_type: str) -> Callable[..., Any] | None:
+    return _find(_EXECUTORS, op_type)
+
+
+def list_registered_ops() -> dict[str, list[str]]:
+    """The registered patterns of either kind."""
+    return {"conversion": sorted(_CONVERSIONS), "execution": sorted(_EXECUTORS)}
+
+
+def unregister(pattern: str) -> None:
+    """Forget whatever is registered under that exact pattern."""
+    _CONVERSIONS.pop(pattern, None)
+    _EXECUTORS.pop(pattern, None)
+
+
+def _register(table: dict[str, Callable[..., Any]], pattern: str, kind: str) -> Callable[[F], F]:
+    def keep(function: F) -> F:
+        holder = table.setdefault(pattern, function)
+        if not _is_same(holder, function):
+            raise RegistryError(f"the {kind} for {pattern!r} is already {holder.__module__}.{holder.__qualname__}")
+        table[pattern] = function
+        return function
+
+    return keep
+
+
+def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """The same function, imported or run again, is no second claim; lambdas have no name to know them by."""
+    is_named = "<lambda>" not in one.__qualname__
+    return one is other or (is_named and (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__))
+
+
+def _base(op_type: str) -> str:
+    """`aten.add.Tensor` and `aten.add` have the base `aten.add`."""
+    parts = op_type.split(".")
+    return ".".join(parts[:2]) if len(parts) > 2 else op_type
+
+
+def _find(table: dict[str, Callable[..., Any]], op_type: str) -> Callable[..., Any] | None:
+    base = _base(op_type)
+    if op_type in table or base in table:
+        return table.get(op_type) or table[base]
+    return next((function for pattern, function in table.items() if _base(pattern) == base), None)

@@ -1,0 +1,153 @@
+"""Operator schemas: finding an operator by its name, and binding arguments to the names that its schema gives.
+
+This is the only reader of torch schemas. An operator is found among the registered ones and nowhere else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Union
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+
+from torch_ir.errors import ConversionError
+from torch_ir.ir import OpNode
+
+Operator = Union[OpOverload, HigherOrderOperator]
+HIGHER_ORDER = "higher_order."
+
+_found: dict[str, Operator] = {}
+_PART = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of an operator."""
+
+    name: str
+    default: Any
+    has_default: bool
+    keyword_only: bool
+    is_tensor_list: bool
+
+
+def find_operator(op_type: str) -> Operator | None:
+    """The registered operator of that name, or None; never anything else that torch holds."""
+    if op_type not in _found and (operator := _look_up(op_type)) is not None:
+        _found[op_type] = operator  # what is not there yet may be registered later
+    return _found.get(op_type)
+
+
+def _look_up(op_type: str) -> Operator | None:
+    parts = op_type.split(".")
+    if not all(_PART.fullmatch(part) for part in parts):
+        return None
+    if op_type.startswith(HIGHER_ORDER):
+        return _find_higher_order(parts[1]) if len(parts) == 2 else None
+    if len(parts) != 3:
+        return None
+    namespace, name, overload = parts
+    try:  # only what is dispatched: TorchScript's own functions write files and seed generators
+        torch._C._dispatch_find_schema_or_throw(f"{namespace}::{name}", "" if overload == "default" else overload)
+    except RuntimeError:
+        return None
+    found = getattr(getattr(getattr(torch.ops, namespace), name), overload, None)
+    return found if isinstance(found, OpOverload) else None
+
+
+def _find_higher_order(name: str) -> HigherOrderOperator | None:
+    found = getattr(torch.ops.higher_order, name, None)
+    return found if isinstance(found, HigherOrderOperator) else None
+
+
+def operator_name(operator: Operator) -> str:
+    """`aten.conv2d.default`, `higher_order.cond`."""
+    return str(operator) if isinstance(operator, OpOverload) else f"{HIGHER_ORDER}{operator}"
+
+
+@cache
+def arguments(operator: Operator) -> tuple[Argument, ...]:
+    """The arguments of an operator, in the order of its schema."""
+    if isinstance(operator, OpOverload):
+        return tuple(
+            Argument(
+                argument.name,
+                argument.default_value,
+                argument.has_default_value(),
+                argument.kwarg_only,
+                "Tensor" in str(argument.type) and "List" in str(argument.type),
+            )
+            for argument in operator._schema.arguments
+        )
+    return tuple(_python_arguments(type(operator).__call__))
+
+
+def _python_arguments(function: Callable[..., Any]) -> Iterator[Argument]:
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        has_default = parameter.default is not parameter.empty
+        default = parameter.default if has_default else None
+        yield Argument(parameter.name, default, has_default, parameter.kind is parameter.KEYWORD_ONLY, False)
+
+
+def bind(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Every argument by name, in schema order, defaults filled in."""
+    known = arguments(operator)
+    if len(args) > len(known):  # a Python operator with *args: the surplus goes by position
+        names = [argument.name for argument in known] + [f"arg{index}" for index in range(len(known), len(args))]
+        return {**dict(zip(names, args, strict=True)), **kwargs}
+    bound = {argument.name: value for argument, value in zip(known, args, strict=False)}
+    for argument in known[len(args) :]:
+        if argument.name in kwargs:
+            bound[argument.name] = kwargs[argument.name]
+        elif argument.has_default:
+            bound[argument.name] = argument.default
+        else:
+            raise ConversionError(f"{operator_name(operator)} is called without {argument.name!r}")
+    bound.update((name, value) for name, value in kwargs.items() if name not in bound)
+    return bound
+
+
+def name_arguments(node: OpNode) -> None:
+    """Give a node that lists its tensors by position the names of its schema's arguments, and fill in defaults.
+
+    This is how hand-written nodes and files of the documented format become exact: tensors go to the tensor arguments
+    in order, tensor lists take as many as `_tensor_list_sizes` says.
+    """
+    operator = find_operator(node.op_type)
+    if not isinstance(operator, OpOverload) or node.has_named_args:
+        return
+    attrs = dict(node.attrs)
+    sizes = list(attrs.pop("_tensor_list_sizes", []))
+    masks = list(attrs.pop("_tensor_list_none_masks", []))
+    left = len(node.inputs)
+    names: list[str] = []
+    values: dict[str, Any] = {}
+    for argument, schema in zip(arguments(operator), operator._schema.arguments, strict=True):
+        if argument.name in attrs:
+            values[argument.name] = attrs.pop(argument.name)
+        elif argument.is_tensor_list and left:
+            taken = sizes.pop(0) if sizes else left
+            mask = masks.pop(0) if masks else [False] * taken
+            for index, absent in enumerate(mask):
+                if absent:
+                    values[f"{argument.name}.{index}"] = None
+                else:
+                    names.append(f"{argument.name}.{index}")
+            left -= taken
+        elif "Tensor" in str(schema.type) and left and not argument.is_tensor_list:
+            names.append(argument.name)
+            left -= 1
+        elif argument.has_default or "Optional" in str(schema.type):
+            values[argument.name] = argument.default
+    if left:
+        raise ConversionError(f"{node!r} has {len(node.inputs)} tensors, more than {node.op_type} takes")
+    node.set_inputs(node.inputs, names)
+    node.attrs = {**values, **attrs}

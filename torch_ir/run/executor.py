@@ -1,0 +1,219 @@
+"""Run a graph with real weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR, Slot, TensorMeta, evaluate
+from torch_ir.ir.structure import rebuild
+from torch_ir.ir.symbols import solve
+from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ops.pytree import values_along
+from torch_ir.ops.schema import name_arguments
+from torch_ir.run.plan import Program, Sizes, Watch, all_nodes, check_operators, computed, writes_in_place
+from torch_ir.run.prologue import split_prologue
+from torch_ir.run.weights import fit_weights, load_weights
+
+
+@dataclass
+class Outcome:
+    """What one run gave: the outputs, the new values of what the model changes, and the sizes that were met."""
+
+    outputs: tuple[Any, ...]
+    mutations: dict[TensorMeta, Any]
+    sizes: Sizes
+
+
+class IRExecutor:
+    """A graph made ready to run: planned once, bound to weights, then run many times.
+
+    The caller's tensors are never written to. Buffers that the model changes are kept here from run to run, as the
+    model itself would keep them; `state` shows them. `watch` is shown every value that a node makes.
+    """
+
+    def __init__(
+        self,
+        ir: IR,
+        weights: Mapping[str, torch.Tensor] | None = None,
+        constants: Mapping[str, torch.Tensor] | None = None,
+        *,
+        device: str | torch.device | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        check_operators(ir.check())
+        self.ir = _with_named_arguments(ir)
+        self.device = torch.device(device) if device is not None else None
+        self.constants = dict(constants or {})
+        self._writes = writes_in_place(self.ir)
+        once, every = ([], self.ir.nodes) if self._writes else split_prologue(self.ir)
+        self._kept = _crossing(once, every, self.ir)
+        self._prologue = Program(self.ir, once, self.ir.params, self._kept, self.device, watch)
+        given = [*self.ir.graph_inputs, *self.ir.params, *self._kept]
+        self._program = Program(self.ir, every, given, self.ir.returns.inputs, self.device, watch)
+        self._params: list[Any] | None = None
+        self._ready: list[Any] = []
+        if weights is not None:
+            self.load_weights_from_state_dict(weights)
+
+    def load_weights(self, path: str | os.PathLike[str]) -> None:
+        """Bind the weights of a file."""
+        self.load_weights_from_state_dict(load_weights(path))
+
+    def load_weights_from_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+        """Bind weights by key, and compute everything that depends on them alone."""
+        values = [value.detach() for value in fit_weights(self.ir, state_dict, self.constants)]
+        self._params = [value.to(self.device) for value in values] if self.device is not None else values
+        with torch.no_grad():
+            self._ready = self._prologue(self._params, {})
+
+    @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """The weights as they stand now, by key."""
+        values = self._params or []
+        return {param.key or param.name: value for param, value in zip(self.ir.params, values, strict=True)}
+
+    def execute(self, inputs: Any) -> tuple[Any, ...]:
+        """The flat outputs for flat inputs, or for inputs nested as the model takes them."""
+        if isinstance(inputs, torch.Tensor):
+            raise ExecutionError("inputs is a tensor; wrap it in a tuple: (tensor,)")
+        if not isinstance(inputs, (tuple, list)):
+            raise ExecutionError(f"inputs must be a tuple, not {type(inputs).__name__}")
+        return self.run(self._flat(tuple(inputs), {})).outputs
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the graph as the model is called; what comes back is nested as the model nests it."""
+        outcome = self.run(self._flat(args, kwargs))
+        return rebuild(self.ir.output_tree, outcome.outputs, lambda leaf: computed(leaf, outcome.sizes))
+
+    def run(self, values: Sequence[Any]) -> Outcome:
+        """Run on the graph's inputs in order, and say all that happened."""
+        if self._params is None and not self.ir.params:
+            self.load_weights_from_state_dict({})
+        if self._params is None:
+            raise ExecutionError("no weights are bound: pass weights= or call load_weights first")
+        sizes = read_sizes(self.ir, values)
+        params = self._params
+        if self._writes:
+            values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
+            params = [param.clone() for param in params]
+        with torch.no_grad():
+            results = self._program([*values, *params, *self._ready], sizes)
+        first = len(results) - len(self.ir.mutations)
+        changed = {target: value for (target, _), value in zip(self.ir.mutations, results[first:], strict=True)}
+        self._keep(changed, [*values, *results[:first]])
+        return Outcome(tuple(results[:first]), changed, sizes)
+
+    def _keep(self, changed: Mapping[TensorMeta, Any], outside: Sequence[Any]) -> None:
+        """Remember what the model changed; copied where the caller holds the same memory and may write to it."""
+        assert self._params is not None  # the run began with them
+        held = {_memory(value) for value in outside}
+        for index, param in enumerate(self.ir.params):
+            if param in changed:
+                new = changed[param]
+                self._params[index] = new.clone() if _memory(new) in held else new
+
+    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        if not kwargs and len(args) == len(self.ir.graph_inputs) and all(isinstance(arg, torch.Tensor) for arg in args):
+            return list(args)
+        return flatten_call(self.ir, args, kwargs)
+
+
+def _memory(value: Any) -> int | None:
+    """What tells whether two tensors share memory."""
+    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return value.untyped_storage()._cdata if is_dense else None
+
+
+def execute_ir(
+    ir: IR,
+    inputs: Sequence[Any],
+    weights: Mapping[str, torch.Tensor] | None = None,
+    weights_path: str | os.PathLike[str] | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
+) -> tuple[Any, ...]:
+    """Run a graph once with weights from a dict or a file."""
+    if weights is None and weights_path is None:
+        raise ValueError("execute_ir needs weights or weights_path")
+    executor = IRExecutor(ir, weights, constants)
+    if weights is None and weights_path is not None:
+        executor.load_weights(weights_path)
+    return executor.execute(inputs)
+
+
+def flatten_call(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The graph's inputs out of a call as the model takes it; other arguments must be what was captured."""
+    values: dict[int, Any] = {}
+    positional, keywords = ir.input_tree.items
+    for path, leaf, value in [*values_along(positional, args, "inputs"), *values_along(keywords, kwargs, "keywords")]:
+        if isinstance(leaf, Slot):
+            values[leaf] = value
+        elif not (value is leaf or value == leaf):
+            raise ExecutionError(f"{path} is {value!r:.60}, but the graph was captured for {leaf!r:.60}")
+    return [values[index] for index in range(len(values))]
+
+
+def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
+    """Check inputs against the graph, and read the symbolic sizes off them."""
+    if len(values) != len(ir.graph_inputs):
+        raise ExecutionError(f"the graph takes {len(ir.graph_inputs)} inputs, but {len(values)} were given")
+    place = dict(zip(ir.graph_inputs, values, strict=True))
+    sizes: Sizes = {}
+    for symbol in ir.symbols.values():
+        if symbol.tensor not in place:
+            continue
+        value = place[symbol.tensor]
+        if symbol.dim is None:
+            sizes[symbol.name] = value
+        elif isinstance(value, torch.Tensor) and value.dim() == len(symbol.tensor.shape):
+            found = solve(symbol.tensor.shape[symbol.dim], symbol.name, value.shape[symbol.dim], sizes)
+            if found is None:
+                raise ExecutionError(
+                    f"input {symbol.tensor.name!r} has size {value.shape[symbol.dim]} in dimension {symbol.dim}, "
+                    f"which must be {symbol.tensor.shape[symbol.dim]}"
+                )
+            sizes[symbol.name] = found
+        if symbol.name in sizes and not symbol.admits(sizes[symbol.name]):
+            raise ExecutionError(f"{symbol.name} = {sizes[symbol.name]} is out of range: {symbol.range}")
+    for tensor, value in place.items():
+        _check_input(tensor, value, sizes)
+    for text in ir.constraints:
+        if not evaluate(text, sizes):
+            known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise ExecutionError(f"the graph holds only where {text}, but {known}")
+    return sizes
+
+
+def _check_input(tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
+    if not isinstance(value, torch.Tensor):
+        if tensor.shape == () and isinstance(value, (int, float, bool)):
+            return
+        raise ExecutionError(f"input {tensor.name!r} must be a tensor, not {type(value).__name__}")
+    wanted = tuple(evaluate(dim, sizes) for dim in tensor.shape) if value.dim() == len(tensor.shape) else tensor.shape
+    if tuple(value.shape) != wanted:
+        raise ExecutionError(
+            f"input {tensor.name!r} has shape {list(value.shape)}, the graph takes {list(tensor.shape)}"
+        )
+    if value.dtype != TORCH_DTYPES[tensor.dtype]:
+        raise ExecutionError(f"input {tensor.name!r} is {dtype_name(value.dtype)}, the graph takes {tensor.dtype}")
+
+
+def _with_named_arguments(ir: IR) -> IR:
+    """The graph itself, or a copy whose arguments have their schema names."""
+    if all(node.has_named_args for node in all_nodes(ir)):
+        return ir
+    named = ir.clone()
+    for node in all_nodes(named):
+        name_arguments(node)
+    return named
+
+
+def _crossing(once: Sequence[Any], every: Sequence[Any], ir: IR) -> list[TensorMeta]:
+    """What the prologue makes and the rest reads."""
+    read = {tensor for node in [*every, ir.returns] for tensor in node.inputs}
+    return [tensor for node in once for tensor in node.outputs if tensor in read]

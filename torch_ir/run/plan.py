@@ -1,0 +1,329 @@
+"""A graph as straight-line Python: built once from the checked graph, then run many times.
+
+Every line calls one operator with its arguments in schema order; a value is deleted right after its last use. The text
+of the program holds only names made here (`v3`, `f1`, `c7`), never a string of the graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_ir.errors import ExecutionError, first_line
+from torch_ir.ir import IR, Device, Expr, FunctionRef, OpNode, TensorMeta, evaluate
+from torch_ir.ir.expressions import Number
+from torch_ir.ir.structure import Tree, rebuild
+from torch_ir.ir.symbols import solve
+from torch_ir.ops import facts
+from torch_ir.ops.names import to_torch
+from torch_ir.ops.registry import get_execution_fn
+from torch_ir.ops.schema import arguments, find_operator
+
+Sizes = dict[str, Number]
+Watch = Callable[[TensorMeta, Any, Sizes], None]  # is shown every value that a node makes
+_serial = itertools.count()
+
+
+class Program:
+    """Compiled Python for a list of nodes: `given` tensors in, `wanted` tensors out."""
+
+    def __init__(
+        self,
+        ir: IR,
+        nodes: Sequence[OpNode],
+        given: Sequence[TensorMeta],
+        wanted: Sequence[TensorMeta],
+        device: torch.device | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.nodes = nodes
+        writer = _Writer(ir, device, watch)
+        source = writer.write(nodes, given, wanted)
+        self._file = f"<torch_ir program {next(_serial)}>"
+        self._node_of_line = writer.node_of_line
+        exec(compile(source, self._file, "exec"), writer.namespace)
+        self._function: Callable[..., list[Any]] = writer.namespace["program"]
+
+    def __call__(self, values: Sequence[Any], sizes: Sizes) -> list[Any]:
+        try:
+            return self._function(*values, sizes)
+        except ExecutionError:
+            raise
+        except Exception as error:  # an operator refused: say which node it was
+            raise ExecutionError(f"{self._place(error)}: {first_line(error)}") from error
+
+    def _place(self, error: BaseException) -> str:
+        trace, line = error.__traceback__, 0
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == self._file:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        node = self._node_of_line.get(line)
+        if node is None:
+            return "the graph"
+        place = [f"module {node.origin.module}" if node.origin.module else "", node.origin.source]
+        told = ", ".join(filter(None, place))
+        return f"{node!r} ({told})" if told else repr(node)
+
+
+class _Writer:
+    """Writes the text of one program and collects what its names stand for."""
+
+    def __init__(self, ir: IR, device: torch.device | None, watch: Watch | None) -> None:
+        self.ir = ir
+        self.device = device
+        self.watch = watch
+        self.namespace: dict[str, Any] = {"present": _present, "given": _given, "solve": solve, "watch": watch}
+        self.node_of_line: dict[int, OpNode] = {}
+        self.names: dict[TensorMeta, str] = {}
+
+    def write(self, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta]) -> str:
+        lines = [f"def program({''.join(f'{self._name(tensor)}, ' for tensor in given)}sizes):"]
+        bound = _symbols_by_tensor(self.ir)
+        dying = _last_uses(nodes, wanted)
+        for node in nodes:
+            lines.append(f"    {self._statement(node)}")
+            self.node_of_line[len(lines)] = node
+            for tensor in node.outputs:
+                lines += [
+                    f"    sizes[{name!r}] = {self._size(name, tensor, dim)}" for name, dim in bound.get(tensor, ())
+                ]
+            if self.watch is not None:
+                lines += [f"    watch({self._constant(out)}, {self._name(out)}, sizes)" for out in node.outputs]
+            if dying[node]:
+                lines.append(f"    del {', '.join(map(self._name, dying[node]))}")
+        lines.append(f"    return [{', '.join(map(self._name, wanted))}]")
+        return "\n".join(lines)
+
+    def _name(self, tensor: TensorMeta) -> str:
+        return self.names.setdefault(tensor, f"v{len(self.names)}")
+
+    def _size(self, name: str, tensor: TensorMeta, dim: int | None) -> str:
+        """How a symbol is read off a value: the number itself, a dimension, or solved for where it is not alone."""
+        if dim is None:
+            return self._name(tensor)
+        size = f"{self._name(tensor)}.shape[{dim}]"
+        return (
+            size
+            if tensor.shape[dim] == name
+            else f"solve({self._constant(tensor.shape[dim])}, {name!r}, {size}, sizes)"
+        )
+
+    def _constant(self, value: Any, prefix: str = "c") -> str:
+        name = f"{prefix}{len(self.namespace)}"
+        self.namespace[name] = value
+        return name
+
+    def _statement(self, node: OpNode) -> str:
+        call, gives_one = self._call(node)
+        names = [self._name(tensor) for tensor in node.outputs]
+        if not names:
+            return call
+        return f"{names[0]} = {call}" if gives_one else f"{', '.join(names)}, = present({call})"
+
+    def _call(self, node: OpNode) -> tuple[str, bool]:
+        """The call, and whether it gives the one output itself rather than a list of outputs."""
+        custom = get_execution_fn(node.op_type)
+        if custom is not None:
+            inputs = ", ".join(map(self._name, node.inputs))
+            attrs = self._constant(self._resolver(node.attrs, list))  # made anew for every call: it is the user's
+            return f"given({self._constant(custom, 'f')}([{inputs}], {attrs}(sizes)))", False
+        operator = find_operator(node.op_type)
+        if operator is None:  # `check_operators` came first, so this is a call of a function
+            body = self.ir.functions[node.attrs["function"]]
+            operands = ", ".join(self._name(node[tensor.name]) for tensor in body.graph_inputs)
+            return f"{self._attribute(node.attrs['function'])}({operands})", False
+        values = self._values(node)
+        texts = []
+        for argument in arguments(operator):
+            if argument.name not in values and not argument.has_default:
+                raise ExecutionError(f"{node!r} is without {argument.name!r}, which {node.op_type} needs")
+            text = values.pop(argument.name) if argument.name in values else self._constant(argument.default)
+            texts.append(f"{argument.name}={text}" if argument.keyword_only else text)
+        while (surplus := f"arg{len(texts)}") in values:  # a Python operator with *args
+            texts.append(values.pop(surplus))
+        if values:
+            raise ExecutionError(f"{node!r} has an argument {next(iter(values))!r} that {node.op_type} does not take")
+        if isinstance(operator, OpOverload) and facts.gives_new_values(node):
+            return f"{self._constant(_on_copies(operator), 'f')}({', '.join(texts)})", False
+        gives_one = isinstance(operator, OpOverload) and _returns_one(operator)
+        return f"{self._constant(operator, 'f')}({', '.join(texts)})", gives_one
+
+    def _values(self, node: OpNode) -> dict[str, str]:
+        """The text of every argument; lists of tensors are put together from their elements."""
+        flat = {name: self._name(tensor) for name, tensor in zip(node.args, node.inputs, strict=True)}
+        flat.update((name, self._attribute(value)) for name, value in node.attrs.items())
+        return {name: _nested(value) for name, value in _group(flat).items()}
+
+    def _attribute(self, value: Any) -> str:
+        if value is None or value is True or value is False or type(value) is int:
+            return repr(value)
+        if _is_steered(value):
+            return f"{self._constant(self._resolver(value))}(sizes)"
+        return self._constant(self._resolver(value)({}))
+
+    def _resolver(self, value: Any, sequence: type = tuple) -> Callable[[Sizes], Any]:
+        """A function from sizes to the torch value of an attribute."""
+        if isinstance(value, Expr):
+            return lambda sizes: evaluate(value, sizes)
+        if isinstance(value, FunctionRef):
+            body = Function(self.ir.functions[value], self.device, self.watch)
+            return body.within
+        if isinstance(value, (list, tuple)):
+            parts = [self._resolver(item, sequence) for item in value]
+            return lambda sizes: sequence(part(sizes) for part in parts)
+        if isinstance(value, dict):
+            entries = {key: self._resolver(item, sequence) for key, item in value.items()}
+            return lambda sizes: {key: entry(sizes) for key, entry in entries.items()}
+        if isinstance(value, Device) and self.device is not None and value == self.ir.device:
+            return lambda sizes: self.device
+        converted = to_torch(value)
+        return lambda sizes: converted
+
+
+class Function:
+    """A function of the graph as something that an operator can call."""
+
+    def __init__(self, ir: IR, device: torch.device | None, watch: Watch | None = None) -> None:
+        self.ir = ir
+        self.program = Program(ir, ir.nodes, ir.graph_inputs, ir.graph_outputs, device, watch)
+        self.results: Tree = ir.output_tree
+
+    def within(self, sizes: Sizes) -> Callable[..., Any]:
+        """The function as seen from a place where `sizes` are known."""
+
+        def call(*operands: Any) -> Any:
+            known = given_sizes(self.ir, operands, sizes)
+            outputs = self.program(operands, known)
+            return rebuild(self.results, outputs, lambda leaf: computed(leaf, known))
+
+        return call
+
+
+def given_sizes(ir: IR, values: Iterable[Any], outer: Sizes) -> Sizes:
+    """The sizes that are known around a function, and those that can be read off its operands."""
+    place = dict(zip(ir.graph_inputs, values, strict=True))
+    sizes = dict(outer)
+    for symbol in ir.symbols.values():
+        if symbol.tensor in place:
+            value = place[symbol.tensor]
+            expression = symbol.tensor.shape[symbol.dim] if symbol.dim is not None else symbol.name
+            found = solve(expression, symbol.name, value if symbol.dim is None else value.shape[symbol.dim], outer)
+            if found is None:
+                raise ExecutionError(f"operand {symbol.tensor.name!r} has a size that is not {expression}")
+            sizes[symbol.name] = found
+    return sizes
+
+
+def computed(value: Any, sizes: Sizes) -> Any:
+    """A leaf of a structure, with a symbolic number computed."""
+    return evaluate(value, sizes) if isinstance(value, Expr) else value
+
+
+def check_operators(ir: IR) -> None:
+    """Refuse a graph with operators that cannot run, naming all of them."""
+    unknown: dict[str, OpNode] = {}
+    for node in all_nodes(ir):
+        if facts.is_forbidden(node.op_type):
+            raise ExecutionError(f"{node!r} reaches outside the graph; no graph may run it")
+        known = get_execution_fn(node.op_type) or find_operator(node.op_type)
+        if known is None and not node.is_call:
+            unknown.setdefault(node.op_type, node)
+    if unknown:
+        listed = ", ".join(f"{op_type} (node {node.name!r})" for op_type, node in unknown.items())
+        raise ExecutionError(f"no executor for {listed}; register one with @register_executor")
+
+
+def writes_in_place(ir: IR) -> bool:
+    """Whether any node, here or in a function, changes what it reads."""
+    return any(map(facts.writes_in_place, all_nodes(ir)))
+
+
+def all_nodes(ir: IR) -> Iterator[OpNode]:
+    """The nodes of a graph and of its functions."""
+    yield from ir.nodes
+    for body in ir.functions.values():
+        yield from all_nodes(body)
+
+
+def _symbols_by_tensor(ir: IR) -> dict[TensorMeta, list[tuple[str, int | None]]]:
+    found: dict[TensorMeta, list[tuple[str, int | None]]] = {}
+    for symbol in ir.symbols.values():
+        if symbol.tensor is not None:
+            found.setdefault(symbol.tensor, []).append((symbol.name, symbol.dim))
+    return found
+
+
+def _last_uses(nodes: Sequence[OpNode], wanted: Sequence[TensorMeta]) -> dict[OpNode, list[TensorMeta]]:
+    """The values that can go after each node: read here for the last time, or never read at all."""
+    kept = set(wanted)
+    dying: dict[OpNode, list[TensorMeta]] = {}
+    for node in reversed(nodes):
+        last = [tensor for tensor in dict.fromkeys((*node.inputs, *node.outputs)) if tensor not in kept]
+        kept.update(last)
+        dying[node] = last
+    return dying
+
+
+def _given(result: Any) -> Any:
+    """What a user's executor gave, if it is what it must be."""
+    if isinstance(result, (torch.Tensor, list, tuple)):
+        return result
+    raise TypeError(f"its executor gave {result!r:.60}, not a list of tensors")
+
+
+def _present(result: Any) -> Any:
+    """The outputs of an operator; absent ones are left out."""
+    if not isinstance(result, (tuple, list)):
+        return (result,)
+    return [item for item in result if item is not None]
+
+
+def _returns_one(operator: OpOverload) -> bool:
+    returns = operator._schema.returns
+    return len(returns) == 1 and "List" not in str(returns[0].type)
+
+
+def _on_copies(operator: OpOverload) -> Callable[..., list[Any]]:
+    """An operator that writes as one that does not: it works on copies, and gives them back after its results."""
+    names = [argument.name for argument in arguments(operator)]
+    written = facts.mutated_arguments(operator)
+
+    def call(*args: Any, **kwargs: Any) -> list[Any]:
+        bound = {**dict(zip(names, args, strict=False)), **kwargs}
+        copies = {name: bound[name].clone() for name in written if bound[name] is not None}
+        result = operator(**{**bound, **copies})
+        results = result if isinstance(result, tuple) else (result,)
+        return [*results, *copies.values()]
+
+    return call
+
+
+def _is_steered(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_steered, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_steered, value))
+    return isinstance(value, (Expr, FunctionRef))
+
+
+def _group(flat: Mapping[str, str]) -> dict[str, Any]:
+    """`{"tensors.0": "v1", "tensors.1": "v2"}` -> `{"tensors": {"0": "v1", "1": "v2"}}`."""
+    grouped: dict[str, Any] = {}
+    for name, text in flat.items():
+        *outer, last = name.split(".")
+        place = grouped
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = text
+    return grouped
+
+
+def _nested(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return f"({''.join(f'{_nested(value[str(index)])}, ' for index in range(len(value)))})"

@@ -1,0 +1,190 @@
+"""Weights: read from files that hold tensors and nothing else, and fitted to a graph."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_ir.errors import MissingExtraError, WeightLoadError, WeightWarning, did_you_mean, first_line
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ops.tensor_data import to_tensor
+
+_INDEX = ".safetensors.index.json"
+_IN_FOLDER = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")
+
+
+def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """The tensors of a .pt/.pth/.bin or .safetensors file, of a sharded index, or of a checkpoint folder."""
+    file = Path(path)
+    if file.is_dir():
+        found = next((file / name for name in _IN_FOLDER if (file / name).is_file()), None)
+        if found is None:
+            raise WeightLoadError(f"{file} holds none of {', '.join(_IN_FOLDER)}")
+        file = found
+    if not file.is_file():
+        raise WeightLoadError(f"no such file: {file}")
+    return _load_sharded(file) if file.name.endswith(_INDEX) else _load_one(file)
+
+
+def _load_one(file: Path) -> dict[str, torch.Tensor]:
+    if file.suffix == ".safetensors":
+        return load_weights_safetensors(file)
+    if file.suffix in (".pt", ".pth", ".bin"):
+        return load_weights_pt(file)
+    raise WeightLoadError(f"{file}: weights come as .pt, .pth, .bin, .safetensors or *{_INDEX}")
+
+
+def load_weights_pt(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """A pickled state dict; anything in it that is not plain data is refused, not run."""
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise WeightLoadError(f"{os.fspath(path)} holds more than tensors; save model.state_dict() alone") from None
+    except (OSError, RuntimeError, EOFError, ValueError) as error:
+        raise WeightLoadError(f"cannot read {os.fspath(path)}: {first_line(error)}") from None
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
+    if not isinstance(found, dict):
+        raise WeightLoadError(f"{os.fspath(path)} holds a {type(found).__name__}, not a state dict")
+    return {str(key): value for key, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+    except ImportError:
+        raise MissingExtraError("reading .safetensors files", "safetensors", "safetensors") from None
+    try:
+        return load_file(os.fspath(path))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightLoadError(f"cannot read {os.fspath(path)}: {error}") from None
+
+
+def _load_sharded(index: Path) -> dict[str, torch.Tensor]:
+    try:
+        placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        shards = sorted(set(placed.values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightLoadError(f"{index} is not an index of shards: {type(error).__name__}: {error}") from None
+    for shard in shards:
+        if not isinstance(shard, str) or Path(shard).name != shard or not (index.parent / shard).is_file():
+            raise WeightLoadError(f"{index} names the shard {shard!r:.80}, which is not a file beside it")
+    weights = {key: tensor for shard in shards for key, tensor in _load_one(index.parent / shard).items()}
+    missing = sorted(set(placed) - set(weights))
+    if missing:
+        raise WeightLoadError(f"{index} promises {missing[0]!r} and {len(missing) - 1} more that no shard holds")
+    return weights
+
+
+def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]:
+    """Everything that is wrong with these weights for this graph, one sentence each; empty if they fit."""
+    return [*_misfits(ir, weights, {}), *_surplus(ir, weights)]
+
+
+def fit_weights(
+    ir: IR, weights: Mapping[str, torch.Tensor], constants: Mapping[str, torch.Tensor]
+) -> list[torch.Tensor]:
+    """The value of every param of the graph, in order; all misfits are reported at once."""
+    wrong = _misfits(ir, weights, constants)
+    surplus = _surplus(ir, weights)
+    if wrong:
+        listed = "\n  ".join([*wrong, *surplus])
+        raise WeightLoadError(f"the weights do not fit {ir.model_name or 'the graph'}:\n  {listed}")
+    if surplus:
+        more = f" (and {len(surplus) - 1} more)" if len(surplus) > 1 else ""
+        warnings.warn(f"{surplus[0]}{more}", WeightWarning, stacklevel=4)
+    return [value for param in ir.params if (value := _find(param, weights, constants)) is not None]
+
+
+def _find(param: TensorMeta, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
+    """A weight by any of its keys, else a constant that was given, else the one that the graph holds."""
+    assert param.param is not None  # `check` says so
+    for key in param.param.keys:
+        if key in weights:
+            return weights[key]
+    for key in (*param.param.keys, param.name):
+        if key in constants:
+            return constants[key]
+    return to_tensor(param.param.data) if param.param.data is not None else None
+
+
+def _misfits(ir: IR, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> list[str]:
+    wrong = []
+    unused = weights.keys() - _keys(ir)
+    for param in ir.params:
+        value = _find(param, weights, constants)
+        if value is None:
+            wrong.append(_missing(param, unused))
+        elif not isinstance(value, torch.Tensor):
+            wrong.append(f"{param.key!r} is a {type(value).__name__}, not a tensor")
+        elif tuple(value.shape) != param.shape:
+            wrong.append(f"{param.key!r} has shape {list(value.shape)}, the graph needs {list(param.shape)}")
+        elif value.dtype != TORCH_DTYPES[param.dtype]:
+            wrong.append(f"{param.key!r} is {dtype_name(value.dtype)}, the graph needs {param.dtype}")
+        elif value.is_meta:
+            wrong.append(f"{param.key!r} is on meta and has no values")
+        elif (other := _contradiction(param, weights, value)) is not None:
+            wrong.append(f"{param.key!r} and {other!r} are one weight in the graph, but their values differ")
+    return wrong
+
+
+def _contradiction(param: TensorMeta, weights: Mapping[str, Any], value: torch.Tensor) -> str | None:
+    """Another key of a tied weight under which a different value was given."""
+    assert param.param is not None
+    for key in param.param.keys[1:]:
+        if key in weights and weights[key] is not value and not torch.equal(weights[key], value):
+            return key
+    return None
+
+
+def _missing(param: TensorMeta, unused: Iterable[str]) -> str:
+    assert param.param is not None
+    assert param.key is not None
+    if param.param.in_state_dict:
+        return f"{param.key!r} is missing{did_you_mean(param.key, unused)}"
+    return (
+        f"{param.key!r} is missing; no state dict holds it: pass constants={{{param.key!r}: ...}}, "
+        "or extract from a model built under torch_ir.meta_init()"
+    )
+
+
+def _surplus(ir: IR, weights: Mapping[str, Any]) -> list[str]:
+    known = _keys(ir)
+    missing = known - weights.keys()
+    return [
+        f"{key!r} is given, but the graph has no such weight{did_you_mean(key, missing)}"
+        for key in weights
+        if key not in known
+    ]
+
+
+def _keys(ir: IR) -> set[str]:
+    return {key for param in ir.params if param.param for key in param.param.keys}
+
+
+def random_weights(ir: IR, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Values for every weight that the graph does not hold itself; vectors are ones, which may be variances."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for param in ir.params:
+        if param.param is None or param.param.data is not None or param.key is None:
+            continue
+        dtype = TORCH_DTYPES[param.dtype]
+        shape = [int(dim) for dim in param.shape]
+        if not dtype.is_floating_point:
+            weights[param.key] = torch.zeros(shape, dtype=dtype)
+        elif len(shape) < 2:
+            weights[param.key] = torch.ones(shape, dtype=dtype)
+        else:
+            fan_in = max(1, torch.Size(shape[1:]).numel())
+            weights[param.key] = (torch.randn(shape, generator=generator) / fan_in**0.5).to(dtype)
+    return weights
