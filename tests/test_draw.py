@@ -14,7 +14,7 @@ from torch_ir.draw import render as render_function
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.families import family_of
 from torch_ir.draw.scene import build_scene
-from torch_ir.errors import DrawError, MissingExtraError
+from torch_ir.errors import DrawError, MissingExtraError, SerializationError
 from torch_ir.ir import IR, OpNode, TensorMeta
 
 HOSTILE = [
@@ -232,7 +232,7 @@ def test_a_dot_program_does_as_well(tmp_path, monkeypatch):
 
 def test_failures_are_one_sentence(tmp_path, monkeypatch):
     pytest.importorskip("pygraphviz")
-    with pytest.raises(DrawError, match="cannot write"):
+    with pytest.raises(SerializationError, match="cannot write"):
         render(mlp(), Path(__file__) / "x.svg")
     module = sys.modules[render_function.__module__]
     monkeypatch.setattr(module, "to_dot", lambda scene: "digraph {")

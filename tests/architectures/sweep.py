@@ -1,4 +1,4 @@
-"""The way of an architecture: extracted on meta and saved here, loaded and verified in a process that knows only the file.
+"""An architecture on its way: extracted on meta and saved here, loaded and verified where only the file is known.
 
 python -m tests.architectures.sweep [NAME ...]      every architecture, or those named; prints a line each
 """

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind
 
+from torch_ir.capture.calls import Calls, returned_leaf
 from torch_ir.capture.dynamic import DECISIONS
 from torch_ir.capture.functional import standard_form
-from torch_ir.capture.node_info import NodeInfo
-from torch_ir.capture.provenance import origin_of
-from torch_ir.capture.symbolic import SymbolNames, bounds, is_symbolic, shape_environment
+from torch_ir.capture.symbolic import SymbolNames, shape_environment
 from torch_ir.errors import ConversionError
-from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Param, Slot, Symbol, TensorMeta
+from torch_ir.ir import IR, Branch, Param, Slot, TensorMeta
 from torch_ir.ir.structure import Tree
-from torch_ir.ops.names import dtype_name, to_name
+from torch_ir.ops.names import to_name
 from torch_ir.ops.pytree import to_structure
-from torch_ir.ops.registry import get_conversion_fn
-from torch_ir.ops.schema import bind, operator_name
 from torch_ir.ops.tensor_data import from_tensor
 
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
-_SCALARS = {int: "int64", float: "float64", bool: "bool", torch.SymInt: "int64", torch.SymFloat: "float64",
-            torch.SymBool: "bool"}  # fmt: skip
 _MUTATIONS = frozenset(getattr(OutputKind, name) for name in dir(OutputKind) if name.endswith("_MUTATION"))
-_NO_TRAINING = torch.ops.aten._native_batch_norm_legit_no_training.default
-_ASSERT = torch.ops.aten._assert_scalar.default
-_ON_COPIES = torch.ops.higher_order.auto_functionalized
 
 
 def convert_exported_program(
@@ -50,7 +40,7 @@ def convert_exported_program(
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     environment = shape_environment(node.meta.get("val") for node in placeholders)
     names = SymbolNames(environment)
-    table = _Table(program.graph_module, names, renamed)
+    table = Calls(program.graph_module, names, renamed)
     inputs, params, input_leaves = _read_inputs(program, table, placeholders)
     nodes = list(table.convert_calls())
     outputs, mutations, output_leaves = _read_outputs(program, table)
@@ -70,253 +60,8 @@ def convert_exported_program(
     ).check()
 
 
-class _Table:
-    """The conversion of one fx graph: which IR tensors stand for the values of its nodes."""
-
-    def __init__(self, module: fx.GraphModule, names: SymbolNames, renamed: Mapping[fx.Node, OpOverload]) -> None:
-        self.module = module
-        self.names = names
-        self.renamed = renamed
-        self.tensors: dict[fx.Node, tuple[TensorMeta | None, ...]] = {}
-        self.functions: dict[str, IR] = {}
-        self.bindings: dict[str, tuple[TensorMeta, int | None]] = {}
-        self.taken = {node.name for node in module.graph.nodes}
-        self.are_inputs_read = False
-
-    # -- values -----------------------------------------------------------------------------------------------------
-
-    def tensor(self, name: str, value: Any) -> TensorMeta:
-        """Describe a value; remember which symbols can be read off it."""
-        if isinstance(value, torch.Tensor):
-            made = TensorMeta(
-                name, map(self.names.dim, value.shape), dtype_name(value.dtype), stride=self._stride(value)
-            )
-            for index, size in enumerate(value.shape):
-                self._bind(size, made, index)
-            return made
-        if type(value) not in _SCALARS:
-            raise ConversionError(f"{name} is a {type(value).__name__}, which the IR cannot hold")
-        made = TensorMeta(name, (), _SCALARS[type(value)])
-        self._bind(value, made, None)
-        return made
-
-    def _bind(self, size: Any, made: TensorMeta, dim: int | None) -> None:
-        """The first input where a symbol stands alone binds it, else one where it is the only one, else a node."""
-        if not is_symbolic(size) or len(size.node.expr.free_symbols) != 1:
-            return
-        name = self.names.name(next(iter(size.node.expr.free_symbols)))
-        alone_later = size.node.expr.is_Symbol and not self.are_inputs_read
-        if name not in self.bindings or (alone_later and not self._is_alone(name)):
-            self.bindings[name] = (made, dim)
-
-    def _is_alone(self, name: str) -> bool:
-        tensor, dim = self.bindings[name]
-        return dim is None or tensor.shape[dim] == name
-
-    def _stride(self, value: torch.Tensor) -> list[int | str] | None:
-        is_fixed = all(type(size) is int for size in (*value.shape, *value.stride()))
-        if value.layout != torch.strided or (is_fixed and value.is_contiguous()):
-            return None
-        expected: Any = 1
-        for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-            if self.names.dim(stride) != self.names.dim(expected) and self.names.dim(size) != 1:
-                return [self.names.dim(step) for step in value.stride()]
-            expected = expected * size
-        return None
-
-    def alias(self, node: fx.Node) -> TensorMeta:
-        made = self.tensors[node][0] if node in self.tensors else None
-        if made is None:
-            raise ConversionError(f"{node.name} ({node.target}) is read as a tensor, but makes none")
-        return made
-
-    # -- calls ------------------------------------------------------------------------------------------------------
-
-    def convert_calls(self) -> Iterator[OpNode]:
-        self.are_inputs_read = True
-        for node in self.module.graph.nodes:
-            if node.op == "call_function":
-                yield from self._convert_call(node)
-            elif node.op == "get_attr":
-                self._read_attribute(node)
-            elif node.op in ("call_module", "call_method"):
-                raise ConversionError(f"{node.name} is a {node.op}, which no exported program holds")
-
-    def _convert_call(self, node: fx.Node) -> Iterator[OpNode]:
-        value = node.meta.get("val")
-        if node.target is operator.getitem:
-            self._pick(node)
-        elif is_symbolic(value) and not node.meta.get("unbacked_bindings"):
-            return  # arithmetic on sizes: readers carry the expression
-        elif isinstance(node.target, (OpOverload, HigherOrderOperator)):
-            yield self._call(node, node.target, value)
-        else:
-            raise ConversionError(f"{node.name} calls {node.target}, which is no torch operator")
-
-    def _pick(self, node: fx.Node) -> None:
-        source, index = node.args
-        if is_symbolic(node.meta.get("val")):
-            return
-        assert isinstance(source, fx.Node)
-        assert isinstance(index, int)
-        self.tensors[node] = (self.tensors[source][index],)
-
-    def _call(self, node: fx.Node, target: Any, value: Any) -> OpNode:
-        twin, args = self.renamed.get(node, target), node.args
-        if target is _ON_COPIES:  # a custom operator that writes: its new values come out after its results
-            twin, args = node.args[0], ()
-        inputs, attrs = self._arguments(node, bind(twin, args, node.kwargs))
-        outputs = self._outputs(node, value)
-        made = [tensor for tensor in outputs if tensor is not None]
-        op_type, inputs, attrs, made = _whole_batch_norm(node, operator_name(twin), inputs, attrs, made)
-        if twin is _ASSERT and isinstance(attrs["self"], Expr):  # torch's message speaks of its own names
-            attrs["assert_msg"] = f"the graph holds only where {attrs['self']}"
-        self.tensors[node] = outputs
-        for argument in node.args[:1] if node in self.renamed else ():
-            self._overwrite(argument, outputs)
-        converted = self._custom(node, op_type, inputs, attrs, made)
-        return converted or OpNode(
-            node.name, op_type, inputs.values(), made, attrs, args=inputs, origin=origin_of(node.meta)
-        )
-
-    def _overwrite(self, written: Any, outputs: tuple[TensorMeta | None, ...]) -> None:
-        """After an in-place call, every name of the old value means the new one."""
-        old = self.tensors[written]
-        for node, tensors in self.tensors.items():
-            if tensors == old:
-                self.tensors[node] = outputs
-
-    def _custom(
-        self, node: fx.Node, op_type: str, inputs: dict[str, TensorMeta], attrs: dict[str, Any], made: list[TensorMeta]
-    ) -> OpNode | None:
-        function = get_conversion_fn(op_type)
-        if function is None:
-            return None
-        args, kwargs = tuple(node.args), dict(node.kwargs)
-        info = NodeInfo(node.name, node.op, node.target, args, kwargs, list(inputs.values()), made, attrs)
-        converted = function(info)
-        if not isinstance(converted, OpNode):
-            raise ConversionError(f"the conversion registered for {op_type} gave {converted!r:.80}, not an OpNode")
-        if not converted.has_named_args and converted.inputs == tuple(inputs.values()):
-            converted.set_inputs(converted.inputs, inputs)
-        converted.origin = origin_of(node.meta)
-        return converted
-
-    def _outputs(self, node: fx.Node, value: Any) -> tuple[TensorMeta | None, ...]:
-        if value is None:
-            return ()
-        if not isinstance(value, (list, tuple)):
-            return (self.tensor(node.name, value),)
-        return tuple(
-            None if item is None else self.tensor(self._fresh(f"{node.name}_{index}"), item)
-            for index, item in enumerate(value)
-        )
-
-    def _fresh(self, name: str) -> str:
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        return name
-
-    # -- arguments --------------------------------------------------------------------------------------------------
-
-    def _arguments(self, node: fx.Node, bound: Mapping[str, Any]) -> tuple[dict[str, TensorMeta], dict[str, Any]]:
-        """Tensors by argument name, and everything else by argument name; lists with tensors go element by element."""
-        inputs: dict[str, TensorMeta] = {}
-        attrs: dict[str, Any] = {}
-        pending = list(bound.items())[::-1]
-        while pending:
-            name, value = pending.pop()
-            if isinstance(value, fx.Node) and not is_symbolic(value.meta.get("val")):
-                made = self._operand(value)
-                if isinstance(made, TensorMeta):
-                    inputs[name] = made
-                else:
-                    attrs[name] = made
-            elif isinstance(value, (list, tuple)) and any(self._is_tensor(item) for item in value):
-                pending.extend([(f"{name}.{index}", item) for index, item in enumerate(value)][::-1])
-            else:
-                attrs[name] = self._attribute(value, node)
-        return inputs, attrs
-
-    def _operand(self, node: fx.Node) -> TensorMeta | FunctionRef:
-        if node.op == "get_attr" and node.target in self.functions:
-            return FunctionRef(node.target)
-        return self.alias(node)
-
-    def _is_tensor(self, value: Any) -> bool:
-        if isinstance(value, (list, tuple)):
-            return any(self._is_tensor(item) for item in value)
-        return isinstance(value, fx.Node) and not is_symbolic(value.meta.get("val"))
-
-    def _attribute(self, value: Any, node: fx.Node) -> Any:
-        if isinstance(value, fx.Node):
-            value = value.meta["val"]
-        if is_symbolic(value):
-            return self.names.scalar(value)
-        if isinstance(value, (list, tuple)):
-            return [self._attribute(item, node) for item in value]
-        if isinstance(value, dict):
-            return {key: self._attribute(item, node) for key, item in value.items()}
-        named = to_name(value)
-        if named is None or isinstance(named, (bool, int, float, complex, str)):
-            return named
-        raise ConversionError(
-            f"{node.name} ({node.target}) has an argument {value!r:.80} of type {type(value).__name__}"
-        )
-
-    def _read_attribute(self, node: fx.Node) -> None:
-        """A sub-graph becomes a function."""
-        assert isinstance(node.target, str)
-        found: Any = self.module
-        for part in node.target.split("."):
-            found = getattr(found, part)
-        if not isinstance(found, fx.GraphModule):
-            raise ConversionError(
-                f"{node.name} reads {node.target}, a {type(found).__name__} that is not in the signature"
-            )
-        self.functions[node.target] = _convert_function(found, self.names, self.renamed)
-
-    # -- symbols ----------------------------------------------------------------------------------------------------
-
-    def bound_symbols(self, ranges: Mapping[Any, Any], requested: Mapping[str, int]) -> list[Symbol]:
-        by_name = {self.names.name(symbol): interval for symbol, interval in ranges.items() if symbol.is_Symbol}
-        return [
-            Symbol(name, *bounds(by_name.get(name), requested.get(name), tensor.producer is None), tensor, dim)
-            for name, (tensor, dim) in self.bindings.items()
-        ]
-
-
-def _convert_function(module: fx.GraphModule, names: SymbolNames, renamed: Mapping[fx.Node, OpOverload]) -> IR:
-    """A sub-graph as an IR of its own; what it reads comes in as inputs."""
-    table = _Table(module, names, renamed)
-    inputs = []
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            inputs.append(table.tensor(node.name, node.meta["val"]))
-            table.tensors[node] = (inputs[-1],)
-    nodes = list(table.convert_calls())
-    returned: Any = next(node for node in module.graph.nodes if node.op == "output").args[0]
-    outputs: list[TensorMeta] = []
-    if isinstance(returned, (list, tuple)):
-        tree: Tree = Branch("tuple", tuple(_leaf(table, value, outputs) for value in returned))
-    else:
-        tree = _leaf(table, returned, outputs)
-    return IR(nodes, inputs, outputs, functions=table.functions, output_tree=tree, symbols=table.bound_symbols({}, {}))
-
-
-def _leaf(table: _Table, value: Any, outputs: list[TensorMeta]) -> Tree:
-    """What stands for one returned value: a slot for a tensor, else the value itself."""
-    if isinstance(value, fx.Node) and not is_symbolic(value.meta.get("val")):
-        outputs.append(table.alias(value))
-        return Slot(len(outputs) - 1)
-    if isinstance(value, fx.Node):
-        return table.names.scalar(value.meta["val"])
-    return to_name(value)
-
-
 def _read_inputs(
-    program: ExportedProgram, table: _Table, placeholders: list[fx.Node]
+    program: ExportedProgram, table: Calls, placeholders: list[fx.Node]
 ) -> tuple[list[TensorMeta], list[TensorMeta], list[Tree]]:
     """User inputs, weights with tied ones as one, and the leaves of the input structure."""
     inputs: list[TensorMeta] = []
@@ -375,7 +120,7 @@ def _input_tree(program: ExportedProgram, leaves: list[Tree]) -> Branch:
 
 
 def _read_outputs(
-    program: ExportedProgram, table: _Table
+    program: ExportedProgram, table: Calls
 ) -> tuple[list[TensorMeta], list[tuple[TensorMeta, TensorMeta]], list[Tree]]:
     """User outputs, mutated tensors with their new values, and the leaves of the output structure."""
     returned: Any = next(node for node in program.graph.nodes if node.op == "output").args[0]
@@ -386,7 +131,7 @@ def _read_outputs(
     leaves: list[Tree] = []
     for value, spec in zip(returned, program.graph_signature.output_specs, strict=True):
         if spec.kind is OutputKind.USER_OUTPUT:
-            leaves.append(_leaf(table, value, outputs))
+            leaves.append(returned_leaf(table, value, outputs))
         elif spec.kind in _MUTATIONS:
             target = targets.get(str(spec.target)) or by_name[str(spec.target)]
             mutations.append((table.alias(target), table.alias(value)))
@@ -395,7 +140,7 @@ def _read_outputs(
     return outputs, mutations, leaves
 
 
-def _constraints(environment: Any, table: _Table, inputs: list[TensorMeta], decisions: Sequence[Any]) -> list[str]:
+def _constraints(environment: Any, table: Calls, inputs: list[TensorMeta], decisions: Sequence[Any]) -> list[str]:
     """What the sizes of inputs must satisfy beside their ranges: what torch assumed, and what the model decided on."""
     known = {name for name, (tensor, _) in table.bindings.items() if tensor in inputs}
     found: dict[str, None] = {}
@@ -407,13 +152,3 @@ def _constraints(environment: Any, table: _Table, inputs: list[TensorMeta], deci
     if any(not decision.free_symbols for decision in decisions):  # on emptiness, which torch excludes: keep to that
         found.update((f"{name} >= 1", None) for name in sorted(known) if table.bindings[name][1] is not None)
     return list(found)
-
-
-def _whole_batch_norm(
-    node: fx.Node, op_type: str, inputs: dict[str, TensorMeta], attrs: dict[str, Any], made: list[TensorMeta]
-) -> tuple[str, dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]:
-    """Functionalisation splits `batch_norm` in inference; put it together when only the result is read."""
-    if node.target is not _NO_TRAINING or any(user.args[1] != 0 for user in node.users):
-        return op_type, inputs, attrs, made
-    whole = {"training": False, **attrs, "cudnn_enabled": False}
-    return "aten.batch_norm.default", inputs, whole, made[:1]

@@ -22,12 +22,15 @@ DECISIONS = "torch_ir_decisions"  # where a graph module keeps them
 
 
 @contextmanager
-def recorded_decisions() -> Iterator[list[sympy.Basic]]:
+def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
     """What the user's code decides on sizes while it is traced.
 
     Torch takes every size that varies for 2 or more, so that `if n == 1` is decided and leaves no guard behind.
     """
     made: list[sympy.Basic] = []
+    if dynamic_shapes is None:
+        yield made
+        return
     decide: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
 
     def record(condition: torch.SymBool) -> bool:

@@ -75,7 +75,7 @@ def export_model(
             stack.enter_context(torch.device("cpu"))
         args, keywords = pytree.tree_map_only(torch.Tensor, lambda t: fake_copy(t, mode) if t.is_meta else t, inputs)
         try:
-            with torch.no_grad(), quiet(), recorded_decisions() as decisions:
+            with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions:
                 program = torch.export.export(model, args, keywords, dynamic_shapes=dynamic_shapes, strict=False)
             program.graph_module.meta[DECISIONS] = decisions
             return program

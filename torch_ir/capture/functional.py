@@ -122,6 +122,7 @@ class _Storages:
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.parent: dict[int, int] = {}
         self.members: dict[int, list[fx.Node]] = {}
+        self.results: dict[str, Any] = {}
         self.first: dict[fx.Node, fx.Node] = {}  # from a renamed in-place call to the value that it began with
         nodes = [node for node in graph.nodes if _has_storage(node)]
         for node in nodes:
@@ -142,14 +143,23 @@ class _Storages:
         if mutated_arguments(target) != ("self",) or not isinstance(written, fx.Node) or not _has_storage(written):
             return None
         twin = _twin(target)
-        if twin is None or not _same_result(node, twin):
-            return None
+        if twin is None or self._result(node, twin) != _form(written.meta["val"]):
+            return None  # in-place calls never promote
         value = self.first.get(written, written)
         # detach_ says in-place, yet changes no element
         if target is not torch.ops.aten.detach_.default and self._is_seen_elsewhere(value, node, written):
             return None
         self.first[node] = value
         return twin
+
+    def _result(self, node: fx.Node, twin: OpOverload) -> Any:
+        """Dtype, shape and strides of what the functional operator gives; the same question is asked once."""
+        key = str((twin, fx.map_arg((node.args, node.kwargs), lambda argument: _form(argument.meta["val"]))))
+        if key not in self.results:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+            with torch.no_grad(), node.args[0].meta["val"].fake_mode:  # type: ignore[union-attr]  # the caller looked
+                self.results[key] = _form(twin(*args, **kwargs))
+        return self.results[key]
 
     def _is_seen_elsewhere(self, value: fx.Node, node: fx.Node, written: fx.Node) -> bool:
         """Whether the write shows in more than `value` and its later names: an input, a buffer, a view read later."""
@@ -171,9 +181,11 @@ def _storage(node: fx.Node) -> int:
     return node.meta["val"].untyped_storage()._cdata  # type: ignore[no-any-return]  # an address
 
 
-def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _form(value: Any) -> Any:
     """Dtype, shape and strides, comparable without asking what symbolic sizes may be."""
-    return tensor.dtype, _written(tensor.shape), _written(tensor.stride())
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return str(value)
+    return value.dtype, _written(value.shape), _written(value.stride())
 
 
 def _written(sizes: Iterable[Any]) -> list[str]:
@@ -192,12 +204,3 @@ def _twin(target: OpOverload) -> OpOverload | None:
 
 def _signature(target: OpOverload) -> list[tuple[str, str]]:
     return [(argument.name, str(argument.type)) for argument in target._schema.arguments]
-
-
-def _same_result(node: fx.Node, twin: OpOverload) -> bool:
-    """Whether the functional operator gives the same dtype, shape and strides: in-place calls never promote."""
-    written = node.args[0].meta["val"]  # type: ignore[union-attr]  # a tensor; the caller looked
-    values = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-    with torch.no_grad(), written.fake_mode:
-        result: Any = twin(*values[0], **values[1])
-    return isinstance(result, torch.Tensor) and _form(result) == _form(written)

@@ -16,7 +16,7 @@ from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import build_scene
 from torch_ir.errors import DrawError, MissingExtraError
 from torch_ir.ir import IR
-from torch_ir.ir.document import write_text
+from torch_ir.ir.document import write_bytes, write_text
 
 _PATIENCE = 300  # seconds; Graphviz may need for ever on thousands of boxes
 _FONT = Path(__file__).with_name("fonts") / "DejaVuSans.ttf"
@@ -43,7 +43,7 @@ def render(
     kind = target.suffix.lower().removeprefix(".")
     scene = build_scene(ir, max_nodes, include_weights, placeholders)
     if kind in ("svg", "png"):
-        _write_bytes(target, _graphviz(to_dot(scene), kind))
+        write_bytes(target, _graphviz(to_dot(scene), kind))
     elif kind == "dot":
         write_text(target, to_dot(scene))
     elif kind == "md":
@@ -92,15 +92,3 @@ def _with_font(folder: Path) -> dict[str, str]:
         )
         environment["FONTCONFIG_FILE"] = str(settings)
     return environment
-
-
-def _write_bytes(target: Path, data: bytes) -> None:
-    """Replace a file in one step, as `write_text` does."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-            temporary = Path(folder) / target.name
-            temporary.write_bytes(data)
-            os.replace(temporary, target)
-    except OSError as error:
-        raise DrawError(f"cannot write {target}: {error.strerror or error}") from None

@@ -171,14 +171,19 @@ def read_text(path: str | os.PathLike[str], limits: Limits = Limits()) -> str:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Replace a file in one step: whoever looks sees the old text or the new, never a part."""
+    """Replace a text file in one step."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
+    """Replace a file in one step: whoever looks sees the old file or the new, never a part."""
     target = Path(path)
     temporary = ""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, _mode(target))

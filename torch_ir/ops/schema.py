@@ -5,6 +5,7 @@ This is the only reader of torch schemas. An operator is found among the registe
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ Operator = Union[OpOverload, HigherOrderOperator]
 HIGHER_ORDER = "higher_order."
 
 _found: dict[str, Operator] = {}
+# Parts of torch that register operators only when they are imported.
+_PROVIDERS = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed"}
 _PART = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -52,6 +55,8 @@ def _look_up(op_type: str) -> Operator | None:
     if len(parts) != 3:
         return None
     namespace, name, overload = parts
+    if namespace in _PROVIDERS:
+        importlib.import_module(_PROVIDERS[namespace])
     try:  # only what is dispatched: TorchScript's own functions write files and seed generators
         torch._C._dispatch_find_schema_or_throw(f"{namespace}::{name}", "" if overload == "default" else overload)
     except RuntimeError:
