@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torch_ir import IR, GraphError, IRExecutor, OpNode, TensorMeta
+from torch_ir.ir import Param
 from torch_ir.ir.functions import inline, inline_all, outline
 
 
@@ -106,3 +107,17 @@ def test_nodes_with_a_way_out_and_back_in_cannot_be_outlined() -> None:
     with pytest.raises(GraphError, match=r"OpNode\('add'.*reads TensorMeta\('relu'"):
         outline(ir, [ir.node("neg"), ir.node("exp"), ir.node("add")], "broken")
     assert str(ir) == str(chain())
+
+
+def test_a_file_may_hold_several_entry_points_over_one_weight_table() -> None:
+    """A function may have inputs and weights of its own: prefill and decode of one model, say. Keys are shared."""
+    ir = chain()
+    x, y = TensorMeta("x", (2, 3), "float32"), TensorMeta("mul", (2, 3), "float32")
+    scale = TensorMeta("p_scale", (3,), "float32", param=Param(("scale",)))
+    ir.functions["scaled"] = IR(
+        [OpNode("mul", "aten.mul.Tensor", [x, scale], [y], args=["self", "other"])], [x], [y], params=[scale]
+    )
+    loaded = IR.from_json(ir.check().to_json())
+    entry = IRExecutor(loaded.functions["scaled"], {"scale": torch.tensor([1.0, 2.0, 3.0])})
+    assert torch.equal(entry(torch.ones(2, 3))[0], torch.tensor([[1.0, 2.0, 3.0]] * 2))
+    assert torch.equal(computed(loaded), computed(chain()))

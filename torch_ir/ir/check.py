@@ -30,6 +30,7 @@ from torch_ir.ir.values import (
 if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
 
+_PLACEMENT = re.compile(r"replicate|shard\((\d{1,3})\)|partial\((?:sum|avg|min|max|product)\)")
 _NAME = re.compile(r"[^\x00-\x1f\x7f\"'`<>\\]{1,1000}")
 _LINE = re.compile(r"[^\x00-\x1f\x7f]{1,1000}")
 _SYMBOL = re.compile(r"[A-Za-z_]\w{0,99}")
@@ -42,20 +43,24 @@ _CLOSED: dict[type, Callable[[str], bool]] = {
 }
 
 
-def check(ir: IR, outer_symbols: frozenset[str] = frozenset(), depth: int = 0) -> None:
+def check(
+    ir: IR, outer_symbols: frozenset[str] = frozenset(), outer_mesh: Mapping[str, int] | None = None, depth: int = 0
+) -> None:
     """Raise GraphError, naming the place, unless the graph and all its functions hold together."""
     if depth > MAX_FUNCTION_DEPTH:
         raise GraphError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels")
     symbols = outer_symbols | ir.symbols.keys()
+    mesh = ir.mesh or outer_mesh or {}
     _check_header(ir)
     _check_definitions(ir, symbols)
+    _check_placements(ir, mesh)
     _check_symbols(ir, symbols)
     for name, body in ir.functions.items():
         if not _is_name(name):
             raise GraphError(f"{name!r:.80} cannot be the name of a function")
         try:
             # a body sees the sizes around it, but only functions of its own, so nothing recurses
-            check(body, symbols, depth + 1)
+            check(body, symbols, mesh, depth + 1)
         except GraphError as error:
             raise GraphError(f"function {name!r}: {error}") from None
     _check_calls(ir, symbols)
@@ -156,6 +161,22 @@ def _check_tensor(tensor: TensorMeta, symbols: frozenset[str]) -> None:
             _check_expression(dim, symbols, repr(tensor))
         elif type(dim) is not int or not 0 <= dim < _INT64:
             raise GraphError(f"{tensor!r} has a dimension of {dim!r}")
+
+
+def _check_placements(ir: IR, mesh: Mapping[str, int]) -> None:
+    """In a sharded graph, a tensor says for each axis of the mesh how it lies there."""
+    for axis, size in mesh.items():
+        if not _is_like(axis, _SYMBOL) or type(size) is not int or not 1 <= size < _INT64:
+            raise GraphError(f"the mesh cannot have an axis {axis!r:.80} of size {size!r:.80}")
+    for tensor in ir.tensors():
+        if tensor.placement is None:
+            continue
+        if len(tensor.placement) != len(mesh):
+            raise GraphError(f"{tensor!r} has {len(tensor.placement)} placements on a mesh of {len(mesh)} axes")
+        for placement in tensor.placement:
+            found = _PLACEMENT.fullmatch(placement)
+            if not found or (found[1] is not None and int(found[1]) >= len(tensor.shape)):
+                raise GraphError(f"{tensor!r} cannot be placed as {placement!r:.80}")
 
 
 def _check_expression(text: str, symbols: frozenset[str], place: str) -> None:

@@ -42,6 +42,7 @@ _GRAPH = frozenset(
         "output_tree",
         "functions",
         "device",
+        "mesh",
         "extensions",
     ]
 )
@@ -109,10 +110,16 @@ def _read(record: dict[str, Any], cls: type[IR], path: str, depth: int = 0) -> I
             model_name=field(record, "model_name", str, path),
             pytorch_version=optional(record, "pytorch_version", str, path) or "",
             device=device,
+            mesh=_read_mesh(record, path),
             extensions=plain_json(optional(record, "extensions", dict, path) or {}, f"{path}.extensions"),
         )
     except GraphError as error:
         raise SerializationError(str(error), path) from None
+
+
+def _read_mesh(record: dict[str, Any], path: str) -> dict[str, int]:
+    found: dict[str, Any] = optional(record, "mesh", dict, path) or {}
+    return {axis: typed(size, int, f"{path}.mesh.{axis}") for axis, size in found.items()}
 
 
 def _read_params(record: dict[str, Any], path: str) -> list[TensorMeta]:
@@ -131,7 +138,8 @@ def _read_params(record: dict[str, Any], path: str) -> list[TensorMeta]:
             )
         data = _read_data(constants.pop(key), weight, f"{path}.constants.{key}") if key in constants else None
         param = _read_param(key, details.get(name, {}), data, f"{path}.params.{name}")
-        params.append(TensorMeta(name, weight.shape, weight.dtype, stride=weight.stride, param=param))
+        params.append(weight.copy(name))
+        params[-1].param = param
     if constants:
         raise SerializationError(f"no weight is called {next(iter(constants))!r:.60}", f"{path}.constants")
     return params

@@ -47,6 +47,7 @@ def _graph_record(ir: IR, depth: int = 0) -> dict[str, Any]:
         "output_tree": None if ir.output_tree == flat(len(ir.graph_outputs)) else {"tree": encode(ir.output_tree)},
         "functions": {name: _graph_record(body, depth + 1) for name, body in ir.functions.items()},
         "device": None if ir.device == "cpu" else ir.device,
+        "mesh": ir.mesh,
         "extensions": plain_json(ir.extensions, "$.extensions"),
     }
     record.update((key, value) for key, value in beside.items() if value)

@@ -46,6 +46,7 @@ class IR:
         input_tree: Branch | None = None,
         output_tree: Tree = ...,  # a plain tuple; None is a model that returns None
         device: str = "cpu",
+        mesh: Mapping[str, int] | None = None,
         extensions: Mapping[str, Any] | None = None,
     ) -> None:
         self.nodes = list(nodes)
@@ -57,6 +58,7 @@ class IR:
         self.model_name = model_name
         self.pytorch_version = pytorch_version
         self.device = device
+        self.mesh: dict[str, int] = dict(mesh or {})  # axes of a sharded graph, with their sizes
         self.extensions: dict[str, Any] = dict(extensions or {})
         joined = _join(self.nodes, [*self.graph_inputs, *self.params])
         outputs = [joined(tensor) for tensor in graph_outputs]
@@ -92,9 +94,10 @@ class IR:
     @property
     def weights(self) -> list[TensorMeta]:
         """The weights by state-dict key; a view of `params`."""
-        return [
-            TensorMeta(param.key or param.name, param.shape, param.dtype, stride=param.stride) for param in self.params
-        ]
+        weights = [param.copy(param.key) for param in self.params]
+        for weight in weights:
+            weight.param = None
+        return weights
 
     @property
     def weight_name_mapping(self) -> dict[str, str]:
@@ -157,6 +160,7 @@ class IR:
             model_name=self.model_name,
             pytorch_version=self.pytorch_version,
             device=self.device,
+            mesh=self.mesh,
             extensions=copy_value(self.extensions),
         )
 
@@ -207,7 +211,8 @@ def _params(weights: Iterable[TensorMeta], names: Mapping[str, str], constants: 
         weight = by_key[key]
         kind = "constant" if key in constants else "buffer" if name.startswith("b_") else "parameter"
         param = Param((key,), kind, TensorData.of(constants[key]) if key in constants else None)
-        params.append(TensorMeta(name, weight.shape, weight.dtype, stride=weight.stride, param=param))
+        params.append(weight.copy(name))
+        params[-1].param = param
     return params
 
 

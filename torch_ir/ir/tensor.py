@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import GraphError
 from torch_ir.ir.data import TensorData
-from torch_ir.ir.records import Dim, allow_keys, field, optional, read_dims, read_dtype
+from torch_ir.ir.records import Dim, allow_keys, field, optional, read_dims, read_dtype, texts
 from torch_ir.ir.values import DTYPES
 
 if TYPE_CHECKING:
     from torch_ir.ir.node import OpNode
 
-_KEYS = frozenset(("name", "shape", "dtype", "producer_node", "producer_output_idx", "stride"))
+_KEYS = frozenset(("name", "shape", "dtype", "producer_node", "producer_output_idx", "stride", "placement"))
 _SHORT = frozenset(("name", "shape", "dtype"))
 PARAM_KINDS = ("parameter", "buffer", "temporary", "constant")
 
@@ -39,7 +39,9 @@ class Param:
 class TensorMeta:
     """A value of the graph, shared by the node that makes it and the nodes that read it."""
 
-    __slots__ = ("_producer_name", "_uses", "dtype", "index", "name", "param", "producer", "shape", "stride")
+    __slots__ = (
+        "_producer_name", "_uses", "dtype", "index", "name", "param", "placement", "producer", "shape", "stride",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -51,12 +53,15 @@ class TensorMeta:
         *,
         stride: Iterable[Dim] | None = None,
         param: Param | None = None,
+        placement: Iterable[str] | None = None,
     ) -> None:
         self.name = name
         self.shape: tuple[Dim, ...] = tuple(shape)
         self.dtype = dtype
         self.stride: tuple[Dim, ...] | None = None if stride is None else tuple(stride)  # None: row-major
         self.param = param
+        # how a sharded graph lays it over each axis of its mesh: "shard(0)", "replicate" or "partial(sum)"
+        self.placement: tuple[str, ...] | None = None if placement is None else tuple(placement)
         self.producer: OpNode | None = None
         self.index = producer_output_idx
         self._producer_name = producer_node
@@ -91,7 +96,8 @@ class TensorMeta:
 
     def agree_with(self, read: TensorMeta) -> None:
         """Where a reader restates what is made here, it must say the same."""
-        if self.shape != read.shape or self.dtype != read.dtype or read.stride not in (None, self.stride):
+        same_layout = read.stride in (None, self.stride) and read.placement in (None, self.placement)
+        if self.shape != read.shape or self.dtype != read.dtype or not same_layout:
             raise GraphError(f"{self.name!r} is made as {_facts(self)}, but read as {_facts(read)}")
         if read.producer_node is not None:
             place = (self.producer_node or self.name, self.index)
@@ -103,15 +109,16 @@ class TensorMeta:
 
     def copy(self, name: str | None = None) -> TensorMeta:
         """The same description as a free-standing tensor."""
-        return TensorMeta(name or self.name, self.shape, self.dtype, stride=self.stride, param=self.param)
+        return TensorMeta(
+            name or self.name, self.shape, self.dtype, stride=self.stride, param=self.param, placement=self.placement
+        )
 
     def to_dict(self) -> dict[str, Any]:
         record: dict[str, Any] = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
         if self.producer_node is not None:
             record["producer_node"] = self.producer_node
             record["producer_output_idx"] = self.index
-        if self.stride is not None:
-            record["stride"] = list(self.stride)
+        _add_layout(self, record)
         return record
 
     @classmethod
@@ -125,6 +132,7 @@ class TensorMeta:
             optional(record, "producer_node", str, path),
             optional(record, "producer_output_idx", int, path) or 0,
             stride=None if strides is None else read_dims(strides, f"{path}.stride"),
+            placement=texts(record, "placement", path) if "placement" in record else None,
         )
 
     def __repr__(self) -> str:
@@ -172,9 +180,15 @@ def read_tensors(record: dict[str, Any], key: str, path: str) -> list[TensorMeta
 def bare(tensor: TensorMeta) -> dict[str, Any]:
     """What the place where a tensor is defined says about it."""
     record: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
+    _add_layout(tensor, record)
+    return record
+
+
+def _add_layout(tensor: TensorMeta, record: dict[str, Any]) -> None:
     if tensor.stride is not None:
         record["stride"] = list(tensor.stride)
-    return record
+    if tensor.placement is not None:
+        record["placement"] = list(tensor.placement)
 
 
 def restated(tensor: TensorMeta) -> dict[str, Any]:
@@ -199,4 +213,5 @@ def _is_short(record: Any) -> bool:
 
 def _facts(tensor: TensorMeta) -> str:
     strides = "" if tensor.stride is None else f" with strides {list(tensor.stride)}"
-    return f"{tensor.dtype}{list(tensor.shape)}{strides}"
+    placed = "" if tensor.placement is None else f" placed {', '.join(tensor.placement)}"
+    return f"{tensor.dtype}{list(tensor.shape)}{strides}{placed}"

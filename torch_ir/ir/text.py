@@ -9,6 +9,7 @@ graph SimpleMLP(x: float32[1, 4]) {
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ def print_value(value: Any) -> str:
 
 def _print_one(ir: IR, title: str) -> str:
     lines = [f"{title}({', '.join(map(_typed, ir.graph_inputs))}) {{"]
+    lines += [f"  mesh {axis} = {size}" for axis, size in ir.mesh.items()]
     for symbol in ir.symbols.values():
         place = "" if symbol.tensor is None else f" from {symbol.tensor.name}"
         lines.append(f"  symbol {symbol.range}{place}{'' if symbol.dim is None else f'[{symbol.dim}]'}")
@@ -72,7 +74,7 @@ def _print_param(tensor: TensorMeta) -> str:
     param = tensor.param
     if param is None:  # `check` refuses it, but whoever looks for the mistake wants to see it
         return f"param {_typed(tensor)}"
-    keys = " = ".join(f'"{key}"' for key in param.keys)
+    keys = " = ".join(json.dumps(key, ensure_ascii=False) for key in param.keys)
     kind = "param" if param.kind == "parameter" else param.kind
     return f"{kind} {_typed(tensor)} = {keys}"
 
@@ -97,4 +99,5 @@ def _print_tree(tree: Tree, names: list[str]) -> str:
 
 
 def _typed(tensor: TensorMeta) -> str:
-    return f"{tensor.name}: {tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
+    placed = "" if tensor.placement is None else f" on {', '.join(tensor.placement)}"
+    return f"{tensor.name}: {tensor.dtype}[{', '.join(map(str, tensor.shape))}]{placed}"
