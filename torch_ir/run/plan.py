@@ -89,9 +89,7 @@ class _Writer:
             lines.append(f"    {self._statement(node)}")
             self.node_of_line[len(lines)] = node
             for tensor in node.outputs:
-                lines += [
-                    f"    sizes[{name!r}] = {self._size(name, tensor, dim)}" for name, dim in bound.get(tensor, ())
-                ]
+                lines += [f"    {self._binding(name, tensor, dim)}" for name, dim in bound.get(tensor, ())]
             if self.watch is not None:
                 lines += [f"    watch({self._constant(out)}, {self._name(out)}, sizes)" for out in node.outputs]
             if dying[node]:
@@ -102,16 +100,15 @@ class _Writer:
     def _name(self, tensor: TensorMeta) -> str:
         return self.names.setdefault(tensor, f"v{len(self.names)}")
 
-    def _size(self, name: str, tensor: TensorMeta, dim: int | None) -> str:
+    def _binding(self, name: str, tensor: TensorMeta, dim: int | None) -> str:
         """How a symbol is read off a value: the number itself, a dimension, or solved for where it is not alone."""
+        symbol = self._constant(name)
         if dim is None:
-            return self._name(tensor)
+            return f"sizes[{symbol}] = {self._name(tensor)}"
         size = f"{self._name(tensor)}.shape[{dim}]"
-        return (
-            size
-            if tensor.shape[dim] == name
-            else f"solve({self._constant(tensor.shape[dim])}, {name!r}, {size}, sizes)"
-        )
+        if tensor.shape[dim] != name:
+            size = f"solve({self._constant(tensor.shape[dim])}, {symbol}, {size}, sizes)"
+        return f"sizes[{symbol}] = {size}"
 
     def _constant(self, value: Any, prefix: str = "c") -> str:
         name = f"{prefix}{len(self.namespace)}"
@@ -235,7 +232,7 @@ def check_operators(ir: IR) -> None:
             unknown.setdefault(node.op_type, node)
     if unknown:
         listed = ", ".join(f"{op_type} (node {node.name!r})" for op_type, node in unknown.items())
-        raise ExecutionError(f"no executor for {listed}; register one with @register_executor")
+        raise ExecutionError(f"no executor for {listed}; import what defines it, or use @register_executor")
 
 
 def writes_in_place(ir: IR) -> bool:
