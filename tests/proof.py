@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,3 +52,10 @@ def proved(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = No
 def ops(ir: IR) -> list[str]:
     """The operators of a graph in order."""
     return [node.op_type for node in ir.nodes]
+
+
+def line_of(file: str, mark: str) -> str:
+    """The place, as the graph names it, of the line of a test file that ends in the comment `# mark`."""
+    path = Path(file)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return f"tests/{path.name}:{next(i for i, text in enumerate(lines, 1) if text.endswith(f'# {mark}'))}"

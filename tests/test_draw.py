@@ -173,7 +173,6 @@ def test_placeholders_are_red():
 
 
 def test_png_and_svg_are_drawn(tmp_path):
-    pytest.importorskip("pygraphviz")
     render(mlp(), tmp_path / "new" / "mlp.png")
     data = (tmp_path / "new" / "mlp.png").read_bytes()
     width, height = struct.unpack(">II", data[16:24])
@@ -190,7 +189,6 @@ def test_png_and_svg_are_drawn(tmp_path):
 
 def test_text_needs_no_system_fonts(tmp_path, monkeypatch):
     """Without any font, all letters are boxes of one width; with the shipped one, `i` is narrower than `m`."""
-    pytest.importorskip("pygraphviz")
     if sys.platform != "linux":
         pytest.skip("fonts are found through fontconfig on Linux only")
     (tmp_path / "fonts.conf").write_text('<?xml version="1.0"?><fontconfig></fontconfig>')
@@ -231,7 +229,6 @@ def test_a_dot_program_does_as_well(tmp_path, monkeypatch):
 
 
 def test_failures_are_one_sentence(tmp_path, monkeypatch):
-    pytest.importorskip("pygraphviz")
     with pytest.raises(SerializationError, match="cannot write"):
         render(mlp(), Path(__file__) / "x.svg")
     module = sys.modules[render_function.__module__]
