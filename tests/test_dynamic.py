@@ -310,6 +310,22 @@ def test_assertions_are_kept_and_checked() -> None:
     assert len(executor(torch.randn(4), torch.tensor(2))) == 2
 
 
+def test_sizes_from_a_tensor_of_indices() -> None:
+    """Each part has a size of its own; where it begins in memory is not part of the graph."""
+    model = module(lambda self, x, at: torch.tensor_split(x, at))
+    ir = captured(model, torch.randn(5, 2), torch.tensor([1, 3]))
+    assert agrees(ir, model, torch.randn(5, 2), torch.tensor([2, 4]))
+    assert agrees(ir, model, torch.randn(5, 2), torch.tensor([0, 5]))
+
+
+def test_a_truth_value_is_an_output() -> None:
+    """`item` of a bool comes out as a bool, computed from the number that torch makes of it."""
+    model = module(lambda self, x: (x, (x > 0).any().item()))
+    ir = captured(model, torch.randn(4))
+    for sign in (1.0, -1.0):
+        assert IRExecutor(ir, {})(torch.full((4,), sign))[1] == (sign > 0)
+
+
 def test_python_assertions_on_data() -> None:
     """`assert` on a number of the data is kept and checked, too."""
     names: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from tests.proof import captured, line_of, module, ops, proved
 from torch_ir import (
     IR,
     IRExecutor,
+    extract_ir,
 )
 from torch_ir.ir import Device, Dtype, Layout, MemoryFormat
 
@@ -143,6 +144,25 @@ def test_several_outputs_without_getitem() -> None:
         ["max_1_0", "max_1_1"],
     ]
     assert ir.nodes[0].outputs[1].dtype == "int64"
+
+
+def test_an_output_that_is_a_list() -> None:
+    """Where one result of an operator is a list of tensors, each of them is an output."""
+    ir = captured(module(lambda self, x: torch.histogramdd(x, [2, 2, 2, 2])), X)
+    names = [f"histogramdd_{part}" for part in ("0", "1_0", "1_1", "1_2", "1_3")]
+    assert [tensor.name for tensor in ir.nodes[0].outputs] == names
+    found, wanted = IRExecutor(ir, {})(X), torch.histogramdd(X, [2, 2, 2, 2])
+    assert torch.equal(found.hist, wanted.hist)
+    assert all(map(torch.equal, found.bin_edges, wanted.bin_edges))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_sparse_tensors_are_inputs_and_results() -> None:
+    """A layout other than strided has no strides, and passes all the same."""
+    matrix = torch.eye(4).to_sparse_csr()
+    model = module(lambda self, sparse, x: torch.sparse.mm(sparse, x.T, "sum"))
+    ir = IR.from_json(extract_ir(model, (matrix, X), strict=False).to_json())
+    assert torch.equal(IRExecutor(ir, {})(matrix, X), X.T)
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Union
 
 import torch
 from torch import fx
@@ -24,6 +24,9 @@ from torch_ir.ops.schema import bind, operator_name
 _SCALARS = {int: "int64", float: "float64", bool: "bool", torch.SymInt: "int64", torch.SymFloat: "float64",
             torch.SymBool: "bool"}  # fmt: skip
 _NO_TRAINING = torch.ops.aten._native_batch_norm_legit_no_training.default
+# What an output is: a tensor, nothing, or a list of these.
+Made = Union[TensorMeta, None, tuple["Made", ...]]
+_OFFSET = torch.ops.aten.sym_storage_offset.default
 _ASSERT = torch.ops.aten._assert_scalar.default
 _ON_COPIES = torch.ops.higher_order.auto_functionalized
 
@@ -35,7 +38,7 @@ class Calls:
         self.module = module
         self.names = names
         self.renamed = renamed
-        self.tensors: dict[fx.Node, tuple[TensorMeta | None, ...]] = {}
+        self.tensors: dict[fx.Node, tuple[Made, ...]] = {}
         self.functions: dict[str, IR] = {}
         self.bindings: dict[str, tuple[TensorMeta, int | None]] = {}
         self.taken = {node.name for node in module.graph.nodes}
@@ -72,8 +75,9 @@ class Calls:
         return dim is None or tensor.shape[dim] == name
 
     def _stride(self, value: torch.Tensor) -> list[int | str] | None:
-        is_fixed = all(type(size) is int for size in (*value.shape, *value.stride()))
-        if value.layout != torch.strided or (is_fixed and value.is_contiguous()):
+        if value.layout != torch.strided:
+            return None
+        if all(type(size) is int for size in (*value.shape, *value.stride())) and value.is_contiguous():
             return None
         expected: Any = 1
         for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
@@ -84,7 +88,7 @@ class Calls:
 
     def alias(self, node: fx.Node) -> TensorMeta:
         made = self.tensors[node][0] if node in self.tensors else None
-        if made is None:
+        if not isinstance(made, TensorMeta):
             raise ConversionError(f"{node.name} ({node.target}) is read as a tensor, but makes none")
         return made
 
@@ -104,6 +108,8 @@ class Calls:
         value = node.meta.get("val")
         if node.target is operator.getitem:
             self._pick(node)
+        elif node.target is _ASSERT and self._is_about_storage(node.args[0]):
+            return  # where a view begins in its storage is nothing that a graph shows
         elif is_symbolic(value) and not node.meta.get("unbacked_bindings"):
             return  # arithmetic on sizes: readers carry the expression
         elif isinstance(node.target, (OpOverload, HigherOrderOperator)):
@@ -111,13 +117,21 @@ class Calls:
         else:
             raise ConversionError(f"{node.name} calls {node.target}, which is no torch operator")
 
+    def _is_about_storage(self, condition: Any) -> bool:
+        if not isinstance(condition, fx.Node) or not is_symbolic(condition.meta.get("val")):
+            return False
+        offsets = [node.meta["val"] for node in self.module.graph.nodes if node.target is _OFFSET]
+        hidden = {symbol for offset in offsets if is_symbolic(offset) for symbol in offset.node.expr.free_symbols}
+        return bool(hidden & condition.meta["val"].node.expr.free_symbols)
+
     def _pick(self, node: fx.Node) -> None:
         source, index = node.args
         if is_symbolic(node.meta.get("val")):
             return
         assert isinstance(source, fx.Node)
         assert isinstance(index, int)
-        self.tensors[node] = (self.tensors[source][index],)
+        picked = self.tensors[source][index]
+        self.tensors[node] = picked if isinstance(picked, tuple) else (picked,)
 
     def _call(self, node: fx.Node, target: Any, value: Any) -> OpNode:
         twin, args = self.renamed.get(node, target), node.args
@@ -126,7 +140,7 @@ class Calls:
         inputs, attrs = self._arguments(node, bind(twin, args, node.kwargs))
         name = self._fresh(_plain(node.name)) if node in self.renamed else node.name
         outputs = self._outputs(name, value)
-        made = [tensor for tensor in outputs if tensor is not None]
+        made = list(_present(outputs))
         op_type, inputs, attrs, made = _whole_batch_norm(node, operator_name(twin), inputs, attrs, made)
         if twin is _ASSERT and isinstance(attrs["self"], Expr):  # torch's message speaks of its own names
             attrs["assert_msg"] = f"the graph holds only where {attrs['self']}"
@@ -136,22 +150,25 @@ class Calls:
         ordinary = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=origin_of(node.meta))
         return _converted(node, ordinary)
 
-    def _overwrite(self, written: Any, outputs: tuple[TensorMeta | None, ...]) -> None:
+    def _overwrite(self, written: Any, outputs: tuple[Made, ...]) -> None:
         """After an in-place call, every name of the old value means the new one."""
         old = self.tensors[written]
         for node, tensors in self.tensors.items():
             if tensors == old:
                 self.tensors[node] = outputs
 
-    def _outputs(self, name: str, value: Any) -> tuple[TensorMeta | None, ...]:
+    def _outputs(self, name: str, value: Any) -> tuple[Made, ...]:
         if value is None:
             return ()
         if not isinstance(value, (list, tuple)):
             return (self.tensor(name, value),)
-        return tuple(
-            None if item is None else self.tensor(self._fresh(f"{name}_{index}"), item)
-            for index, item in enumerate(value)
-        )
+        return tuple(self._element(f"{name}_{index}", item) for index, item in enumerate(value))
+
+    def _element(self, name: str, value: Any) -> Made:
+        """One of several outputs, which may be a list again, or absent."""
+        if value is None:
+            return None
+        return self._outputs(name, value) if isinstance(value, (list, tuple)) else self.tensor(self._fresh(name), value)
 
     def _fresh(self, name: str) -> str:
         while name in self.taken:
@@ -280,6 +297,15 @@ def _converted(node: fx.Node, ordinary: OpNode) -> OpNode:
         converted.set_inputs(inputs, names)
     converted.origin = ordinary.origin
     return converted
+
+
+def _present(outputs: tuple[Made, ...]) -> Iterator[TensorMeta]:
+    """The tensors among outputs, in order."""
+    for output in outputs:
+        if isinstance(output, tuple):
+            yield from _present(output)
+        elif output is not None:
+            yield output
 
 
 def _plain(name: str) -> str:

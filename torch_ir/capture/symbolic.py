@@ -60,6 +60,11 @@ class SymbolNames:
         kind = type(expression).__name__
         if kind == "Not":
             return f"not {self._operand(expression.args[0])}"
+        if kind == "Piecewise":
+            (value, condition), *rest = expression.args
+            if not rest:
+                return self.write(value)
+            return f"where({self.write(condition)}, {self.write(value)}, {self.write(sympy.Piecewise(*rest))})"
         if kind == "ModularIndexing":
             base, divisor, modulus = map(self._operand, expression.args)
             return f"({base} // {divisor}) % {modulus}"

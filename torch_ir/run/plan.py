@@ -274,10 +274,10 @@ def _given(result: Any) -> Any:
 
 
 def _present(result: Any) -> Any:
-    """The outputs of an operator; absent ones are left out."""
+    """The outputs of an operator, lists among them laid flat; absent ones are left out."""
     if not isinstance(result, (tuple, list)):
-        return (result,)
-    return [item for item in result if item is not None]
+        return () if result is None else (result,)
+    return [item for part in result for item in _present(part)]
 
 
 def _returns_one(operator: OpOverload) -> bool:
