@@ -146,15 +146,14 @@ class Calls:
             attrs["assert_msg"] = f"the graph holds only where {attrs['self']}"
         self.tensors[node] = outputs
         if node in self.renamed:
-            self._overwrite(node.args[0], outputs)
+            self._overwrite(inputs["self"], outputs)
         ordinary = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=origin_of(node.meta))
         return _converted(node, ordinary)
 
-    def _overwrite(self, written: Any, outputs: tuple[Made, ...]) -> None:
+    def _overwrite(self, old: TensorMeta, outputs: tuple[Made, ...]) -> None:
         """After an in-place call, every name of the old value means the new one."""
-        old = self.tensors[written]
         for node, tensors in self.tensors.items():
-            if tensors == old:
+            if tensors == (old,):
                 self.tensors[node] = outputs
 
     def _outputs(self, name: str, value: Any) -> tuple[Made, ...]:

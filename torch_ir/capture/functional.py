@@ -138,12 +138,13 @@ class _Storages:
 
     def functional_twin(self, node: fx.Node) -> OpOverload | None:
         """The operator that computes what an in-place call leaves behind, if nobody can tell the difference."""
-        target, written = node.target, node.args[0] if node.args else None
+        target = node.target
         assert isinstance(target, OpOverload)
+        written = bind(target, node.args, node.kwargs).get("self")
         if mutated_arguments(target) != ("self",) or not isinstance(written, fx.Node) or not _has_storage(written):
             return None
         twin = _twin(target)
-        if twin is None or self._result(node, twin) != _form(written.meta["val"]):
+        if twin is None or self._result(node, twin, written) != _form(written.meta["val"]):
             return None  # in-place calls never promote
         value = self.first.get(written, written)
         # detach_ says in-place, yet changes no element
@@ -152,12 +153,12 @@ class _Storages:
         self.first[node] = value
         return twin
 
-    def _result(self, node: fx.Node, twin: OpOverload) -> Any:
+    def _result(self, node: fx.Node, twin: OpOverload, written: fx.Node) -> Any:
         """Dtype, shape and strides of what the functional operator gives; the same question is asked once."""
         key = str((twin, fx.map_arg((node.args, node.kwargs), lambda argument: _form(argument.meta["val"]))))
         if key not in self.results:
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-            with torch.no_grad(), node.args[0].meta["val"].fake_mode:  # type: ignore[union-attr]  # the caller looked
+            with torch.no_grad(), written.meta["val"].fake_mode:
                 self.results[key] = _form(twin(*args, **kwargs))
         return self.results[key]
 
