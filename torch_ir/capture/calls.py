@@ -145,16 +145,15 @@ class Calls:
         if twin is _ASSERT and isinstance(attrs["self"], Expr):  # torch's message speaks of its own names
             attrs["assert_msg"] = f"the graph holds only where {attrs['self']}"
         self.tensors[node] = outputs
-        if node in self.renamed:
-            self._overwrite(inputs["self"], outputs)
+        self._overwrite(node, outputs)
         ordinary = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=origin_of(node.meta))
         return _converted(node, ordinary)
 
-    def _overwrite(self, old: TensorMeta, outputs: tuple[Made, ...]) -> None:
-        """After an in-place call, every name of the old value means the new one."""
-        for node, tensors in self.tensors.items():
-            if tensors == (old,):
-                self.tensors[node] = outputs
+    def _overwrite(self, node: fx.Node, outputs: tuple[Made, ...]) -> None:
+        """After in-place calls, one on the other, every name of the value that they began with means the new one."""
+        while node in self.renamed:
+            node = bind(self.renamed[node], node.args, node.kwargs)["self"]
+            self.tensors[node] = outputs
 
     def _outputs(self, name: str, value: Any) -> tuple[Made, ...]:
         if value is None:
