@@ -39,11 +39,12 @@ def main() -> int:
 
 def _replace(name: str, text: str) -> None:
     """Put a table between its marks on the page."""
-    page = PAGE.read_text(encoding="utf-8")
-    start, end = f"<!-- {name} -->\n", f"\n<!-- end {name} -->"
-    before, _, rest = page.partition(start)
-    _, _, after = rest.partition(end)
-    PAGE.write_text(f"{before}{start}{text}{end}{after}", encoding="utf-8")
+    start, end = f"<!-- {name} -->\n", f"<!-- end {name} -->"
+    before, opened, rest = PAGE.read_text(encoding="utf-8").partition(start)
+    _, closed, after = rest.partition(end)
+    if not opened or not closed:
+        raise SystemExit(f"{PAGE.name} has no marks for {name!r}")
+    PAGE.write_text(f"{before}{start}{text}\n{end}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":
