@@ -50,9 +50,10 @@ def page(tally: Tally, operators: int, samples: int) -> str:
             "# Operators",
             "",
             f"Every operator of torch's own database ({operators} of {len(database())} entries, torch "
-            f"{torch.__version__}), up to {samples} sample inputs in each dtype, functional and in-place: extracted,",
-            "saved, loaded, executed, and compared with eager, changed inputs included. `python -m tests.operators",
-            "--write` makes this page anew; `make test` runs a part of the sweep, `make test-all` all of it.",
+            f"{torch.__version__}),",
+            f"up to {samples} sample inputs in each dtype, functional and in-place: extracted, saved, loaded,",
+            "executed, and compared with eager, changed inputs included. `python -m tests.operators --write` makes",
+            "this page anew; `make test` runs a part of the sweep, `make test-all` all of it.",
             "",
             "Any operator that torch dispatches runs through its schema, also those that are not in the database.",
             "",

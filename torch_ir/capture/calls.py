@@ -42,6 +42,8 @@ class Calls:
         self.functions: dict[str, IR] = {}
         self.bindings: dict[str, tuple[TensorMeta, int | None]] = {}
         self.taken = {node.name for node in module.graph.nodes}
+        offsets = [node.meta["val"] for node in module.graph.nodes if node.target is _OFFSET]
+        self.offsets = {symbol for offset in offsets if is_symbolic(offset) for symbol in offset.node.expr.free_symbols}
         self.are_inputs_read = False
 
     # -- values -----------------------------------------------------------------------------------------------------
@@ -118,11 +120,8 @@ class Calls:
             raise ConversionError(f"{node.name} calls {node.target}, which is no torch operator")
 
     def _is_about_storage(self, condition: Any) -> bool:
-        if not isinstance(condition, fx.Node) or not is_symbolic(condition.meta.get("val")):
-            return False
-        offsets = [node.meta["val"] for node in self.module.graph.nodes if node.target is _OFFSET]
-        hidden = {symbol for offset in offsets if is_symbolic(offset) for symbol in offset.node.expr.free_symbols}
-        return bool(hidden & condition.meta["val"].node.expr.free_symbols)
+        value: Any = condition.meta.get("val") if isinstance(condition, fx.Node) else None
+        return is_symbolic(value) and not self.offsets.isdisjoint(value.node.expr.free_symbols)
 
     def _pick(self, node: fx.Node) -> None:
         source, index = node.args
