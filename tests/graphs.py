@@ -102,6 +102,7 @@ def everything() -> IR:
         model_name="Everything",
         pytorch_version="2.13.0",
         device="cuda",
+        fixed_layout="model.py:3",
         extensions={"tool": {"$kept": [1, None, "as it is"]}},
     ).check()
 

@@ -1,15 +1,24 @@
 """Files on disk: written whole or not at all, read within limits, one kind of error."""
 
+import copy
+import json
 import os
+import pickle
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.numpy import load_file
 
-from tests.graphs import chain, everything, mlp
+from tests.graphs import chain, everything, mlp, tensor
+from tests.refusals import without_digest
 from torch_ir import load_ir, save_ir
-from torch_ir.errors import SerializationError
-from torch_ir.ir import IR, Limits
+from torch_ir.errors import MissingFileError, SerializationError
+from torch_ir.ir import IR, Limits, OpNode, Param, TensorData, TensorMeta
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
@@ -127,3 +136,269 @@ def test_no_permission_is_a_serialization_error(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("tempfile.mkstemp", refuse)
     with pytest.raises(SerializationError, match=r"cannot write .*model\.json: Permission denied"):
         mlp().save(tmp_path / "model.json")
+
+
+# -- constants beside the file ----------------------------------------------------------------------------------------
+
+SIDE = "model.json.constants-*.safetensors"
+
+
+def with_constants(**raw: bytes) -> IR:
+    """A graph that adds up constants of one byte per element."""
+    params = [
+        TensorMeta(f"c_{key}", (len(value),), "uint8", param=Param((key,), "constant")) for key, value in raw.items()
+    ]
+    for param, (key, value) in zip(params, raw.items(), strict=True):
+        param.param = Param((key,), "constant", TensorData((len(value),), "uint8", value))
+    made = [tensor(f"neg_{key}", len(value), dtype="uint8") for key, value in raw.items()]
+    nodes = [
+        OpNode(out.name, "aten.neg.default", [c], [out], args=["self"]) for c, out in zip(params, made, strict=True)
+    ]
+    return IR(nodes, [], made, params=params).check()
+
+
+def side_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob(SIDE))
+
+
+def test_large_constants_lie_beside_the_file(tmp_path: Path) -> None:
+    """Up to the limit they are in the text, beyond it in one safetensors file; loading gives the same graph."""
+    ir = with_constants(small=b"abcd", large=b"abcde", larger=bytes(range(200)))
+    ir.save(tmp_path / "model.json", inline_limit=4)
+    (side,) = side_files(tmp_path)
+    stored = json.loads((tmp_path / "model.json").read_text())["constants"]
+    assert {key: sorted(record) for key, record in stored.items()} == {
+        "small": ["base64", "dtype", "shape"],
+        "large": ["digest", "dtype", "file", "offset", "shape"],
+        "larger": ["digest", "dtype", "file", "offset", "shape"],
+    }
+    assert {key: value.tobytes() for key, value in load_file(side).items()} == {
+        "large": b"abcde",
+        "larger": bytes(range(200)),
+    }
+    assert IR.load(tmp_path / "model.json").to_json() == ir.to_json()
+
+
+def test_the_limit_has_a_default_and_can_be_lifted(tmp_path: Path) -> None:
+    """64 KiB stay in the text; None keeps everything there, and then the file is the graph's text."""
+    with_constants(c=bytes(1 << 16)).save(tmp_path / "model.json")
+    assert side_files(tmp_path) == []
+    ir = with_constants(c=bytes((1 << 16) + 1))
+    save_ir(ir, tmp_path / "model.json")
+    assert len(side_files(tmp_path)) == 1
+    save_ir(ir, tmp_path / "model.json", inline_limit=None)
+    assert side_files(tmp_path) == []
+    assert (tmp_path / "model.json").read_text() == ir.to_json()
+
+
+def test_equal_graphs_give_equal_pairs(tmp_path: Path) -> None:
+    """Both files have the same bytes, whether the graph was made or loaded."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with_constants(a=b"abcde", b=b"vwxyz").save(tmp_path / "one" / "model.json", inline_limit=0)
+    IR.load(tmp_path / "one" / "model.json").save(tmp_path / "two" / "model.json", inline_limit=0)
+    one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("one", "two"))
+    assert one == two
+    assert len(one) == 2
+
+
+def test_equal_constants_are_stored_once_under_free_names(tmp_path: Path) -> None:
+    """Also those of functions, whose keys may be taken; a key that the format keeps for itself is no trouble."""
+    ir = with_constants(a=b"abcde", b=b"abcde", c=b"other", __metadata__=b"named")
+    ir.functions["body"] = with_constants(c=b"inner")
+    ir.save(tmp_path / "model.json", inline_limit=0)
+    (side,) = side_files(tmp_path)
+    assert {key: value.tobytes() for key, value in load_file(side).items()} == {
+        "a": b"abcde", "c": b"other", "c_1": b"inner", "__metadata___1": b"named",
+    }  # fmt: skip
+    assert IR.load(tmp_path / "model.json").to_json() == ir.to_json()
+
+
+def test_elements_are_aligned_for_other_readers(tmp_path: Path) -> None:
+    """The header fills up to eight bytes and wide elements come first: any constant may be mapped as it lies."""
+    ir = with_constants(bytes_=b"abc")
+    ir.params.append(TensorMeta("c_wide", (2,), "float64", param=Param(("wide",), "constant")))
+    ir.params[-1].param = Param(("wide",), "constant", TensorData((2,), "float64", bytes(16)))
+    ir.save(tmp_path / "model.json", inline_limit=0)
+    stored = json.loads((tmp_path / "model.json").read_text())["constants"]
+    assert stored["wide"]["offset"] % 8 == 0
+    assert stored["bytes_"]["offset"] == stored["wide"]["offset"] + 16
+
+
+def test_odd_names_of_files_give_plain_names_of_side_files(tmp_path: Path) -> None:
+    """Whatever can be saved can be loaded: what a side file's name may not hold is replaced there."""
+    for name in ("a:b c.json", "back\\slash", "it's", "\u6f22.json", "*.json"):
+        with_constants(c=b"value").save(tmp_path / name, inline_limit=0)
+        assert IR.load(tmp_path / name).constants["c"].raw == b"value"
+
+
+def test_the_side_file_of_the_replaced_file_goes_away(tmp_path: Path) -> None:
+    """And no other: not one of another graph's file, nor one that the replaced file does not speak of."""
+    path = tmp_path / "model.json"
+    with_constants(c=b"first").save(path, inline_limit=0)
+    (first,) = side_files(tmp_path)
+    stray = tmp_path / "model.json.constants-0123456789ab.safetensors"
+    stray.write_bytes(b"")
+    with_constants(c=b"other").save(tmp_path / "other.json", inline_limit=0)
+    with_constants(c=b"second").save(path, inline_limit=0)
+    assert not first.exists()
+    assert stray.exists()
+    assert IR.load(tmp_path / "other.json").constants["c"].raw == b"other"
+    assert IR.load(path).constants["c"].raw == b"second"
+
+
+def test_a_graph_that_was_loaded_outlives_its_files(tmp_path: Path) -> None:
+    """Saving something else under the same name does not take away constants that were not read yet."""
+    path = tmp_path / "model.json"
+    with_constants(c=b"first").save(path, inline_limit=0)
+    loaded = IR.load(path)
+    with_constants(c=b"second").save(path, inline_limit=0)
+    assert loaded.constants["c"].raw == b"first"
+
+
+def test_constants_are_read_at_first_use(tmp_path: Path) -> None:
+    """Loading, printing and drawing read no constant, so damage shows when the values are asked for."""
+    path = tmp_path / "model.json"
+    with_constants(c=b"value").save(path, inline_limit=0)
+    (side,) = side_files(tmp_path)
+    side.write_bytes(side.read_bytes().replace(b"value", b"ulave"))
+    ir = IR.load(path)
+    assert "neg_c" in str(ir)
+    with pytest.raises(SerializationError, match=r"model\.json\.constants-\w+\.safetensors is damaged"):
+        ir.constants["c"].raw  # noqa: B018  # asking is the test
+
+
+def test_copies_of_a_stored_constant_are_whole(tmp_path: Path) -> None:
+    """Deep copies and pickles hold the bytes themselves, and equality looks at them."""
+    path = tmp_path / "model.json"
+    with_constants(c=b"value").save(path, inline_limit=0)
+    stored = IR.load(path).constants["c"]
+    assert stored == copy.deepcopy(stored) == pickle.loads(pickle.dumps(stored)) == TensorData((5,), "uint8", b"value")
+    assert stored != TensorData((5,), "uint8", b"other")
+    assert stored != b"value"
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
+@pytest.mark.parametrize("which", [1, 2])
+def test_a_pair_that_cannot_be_written_leaves_the_old_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, which: int
+) -> None:
+    """Whether the first or the second file fails: the old pair is whole, and nothing is left beside it."""
+    path = tmp_path / "model.json"
+    with_constants(c=b"first").save(path, inline_limit=0)
+    before = sorted(os.listdir(tmp_path))
+    done, calls = getattr(os, step), []
+
+    def fail(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) < which + (step == "fsync") * (which - 1):  # of a file and of its folder
+            return done(*arguments)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(SerializationError, match="No space left on device"):
+        with_constants(c=b"second").save(path, inline_limit=0)
+    assert sorted(os.listdir(tmp_path)) == before
+    assert IR.load(path).constants["c"].raw == b"first"
+
+
+def test_a_killed_save_leaves_a_whole_pair(tmp_path: Path) -> None:
+    """A process that dies anywhere within save leaves the old pair or the new one."""
+    program = """
+import itertools, os, sys
+from tests.test_files import with_constants
+for number in itertools.count():
+    with_constants(c=b"%07d" % number).save(sys.argv[1], inline_limit=0)
+    print(flush=True)
+"""
+    path = tmp_path / "model.json"
+    for pause in range(6):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
+        )
+        assert writer.stdout is not None
+        for _ in range(pause * 3 + 1):
+            writer.stdout.readline()
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate()
+        assert IR.load(path).constants["c"].raw.isdigit()
+
+
+def place_of(path: Path, **changes: Any) -> str:
+    """The error of a file whose one constant says something else about its place."""
+    document = json.loads(without_digest(path.read_text()))
+    document["constants"]["c"].update(changes)
+    path.write_text(json.dumps(document))
+    with pytest.raises(SerializationError) as caught:
+        IR.load(path).constants["c"].raw  # noqa: B018
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../up.constants-0123456789ab.safetensors", "/etc/passwd", "..", "", "model.safetensors", "a\\b", "C:x", "a/b",
+     "\0.constants-0123456789ab.safetensors", "x.constants-0123456789ab.safetensors/"],
+)  # fmt: skip
+def test_a_side_file_is_a_bare_name(tmp_path: Path, name: str) -> None:
+    """Nothing but a name of our own making, beside the file: no folder, no drive, no other file."""
+    with_constants(c=b"value").save(tmp_path / "model.json", inline_limit=0)
+    assert "is not the name of a side file" in place_of(tmp_path / "model.json", file=name)
+
+
+@pytest.mark.parametrize("changes", [{"offset": -1}, {"offset": 1 << 62}, {"shape": [1 << 40]}, {"shape": [6]}])
+def test_bytes_that_a_side_file_does_not_hold_are_missed_at_load(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """A place that ends beyond the file is an error before anything is read."""
+    ir = with_constants(c=b"value")
+    ir.save(tmp_path / "model.json", inline_limit=0)
+    assert "is cut short" in place_of(tmp_path / "model.json", **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"offset": "8"}, "expected a whole number"), ({"offset": None}, "expected a whole number"),
+     ({"file": 3}, "expected a string"), ({"digest": ["x"]}, "expected a string"), ({"digest": "md5:"}, "damaged"),
+     ({"base64": ""}, "unknown key 'base64'"), ({"offset": 9}, "damaged"), ({"dtype": "int8"}, "int8")],
+)  # fmt: skip
+def test_a_place_that_is_none_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    """Every field has its type, and the digest is that of the bytes there."""
+    with_constants(c=b"value", d=b"longer value").save(tmp_path / "model.json", inline_limit=0)
+    assert words in place_of(tmp_path / "model.json", **changes)
+
+
+def test_a_side_file_must_be_there_and_plain(tmp_path: Path) -> None:
+    """Missing, cut short, a link, a folder, a pipe, too large: an error at load that names the file."""
+    path = tmp_path / "model.json"
+    with_constants(c=b"value").save(path, inline_limit=0)
+    (side,) = side_files(tmp_path)
+
+    def error(limits: Limits = Limits()) -> str:
+        with pytest.raises(SerializationError, match=side.name) as caught:
+            IR.load(path, limits)
+        return str(caught.value)
+
+    content = side.read_bytes()
+    side.write_bytes(content[:-1])
+    assert "is cut short" in error()
+    side.rename(tmp_path / "elsewhere")
+    assert "No such file" in error()
+    with pytest.raises(MissingFileError):
+        IR.load(path)
+    side.symlink_to(tmp_path / "elsewhere")
+    assert "is a link" in error()
+    side.unlink()
+    side.mkdir()
+    assert "directory" in error() or "plain file" in error()
+    side.rmdir()
+    os.mkfifo(side)
+    assert "is not a plain file" in error()
+    side.unlink()
+    side.write_bytes(content + bytes(1 << 16))
+    assert "bytes are more than 50000" in error(Limits(file_bytes=50000))
+
+
+def test_text_alone_cannot_give_constants_beside_it(tmp_path: Path) -> None:
+    """A text has no folder: the error says what to use instead."""
+    with_constants(c=b"value").save(tmp_path / "model.json", inline_limit=0)
+    with pytest.raises(SerializationError, match=r"lie in 'model\.json\.constants-.*use IR\.load\(path\)") as caught:
+        IR.from_json((tmp_path / "model.json").read_text())
+    assert caught.value.path == "$.constants.c"

@@ -222,6 +222,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("functions", [], "$.functions"),
     ("functions.body", [], "$.functions.body"),
     ("functions.body.nodes[0].name", 1, "$.functions.body.nodes[0].name"),
+    ("functions.body.shared_weights", ["missing"], "$.functions.body.shared_weights[0]"),
+    ("functions.body.shared_weights", [7], "$.functions.body.shared_weights[0]"),
+    ("shared_weights", ["w"], "$.shared_weights[0]"),
     ("functions.body.functions.inner.weights", 1, "$.functions.body.functions.inner.weights"),
     ("extensions", [], "$.extensions"),
 ]

@@ -16,7 +16,7 @@ _FORMATS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TensorData:
     """The elements of a tensor, row-major."""
 
@@ -25,15 +25,33 @@ class TensorData:
     raw: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
+        self._check_facts()
+        self._check_bytes(self.raw)
+
+    def _check_facts(self) -> None:
         if self.dtype not in DTYPES:
             raise GraphError(f"unknown dtype {self.dtype!r:.60}{did_you_mean(str(self.dtype), DTYPES)}")
         if any(type(dim) is not int or dim < 0 for dim in self.shape):
             raise GraphError(f"a constant cannot have the shape {list(self.shape)}")
-        expected = math.prod(self.shape) * DTYPES[self.dtype]
-        if len(self.raw) != expected:
-            raise GraphError(f"{self.dtype}{list(self.shape)} takes {expected} bytes, but {len(self.raw)} were given")
-        if self.dtype == "bool" and self.raw.strip(b"\0\1"):
+
+    def _check_bytes(self, raw: bytes) -> None:
+        if len(raw) != self.size:
+            raise GraphError(f"{self.dtype}{list(self.shape)} takes {self.size} bytes, but {len(raw)} were given")
+        if self.dtype == "bool" and raw.strip(b"\0\1"):
             raise GraphError("a constant of dtype 'bool' holds bytes that are neither 0 nor 1")
+
+    @property
+    def size(self) -> int:
+        """How many bytes the elements take."""
+        return math.prod(self.shape) * DTYPES[self.dtype]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TensorData):
+            return NotImplemented
+        return (self.shape, self.dtype, self.raw) == (other.shape, other.dtype, other.raw)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype))
 
     @classmethod
     def of(cls, value: Any) -> TensorData:

@@ -13,6 +13,7 @@ from torch_ir.ir.encode import FORMAT, MAX_FUNCTION_DEPTH, VERSION
 from torch_ir.ir.encoding import decode, plain_json
 from torch_ir.ir.node import OpNode
 from torch_ir.ir.records import Dim, allow_keys, check_expression, field, optional, read_dims, read_dtype, texts, typed
+from torch_ir.ir.side_file import Folder
 from torch_ir.ir.structure import Branch
 from torch_ir.ir.symbols import Symbol
 from torch_ir.ir.tensor import PARAM_KINDS, Param, Scope, TensorMeta, read_tensors
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
 
 _HEADER = frozenset(("format", "version", "digest"))  # a digest speaks of the text, which is no longer here
-_RAW = frozenset(("shape", "dtype", "base64"))
+_INLINE = frozenset(("shape", "dtype", "base64"))
+_BESIDE = frozenset(("shape", "dtype", "file", "offset", "digest"))
+_DECIMAL = frozenset(("dtype", "data"))
 _GRAPH = frozenset(
     [
         "model_name",
@@ -35,6 +38,7 @@ _GRAPH = frozenset(
         "nodes",
         "constants",
         "params",
+        "shared_weights",
         "mutations",
         "symbols",
         "constraints",
@@ -43,13 +47,17 @@ _GRAPH = frozenset(
         "functions",
         "device",
         "mesh",
+        "fixed_layout",
         "extensions",
     ]
 )
 
 
-def read_graph(document: dict[str, Any], cls: type[IR]) -> IR:
-    """An IR from a document of this format, or of the documented one that has no header (version 0)."""
+def read_graph(document: dict[str, Any], cls: type[IR], folder: Folder | None = None) -> IR:
+    """An IR from a document of this format, or of the documented one that has no header (version 0).
+
+    Constants that lie beside the file are found in `folder`.
+    """
     if not isinstance(document, dict):
         raise SerializationError(f"expected an object, found {type(document).__name__}", "$")
     if "format" not in document and "version" not in document:
@@ -58,7 +66,7 @@ def read_graph(document: dict[str, Any], cls: type[IR]) -> IR:
         _check_header(document)
     allow_keys(document, _HEADER | _GRAPH, "$")
     with uncollected():
-        ir = _read({key: document[key] for key in document if key not in _HEADER}, cls, "$")
+        ir = _read({key: document[key] for key in document if key not in _HEADER}, cls, folder, "$")
         try:
             return ir.check()
         except GraphError as error:
@@ -75,7 +83,15 @@ def _check_header(document: dict[str, Any]) -> None:
         )
 
 
-def _read(record: dict[str, Any], cls: type[IR], path: str, depth: int = 0) -> IR:
+def _read(
+    record: dict[str, Any],
+    cls: type[IR],
+    folder: Folder | None,
+    path: str,
+    around: Sequence[TensorMeta] = (),
+    depth: int = 0,
+) -> IR:
+    """One graph; `around` are the weights of the graph that it is a function of."""
     allow_keys(record, _GRAPH, path)
     if depth > MAX_FUNCTION_DEPTH:
         raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels", path)
@@ -83,7 +99,7 @@ def _read(record: dict[str, Any], cls: type[IR], path: str, depth: int = 0) -> I
     device = optional(record, "device", str, path) or "cpu"
     if not is_device(device):
         raise SerializationError(f"unknown device {device!r:.60}", f"{path}.device")
-    params = _read_params(record, path)
+    params = [*_find_shared(record, around, path), *_read_params(record, folder, path)]
     inputs = read_tensors(record, "graph_inputs", path)
     scope = Scope()
     for tensor in [*inputs, *params]:
@@ -100,8 +116,9 @@ def _read(record: dict[str, Any], cls: type[IR], path: str, depth: int = 0) -> I
             params=params,
             mutations=_read_mutations(record, scope.tensors, path),
             functions={
-                name: _read(typed(body, dict, f"{path}.functions.{name}"), cls, f"{path}.functions.{name}", depth + 1)
+                name: _read(typed(body, dict, place), cls, folder, place, params, depth + 1)
                 for name, body in functions.items()
+                for place in [f"{path}.functions.{name}"]
             },
             symbols=_read_symbols(record, scope.tensors, path),
             constraints=_read_constraints(record, path),
@@ -111,6 +128,7 @@ def _read(record: dict[str, Any], cls: type[IR], path: str, depth: int = 0) -> I
             pytorch_version=optional(record, "pytorch_version", str, path) or "",
             device=device,
             mesh=_read_mesh(record, path),
+            fixed_layout=optional(record, "fixed_layout", str, path) or "",
             extensions=plain_json(optional(record, "extensions", dict, path) or {}, f"{path}.extensions"),
         )
     except GraphError as error:
@@ -122,7 +140,7 @@ def _read_mesh(record: dict[str, Any], path: str) -> dict[str, int]:
     return {axis: typed(size, int, f"{path}.mesh.{axis}") for axis, size in found.items()}
 
 
-def _read_params(record: dict[str, Any], path: str) -> list[TensorMeta]:
+def _read_params(record: dict[str, Any], folder: Folder | None, path: str) -> list[TensorMeta]:
     names = field(record, "weight_name_mapping", dict, path)
     weights = read_tensors(record, "weights", path)
     details: dict[str, Any] = optional(record, "params", dict, path) or {}
@@ -136,13 +154,28 @@ def _read_params(record: dict[str, Any], path: str) -> list[TensorMeta]:
                 f"{name!r} stands for {key!r:.60}, but the weight there is {weight.name!r}",
                 f"{path}.weight_name_mapping.{name}",
             )
-        data = _read_data(constants.pop(key), weight, f"{path}.constants.{key}") if key in constants else None
+        place = f"{path}.constants.{key}"
+        data = _read_data(constants.pop(key), weight, folder, place) if key in constants else None
         param = _read_param(key, details.get(name, {}), data, f"{path}.params.{name}")
         params.append(weight.copy(name))
         params[-1].param = param
     if constants:
         raise SerializationError(f"no weight is called {next(iter(constants))!r:.60}", f"{path}.constants")
     return params
+
+
+def _find_shared(record: dict[str, Any], around: Sequence[TensorMeta], path: str) -> list[TensorMeta]:
+    """Copies of the weights that a function has in common with the graph around it."""
+    known = {tensor.name: tensor for tensor in around}
+    shared = []
+    for index, name in enumerate(texts(record, "shared_weights", path)):
+        if name not in known:
+            raise SerializationError(
+                f"the graph around has no weight {name!r:.60}{did_you_mean(name[:100], known)}",
+                f"{path}.shared_weights[{index}]",
+            )
+        shared.append(known[name].copy())
+    return shared
 
 
 def _read_param(key: str, record: Any, data: TensorData | None, path: str) -> Param:
@@ -153,20 +186,33 @@ def _read_param(key: str, record: Any, data: TensorData | None, path: str) -> Pa
     return Param((key, *texts(record, "tied", path)), kind, data)
 
 
-def _read_data(record: Any, weight: TensorMeta, path: str) -> TensorData:
-    """Raw bytes as base64, or the documented decimal form, which does not say its shape."""
-    form = frozenset(("dtype", "data")) if isinstance(record, dict) and "data" in record else _RAW
+def _read_data(record: Any, weight: TensorMeta, folder: Folder | None, path: str) -> TensorData:
+    """Raw bytes as base64 or beside the file, or the documented decimal form, which does not say its shape."""
+    keys = record.keys() if isinstance(record, dict) else ()
+    form = _DECIMAL if "data" in keys else _BESIDE if "file" in keys else _INLINE
     allow_keys(record, form, path)
     dtype = read_dtype(field(record, "dtype", str, path), f"{path}.dtype")
     try:
-        if form is not _RAW:
+        if form is _DECIMAL:
             data = TensorData.from_numbers(record["data"], dtype)
             return data if data.raw else TensorData(_whole(weight.shape), dtype, b"")  # [] has lost its other sizes
-        shape = read_dims(field(record, "shape", list, path), f"{path}.shape")
+        shape = _whole(read_dims(field(record, "shape", list, path), f"{path}.shape"))
+        if form is _BESIDE:
+            return _find_data(record, shape, dtype, folder, path)
         raw = base64.b64decode(field(record, "base64", str, path), validate=True)
-        return TensorData(_whole(shape), dtype, raw)
+        return TensorData(shape, dtype, raw)
     except (GraphError, ValueError) as error:  # base64 says ValueError
         raise SerializationError(str(error), path) from None
+
+
+def _find_data(
+    record: dict[str, Any], shape: tuple[int, ...], dtype: str, folder: Folder | None, path: str
+) -> TensorData:
+    name = field(record, "file", str, path)
+    offset, digest = field(record, "offset", int, path), field(record, "digest", str, path)
+    if folder is None:
+        raise SerializationError(f"the values lie in {name!r:.80} beside the graph's file; use IR.load(path)", path)
+    return folder.find(name, shape, dtype, offset, digest, path)
 
 
 def _whole(shape: Sequence[Dim]) -> tuple[int, ...]:

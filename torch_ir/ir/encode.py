@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import itertools
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import SerializationError
@@ -10,7 +13,7 @@ from torch_ir.ir.data import TensorData
 from torch_ir.ir.encoding import encode, plain_json
 from torch_ir.ir.structure import call, flat
 from torch_ir.ir.symbols import Symbol
-from torch_ir.ir.tensor import Param, bare
+from torch_ir.ir.tensor import Param, TensorMeta, bare
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
@@ -20,38 +23,67 @@ VERSION = 1
 MAX_FUNCTION_DEPTH = 20
 
 
-def graph_document(ir: IR) -> dict[str, Any]:
-    """The whole document of a graph, with its header."""
-    return {"format": FORMAT, "version": VERSION, **_graph_record(ir)}
+Places = Mapping[TensorData, dict[str, Any]]  # of constants that are not in the document itself
 
 
-def _graph_record(ir: IR, depth: int = 0) -> dict[str, Any]:
+def graph_document(ir: IR, places: Places = MappingProxyType({})) -> dict[str, Any]:
+    """The whole document of a graph, with its header; constants that have a place elsewhere are not in it."""
+    return {"format": FORMAT, "version": VERSION, **_graph_record(ir, places)}
+
+
+def constants_over(ir: IR, limit: int) -> Iterator[tuple[str, TensorData]]:
+    """The constants of a graph and its functions that take more bytes than `limit`."""
+    yield from ((key, data) for key, data in ir.constants.items() if data.size > limit)
+    for body in ir.functions.values():
+        yield from constants_over(body, limit)
+
+
+def _graph_record(ir: IR, places: Places, outer: IR | None = None, depth: int = 0) -> dict[str, Any]:
     if depth > MAX_FUNCTION_DEPTH:
         raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels")
+    shared = _shared_with(outer, ir) if outer is not None else []
+    own = ir.params[len(shared) :]
     record: dict[str, Any] = {
         "model_name": ir.model_name,
         "pytorch_version": ir.pytorch_version,
         "graph_inputs": [bare(tensor) for tensor in ir.graph_inputs],
         "graph_outputs": [bare(tensor) for tensor in ir.graph_outputs],
-        "weights": [bare(tensor) for tensor in ir.weights],
-        "weight_name_mapping": ir.weight_name_mapping,
+        "weights": [{**bare(tensor), "name": tensor.key or tensor.name} for tensor in own],
+        "weight_name_mapping": {tensor.name: tensor.key or tensor.name for tensor in own},
         "nodes": [node.to_dict() for node in ir.nodes],
     }
     beside: dict[str, Any] = {
-        "constants": {key: _data_record(data) for key, data in ir.constants.items()},
-        "params": {tensor.name: _param_record(tensor.param) for tensor in ir.params if tensor.param},
+        "constants": {
+            tensor.key or tensor.name: _data_record(tensor.param.data, places)
+            for tensor in own
+            if tensor.param and tensor.param.data
+        },
+        "params": {tensor.name: _param_record(tensor.param) for tensor in own if tensor.param},
+        "shared_weights": [tensor.name for tensor in shared],
         "mutations": [{"target": target.name, "value": value.name} for target, value in ir.mutations],
         "symbols": {symbol.name: _symbol_record(symbol) for symbol in ir.symbols.values()},
         "constraints": ir.constraints,
         "input_tree": None if ir.input_tree == call(len(ir.graph_inputs)) else encode(ir.input_tree),
         "output_tree": None if ir.output_tree == flat(len(ir.graph_outputs)) else {"tree": encode(ir.output_tree)},
-        "functions": {name: _graph_record(body, depth + 1) for name, body in ir.functions.items()},
+        "functions": {name: _graph_record(body, places, ir, depth + 1) for name, body in ir.functions.items()},
         "device": None if ir.device == "cpu" else ir.device,
         "mesh": ir.mesh,
+        "fixed_layout": ir.fixed_layout,
         "extensions": plain_json(ir.extensions, "$.extensions"),
     }
     record.update((key, value) for key, value in beside.items() if value)
     return record
+
+
+def _shared_with(outer: IR, ir: IR) -> list[TensorMeta]:
+    """The first weights of a function that are weights of the graph around it, under the same names."""
+    known = {tensor.name: tensor for tensor in outer.params}
+
+    def is_shared(tensor: TensorMeta) -> bool:
+        same = known.get(tensor.name)
+        return same is not None and same.param == tensor.param and bare(same) == bare(tensor)
+
+    return list(itertools.takewhile(is_shared, ir.params))
 
 
 def _param_record(param: Param) -> dict[str, Any]:
@@ -61,9 +93,11 @@ def _param_record(param: Param) -> dict[str, Any]:
     return record
 
 
-def _data_record(data: TensorData) -> dict[str, Any]:
-    text = base64.b64encode(data.raw).decode("ascii")
-    return {"shape": list(data.shape), "dtype": data.dtype, "base64": text}
+def _data_record(data: TensorData, places: Places) -> dict[str, Any]:
+    facts = {"shape": list(data.shape), "dtype": data.dtype}
+    if places and data in places:  # asking costs the bytes of a constant
+        return {**facts, **places[data]}
+    return {**facts, "base64": base64.b64encode(data.raw).decode("ascii")}
 
 
 def _symbol_record(symbol: Symbol) -> dict[str, Any]:

@@ -20,12 +20,14 @@ from torch_ir.errors import ExpressionError, did_you_mean
 Number = Union[int, float, bool]
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
+    """An operator or a function on the last few values."""
+
     function: Callable[..., Number]
     arity: int
 
 
-class _Skip(NamedTuple):
+class Skip(NamedTuple):
     """After the left side of `and` or `or`: keep it as the result and go on at `to`, or drop it and try the right."""
 
     when: bool
@@ -33,7 +35,7 @@ class _Skip(NamedTuple):
 
 
 # One postfix step: push a number, push the value of a name, call a function on the last few values, or skip ahead.
-Step = Union[int, float, bool, str, _Call, _Skip]
+Step = Union[int, float, bool, str, Call, Skip]
 Program = tuple[Step, ...]
 
 MAX_LENGTH = 20_000
@@ -87,7 +89,7 @@ _UNARY: dict[str, tuple[int, Callable[[Any], Number]]] = {
     "-": (7, operator.neg),
     "+": (7, operator.pos),
 }
-_FUNCTIONS: dict[str, Callable[..., Number]] = {
+FUNCTIONS: dict[str, Callable[..., Number]] = {
     "min": min,
     "max": max,
     "abs": abs,
@@ -109,7 +111,13 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
     "where": lambda condition, yes, no: yes if condition else no,
 }
 _WORDS = {"True": True, "False": False, "inf": math.inf, "nan": math.nan}
-KEYWORDS = frozenset([*_FUNCTIONS, *_WORDS, *_EITHER, "not"])
+KEYWORDS = frozenset([*FUNCTIONS, *_WORDS, *_EITHER, "not"])
+# how the function of a `Call` is written
+SIGNS: dict[Callable[..., Number], str] = {
+    **{function: sign for sign, (_, function) in _BINARY.items()},
+    **{function: sign for sign, (_, function) in _UNARY.items()},
+    **{function: name for name, function in FUNCTIONS.items()},
+}
 _STRENGTH = {**_EITHER, **{sign: strength for sign, (strength, _) in _BINARY.items()}}
 
 
@@ -160,10 +168,10 @@ def _compute(program: Program, values: Mapping[str, Number]) -> Number:
             if step not in values:
                 raise ExpressionError(f"no value for {step!r}{did_you_mean(step, values)}")
             stack.append(values[step])
-        elif isinstance(step, _Call):
+        elif isinstance(step, Call):
             first = len(stack) - step.arity
             stack[first:] = [step.function(*stack[first:])]
-        elif not isinstance(step, _Skip):
+        elif not isinstance(step, Skip):
             stack.append(step)
         elif bool(stack[-1]) is step.when:
             at = step.to
@@ -204,7 +212,7 @@ class _Parser:
             else:
                 # `**` groups to the right, everything else to the left
                 self.binary(strength - (sign == "**"))
-                self.steps.append(_Call(_BINARY[sign][1], 2))
+                self.steps.append(Call(_BINARY[sign][1], 2))
             last = strength
         self.depth -= 1
 
@@ -213,7 +221,7 @@ class _Parser:
         place = len(self.steps)
         self.steps.append(0)
         self.binary(strength)
-        self.steps[place] = _Skip(sign == "or", len(self.steps))
+        self.steps[place] = Skip(sign == "or", len(self.steps))
 
     def unary(self, least: int) -> None:
         sign = self.peek()
@@ -223,7 +231,7 @@ class _Parser:
             self.at += 1
             strength, function = _UNARY[sign]
             self.binary(strength - 1)
-            self.steps.append(_Call(function, 1))
+            self.steps.append(Call(function, 1))
         else:
             self.atom()
 
@@ -238,8 +246,8 @@ class _Parser:
             self.steps.append(int(token) if token.isdigit() else float(token))
         elif token in _WORDS:
             self.steps.append(_WORDS[token])
-        elif token in _FUNCTIONS:
-            self.steps.append(_Call(_FUNCTIONS[token], self.arguments()))
+        elif token in FUNCTIONS:
+            self.steps.append(Call(FUNCTIONS[token], self.arguments()))
         elif (token[0].isalpha() or token[0] == "_") and token not in KEYWORDS:
             self.steps.append(token)
         else:

@@ -7,6 +7,7 @@ import os
 from torch_ir.errors import GraphError, SerializationError
 from torch_ir.ir.document import Limits
 from torch_ir.ir.graph import IR
+from torch_ir.ir.side_file import INLINE_LIMIT
 
 
 def serialize_ir(ir: IR) -> str:
@@ -19,9 +20,9 @@ def deserialize_ir(text: str, limits: Limits = Limits()) -> IR:
     return IR.from_json(text, limits)
 
 
-def save_ir(ir: IR, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a file, making folders as needed."""
-    ir.save(path)
+def save_ir(ir: IR, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT) -> None:
+    """Write a graph to a file, making folders as needed; constants over `inline_limit` bytes go beside it."""
+    ir.save(path, inline_limit=inline_limit)
 
 
 def load_ir(path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:

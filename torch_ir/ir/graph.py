@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir.check import check
 from torch_ir.ir.data import TensorData
 from torch_ir.ir.decode import read_graph
-from torch_ir.ir.document import Limits, parse_document, read_text, uncollected, write_document, write_text
-from torch_ir.ir.encode import graph_document
+from torch_ir.ir.document import Limits, parse_document, read_text, uncollected, write_document
+from torch_ir.ir.encode import constants_over, graph_document
 from torch_ir.ir.node import OpNode, copy_value
+from torch_ir.ir.side_file import INLINE_LIMIT, Folder, SideFile, write_pair
 from torch_ir.ir.structure import Branch, Tree, call, flat
+from torch_ir.ir.substitute import specialize
 from torch_ir.ir.symbols import Symbol
 from torch_ir.ir.tensor import Param, TensorMeta
 from torch_ir.ir.text import print_graph
@@ -47,6 +50,7 @@ class IR:
         output_tree: Tree = ...,  # a plain tuple; None is a model that returns None
         device: str = "cpu",
         mesh: Mapping[str, int] | None = None,
+        fixed_layout: str = "",
         extensions: Mapping[str, Any] | None = None,
     ) -> None:
         self.nodes = list(nodes)
@@ -59,6 +63,7 @@ class IR:
         self.pytorch_version = pytorch_version
         self.device = device
         self.mesh: dict[str, int] = dict(mesh or {})  # axes of a sharded graph, with their sizes
+        self.fixed_layout = fixed_layout  # the line of the model that asks for strides: inputs must lie as captured
         self.extensions: dict[str, Any] = dict(extensions or {})
         joined = _join(self.nodes, [*self.graph_inputs, *self.params])
         outputs = [joined(tensor) for tensor in graph_outputs]
@@ -161,8 +166,13 @@ class IR:
             pytorch_version=self.pytorch_version,
             device=self.device,
             mesh=self.mesh,
+            fixed_layout=self.fixed_layout,
             extensions=copy_value(self.extensions),
         )
+
+    def specialize(self, **sizes: int) -> IR:
+        """A copy in which these symbolic sizes are numbers, made without tracing again: `ir.specialize(batch=8)`."""
+        return specialize(self, sizes)
 
     def to_dict(self) -> dict[str, Any]:
         return graph_document(self)
@@ -181,13 +191,23 @@ class IR:
         with uncollected():
             return cls.from_dict(parse_document(text, limits))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file whole or not at all; folders are made as needed."""
-        write_text(path, self.to_json())
+    def save(self, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT) -> None:
+        """Write the file whole or not at all; folders are made as needed.
+
+        Constants of more than `inline_limit` bytes go into one `.safetensors` file beside it; None keeps all inside.
+        """
+        large = [] if inline_limit is None else list(constants_over(self, inline_limit))
+        side = SideFile(Path(path), large) if large else None
+        with uncollected():
+            text = write_document(graph_document(self, side.places if side else {}))
+        write_pair(Path(path), text, side)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
-        return cls.from_json(read_text(path, limits), limits)
+        """Read a file; constants beside it are read when they are first used."""
+        with uncollected():
+            document = parse_document(read_text(path, limits), limits)
+            return read_graph(document, cls, Folder(Path(path).parent, limits))
 
     def __str__(self) -> str:
         return print_graph(self)

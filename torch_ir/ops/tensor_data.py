@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 
-from torch_ir.ir import TensorData
+from torch_ir.errors import ConversionError
+from torch_ir.ir import Dim, TensorData
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+
+_ALIKE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # to copy dtypes that torch cannot
 
 
 def from_tensor(tensor: torch.Tensor) -> TensorData:
     """The elements of a tensor, row-major, bit for bit."""
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    if tensor.layout != torch.strided:
+        raise ConversionError(f"a constant of layout {tensor.layout} cannot be kept; make it dense with to_dense()")
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+    plain = plain.view(_ALIKE.get(plain.element_size(), plain.dtype)).contiguous()
     raw = ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b""
-    return TensorData(tuple(plain.shape), dtype_name(plain.dtype), raw)
+    return TensorData(tuple(plain.shape), dtype_name(tensor.dtype), raw)
 
 
-def to_tensor(data: TensorData) -> torch.Tensor:
-    """A tensor of its own with these elements."""
+def to_tensor(data: TensorData, stride: Sequence[Dim] | None = None) -> torch.Tensor:
+    """A tensor of its own with these elements, row-major or with the strides that it had."""
     dtype = TORCH_DTYPES[data.dtype]
     if not data.raw:
         return torch.empty(data.shape, dtype=dtype)
-    return torch.frombuffer(bytearray(data.raw), dtype=torch.uint8).view(dtype).reshape(data.shape)
+    flat = torch.frombuffer(bytearray(data.raw), dtype=torch.uint8)
+    steps = [step for step in stride or () if isinstance(step, int)]
+    if len(steps) != len(data.shape):
+        return flat.view(dtype).reshape(data.shape)
+    places = torch.zeros(data.shape, dtype=torch.int64)
+    for dim, step in enumerate(steps):
+        places += (torch.arange(data.shape[dim]) * step).view(-1, *[1] * (len(steps) - dim - 1))
+    memory = torch.zeros((int(places.max()) + 1, dtype.itemsize), dtype=torch.uint8)
+    memory[places.flatten()] = flat.view(-1, dtype.itemsize)  # where strides overlap, so do equal elements
+    return memory.view(dtype).as_strided(data.shape, steps)

@@ -1,0 +1,140 @@
+"""Put numbers or other names in the place of symbols: in one expression, or in a whole graph."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.ir.expressions import FUNCTIONS, SIGNS, Call, Expr, Number, Skip, evaluate, names_in, parse
+from torch_ir.ir.records import Dim
+from torch_ir.ir.structure import Branch, Tree
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph import IR
+    from torch_ir.ir.node import OpNode
+
+_PRODUCT = re.compile(r"\w+( \* \w+)*")
+
+
+def substitute(text: Dim, new: Mapping[str, Dim]) -> Any:
+    """An expression with symbols replaced and whatever is known by then computed: `2 * batch * seq` -> `16 * seq`."""
+    if not isinstance(text, str) or names_in(text).isdisjoint(new):
+        return text
+    program = parse(str(text))
+    parts: list[Number | str] = []
+    open_sides: list[Skip] = []  # every `and` and `or` whose right side is being read
+    for at, step in enumerate((*program, None)):
+        while open_sides and open_sides[-1].to == at:
+            parts[-2:] = [_either(open_sides.pop(), *parts[-2:])]
+        if isinstance(step, Skip):
+            open_sides.append(step)
+        elif isinstance(step, Call):
+            first = len(parts) - step.arity
+            parts[first:] = [_applied(step, parts[first:])]
+        elif step is not None:
+            parts.append(new.get(step, step) if isinstance(step, str) else step)
+    return parts[0]
+
+
+def _applied(step: Call, parts: list[Number | str]) -> Number | str:
+    sign = SIGNS[step.function]
+    if sign == "*":
+        text = _product(parts)
+    elif sign in FUNCTIONS:
+        text = f"{sign}({', '.join(map(str, parts))})"
+    else:
+        text = f" {sign} ".join(map(_operand, parts)) if len(parts) == 2 else f"{sign} {_operand(parts[0])}"
+    return text if any(isinstance(part, str) for part in parts) else evaluate(text, {})
+
+
+def _product(parts: list[Number | str]) -> str:
+    """The numbers of a product as one, in front."""
+    factors = [
+        factor
+        for part in parts
+        for factor in (str(part).split(" * ") if _PRODUCT.fullmatch(str(part)) else [_operand(part)])
+    ]
+    number = math.prod(int(factor) for factor in factors if factor.isdigit())
+    rest = [factor for factor in factors if not factor.isdigit()]
+    return " * ".join([str(number), *rest] if number != 1 or not rest else rest)
+
+
+def _either(step: Skip, left: Number | str, right: Number | str) -> Number | str:
+    if not isinstance(left, str):  # `True and x` is x, `False and x` is False
+        return left if bool(left) is step.when else right
+    return f"{_operand(left)} {'or' if step.when else 'and'} {_operand(right)}"
+
+
+def _operand(part: Number | str) -> str:
+    text = str(part)
+    return text if text.replace(".", "", 1).isalnum() or text.isidentifier() else f"({text})"
+
+
+def specialize(ir: IR, sizes: Mapping[str, int]) -> IR:
+    """A copy of a graph in which these sizes are numbers; refused where the graph does not hold for them."""
+    for name, size in sizes.items():
+        symbol = ir.symbols.get(name)
+        if symbol is None:
+            raise GraphError(f"the graph has no size {name!r}{did_you_mean(name, ir.symbols)}")
+        if symbol.tensor is not None and symbol.tensor not in ir.graph_inputs:
+            raise GraphError(f"{name!r} is decided by the data ({symbol.tensor!r}) and cannot be chosen")
+        if isinstance(size, bool) or not isinstance(size, int) or not symbol.admits(size):
+            raise GraphError(f"{name} = {size!r:.40} is out of range: {symbol.range}")
+    copy = ir.clone()
+    replace_symbols(copy, sizes)
+    return copy.check()
+
+
+def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
+    """Replace symbols in every shape, attribute, constraint and function; what then always holds is dropped."""
+    constraints = {text: substitute(text, new) for text in ir.constraints}
+    for text in (text for text, outcome in constraints.items() if outcome is False):
+        raise GraphError(f"the graph holds only where {text}, but {_listed(new)}")
+    ir.constraints = list(dict.fromkeys(text for text in constraints.values() if text is not True))
+    for tensor in ir.tensors():
+        tensor.shape = tuple(substitute(dim, new) for dim in tensor.shape)
+        tensor.stride = None if tensor.stride is None else tuple(substitute(step, new) for step in tensor.stride)
+    for node in ir.nodes:
+        node.attrs = {name: _replaced(value, new) for name, value in node.attrs.items()}
+        if _asserts(node, False):
+            raise GraphError(f"{node!r} demands {node.attrs.get('assert_msg')!r:.120}, but {_listed(new)}")
+    ir.nodes = [node for node in ir.nodes if not _asserts(node, True)]
+    ir.input_tree, ir.output_tree = _replaced_leaves(ir.input_tree, new), _replaced_leaves(ir.output_tree, new)
+    for body in ir.functions.values():
+        replace_symbols(body, new)
+    symbols = list(ir.symbols.values())
+    ir.symbols = {}
+    for symbol in symbols:
+        name = new.get(symbol.name, symbol.name)
+        if isinstance(name, str) and name.isidentifier() and name not in ir.symbols:
+            symbol.name = name
+            ir.symbols[name] = symbol
+
+
+def _asserts(node: OpNode, outcome: bool) -> bool:
+    """Whether a node checks a condition on sizes of which this outcome is certain."""
+    return node.op_type == "aten._assert_scalar.default" and node.attrs.get("self") is outcome
+
+
+def _listed(new: Mapping[str, Dim]) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in new.items())
+
+
+def _replaced(value: Any, new: Mapping[str, Dim]) -> Any:
+    if isinstance(value, Expr):
+        found = substitute(value, new)
+        return Expr(found) if isinstance(found, str) else found
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(item, new) for item in value)
+    if isinstance(value, dict):
+        return {key: _replaced(item, new) for key, item in value.items()}
+    return value
+
+
+def _replaced_leaves(tree: Tree, new: Mapping[str, Dim]) -> Any:
+    if not isinstance(tree, Branch):
+        return _replaced(tree, new)
+    return Branch(tree.kind, tuple(_replaced_leaves(item, new) for item in tree.items), tree.keys, tree.type_name)
