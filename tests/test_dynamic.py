@@ -1,6 +1,7 @@
 """Sizes that vary: which ones, by what names, within what bounds, and what happens at each of them."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,16 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 from tests.proof import captured, module, ops, verdict
-from torch_ir import IR, CaptureWarning, ExecutionError, ExportError, IRExecutor, extract_ir
+from torch_ir import (
+    IR,
+    CaptureWarning,
+    ExecutionError,
+    ExportError,
+    GraphError,
+    IRExecutor,
+    export_model,
+    extract_ir,
+)
 
 
 def agrees(ir: IR, model: nn.Module, *inputs: Any) -> bool:
@@ -255,10 +265,147 @@ def test_constraints_are_kept_and_checked(forward: Callable[..., Any], good: int
         IRExecutor(ir, {})(torch.randn(bad))
 
 
-def test_a_promise_that_the_model_breaks() -> None:
-    """A Dim that the model cannot keep is an error that says which and what would do."""
-    with pytest.raises(ExportError, match=r"cannot vary as asked: .* n = .*; torch proposes n = Dim\('n', min=6\)"):
-        captured(module(branching), torch.randn(8), dynamic_shapes=({0: Dim("n")},))
+def even(self: Any, x: Tensor) -> Tensor:
+    return x.reshape(x.shape[0] // 2, 2) if x.shape[0] % 2 == 0 else x
+
+
+@pytest.mark.parametrize(
+    ("forward", "dim", "message"),
+    [
+        (branching, Dim("n"), "0 <= n was asked for, but the model holds only where 6 <= n"),
+        (branching, Dim("n", min=2, max=9), "2 <= n <= 9 was asked for, but the model holds only where 6 <= n <= 9"),
+        (even, Dim("n"), r"n = \d*[13579] is within the range, but the model holds only where \(n % 2\) == 0"),
+        (lambda self, x: x.reshape(2, 4), Dim("n"), "n, dimension 0 of 'x', is always 8"),
+    ],
+)
+def test_a_promise_that_the_model_breaks(forward: Callable[..., Any], dim: Any, message: str) -> None:
+    """A Dim that the model cannot keep is an error that shows a size for which it does not hold."""
+    with pytest.raises(ExportError, match=f"cannot vary as asked: .*{message}"):
+        captured(module(forward), torch.randn(8), dynamic_shapes=({0: dim},))
+
+
+def attending(self: Any, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+    """One step of attention with a cache; torch cannot prove that its sizes are fine."""
+    keys = torch.cat([past, x], dim=2)
+    wide = keys[:, :, None].expand(-1, -1, 2, -1, -1).reshape(keys.shape[0], 4, keys.shape[2], 8)
+    return F.scaled_dot_product_attention(x.repeat(1, 2, 1, 1), wide, wide), keys
+
+
+def test_a_promise_that_torch_cannot_prove() -> None:
+    """What torch alone refuses is captured all the same, under the user's names; the doubt is kept as a constraint."""
+    model = module(attending)
+    batch, past = Dim("batch", min=1, max=16), Dim("past", min=1, max=64)
+    shapes = ({0: batch}, {0: batch, 2: past})
+    inputs = (torch.randn(3, 2, 1, 8), torch.randn(3, 2, 5, 8))
+    with pytest.raises(ExportError, match="cannot vary as asked"):
+        export_model(model, inputs, strict=False, dynamic_shapes=shapes)
+    ir = captured(model, *inputs, dynamic_shapes=shapes)
+    assert [tensor.shape for tensor in ir.graph_inputs] == [("batch", 2, 1, 8), ("batch", 2, "past", 8)]
+    assert {symbol.range for symbol in ir.symbols.values()} == {"1 <= batch <= 16", "1 <= past <= 64"}
+    for rows, length in ((1, 1), (2, 7), (5, 64)):
+        assert agrees(ir, model, torch.randn(rows, 2, 1, 8), torch.randn(rows, 2, length, 8))
+    with pytest.raises(ExecutionError, match="past = 65 is out of range: 1 <= past <= 64"):
+        IRExecutor(ir, {})(torch.randn(1, 2, 1, 8), torch.randn(1, 2, 65, 8))
+
+
+def test_derived_dims_that_torch_cannot_prove() -> None:
+    """Of a Dim such as `past + 1` it is checked that the model agrees."""
+
+    def masked(self: Any, x: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        attended, keys = attending(self, x, past)
+        return attended, keys * mask[:, None, :, None]
+
+    past = Dim("past", min=1, max=64)
+    inputs = (torch.randn(3, 2, 1, 8), torch.randn(3, 2, 5, 8), torch.randn(3, 6))
+    ir = captured(module(masked), *inputs, dynamic_shapes=({}, {2: past}, {1: past + 1}))
+    assert ir.graph_inputs[2].shape == (3, "past + 1")
+    grown = Dim("grown", min=2, max=65)
+    with pytest.raises(ExportError, match=r"grown, dimension 1 of 'mask', is always past \+ 1"):
+        captured(module(masked), *inputs, dynamic_shapes=({}, {2: past}, {1: grown}))
+
+
+# -- one size chosen --------------------------------------------------------------------------------------------------
+
+
+def sized(self: Any, x: Tensor) -> tuple[Tensor, int]:
+    return self.layer(x).reshape(-1, 2), x.shape[0] * x.shape[1] + 1
+
+
+SIZED = module(sized, layer=nn.Linear(4, 4))
+BOTH = ({0: Dim("batch", min=1, max=16), 1: Dim("seq", min=1, max=32)},)
+
+
+def test_specialize_makes_a_static_graph() -> None:
+    """With every size chosen nothing symbolic is left, and the graph is the one captured at those sizes."""
+    ir = captured(SIZED, torch.randn(3, 5, 4), dynamic_shapes=BOTH)
+    chosen = ir.specialize(batch=2, seq=7)
+    assert chosen.is_static
+    assert chosen.constraints == []
+    assert str(chosen) == str(captured(SIZED, torch.randn(2, 7, 4)))
+    assert agrees(IR.from_json(chosen.to_json()), SIZED, torch.randn(2, 7, 4))
+    assert not ir.is_static, "the graph itself stays as it is"
+    with pytest.raises(ExecutionError, match=r"input 'x' has shape \[3, 7, 4\], the graph takes \[2, 7, 4\]"):
+        IRExecutor(chosen, SIZED.state_dict())(torch.randn(3, 7, 4))
+
+
+def test_specialize_one_size_of_two() -> None:
+    """The other goes on varying, in expressions where the chosen one is computed."""
+    ir = captured(SIZED, torch.randn(3, 5, 4), dynamic_shapes=BOTH).specialize(batch=2)
+    assert ir.graph_inputs[0].shape == (2, "seq", 4)
+    assert list(ir.symbols) == ["seq"]
+    assert ir.graph_outputs[0].shape == ("4 * seq", 2)
+    assert agrees(ir, SIZED, torch.randn(2, 9, 4))
+
+
+def test_specialize_inside_functions() -> None:
+    """The branches of a cond know the size too."""
+    model = module(lambda self, x: torch.cond(x.sum() > 0, lambda x: x * x.shape[0], lambda x: x - 1, (x,)))
+    ir = captured(model, rows(5), dynamic_shapes=({0: Dim("batch")},)).specialize(batch=3)
+    assert [body.graph_inputs[0].shape for body in ir.functions.values()] == [(3, 4), (3, 4)]
+    assert agrees(ir, model, torch.ones(3, 4))
+    assert agrees(ir, model, -torch.ones(3, 4))
+
+
+def test_specialize_settles_assertions() -> None:
+    """An assertion on a chosen size is certain, one on the data stays."""
+
+    def forward(self: Any, x: Tensor, count: Tensor) -> Tensor:
+        n = count.item()
+        torch._check(n <= x.shape[0])
+        torch._check(n >= 0)
+        return x[:n]
+
+    ir = captured(module(forward), rows(5), torch.tensor(3), dynamic_shapes=({0: Dim("rows")}, {}))
+    chosen = ir.specialize(rows=4)
+    assert [node["self"] for node in chosen.nodes if "assert" in node.op_type] == ["u0 >= 0", "u0 <= 4"]
+    assert agrees(chosen, module(forward), rows(4), torch.tensor(2))
+    with pytest.raises(ExecutionError, match="u0 <= rows"):
+        IRExecutor(chosen, {})(rows(4), torch.tensor(5))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"bach": 2}, "the graph has no size 'bach'; did you mean 'batch'?"),
+        ({"batch": 17}, "batch = 17 is out of range: 1 <= batch <= 16"),
+        ({"batch": True}, "batch = True is out of range"),
+        ({"batch": 2.0}, "batch = 2.0 is out of range"),
+        ({"u0": 2}, "'u0' is decided by the data"),
+    ],
+)
+def test_sizes_that_cannot_be_chosen(sizes: dict[str, Any], message: str) -> None:
+    model = module(lambda self, x: x.nonzero())
+    ir = captured(model, torch.randn(3, 4), dynamic_shapes=({0: Dim("batch", min=1, max=16)},))
+    with pytest.raises(GraphError, match=re.escape(message)):
+        ir.specialize(**sizes)
+
+
+def test_specialize_against_a_constraint() -> None:
+    """A size for which the graph does not hold is refused with the constraint."""
+    ir = captured(module(even), torch.randn(8), dynamic_shapes=({0: Dim.AUTO},))
+    assert ir.specialize(s0=6).is_static
+    with pytest.raises(GraphError, match=r"the graph holds only where \(s0 % 2\) == 0, but s0 = 7"):
+        ir.specialize(s0=7)
 
 
 # -- sizes that the data decides --------------------------------------------------------------------------------------

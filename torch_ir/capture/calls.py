@@ -29,6 +29,8 @@ Made = Union[TensorMeta, None, tuple["Made", ...]]
 _OFFSET = torch.ops.aten.sym_storage_offset.default
 _ASSERT = torch.ops.aten._assert_scalar.default
 _ON_COPIES = torch.ops.higher_order.auto_functionalized
+_ON_BASES = torch.ops.higher_order.auto_functionalized_v2
+_IN_ORDER = torch.ops.higher_order.with_effects
 
 
 class Calls:
@@ -136,6 +138,13 @@ class Calls:
         twin, args = self.renamed.get(node, target), node.args
         if target is _ON_COPIES:  # a custom operator that writes: its new values come out after its results
             twin, args = node.args[0], ()
+        elif target is _IN_ORDER:  # a token goes in and comes out, so that effects keep their order; nodes do anyway
+            twin, args, value = node.args[1], node.args[2:], (None, *value[1:])
+        elif target is _ON_BASES:
+            raise ConversionError(
+                f"{node.name} calls an operator that writes, {node.args[0]}, the way run_decompositions() leaves it; "
+                "convert the program as torch.export.export gave it"
+            )
         inputs, attrs = self._arguments(node, bind(twin, args, node.kwargs))
         name = self._fresh(_plain(node.name)) if node in self.renamed else node.name
         outputs = self._outputs(name, value)
@@ -254,7 +263,8 @@ def _convert_function(module: fx.GraphModule, names: SymbolNames, renamed: Mappi
     returned: Any = next(node for node in module.graph.nodes if node.op == "output").args[0]
     outputs: list[TensorMeta] = []
     if isinstance(returned, (list, tuple)):
-        tree: Tree = Branch("tuple", tuple(returned_leaf(table, value, outputs) for value in returned))
+        kind = "list" if isinstance(returned, list) else "tuple"  # an operator may insist on the one or the other
+        tree: Tree = Branch(kind, tuple(returned_leaf(table, value, outputs) for value in returned))
     else:
         tree = returned_leaf(table, returned, outputs)
     return IR(nodes, inputs, outputs, functions=table.functions, output_tree=tree, symbols=table.bound_symbols({}, {}))

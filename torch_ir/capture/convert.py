@@ -79,6 +79,8 @@ def _read_inputs(
                 first[group[0]] = made
                 params.append(made)
             table.tensors[node] = (first[group[0]],)
+        elif spec.kind is InputKind.TOKEN:  # orders effects, as the list of nodes does
+            table.tensors[node] = (None,)
         elif spec.kind is not InputKind.USER_INPUT:
             raise ConversionError(f"input {node.name} is a {spec.kind.name}, which the IR cannot hold")
         elif isinstance(spec.arg, ConstantArgument):
@@ -135,7 +137,7 @@ def _read_outputs(
         elif spec.kind in _MUTATIONS:
             target = targets.get(str(spec.target)) or by_name[str(spec.target)]
             mutations.append((table.alias(target), table.alias(value)))
-        else:
+        elif spec.kind is not OutputKind.TOKEN:
             raise ConversionError(f"output {spec.arg} is a {spec.kind.name}, which the IR cannot hold")
     return outputs, mutations, leaves
 

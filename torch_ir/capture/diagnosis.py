@@ -3,41 +3,109 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import itertools
 import logging
+import re
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Iterator
 
-from torch_ir.capture.provenance import user_line
+from torch import nn
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
 
-# exception class or words in its message -> what happened and what to do about it
+from torch_ir.capture.provenance import is_users, user_line
+from torch_ir.errors import ExportError
+from torch_ir.ops.facts import mutated_arguments
+
+# words of torch's message, with the name of the error before it -> what happened and what to do about it
 _CAUSES = {
-    "GuardOnDataDependentSymNode": "Python branches on a value that only the data decides; use torch.cond or "
-    "torch.where there, or torch._check for sizes",
-    "not a known type": "the model returns an object that torch cannot take apart; register it as a pytree node, or "
-    "return tensors",
-    "DynamicOutputShapeException": "the size of a result depends on the data in a way that torch cannot follow",
+    r"Could not extract specialized integer": "Python needs a number that only the data decides, for an index or a "
+    "loop; keep it a tensor (torch.index_select, torch.where), or use torch.while_loop",
+    r"GuardOnDataDependentSymNode|data-dependent": "Python branches on a value that only the data decides; use "
+    "torch.cond or torch.where there, or torch._check for sizes",
+    r"not a known type|Unexpected type": "the model returns an object that torch cannot take apart; register it as a "
+    "pytree node, or return tensors",
+    r"DynamicOutputShapeException": "the size of a result depends on the data in a way that torch cannot follow; pad "
+    "the result to a fixed size",
+    r"\.numpy\(\) is not supported|Can't call numpy": "the model leaves torch for NumPy, where it cannot be followed; "
+    "use torch functions there",
+    r"no fake impl|UnsupportedOperatorException|Meta kernel": "an operator does not say the shape of its result; give "
+    "it a rule with torch.library.register_fake",
+    r"Cannot access data pointer|Can't pickle": "the model asks for the memory of a "
+    "tensor, which has none while it is captured; use torch functions there",
+    r"fake tensor in the exported program|Cannot mix": "the model computes where torch cannot see it, such as in "
+    "another thread or in a tensor kept from an earlier call; compute it in forward itself",
+    r"RecursionError": "forward calls itself without end; give the recursion an end that does not depend on the data",
+    r"SystemExit": "forward ends the process with sys.exit; raise an exception instead",
+    r"TypeError: (too many positional|missing a required|got an unexpected keyword)": "the example inputs are not the "
+    "arguments of forward; give what the model is called with",
 }
 _CHATTY = (
     "torch._subclasses.fake_tensor",
     "torch.fx.experimental.symbolic_shapes",
     "torch._export.non_strict_utils",
+    "torch._dynamo",
     "torch.export",
 )
 
 
-def explain(error: BaseException) -> str:
+def explained(error: BaseException, model: nn.Module) -> ExportError:
     """Where the user's code was when capture failed, and why, in plain words where the cause is a known one."""
-    trace = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
-    place = user_line(trace)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    told = _violated(lines) if lines[0].startswith("Constraints violated") else lines[0]
-    known = [cause for sign, cause in _CAUSES.items() if sign == type(error).__name__ or sign in told]
-    reason = f"{known[0]} ({told})" if known else told
-    return f"{place}: {reason}" if place else reason
+    frames = traceback.extract_tb(error.__traceback__)
+    place = user_line("".join(traceback.format_list(frames))) or user_line(str(error)) or definition(model)
+    return _refusal(model, place, _reason(error, frames))
+
+
+def _refusal(model: nn.Module, place: str, reason: str) -> ExportError:
+    told = f"{place}: {reason}" if place else reason
+    return ExportError(f"cannot capture {type(model).__name__}: {told}")
+
+
+def _reason(error: BaseException, frames: traceback.StackSummary) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = textwrap.shorten(lines[0], 200, placeholder=" ...").removesuffix(".") if lines else ""
+    if told.startswith("Constraints violated"):
+        return _violated(lines)
+    named = f"{type(error).__name__}: {told}" if told else type(error).__name__
+    for sign, cause in _CAUSES.items():
+        if re.search(sign, named):
+            return f"{cause} ({told or named})"
+    if type(error).__name__ == "UserError":  # torch._dynamo's, which speaks to the caller of torch.export
+        return told
+    if frames and is_users(frames[-1].filename):
+        return f"forward raises {named}"
+    return f"{named}; if the model itself fails on such inputs, too, they do not fit it"
+
+
+def definition(model: nn.Module) -> str:
+    """Where forward is written."""
+    try:
+        file, line = inspect.getsourcefile(type(model)), inspect.getsourcelines(type(model).forward)[1]
+    except (OSError, TypeError):  # written in no file
+        return ""
+    return user_line(f'File "{file}", line {line}')
+
+
+def refuse_hidden_state(program: ExportedProgram, model: nn.Module) -> None:
+    """Refuse a program that writes to a tensor which the model holds where torch cannot see it as a buffer."""
+    hidden = program.graph_signature.inputs_to_lifted_tensor_constants
+    for node in program.graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, OpOverload):
+            written = [node.args[index] for index in _positions(node.target) if index < len(node.args)]
+            if any(getattr(argument, "name", None) in hidden for argument in written):
+                reason = "forward writes to a tensor that no module holds, so that its new value has no name"
+                place = user_line(node.meta.get("stack_trace") or "")
+                raise _refusal(model, place, f"{reason}; register it as a buffer")
+
+
+def _positions(operator: OpOverload) -> list[int]:
+    written = set(mutated_arguments(operator))
+    return [index for index, argument in enumerate(operator._schema.arguments) if argument.name in written]
 
 
 def _violated(lines: list[str]) -> str:
@@ -60,7 +128,7 @@ def quiet() -> Iterator[None]:
             logger.setLevel(logging.CRITICAL)
         with warnings.catch_warnings(), contextlib.redirect_stderr(held):
             warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-            warnings.filterwarnings("ignore", message=".*were assigned during export.*")
+            warnings.filterwarnings("ignore", message=".*assigned during export.*")
             yield
         sys.stderr.write(held.getvalue())
     finally:

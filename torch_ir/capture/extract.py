@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,9 +15,22 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from torch_ir.capture.convert import convert_exported_program
-from torch_ir.capture.diagnosis import explain, quiet
-from torch_ir.capture.dynamic import DECISIONS, fixed_sizes, recorded_decisions, requested_minimums
+from torch_ir.capture.diagnosis import definition, explained, quiet, refuse_hidden_state
+from torch_ir.capture.dynamic import (
+    DECISIONS,
+    Call,
+    fixed_sizes,
+    is_unproved,
+    keep_promises,
+    loosened,
+    recorded_decisions,
+    requested_minimums,
+)
 from torch_ir.capture.fake import fake_copy, weight_free
+from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
+from torch_ir.capture.layouts import LAYOUT, layout_questions
+from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
+from torch_ir.capture.untraceable import refuse_untraceable
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError
 from torch_ir.ir import IR
 
@@ -29,21 +43,27 @@ def extract_ir(
     strict: bool = True,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    isolated: bool = False,
+    time_limit: float = TIME_LIMIT,
 ) -> IR:
     """Capture a model as an IR without reading a weight.
 
     With `strict`, parameters and inputs must be on meta; `strict=False` takes real tensors and still keeps no weight.
     `kwargs` are keyword inputs. `dynamic_shapes` is what `torch.export` takes: which sizes may vary.
+    `isolated` runs the model's code in a child process only, for at most `time_limit` seconds a try.
     """
-    program = export_model(model, example_inputs, strict=strict, kwargs=kwargs, dynamic_shapes=dynamic_shapes)
-    ir = convert_exported_program(
-        program,
-        type(model).__name__ if model_name is None else model_name,
-        requested_minimums=requested_minimums(dynamic_shapes),
-    )
+    call = (_as_tuple(example_inputs), dict(kwargs or {}))
+    _check_request(model, call, strict)
+    kind = type(model).__name__
+    steps = [Step(kind, "torch.export", partial(_capture, model, call, dynamic_shapes))]
+    if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
+        strictly = partial(_capture, model, call, None, in_strict_mode=True)
+        steps.append(Step(kind, "torch.export in strict mode", strictly, is_risky=True))
+    ir = climb(steps, isolated=isolated, time_limit=time_limit)
+    ir.model_name = kind if model_name is None else model_name
     _refuse_shared_memory(model, ir)
     _warn_of_lost_values(ir)
-    fixed = fixed_sizes(ir, model, _as_tuple(example_inputs), kwargs or {}, dynamic_shapes)
+    fixed = fixed_sizes(ir, model, call, dynamic_shapes)
     if fixed:
         warnings.warn(f"a size that was asked to vary does not: {', '.join(fixed)}", CaptureWarning, stacklevel=2)
     return ir
@@ -58,11 +78,18 @@ def export_model(
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """`torch.export` of a model, with its weights as fake tensors."""
-    inputs = (_as_tuple(example_inputs), dict(kwargs or {}))
+    call = (_as_tuple(example_inputs), dict(kwargs or {}))
+    _check_request(model, call, strict)
+    return _trace(model, call, dynamic_shapes)
+
+
+def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
+    """Refuse what no step can capture, before any is tried."""
     if not isinstance(model, nn.Module):
         raise ExportError(f"extract_ir takes an nn.Module, not {model!r:.80}")
     if strict:
-        _require_meta(model, inputs)
+        _require_meta(model, call)
+    refuse_untraceable(model, call)
     if model.training:
         warnings.warn(
             f"{type(model).__name__} is in training mode: dropout and batch statistics are captured; "
@@ -70,19 +97,47 @@ def export_model(
             CaptureWarning,
             stacklevel=3,
         )
-    with weight_free(model) as mode, ExitStack() as stack:
+
+
+def _capture(model: nn.Module, call: Call, dynamic_shapes: Any, in_strict_mode: bool = False) -> IR:
+    """The IR by way of `torch.export`, in one of its modes."""
+    is_proved = True
+    try:
+        program = _trace(model, call, dynamic_shapes, in_strict_mode)
+    except ExportError as error:
+        if not is_unproved(error.__cause__):
+            raise
+        is_proved = False
+        program = _trace(model, call, loosened(dynamic_shapes), in_strict_mode)
+    refuse_hidden_state(program, model)
+    ir = convert_exported_program(program, requested_minimums=requested_minimums(dynamic_shapes))
+    ir.fixed_layout = program.graph_module.meta[LAYOUT]
+    if not is_proved:
+        keep_promises(ir, model, call, dynamic_shapes)
+    return ir
+
+
+def _trace(model: nn.Module, call: Call, dynamic_shapes: Any, in_strict_mode: bool = False) -> ExportedProgram:
+    """`torch.export` in one of its modes; what goes wrong there is explained."""
+    with left_as_it_was(model), weight_free(model) as mode, ExitStack() as stack:
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
             stack.enter_context(torch.device("cpu"))
-        args, keywords = pytree.tree_map_only(torch.Tensor, lambda t: fake_copy(t, mode) if t.is_meta else t, inputs)
+        # strict mode does not tell what the model asked; it may have asked for strides
+        questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
+        args, keywords = pytree.tree_map_only(torch.Tensor, lambda t: fake_copy(t, mode) if t.is_meta else t, call)
         try:
-            with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions:
-                program = torch.export.export(model, args, keywords, dynamic_shapes=dynamic_shapes, strict=False)
+            with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
+                program = torch.export.export(
+                    model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode
+                )
             program.graph_module.meta[DECISIONS] = decisions
-            return program
+            program.graph_module.meta[LAYOUT] = lines[0] if lines else ""
         except ConversionError:
             raise
-        except Exception as error:  # whatever a model's forward raises is the user's to see, in one sentence
-            raise ExportError(f"cannot capture {type(model).__name__}: {explain(error)}") from error
+        except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
+            raise explained(error, model) from error
+    drop_failed_calls(program.graph_module)
+    return program
 
 
 def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:

@@ -11,6 +11,9 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import transform_subclass
+
+from torch_ir.ops.inner_tensors import is_made_of_others
 
 _OWN = frozenset(vars(nn.Module()))  # the tables that every module has
 _ABSENT = object()
@@ -71,6 +74,11 @@ def weight_free(model: nn.Module) -> Iterator[FakeTensorMode]:
 
 def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     """A fake tensor like this one; what is on meta is taken for cpu."""
+    if is_made_of_others(tensor):
+        whole: torch.Tensor = transform_subclass(  # type: ignore[no-untyped-call]  # torch's own
+            tensor, lambda _, inner: fake_copy(inner, mode)
+        )
+        return whole
     device = torch.device("cpu") if tensor.is_meta else tensor.device
     empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     return FakeTensor(mode, empty, device)

@@ -7,9 +7,8 @@ buffer goes through torch's own functionalisation.
 
 from __future__ import annotations
 
-import copy
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,7 +17,10 @@ from torch._export import config as export_config
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 
+from torch_ir.capture.branches import without_writes_in_branches
 from torch_ir.capture.diagnosis import quiet
+from torch_ir.capture.explicit import copied, graphs, with_explicit_inputs
+from torch_ir.capture.wide_results import with_wide_results
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ops.facts import mutated_arguments, updates_statistics
 from torch_ir.ops.schema import bind
@@ -31,8 +33,10 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 def standard_form(program: ExportedProgram) -> tuple[ExportedProgram, dict[fx.Node, OpOverload]]:
     """A program that writes to nothing, and the in-place calls that stand for their functional twins."""
+    for step in (with_explicit_inputs, with_wide_results, without_writes_in_branches):
+        program = step(program)
     renamed: dict[fx.Node, OpOverload] = {}
-    if all(_is_functional(module, renamed) for module in _graph_modules(program.graph_module)):
+    if all(_is_functional(module, renamed) for module in graphs(program.graph_module)):
         return program, renamed
     return _functionalise(_without_idle_dropout(program)), {}
 
@@ -57,12 +61,10 @@ def _instance_norm(*args: Any) -> Any:
 
 def _without_idle_dropout(program: ExportedProgram) -> ExportedProgram:
     """A program where dropout that drops nothing is its input, as when run; functionalisation takes it for a copy."""
-    if not any(
-        _is_idle_dropout(node) for module in _graph_modules(program.graph_module) for node in module.graph.nodes
-    ):
+    if not any(_is_idle_dropout(node) for module in graphs(program.graph_module) for node in module.graph.nodes):
         return program
-    changed = copy.deepcopy(program.graph_module)
-    for module in _graph_modules(changed):
+    changed = copied(program.graph_module)
+    for module in graphs(changed):
         for node in filter(_is_idle_dropout, module.graph.nodes):
             node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
         module.recompile()
@@ -74,10 +76,6 @@ def _is_idle_dropout(node: fx.Node) -> bool:
         return False
     _, probability, training = node.args
     return training is False or bool(probability == 0.0)
-
-
-def _graph_modules(module: torch.nn.Module) -> Iterator[fx.GraphModule]:
-    return (child for child in module.modules() if isinstance(child, fx.GraphModule))
 
 
 def _is_functional(module: fx.GraphModule, renamed: dict[fx.Node, OpOverload]) -> bool:

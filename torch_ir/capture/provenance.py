@@ -8,14 +8,19 @@ import sys
 from functools import lru_cache
 from typing import Any
 
+import sympy
 import torch
 
 from torch_ir.ir import Origin
 
 _FRAME = re.compile(r'File "([^"<][^"]*)", line (\d+)')  # not generated code, which is called "<...>"
 _CALL = re.compile(r"@(\d+)$")
-# torch, torch_ir, and frames that torch makes up for what it inserts
-_INSIDE = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep, "torch/")
+# torch, torch_ir, sympy, and frames that torch makes up for what it inserts
+_INSIDE = (
+    *(os.path.dirname(file) + os.sep for file in (torch.__file__, os.path.dirname(__file__), sympy.__file__)),
+    "torch/",
+)
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def origin_of(meta: dict[str, Any]) -> Origin:
@@ -45,9 +50,11 @@ def user_line(trace: str) -> str:
     return f"{_portable(file)}:{line}"
 
 
+@lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
-    """Whether a source file is neither torch's nor ours nor generated."""
-    return not file.startswith(("<", *_INSIDE))
+    """Whether a source file is neither torch's nor ours, of the standard library nor generated."""
+    is_standard = file.startswith(_STANDARD_LIBRARY) and "-packages" not in file  # which may lie in its folder
+    return not is_standard and not file.startswith(("<", *_INSIDE))
 
 
 @lru_cache(maxsize=4096)

@@ -53,6 +53,13 @@ _STATISTICS = {
 }
 
 
+# Their values are whatever the memory held.
+_UNINITIALISED = frozenset(
+    f"aten.{name}"
+    for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
+)
+
+
 def is_forbidden(op_type: str) -> bool:
     """Whether no graph may run this operator."""
     namespace, _, rest = op_type.partition(".")
@@ -101,6 +108,11 @@ def is_random(node: OpNode) -> bool:
     return (
         not any(node.attrs.get(flag) is False for flag in ("train", "training")) and node.attrs.get("dropout_p") != 0.0
     )
+
+
+def is_uninitialised(node: OpNode) -> bool:
+    """Whether the values that a node makes are whatever the memory held."""
+    return node.op_type.rpartition(".")[0] in _UNINITIALISED
 
 
 def is_pure(node: OpNode) -> bool:

@@ -5,6 +5,7 @@ This is the only reader of torch schemas. An operator is found among the registe
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import re
@@ -23,8 +24,8 @@ Operator = Union[OpOverload, HigherOrderOperator]
 HIGHER_ORDER = "higher_order."
 
 _found: dict[str, Operator] = {}
-# Parts of torch that register operators only when they are imported.
-_PROVIDERS = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed"}
+# Parts of torch, and libraries beside it, that register operators only when they are imported.
+_PROVIDERS = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
 _PART = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -56,7 +57,8 @@ def _look_up(op_type: str) -> Operator | None:
         return None
     namespace, name, overload = parts
     if namespace in _PROVIDERS:
-        importlib.import_module(_PROVIDERS[namespace])
+        with contextlib.suppress(ImportError):  # not installed: its operators are unknown here
+            importlib.import_module(_PROVIDERS[namespace])
     try:  # only what is dispatched: TorchScript's own functions write files and seed generators
         torch._C._dispatch_find_schema_or_throw(f"{namespace}::{name}", "" if overload == "default" else overload)
     except RuntimeError:
@@ -102,22 +104,26 @@ def _python_arguments(function: Callable[..., Any]) -> Iterator[Argument]:
         yield Argument(parameter.name, default, has_default, parameter.kind is parameter.KEYWORD_ONLY, False)
 
 
+def takes_any_keyword(operator: Operator) -> bool:
+    """Whether a Python operator takes keywords beyond those that it names."""
+    if isinstance(operator, OpOverload):
+        return False
+    parameters = inspect.signature(type(operator).__call__).parameters.values()
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
 def bind(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Every argument by name, in schema order, defaults filled in."""
     known = arguments(operator)
-    if len(args) > len(known):  # a Python operator with *args: the surplus goes by position
-        names = [argument.name for argument in known] + [f"arg{index}" for index in range(len(known), len(args))]
-        return {**dict(zip(names, args, strict=True)), **kwargs}
-    bound = {argument.name: value for argument, value in zip(known, args, strict=False)}
-    for argument in known[len(args) :]:
-        if argument.name in kwargs:
-            bound[argument.name] = kwargs[argument.name]
-        elif argument.has_default:
-            bound[argument.name] = argument.default
-        else:
+    places = [argument.name for argument in known if not argument.keyword_only]
+    surplus = [f"arg{index}" for index in range(len(places), len(args))]  # of a Python operator with *args
+    given = {**dict(zip([*places, *surplus], args, strict=False)), **kwargs}
+    bound = {}
+    for argument in known:
+        if argument.name not in given and not argument.has_default:
             raise ConversionError(f"{operator_name(operator)} is called without {argument.name!r}")
-    bound.update((name, value) for name, value in kwargs.items() if name not in bound)
-    return bound
+        bound[argument.name] = given.pop(argument.name, argument.default)
+    return {**bound, **given}
 
 
 def name_arguments(node: OpNode) -> None:

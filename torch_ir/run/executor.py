@@ -182,6 +182,8 @@ def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
             raise ExecutionError(f"{symbol.name} = {sizes[symbol.name]} is out of range: {symbol.range}")
     for tensor, value in place.items():
         _check_input(tensor, value, sizes)
+        if ir.fixed_layout and isinstance(value, torch.Tensor):
+            _check_strides(ir, tensor, value, sizes)
     for text in ir.constraints:
         if not evaluate(text, sizes):
             known = ", ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -201,6 +203,20 @@ def _check_input(tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
         )
     if value.dtype != TORCH_DTYPES[tensor.dtype]:
         raise ExecutionError(f"input {tensor.name!r} is {dtype_name(value.dtype)}, the graph takes {tensor.dtype}")
+
+
+def _check_strides(ir: IR, tensor: TensorMeta, value: torch.Tensor, sizes: Sizes) -> None:
+    """Where the model itself decides on strides, others than those of the capture would give another graph."""
+    if tensor.stride is None:
+        wanted = torch.empty(value.shape, device="meta").stride()
+    else:
+        wanted = tuple(int(evaluate(step, sizes)) for step in tensor.stride)
+    lying = [value.stride(dim) == wanted[dim] or size == 1 for dim, size in enumerate(value.shape)]
+    if not all(lying) and value.numel():
+        raise ExecutionError(
+            f"input {tensor.name!r} has strides {list(value.stride())}, but what {ir.fixed_layout} makes of strides "
+            f"was decided at capture, for {list(wanted)}; lay the input out like that"
+        )
 
 
 def _with_named_arguments(ir: IR) -> IR:

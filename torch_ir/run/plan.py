@@ -21,10 +21,10 @@ from torch_ir.ir.symbols import solve
 from torch_ir.ops import facts
 from torch_ir.ops.names import to_torch
 from torch_ir.ops.registry import get_execution_fn
-from torch_ir.ops.schema import arguments, find_operator
+from torch_ir.ops.schema import Operator, arguments, find_operator, takes_any_keyword
 
 Sizes = dict[str, Number]
-Watch = Callable[[TensorMeta, Any, Sizes], None]  # is shown every value that a node makes
+Watch = Callable[[TensorMeta, Any, Sizes], None]  # is shown every value that a node makes or a function is given
 _serial = itertools.count()
 
 
@@ -134,21 +134,32 @@ class _Writer:
             body = self.ir.functions[node.attrs["function"]]
             operands = ", ".join(self._name(node[tensor.name]) for tensor in body.graph_inputs)
             return f"{self._attribute(node.attrs['function'])}({operands})", False
-        values = self._values(node)
-        texts = []
-        for argument in arguments(operator):
-            if argument.name not in values and not argument.has_default:
-                raise ExecutionError(f"{node!r} is without {argument.name!r}, which {node.op_type} needs")
-            text = values.pop(argument.name) if argument.name in values else self._constant(argument.default)
-            texts.append(f"{argument.name}={text}" if argument.keyword_only else text)
-        while (surplus := f"arg{len(texts)}") in values:  # a Python operator with *args
-            texts.append(values.pop(surplus))
-        if values:
-            raise ExecutionError(f"{node!r} has an argument {next(iter(values))!r} that {node.op_type} does not take")
+        texts = self._arguments(node, operator)
         if isinstance(operator, OpOverload) and facts.gives_new_values(node):
             return f"{self._constant(_on_copies(operator), 'f')}({', '.join(texts)})", False
         gives_one = isinstance(operator, OpOverload) and _returns_one(operator)
         return f"{self._constant(operator, 'f')}({', '.join(texts)})", gives_one
+
+    def _arguments(self, node: OpNode, operator: Operator) -> list[str]:
+        """The text of each argument of a call, in the order of the schema."""
+        values = self._values(node)
+        places: list[str] = []
+        keywords: list[str] = []
+        for argument in arguments(operator):
+            if argument.name not in values and not argument.has_default:
+                raise ExecutionError(f"{node!r} is without {argument.name!r}, which {node.op_type} needs")
+            text = values.pop(argument.name) if argument.name in values else self._constant(argument.default)
+            if argument.keyword_only:
+                keywords.append(f"{argument.name}={text}")
+            else:
+                places.append(text)
+        while (surplus := f"arg{len(places)}") in values:  # a Python operator with *args
+            places.append(values.pop(surplus))
+        if takes_any_keyword(operator):
+            keywords += [f"**{{{self._constant(name)}: {values.pop(name)}}}" for name in list(values)]
+        if values:
+            raise ExecutionError(f"{node!r} has an argument {next(iter(values))!r} that {node.op_type} does not take")
+        return [*places, *keywords]
 
     def _values(self, node: OpNode) -> dict[str, str]:
         """The text of every argument; lists of tensors are put together from their elements."""
@@ -187,18 +198,29 @@ class Function:
 
     def __init__(self, ir: IR, device: torch.device | None, watch: Watch | None = None) -> None:
         self.ir = ir
+        self.watch = watch
         self.program = Program(ir, ir.nodes, ir.graph_inputs, ir.graph_outputs, device, watch)
         self.results: Tree = ir.output_tree
 
     def within(self, sizes: Sizes) -> Callable[..., Any]:
         """The function as seen from a place where `sizes` are known."""
 
-        def call(*operands: Any) -> Any:
+        def call(*given: Any) -> Any:
+            operands = [_as_declared(*pair) for pair in zip(self.ir.graph_inputs, given, strict=True)]
             known = given_sizes(self.ir, operands, sizes)
+            if self.watch is not None:
+                for tensor, operand in zip(self.ir.graph_inputs, operands, strict=True):
+                    self.watch(tensor, operand, known)
             outputs = self.program(operands, known)
             return rebuild(self.results, outputs, lambda leaf: computed(leaf, known))
 
         return call
+
+
+def _as_declared(tensor: TensorMeta, value: Any) -> Any:
+    """An operand; flex attention counts rows in int64 though it is captured with int32."""
+    is_index = isinstance(value, torch.Tensor) and (value.dtype, tensor.dtype) == (torch.int64, "int32")
+    return value.int() if is_index else value
 
 
 def given_sizes(ir: IR, values: Iterable[Any], outer: Sizes) -> Sizes:
@@ -292,12 +314,17 @@ def _on_copies(operator: OpOverload) -> Callable[..., list[Any]]:
 
     def call(*args: Any, **kwargs: Any) -> list[Any]:
         bound = {**dict(zip(names, args, strict=False)), **kwargs}
-        copies = {name: bound[name].clone() for name in written if bound[name] is not None}
+        copies = {name: _copied(bound[name]) for name in written if bound[name] is not None}
         result = operator(**{**bound, **copies})
         results = result if isinstance(result, tuple) else (result,)
         return [*results, *copies.values()]
 
     return call
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a tensor, or of each in a list."""
+    return [_copied(item) for item in value] if isinstance(value, (list, tuple)) else value.clone()
 
 
 def _is_steered(value: Any) -> bool:

@@ -14,6 +14,7 @@ import torch
 
 from torch_ir.errors import MissingExtraError, WeightLoadError, WeightWarning, did_you_mean, first_line
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.inner_tensors import plain_tensors
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.tensor_data import to_tensor
 
@@ -87,6 +88,7 @@ def _load_sharded(index: Path) -> dict[str, torch.Tensor]:
 
 def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]:
     """Everything that is wrong with these weights for this graph, one sentence each; empty if they fit."""
+    weights = plain_tensors(weights)
     return [*_misfits(ir, weights, {}), *_surplus(ir, weights)]
 
 
@@ -94,6 +96,7 @@ def fit_weights(
     ir: IR, weights: Mapping[str, torch.Tensor], constants: Mapping[str, torch.Tensor]
 ) -> list[torch.Tensor]:
     """The value of every param of the graph, in order; all misfits are reported at once."""
+    weights = plain_tensors(weights)
     wrong = _misfits(ir, weights, constants)
     surplus = _surplus(ir, weights)
     if wrong:
@@ -114,7 +117,7 @@ def _find(param: TensorMeta, weights: Mapping[str, Any], constants: Mapping[str,
     for key in (*param.param.keys, param.name):
         if key in constants:
             return constants[key]
-    return to_tensor(param.param.data) if param.param.data is not None else None
+    return to_tensor(param.param.data, param.stride) if param.param.data is not None else None
 
 
 def _misfits(ir: IR, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> list[str]:

@@ -1,0 +1,116 @@
+"""One way to capture a model after another, from the best graph to the most stubborn, until one gives an IR.
+
+A step that may leave the process in disorder, hang or crash runs in a forked child, and its IR comes back as text.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import IO
+
+import torch
+
+from torch_ir.capture.provenance import user_line
+from torch_ir.errors import CaptureWarning, ConversionError, ExportError, TorchIRError
+from torch_ir.ir import IR
+
+TIME_LIMIT = 600.0
+_GRACE = 1.0  # seconds that a child has to say where it is when its time is up
+_Failure = (ExportError, ConversionError)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One way to capture a model: it gives an IR, or raises ExportError or ConversionError with the reason."""
+
+    model: str
+    name: str
+    capture: Callable[[], IR]
+    is_risky: bool = False
+
+
+def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:
+    """The IR of the first step that gives one; if none does, the failure of the first, which is the plain one."""
+    plain: TorchIRError | None = None
+    for step in steps:
+        try:
+            ir = _in_child(step, time_limit) if step.is_risky or isolated else step.capture()
+        except _Failure as failure:
+            plain = plain or failure
+            continue
+        if plain is not None:
+            ir.extensions["captured_by"] = step.name
+            told = f"captured by {step.name}, because {steps[0].name} {plain}"
+            warnings.warn(told, CaptureWarning, stacklevel=3)
+        return ir
+    assert plain is not None  # there is a step, and it failed
+    raise plain
+
+
+def _in_child(step: Step, time_limit: float) -> IR:
+    """What a step gives when it runs in a process of its own, which it may ruin."""
+    if "fork" not in multiprocessing.get_all_start_methods() or multiprocessing.current_process().daemon:
+        return step.capture()  # there can be no such child
+    context = multiprocessing.get_context("fork")  # the model is there already, and need not be pickled
+    ours, theirs = context.Pipe(duplex=False)
+    with tempfile.TemporaryFile() as trace, ours:
+        child = context.Process(target=_answer, args=(step, theirs, trace, time_limit), daemon=True)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*multi-threaded.*")  # the child needs none of these threads
+            child.start()
+        theirs.close()
+        try:
+            if not ours.poll(time_limit + _GRACE):
+                end = f"took longer than {time_limit:g} s and was stopped; is there a loop without end?"
+                raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}")
+            kind, text = ours.recv()
+        except (EOFError, OSError):  # it ended before or while it answered
+            child.join()
+            end = f"ended its process {_end(child.exitcode)}; a call there cannot be made while a model is captured"
+            raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}") from None
+        finally:
+            child.kill()
+            child.join()
+    if kind == "IR":
+        return IR.from_json(text)
+    raise ConversionError(text) if kind == "ConversionError" else ExportError(text)
+
+
+def _answer(step: Step, pipe: Connection, trace: IO[bytes], time_limit: float) -> None:
+    """Run in the child: send the IR as text, or the kind and words of the error; note where a crash or hang was."""
+    faulthandler.enable(trace)
+    faulthandler.dump_traceback_later(time_limit, file=trace)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # a model would print once for every step, and what a crash prints is told in words
+        os.dup2(nowhere, stream)
+    torch.set_num_threads(1)  # the threads of the parent are not here
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            answer = ("IR", step.capture().to_json())
+        except TorchIRError as error:
+            answer = (type(error).__name__, str(error))
+    pipe.send(answer)
+
+
+def _place(trace: IO[bytes]) -> str:
+    """The user's line in what the child noted, which begins with the innermost call."""
+    trace.seek(0)
+    lines = trace.read().decode(errors="replace").splitlines()
+    place = user_line("\n".join(reversed(lines)))
+    return f"{place}: " if place else ""
+
+
+def _end(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"with exit status {code}"
+    name = signal.Signals(-code).name
+    return f"with {name}, most likely for lack of memory" if name == "SIGKILL" else f"with {name}"

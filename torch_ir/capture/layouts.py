@@ -1,0 +1,38 @@
+"""Python that asks how a tensor lies in memory: the answer is decided on once, so the graph holds for that layout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from torch_ir.capture.provenance import is_users, user_line
+
+LAYOUT = "torch_ir_layout"  # where a graph module keeps the first line that asked
+_QUESTIONS = ("is_contiguous", "stride")
+
+
+@contextmanager
+def layout_questions() -> Iterator[list[str]]:
+    """The lines of the user's code that ask for strides while it is traced."""
+    lines: list[str] = []
+    for name in _QUESTIONS:
+        setattr(torch.Tensor, name, _asking(getattr(torch.Tensor, name), lines))  # torch offers no hook
+    try:
+        yield lines
+    finally:
+        for name in _QUESTIONS:
+            delattr(torch.Tensor, name)  # what is left is inherited
+
+
+def _asking(answer: Callable[..., Any], lines: list[str]) -> Callable[..., Any]:
+    def ask(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        if is_users(frame.f_code.co_filename):
+            lines.append(user_line(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'))
+        return answer(tensor, *args, **kwargs)
+
+    return ask

@@ -1,0 +1,63 @@
+"""Tensors that torch cannot trace, found by name before it tries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from torch_ir.errors import ExportError
+
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
+    """Raise ExportError at the first tensor that no step of the capture can follow."""
+    for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
+        if isinstance(leaf, torch.Tensor):
+            _refuse_tensor(f"input{pytree.keystr(path[1:])}", leaf)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ExportError(
+                f"{name or 'the model'!r} is TorchScript, which cannot be traced; use the module it was made of"
+            )
+    for name, value in _held(model):
+        if isinstance(value, torch.ScriptObject):
+            kind = str(value._type()).rpartition(".")[2]
+            raise ExportError(
+                f"{name!r} is a {kind}: weights that are packed for one kind of kernel cannot be traced; capture the "
+                "model before it is converted, or quantise it with torchao"
+            )
+        if is_lazy(value):
+            raise ExportError(
+                f"{name!r} has no shape yet; call the model once on real inputs, so that lazy modules get theirs"
+            )
+        if isinstance(value, torch.Tensor):
+            _refuse_tensor(repr(name), value)
+            if value.layout in _COMPRESSED:
+                raise ExportError(
+                    f"{name!r} has the layout {value.layout}, which cannot be traced as a weight; make it dense with "
+                    "to_dense(), or pass it as an input"
+                )
+
+
+def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Everything that the modules of a model hold directly, by its path."""
+    for path, module in model.named_modules():
+        for table in (module._parameters, module._buffers, vars(module)):
+            for name, value in table.items():
+                yield f"{path}.{name}" if path else name, value
+
+
+def _refuse_tensor(name: str, tensor: torch.Tensor) -> None:
+    if tensor.is_quantized:
+        raise ExportError(
+            f"{name} is a quantised tensor ({tensor.dtype}), which cannot be traced; dequantise it, or quantise the "
+            "model with torchao"
+        )
+    if tensor.is_nested:
+        raise ExportError(f"{name} is a nested tensor, which the IR cannot hold; pad it, or pass values and offsets")

@@ -1,0 +1,26 @@
+"""Tensors that are made of others, as quantised weights are: the plain tensors that they hold, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+
+def is_made_of_others(value: Any) -> bool:
+    """Whether a tensor is of a class that only holds other tensors."""
+    return is_traceable_wrapper_subclass(value)
+
+
+def plain_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, with each tensor that is made of others as these: `fc.weight.qdata`, `fc.weight.scale`, …"""
+    plain: dict[str, Any] = {}
+    for key, value in values.items():
+        if is_made_of_others(value):
+            plain.update(
+                plain_tensors({f"{key}.{name}": getattr(value, name) for name in value.__tensor_flatten__()[0]})
+            )
+        else:
+            plain[key] = value
+    return plain
