@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.verb import add_inputs, add_verb, load_graph, print_json
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from torch_ir.cli.verb import Verbs
 
 _EXAMPLES = """
 model.json net.py:Net
 model.json net.py:Net --weights net.pt --input x=@image.npy
 model.json my_package.models:make --dim batch=4 --rtol 1e-4 --json
+model.json net.py:Net --localise
 """
 
 
@@ -31,6 +30,7 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
     parser.add_argument("--rtol", type=float, metavar="X", help="relative tolerance (default: by dtype)")
     parser.add_argument("--atol", type=float, metavar="X", help="absolute tolerance (default: by dtype)")
+    parser.add_argument("--localise", action="store_true", help="name the first node that differs")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     import torch_ir
-    from torch_ir.cli.models import build_model, load_factory
+    from torch_ir.cli.models import build_model, fill_model, load_factory
     from torch_ir.cli.tensors import graph_inputs
     from torch_ir.ir.structure import rebuild
 
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     torch.manual_seed(arguments.seed)
     model = build_model(factory, arguments.model)
     if arguments.weights:
-        _load(model, arguments.weights)
+        fill_model(model, arguments.weights)
     args, kwargs = rebuild(ir.input_tree, inputs)
     is_valid, report = torch_ir.verify_ir_with_state_dict(
         ir=ir,
@@ -61,19 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
         test_kwargs=kwargs,
         rtol=arguments.rtol,
         atol=arguments.atol,
+        localise=arguments.localise,
     )
     if arguments.json:
         print_json(asdict(report))
     else:
         print(report)
     return 0 if is_valid else 1
-
-
-def _load(model: nn.Module, path: str) -> None:
-    import torch_ir
-    from torch_ir.errors import WeightLoadError
-
-    try:
-        model.load_state_dict(torch_ir.load_weights(path))
-    except RuntimeError as error:  # torch lists every misfit, one per line
-        raise WeightLoadError(f"{path} does not fit {type(model).__name__}: {str(error).partition(':')[2]}") from None

@@ -28,6 +28,11 @@ class Difference:
     mean_diff: float = 0.0
 
 
+def tolerances(dtype: torch.dtype) -> tuple[float, float]:
+    """What elements of a dtype may be off by when nobody says: relative, and absolute at scale 1."""
+    return _TOLERANCES.get(dtype, (0.07, 0.07) if dtype.is_floating_point else (0.0, 0.0))
+
+
 def compare(expected: Any, actual: Any, rtol: float | None = None, atol: float | None = None) -> Difference:
     """Dtype, shape, special values and then every element.
 
@@ -80,12 +85,14 @@ def _compare_numbers(
     if expected.numel() == 0:
         return Difference()
     gaps, sizes = (expected - actual).abs(), expected.abs()
-    default_rtol, default_atol = _TOLERANCES.get(dtype, (0.07, 0.07))
+    default_rtol, default_atol = tolerances(dtype)
     scale = min(1.0, float(sizes.max()))
-    allowed = (default_rtol if rtol is None else rtol) * sizes + (default_atol * scale if atol is None else atol)
+    rtol, atol = default_rtol if rtol is None else rtol, default_atol * scale if atol is None else atol
+    allowed = rtol * sizes + atol
     outside = int((gaps > allowed).sum())
     worst, mean = float(gaps.max()), float(gaps.mean())
-    reason = f"{outside} of {gaps.numel()} elements are too far off" if outside else ""
+    verb = "are too far off" if rtol or atol else "differ"
+    reason = f"{outside} of {gaps.numel()} elements {verb}" if outside else ""
     return Difference(reason, worst, mean)
 
 

@@ -1,0 +1,90 @@
+"""What another runtime dumped: tensors by name from .safetensors, .npz and .npy files, read when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_ir.errors import MissingExtraError, SerializationError, first_line
+from torch_ir.golden.pack import open_safetensors
+
+_KINDS = (".safetensors", ".npz", ".npy")
+
+
+class Dumps(Mapping[str, Callable[[], Any]]):
+    """Names to functions that read the tensor; nothing that could run code is ever unpickled."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        place = Path(path)
+        if not place.exists():
+            raise SerializationError(f"no such file or folder: {place}")
+        files = sorted(file for file in place.rglob("*") if file.suffix in _KINDS) if place.is_dir() else [place]
+        if not files or files[0].suffix not in _KINDS:
+            raise SerializationError(f"{place} holds no dumps; they come as {', '.join(_KINDS)}")
+        self._readers: dict[str, Callable[[], Any]] = {}
+        for file in files:
+            for name, reader in _tensors(file, place):
+                if name in self._readers:
+                    raise SerializationError(f"{file}: {name!r} is dumped twice")
+                self._readers[name] = reader
+
+    def __getitem__(self, name: str) -> Callable[[], Any]:
+        return self._readers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
+def _tensors(file: Path, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The name of each tensor in a file, and how to read it; an .npy file is named by its path in the folder."""
+    if file.suffix == ".safetensors":
+        opened = open_safetensors(file)
+        for name in opened.keys():  # noqa: SIM118 - it is no dict
+            yield name, partial(opened.get_tensor, name)
+    elif file.suffix == ".npz":
+        arrays = _load(file)
+        for name in arrays.files:
+            yield name, partial(_read_array, file, arrays, name)
+    else:
+        name = file.relative_to(folder).with_suffix("").as_posix() if folder.is_dir() else file.stem
+        yield name, lambda: _to_tensor(_load(file))
+
+
+def _read_array(file: Path, arrays: Any, name: str) -> Any:
+    return _to_tensor(_guarded(file, lambda: arrays[name]))
+
+
+def _load(file: Path) -> Any:
+    try:
+        import numpy
+    except ImportError:
+        raise MissingExtraError(f"reading {file.suffix} files", "numpy", "safetensors") from None
+    return _guarded(file, lambda: numpy.load(file, allow_pickle=False))
+
+
+def _guarded(file: Path, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except Exception as error:  # numpy's readers raise whatever a damaged file leads them to
+        raise SerializationError(f"cannot read {file}: {first_line(error)}") from None
+
+
+def _to_tensor(array: Any) -> Any:
+    """A tensor; numbers that numpy has no name for, such as bfloat16, come as their bytes."""
+    import numpy
+
+    array = numpy.ascontiguousarray(array).reshape(array.shape)
+    if array.dtype.kind == "V":
+        return torch.from_numpy(array.view(numpy.uint8).reshape(*array.shape, array.dtype.itemsize).copy())
+    try:
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
+    except TypeError:
+        raise SerializationError(f"an array of {array.dtype} holds no numbers that torch knows") from None

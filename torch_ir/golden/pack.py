@@ -1,0 +1,211 @@
+"""Golden packs on disk: `index.json` in strict JSON, and shards of tensors whose size and digest it states.
+
+The index says of each value which node makes it, where that node came from, and how exact it must be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_ir.errors import MissingExtraError, MissingFileError, SerializationError, did_you_mean
+from torch_ir.ir.document import parse_document, read_text
+from torch_ir.ir.records import allow_keys, read_dims, typed
+from torch_ir.ir.records import field as entry
+from torch_ir.ops.names import TORCH_DTYPES
+
+FORMAT, VERSION, INDEX = "torch-ir golden", 1, "index.json"
+_KEYS: dict[str, type] = {
+    "format": str, "version": int, "model_name": str, "ir": str, "reference": str, "seed": int, "notes": list,
+    "files": list, "inputs": list, "values": list,
+}  # fmt: skip
+_FILE = re.compile(r"[a-z]+-\d{5}\.safetensors")
+_BLOCK = 1 << 20
+# The dtypes that every reader of safetensors knows; others lie there as bytes, complex numbers as pairs.
+_PLAIN = frozenset(
+    ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
+     "uint64", "uint32", "uint16", "uint8", "bool")
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of a pack."""
+
+    name: str
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Value:
+    """One tensor of a pack, in the words of the graph."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+    stored: str  # "plain", "pairs" of real and imaginary parts, or "bytes"
+    file: str
+    node: str = ""
+    op_type: str = ""
+    module: str = ""
+    call: int = 0
+    module_class: str = ""
+    source: str = ""
+    reads: list[str] = field(default_factory=list)
+    rtol: float = 0.0
+    atol: float = 0.0
+    is_random: bool = False
+
+
+_VALUE = {name: type(value) for name, value in vars(Value("", [], "", "", "")).items()}
+
+
+@dataclass
+class Pack:
+    """A pack that was read: its index is checked, its shards are when they are first opened."""
+
+    folder: Path
+    model_name: str
+    ir: str
+    reference: str
+    notes: list[str]
+    files: dict[str, Shard]
+    inputs: list[Value]
+    values: list[Value]
+
+    def __post_init__(self) -> None:
+        self._open: dict[str, Any] = {}
+
+    def tensor(self, value: Value) -> torch.Tensor:
+        """The reference tensor of a value."""
+        from safetensors import SafetensorError
+
+        try:
+            found = self._shard(value.file).get_tensor(value.name)
+        except SafetensorError as error:
+            raise SerializationError(f"{self.folder / value.file}: {error}") from None
+        tensor = unstored(found, value.stored, value.dtype, value.shape)
+        if list(tensor.shape) != value.shape:
+            told = f"{list(tensor.shape)}, not {value.shape} as the index says"
+            raise SerializationError(f"{self.folder / value.file}: {value.name!r} is {told}")
+        return tensor
+
+    def _shard(self, name: str) -> Any:
+        if name not in self._open:
+            path, shard = self.folder / name, self.files[name]
+            if path.is_symlink() or not path.is_file():
+                raise MissingFileError(f"{path} is missing from the pack")
+            if path.stat().st_size != shard.size or file_digest(path) != shard.digest:
+                raise SerializationError(f"{path} is damaged: it is not what the index says")
+            self._open = {name: open_safetensors(path)}  # one at a time: values come in order
+        return self._open[name]
+
+
+def read_pack(path: str | os.PathLike[str]) -> Pack:
+    """The pack in a folder; a damaged index or one of a later version is refused."""
+    folder = Path(path)
+    if not (folder / INDEX).is_file():
+        raise MissingFileError(f"{folder} is no golden pack: it holds no {INDEX}")
+    document = parse_document(read_text(folder / INDEX))
+    if document.get("format") != FORMAT:
+        raise SerializationError(f"{folder / INDEX} is not the index of a golden pack")
+    if document.get("version") != VERSION:
+        found = document.get("version")
+        raise SerializationError(f"{folder / INDEX} has version {found!r:.20}; this torch_ir reads version {VERSION}")
+    allow_keys(document, _KEYS.keys(), "$")
+    record: dict[str, Any] = {key: entry(document, key, kind, "$") for key, kind in _KEYS.items()}
+    shards = [_read_shard(item, f"$.files[{index}]") for index, item in enumerate(record["files"])]
+    files = {shard.name: shard for shard in shards}
+    inputs, values = (
+        [_read_value(item, f"$.{key}[{index}]", files) for index, item in enumerate(record[key])]
+        for key in ("inputs", "values")
+    )
+    notes = [typed(note, str, f"$.notes[{index}]") for index, note in enumerate(record["notes"])]
+    return Pack(folder, record["model_name"], record["ir"], record["reference"], notes, files, inputs, values)
+
+
+def is_index(path: Path) -> bool:
+    """Whether a file is the index of a pack of any version."""
+    try:
+        return parse_document(read_text(path)).get("format") == FORMAT
+    except SerializationError:
+        return False
+
+
+def _read_shard(record: Any, path: str) -> Shard:
+    allow_keys(record, {"name", "size", "digest"}, path)
+    name = entry(record, "name", str, path)
+    if not _FILE.fullmatch(name):
+        raise SerializationError(f"{name!r:.60} is not the name of a shard", f"{path}.name")
+    return Shard(name, entry(record, "size", int, path), entry(record, "digest", str, path))
+
+
+def _read_value(record: Any, path: str, files: Mapping[str, Shard]) -> Value:
+    allow_keys(record, _VALUE.keys(), path)
+    value = Value(**{key: _typed(record, key, kind, path) for key, kind in _VALUE.items() if key in record})
+    if value.dtype not in TORCH_DTYPES:
+        raise SerializationError(f"unknown dtype {value.dtype!r:.60}{did_you_mean(value.dtype, TORCH_DTYPES)}", path)
+    read_dims(value.shape, f"{path}.shape")
+    if value.file not in files:
+        raise SerializationError(f"{value.file!r:.60} is not among the files of the pack", f"{path}.file")
+    if value.stored not in ("plain", "pairs", "bytes"):
+        raise SerializationError(f"{value.stored!r:.60} is no way to store a tensor", f"{path}.stored")
+    return value
+
+
+def _typed(record: Any, key: str, kind: type, path: str) -> Any:
+    if kind is float and type(record[key]) is int:
+        return float(record[key])
+    return entry(record, key, kind, path)
+
+
+def stored(tensor: torch.Tensor, dtype: str) -> tuple[str, torch.Tensor]:
+    """How a tensor lies in a shard: as it is, complex numbers as pairs, dtypes that safetensors lacks as bytes."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    if plain.is_complex():
+        return "pairs", torch.view_as_real(plain).contiguous()
+    return ("plain", plain) if dtype in _PLAIN else ("bytes", plain.reshape(-1).view(torch.uint8))
+
+
+def unstored(found: torch.Tensor, how: str, dtype: str, shape: list[int]) -> torch.Tensor:
+    """The tensor that lies in a shard in one of these ways."""
+    try:
+        if how == "pairs":
+            found = torch.view_as_complex(found)
+        elif how == "bytes":
+            found = found.view(TORCH_DTYPES[dtype]).reshape(shape)
+    except RuntimeError:
+        held = f"{found.dtype}{list(found.shape)}"
+        raise SerializationError(f"a tensor {held} does not hold the {dtype}{shape} of the index") from None
+    if found.dtype != TORCH_DTYPES[dtype]:
+        raise SerializationError(f"a tensor is {found.dtype}, not {dtype} as the index says")
+    return found
+
+
+def open_safetensors(path: Path) -> Any:
+    """A file whose tensors are read when they are asked for."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise MissingExtraError("reading .safetensors files", "safetensors", "safetensors") from None
+    try:
+        return safe_open(os.fspath(path), framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise SerializationError(f"cannot read {path}: {error}") from None
+
+
+def file_digest(path: Path) -> str:
+    """The digest of a file, read piece by piece."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return f"sha256:{digest.hexdigest()}"

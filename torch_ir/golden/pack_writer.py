@@ -1,0 +1,118 @@
+"""The files of a golden pack: shards that are written as values come, in a folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_ir.errors import ExecutionError, MissingExtraError, SerializationError
+from torch_ir.golden.pack import INDEX, Shard, Value, file_digest, is_index, stored
+from torch_ir.ops.names import dtype_name
+
+SHARD_BYTES = 256 << 20
+
+
+class Shards:
+    """Writes tensors to numbered files as they come, and holds no more of them than one file takes."""
+
+    def __init__(self, folder: Path, shard_bytes: int, max_bytes: int | None) -> None:
+        try:
+            from safetensors import SafetensorError
+            from safetensors.torch import save_file
+        except ImportError:
+            raise MissingExtraError("writing a golden pack", "safetensors", "safetensors") from None
+        self.save, self.error = save_file, SafetensorError
+        self.folder, self.shard_bytes, self.max_bytes = folder, shard_bytes, max_bytes
+        self.total = 0
+        self.waiting: dict[str, dict[str, torch.Tensor]] = {}
+        self.sizes: Counter[str] = Counter()
+        self.written: list[Shard] = []
+        self.numbers: Counter[str] = Counter()
+
+    def put(self, group: str, value: Value, tensor: Any) -> Value:
+        """Keep a tensor; what is known of it now is added to its record."""
+        tensor = torch.as_tensor(tensor)
+        if not is_dense(tensor):
+            raise ExecutionError(f"{value.name!r} is not a dense tensor, and no pack can hold it")
+        how, plain = stored(tensor, dtype_name(tensor.dtype))
+        self.total += plain.nbytes
+        if self.max_bytes is not None and self.total > self.max_bytes:
+            raise ExecutionError(f"the pack takes more than {self.max_bytes} bytes; leave nodes out with only or every")
+        if self.sizes[group] and self.sizes[group] + plain.nbytes > self.shard_bytes:
+            self._write(group)
+        self.waiting.setdefault(group, {})[value.name] = plain.clone()
+        self.sizes[group] += plain.nbytes
+        shape, dtype = list(tensor.shape), dtype_name(tensor.dtype)
+        return replace(value, shape=shape, dtype=dtype, stored=how, file=self._name(group))
+
+    def close(self) -> list[Shard]:
+        for group in list(self.waiting):
+            self._write(group)
+        return self.written
+
+    def _name(self, group: str) -> str:
+        return f"{group}-{self.numbers[group] + 1:05}.safetensors"
+
+    def _write(self, group: str) -> None:
+        path = self.folder / self._name(group)
+        try:
+            self.save(self.waiting.pop(group), path)
+        except self.error as error:  # it wraps those of the system
+            raise SerializationError(f"cannot write {path}: {error}") from None
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+        self.written.append(Shard(path.name, path.stat().st_size, file_digest(path)))
+        self.numbers[group] += 1
+        self.sizes[group] = 0
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Whether a tensor is a plain block of numbers."""
+    return value.layout == torch.strided and not value.is_quantized
+
+
+@contextmanager
+def new_pack(target: Path) -> Iterator[Path]:
+    """A folder to fill that takes the place of `target` at the end; after an error nothing is left of it."""
+    if target.exists() and not _may_be_replaced(target):
+        raise SerializationError(f"{target} exists and is not a golden pack; it is left alone")
+    folder, before = target, target
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        before = folder.with_name(f"{folder.name}.before")
+        yield folder
+        _publish(folder, target, before)
+    except OSError as error:
+        raise SerializationError(f"cannot write {target}: {error.strerror or error}") from None
+    finally:
+        for left in {folder, before} - {target}:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _may_be_replaced(target: Path) -> bool:
+    """Whether a folder is a pack, or empty; whatever else lies there is not ours to delete."""
+    return target.is_dir() and not target.is_symlink() and (is_index(target / INDEX) or not any(target.iterdir()))
+
+
+def _publish(folder: Path, target: Path, before: Path) -> None:
+    mask = os.umask(0)
+    os.umask(mask)
+    folder.chmod(0o777 & ~mask)
+    if target.exists():
+        target.rename(before)
+    try:
+        folder.rename(target)
+    except OSError:
+        if before.exists():
+            before.rename(target)
+        raise

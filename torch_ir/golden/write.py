@@ -1,0 +1,189 @@
+"""Write a golden pack: what a graph is fed, what each node makes of it, and how exact another runtime must be."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from torch_ir.errors import ExecutionError, did_you_mean
+from torch_ir.golden.pack import FORMAT, INDEX, VERSION, Value
+from torch_ir.golden.pack_writer import SHARD_BYTES, Shards, is_dense, new_pack
+from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
+from torch_ir.ir.document import write_document, write_text
+from torch_ir.ops.facts import is_random
+from torch_ir.run.compare import tolerances
+from torch_ir.run.executor import IRExecutor, flatten_call
+from torch_ir.run.plan import Sizes
+from torch_ir.verify.verify import verify_ir_with_state_dict
+from torch_ir.verify.witness import copied, values_outside_state_dict
+
+
+def write_golden(
+    ir: IR,
+    weights: Mapping[str, torch.Tensor],
+    inputs: Sequence[Any],
+    path: str | os.PathLike[str],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    model: nn.Module | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    only: Sequence[str] = (),
+    every: int = 1,
+    max_bytes: int | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    with_weights: bool = False,
+    seed: int = 0,
+) -> Path:
+    """Run a graph and write every value that a node makes to a folder; the whole pack or nothing.
+
+    With `model`, the graph must give the model's results first. `only` keeps the nodes of some modules, `every` each
+    n-th node and the outputs; a pack of more than `max_bytes` is refused.
+    """
+    digest = hashlib.sha256(ir.to_json().encode()).hexdigest()
+    ir = IRExecutor(ir).ir  # with its arguments by name
+    call = (tuple(inputs), dict(kwargs or {}))
+    reference = "the graph"
+    if every < 1:
+        raise ExecutionError(f"every is {every}; it counts nodes from 1")
+    if model is not None:
+        constants = {**values_outside_state_dict(ir, model), **(constants or {})}
+        is_valid, report = verify_ir_with_state_dict(
+            ir, weights, model, call[0], constants=constants, test_kwargs=call[1], probe=False
+        )
+        if not is_valid:
+            raise ExecutionError(f"no pack is written: the graph is not the model: {report.error_message}")
+        reference = "the graph, which gave the model's results on these inputs"
+    with new_pack(Path(path)) as folder:
+        shards = Shards(folder, shard_bytes, max_bytes)
+        recorder = _Recorder(ir, shards, only, every)
+        executor = IRExecutor(ir, constants=constants, watch=recorder)
+        given = flatten_call(executor.ir, *copied(call))
+        fed = [
+            shards.put("inputs", Value(tensor.name, [], tensor.dtype, "", ""), value)
+            for tensor, value in zip(ir.graph_inputs, given, strict=True)
+        ]
+        with torch.random.fork_rng(devices=[]):
+            executor.load_weights_from_state_dict(weights)
+            if with_weights:
+                for key, weight in executor.state.items():
+                    shards.put("weights", Value(key, [], "", "", ""), weight)
+            torch.manual_seed(seed)
+            executor.run(given)
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "model_name": ir.model_name,
+            "ir": f"sha256:{digest}",
+            "reference": reference,
+            "seed": seed,
+            "notes": recorder.notes(),
+            "files": [asdict(shard) for shard in shards.close()],
+            "inputs": [asdict(value) for value in fed],
+            "values": [asdict(value) for value in recorder.values],
+        }
+        write_text(folder / INDEX, write_document(document))
+    return Path(path)
+
+
+class _Recorder:
+    """Watches a run and puts every value that is asked for into shards."""
+
+    def __init__(self, ir: IR, shards: Shards, only: Sequence[str], every: int) -> None:
+        self.shards = shards
+        self.places = _places(ir)
+        self.chosen = {tensor for tensor, place in self.places.items() if _is_inside(place.node.origin.module, only)}
+        if only and not self.chosen:
+            known = {place.node.origin.module for place in self.places.values()}
+            raise ExecutionError(f"no node is of module {', '.join(only)}{did_you_mean(only[0], known)}")
+        if every > 1:
+            nodes = list(dict.fromkeys(place.node for place in self.places.values()))[every - 1 :: every]
+            self.chosen &= {tensor for node in nodes for tensor in node.outputs} | set(ir.returns.inputs)
+        self.runs: Counter[TensorMeta] = Counter()
+        self.values: list[Value] = []  # as they come: whatever a node reads is there before it
+        self.left_out: list[str] = []
+
+    def __call__(self, tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
+        self.runs[tensor] += 1
+        if tensor not in self.chosen:
+            return
+        place, name = self.places[tensor], self._name(tensor)
+        if isinstance(value, torch.Tensor) and not is_dense(value):
+            self.left_out.append(name)
+            return
+        node, number = place.node, torch.as_tensor(value)
+        relative, absolute = tolerances(number.dtype)
+        growth = math.sqrt(place.depth)
+        record = Value(
+            name, [], "", "", "", node.name, node.op_type, *node.origin,
+            reads=[self._name(read) for read in node.inputs if read in self.places or not place.is_in_function],
+            rtol=relative * growth, atol=absolute * growth * _scale(number), is_random=is_random(node),
+        )  # fmt: skip
+        self.values.append(self.shards.put("values", record, number))
+
+    def _name(self, tensor: TensorMeta) -> str:
+        """The name of a value in the pack; in functions with the number of the run."""
+        place = self.places.get(tensor)
+        if place is None:
+            return tensor.name
+        return f"{place.name}@{self.runs[tensor] - 1}" if place.is_in_function else place.name
+
+    def notes(self) -> list[str]:
+        drawn = [value.name for value in self.values if value.is_random]
+        left = len(self.places) - len(self.chosen)
+        return [
+            *([f"random numbers are drawn for {', '.join(drawn)}; another runtime draws others"] if drawn else []),
+            *([f"not dense, and left out: {', '.join(self.left_out)}"] if self.left_out else []),
+            *([f"{left} of {len(self.places)} values were not asked for"] if left else []),
+        ]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A value of the graph: its name in the pack, the node that makes it, and how many nodes lead to it."""
+
+    node: OpNode
+    name: str
+    depth: int
+    is_in_function: bool
+
+
+def _places(ir: IR) -> dict[TensorMeta, _Place]:
+    """Every value of a graph and of its functions, in order; those of functions are named after them."""
+    found: dict[TensorMeta, _Place] = {}
+    visited: set[str] = set()
+
+    def visit(graph: IR, prefix: str, start: int) -> None:
+        for node in graph.nodes:
+            depth = 1 + max((found[read].depth if read in found else start for read in node.inputs), default=start)
+            for name in pytree.tree_leaves(list(node.attrs.values())):
+                if isinstance(name, FunctionRef) and prefix + name not in visited:
+                    visited.add(prefix + name)
+                    visit(graph.functions[name], f"{prefix}{name}/", depth)
+            for tensor in node.outputs:
+                found[tensor] = _Place(node, prefix + tensor.name, depth, prefix != "")
+
+    visit(ir, "", 0)
+    return found
+
+
+def _is_inside(module: str, only: Sequence[str]) -> bool:
+    return not only or any(module == path or module.startswith(f"{path}.") for path in only)
+
+
+def _scale(value: torch.Tensor) -> float:
+    """The largest size of an element, if that is less than 1; absolute tolerances shrink with it."""
+    if not (value.is_floating_point() or value.is_complex()):
+        return 0.0
+    sizes = value.to(torch.complex128 if value.is_complex() else torch.float64).abs()
+    sizes = sizes[sizes.isfinite()]
+    return min(1.0, float(sizes.max())) if sizes.numel() else 0.0

@@ -1,0 +1,118 @@
+"""Judge one run of a graph by one run of the model: weights, nesting, outputs, and what either changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from torch_ir.ir import IR, Branch, Slot
+from torch_ir.ir.structure import Tree, flat, leaves
+from torch_ir.ops.pytree import structure_of
+from torch_ir.run.compare import Difference, compare
+from torch_ir.run.executor import IRExecutor, Outcome
+from torch_ir.run.plan import computed
+from torch_ir.verify.witness import Witness, named_tensors
+
+Details = list[dict[str, Any]]
+
+
+def weight_problem(executor: IRExecutor, model: nn.Module, rtol: float | None, atol: float | None) -> str:
+    """Which weight that the graph reads is not the model's; without tolerances, every bit counts."""
+    own = dict(named_tensors(model))
+    for param, (key, value) in zip(executor.ir.params, executor.state.items(), strict=True):
+        if not param.consumers or not param.param or not param.param.in_state_dict or key not in own:
+            continue
+        expected = own[key].detach()
+        given = value.to(expected.device)
+        if given is expected or (given.dtype == expected.dtype and torch.equal(given, expected)):
+            continue
+        if reason := compare(expected, given, rtol or 0.0, atol or 0.0).reason:
+            return f"weight {key!r} is not the model's: {reason}"
+    return ""
+
+
+def structure_problem(ir: IR, output: Any) -> str:
+    """Why the model's nesting of outputs is not the graph's; empty if it is."""
+    original = structure_of(output, lambda index, leaf: None)
+    returned, captured = [path for path, _ in leaves(original)], [path for path, _ in leaves(ir.output_tree)]
+    if len(returned) != len(captured):
+        return f"the model returns {len(returned)} values, the graph {len(captured)}"
+    if _knows_nesting(ir) and returned != captured:
+        return f"the model returns {_listed(returned)}, the graph {_listed(captured)}"
+    if _knows_nesting(ir) and _containers(original) != _containers(ir.output_tree):
+        kinds = " and ".join(_containers(original)), " and ".join(_containers(ir.output_tree))
+        return f"the model nests its outputs in {kinds[0]}, the graph in {kinds[1]}"
+    return ""
+
+
+def _knows_nesting(ir: IR) -> bool:
+    """Whether a plain tuple means one: the documented format lists the tensors, however the model nests them."""
+    is_captured = bool(ir.pytorch_version) and all(node.has_named_args for node in ir.nodes)
+    is_nested = isinstance(ir.output_tree, Branch) and ir.output_tree != flat(len(ir.graph_outputs))
+    return is_captured or is_nested
+
+
+def _containers(tree: Tree) -> list[str]:
+    """What holds the outputs, from the outside in."""
+    if not isinstance(tree, Branch):
+        return []
+    return [f"a {tree.kind} of {len(tree.items)}", *(kind for item in tree.items for kind in _containers(item))]
+
+
+def _listed(paths: list[str]) -> str:
+    shown = ", ".join(f"output{path}" for path in paths[:6])
+    return shown + (f" and {len(paths) - 6} more" if len(paths) > 6 else "") if paths else "nothing"
+
+
+def details_of(
+    ir: IR, outcome: Outcome, witness: Witness, rtol: float | None, atol: float | None
+) -> tuple[Details, str]:
+    """Every tensor that either side returned or changed, and what is wrong with the outputs that are no tensors."""
+    details: Details = []
+    problem = ""
+    expected = pytree.tree_leaves(witness.output)
+    for wanted, (path, leaf) in zip(expected, leaves(ir.output_tree), strict=True):
+        actual = outcome.outputs[leaf] if isinstance(leaf, Slot) else computed(leaf, outcome.sizes)
+        difference = compare(wanted, actual, rtol, atol)
+        if isinstance(wanted, torch.Tensor) or isinstance(leaf, Slot):
+            details.append(_detail(len(details), f"output{path}", wanted, difference))
+        elif difference.reason and not problem:
+            problem = f"output{path} is {difference.reason}"
+    details += _changes(ir, outcome, witness, len(details), rtol, atol)
+    if not details and not problem:
+        problem = "nothing was compared: neither side returned or changed a tensor"
+    return details, problem
+
+
+def _changes(ir: IR, outcome: Outcome, witness: Witness, first: int, rtol: float | None, atol: float | None) -> Details:
+    """What the model changed and what the graph says it changes must be the same tensors with the same values."""
+    said: dict[str, Any] = {}
+    for target, value in outcome.mutations.items():
+        keys = target.param.keys if target.param else (f"input {ir.graph_inputs.index(target)}",)
+        said.update((key, value) for key in keys)
+    details: Details = []
+    for name in dict.fromkeys([*witness.changed, *said]):
+        after = witness.after.get(name)
+        if name in said:
+            difference = compare(after, said[name], rtol, atol)
+        else:
+            difference = Difference("the model changes it, the graph does not", float("inf"), float("inf"))
+        details.append(_detail(first + len(details), f"{name} afterwards", after, difference))
+    return details
+
+
+def _detail(index: int, name: str, expected: Any, difference: Difference) -> dict[str, Any]:
+    is_tensor = isinstance(expected, torch.Tensor)
+    return {
+        "index": index,
+        "name": name,
+        "shape": list(expected.shape) if is_tensor else [],
+        "dtype": str(expected.dtype).removeprefix("torch.") if is_tensor else type(expected).__name__,
+        "is_close": not difference.reason,
+        "max_diff": difference.max_diff,
+        "mean_diff": difference.mean_diff,
+        "reason": difference.reason,
+    }

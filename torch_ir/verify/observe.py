@@ -1,0 +1,95 @@
+"""What a verification must say beside its verdict: values that are not as declared, and what the runs cannot show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta, evaluate
+from torch_ir.ops.facts import is_random, is_uninitialised
+from torch_ir.ops.names import dtype_name
+from torch_ir.run.plan import Sizes, all_nodes
+from torch_ir.verify.probes import is_constant
+
+
+class Observer:
+    """Watches the runs of a graph; `first` is the first value that is not what the graph declares it to be.
+
+    Strides are noted, not judged: torch's own predictions differ from some of its kernels.
+    """
+
+    def __init__(self) -> None:
+        self.first = ""
+        self.seen: set[OpNode] = set()
+        self.strided: dict[str, None] = {}  # names of values that lie otherwise in memory than declared
+
+    def __call__(self, tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
+        if tensor.producer is not None:
+            self.seen.add(tensor.producer)
+        self.first = self.first or undeclared(tensor, value, sizes)
+        if tensor.stride is not None and not _lies_so(value, [evaluate(step, sizes) for step in tensor.stride]):
+            self.strided[tensor.name] = None
+
+
+def undeclared(tensor: TensorMeta, value: Any, sizes: Sizes) -> str:
+    """Why a value is not what the graph declares it to be; empty if it is."""
+    if not isinstance(value, torch.Tensor):
+        return ""
+    shape = [evaluate(dim, sizes) for dim in tensor.shape]
+    if (shape, tensor.dtype) == (list(value.shape), dtype_name(value.dtype)):
+        return ""
+    declared, found = f"{tensor.dtype}{shape}", f"{dtype_name(value.dtype)}{list(value.shape)}"
+    place = f"of {tensor.producer!r}" if tensor.producer is not None else "given to a function"
+    return f"{tensor.name!r} {place} is declared {declared}, but is {found}"
+
+
+def _lies_so(value: Any, strides: Sequence[Any]) -> bool:
+    """Whether a tensor has these strides wherever there is a second element; anything else has none to speak of."""
+    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel() > 0
+    if not is_dense or value.dim() != len(strides):
+        return True
+    pairs = zip(value.shape, value.stride(), strides, strict=True)
+    return all(size == 1 or found == declared for size, found, declared in pairs)
+
+
+def notes(ir: IR, inputs: Iterable[Any], observer: Observer, is_probed: bool) -> Iterator[str]:
+    """What a reader of the verdict should know."""
+    random = _listed(ir, is_random)
+    if random:
+        yield f"{random}: random numbers, for which both sides were seeded alike"
+    uninitialised = _listed(ir, is_uninitialised)
+    if uninitialised:
+        yield f"{uninitialised}: memory as it was found, whose values mean nothing until they are written"
+    for tensor, value in zip(ir.graph_inputs, inputs, strict=True):
+        if isinstance(value, torch.Tensor) and value.numel() > 1 and is_constant(value):
+            is_drawn = is_probed and (value.is_floating_point() or value.dtype == torch.bool)
+            drawn = "; random ones were compared as well" if is_drawn else ""
+            yield f"input {tensor.name!r} holds one value only, on which many mistakes do not show{drawn}"
+    if observer.strided:
+        names = list(observer.strided)
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield f"{names[0]!r}{more}: not the strides that the graph declares, which are not judged"
+    for caller, name in _not_run(ir, observer):
+        yield f"function {name!r} of {caller!r} did not run on any of the inputs and was not compared"
+
+
+def _listed(ir: IR, question: Callable[[OpNode], bool]) -> str:
+    found = [node for node in all_nodes(ir) if question(node)]
+    operators = ", ".join(dict.fromkeys(node.op_type for node in found))
+    return f"{len(found)} node{'s' if len(found) > 1 else ''} ({operators})" if found else ""
+
+
+def _not_run(ir: IR, observer: Observer) -> Iterator[tuple[OpNode, str]]:
+    """Functions that a node names and none of whose nodes was seen, with that node."""
+    for node in ir.nodes:
+        for name in pytree.tree_leaves(list(node.attrs.values())):
+            if isinstance(name, FunctionRef):
+                body = ir.functions[name]
+                makers = [inner for inner in body.nodes if inner.outputs]
+                if makers and not observer.seen.intersection(makers):
+                    yield node, str(name)
+                else:
+                    yield from _not_run(body, observer)

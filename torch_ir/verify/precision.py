@@ -1,0 +1,71 @@
+"""Tell rounding from a small mistake: both sides once more in float64, where rounding is all but gone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from torch_ir.ir import IR, Dtype
+from torch_ir.run.executor import IRExecutor, flatten_call
+from torch_ir.run.plan import all_nodes
+from torch_ir.verify.judge import details_of
+from torch_ir.verify.witness import Call, Witness, copied
+
+_WIDE = {"float32": "float64", "float16": "float64", "bfloat16": "float64", "complex64": "complex128"}
+_LARGEST = 1 << 28  # elements of all weights, which are held once more
+
+
+def difference_in_float64(
+    ir: IR,
+    model: nn.Module,
+    call: Call,
+    weights: Mapping[str, torch.Tensor],
+    constants: Mapping[str, torch.Tensor],
+) -> str | None:
+    """What still differs there: empty if nothing does, None if one of the sides cannot run so."""
+    if not _can_widen(ir):
+        return None
+    wide_ir, wide_call = _widened(ir), pytree.tree_map_only(torch.Tensor, _wide, copied(call))
+    keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.param.keys}
+    wide_weights = {key: _wide(value) for key, value in weights.items() if key in keys}
+    try:
+        torch.manual_seed(0)
+        outcome = IRExecutor(wide_ir, wide_weights, constants).run(flatten_call(wide_ir, *copied(wide_call)))
+        torch.manual_seed(0)
+        witness = Witness(model, wide_ir, wide_call, wide_weights)
+        details, _ = details_of(wide_ir, outcome, witness, None, None)
+    except Exception:  # an operator, or a line of the model, that insists on another dtype
+        return None
+    return next((f"{item['name']}: {item['reason']}" for item in details if not item["is_close"]), "")
+
+
+def _can_widen(ir: IR) -> bool:
+    """Whether every number follows the dtype of inputs and weights, and there are not too many of them."""
+    named = (value for node in all_nodes(ir) for value in pytree.tree_leaves(list(node.attrs.values())))
+    size = sum(math.prod(int(dim) for dim in param.shape) for param in ir.params)
+    return size <= _LARGEST and not any(isinstance(value, Dtype) and value in _WIDE for value in named)
+
+
+def _widened(ir: IR) -> IR:
+    """The graph for inputs and weights in float64; constants stay as they are, on both sides."""
+    copy = ir.clone()
+    for graph in _with_functions(copy):
+        for tensor in graph.tensors():
+            if tensor.param is None or tensor.param.in_state_dict:
+                tensor.dtype = _WIDE.get(tensor.dtype, tensor.dtype)
+    return copy
+
+
+def _with_functions(ir: IR) -> list[IR]:
+    return [ir, *(graph for body in ir.functions.values() for graph in _with_functions(body))]
+
+
+def _wide(tensor: Any) -> Any:
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.double() if tensor.is_floating_point() else tensor

@@ -1,0 +1,64 @@
+"""Tensors put aside in a temporary file, so that a long list of them does not fill the memory."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from torch_ir.ir import TensorData
+from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.tensor_data import from_tensor, to_tensor
+
+_NAMED = frozenset(TORCH_DTYPES.values())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the bytes of one tensor lie."""
+
+    offset: int
+    size: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class TensorFile:
+    """Puts values aside and gives them back one at a time; the file goes when the block ends."""
+
+    def __enter__(self) -> TensorFile:
+        self._file = tempfile.TemporaryFile(prefix="torch_ir.")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    @property
+    def size(self) -> int:
+        """How many bytes lie in it."""
+        return self._file.seek(0, 2)
+
+    def put(self, value: Any) -> Any:
+        """What to give to `get`; values that are no dense tensors are kept as they are."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.layout != torch.strided or value.is_quantized or value.dtype not in _NAMED:
+            return value.detach().clone()
+        data = from_tensor(value)
+        place = Place(self.size, len(data.raw), data.shape, data.dtype)
+        self._file.write(data.raw)
+        return place
+
+    def get(self, kept: Any) -> Any:
+        if not isinstance(kept, Place):
+            return kept
+        self._file.seek(kept.offset)
+        return to_tensor(TensorData(kept.shape, kept.dtype, self._file.read(kept.size)))
+
+
+def described(value: Any) -> tuple[Any, ...]:
+    """What two values must share before it is worth comparing them."""
+    return (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else (type(value),)
