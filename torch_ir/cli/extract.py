@@ -6,6 +6,7 @@ import argparse
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.info import summarise
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch_ir
     from torch_ir.cli.models import build_model, load_factory, match_inputs
     from torch_ir.cli.tensors import meta_tensor
+    from torch_ir.ir.side_file import side_files
 
     factory = load_factory(arguments.model)
     start = time.perf_counter()
@@ -57,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     seconds = time.perf_counter() - start
     facts = {**summarise(ir), "seconds": round(seconds, 3), "file": arguments.output}
     facts["file_bytes"] = os.path.getsize(arguments.output)
+    facts["constants"] = [str(path) for path in side_files(Path(arguments.output))]
     if arguments.json:
         print_json(facts)
     else:
@@ -65,8 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sentence(facts: Mapping[str, Any]) -> str:
+    beside = "".join(f", constants in {path}" for path in facts["constants"])
     return (
         f"{facts['model_name']}: {facts['num_nodes']} nodes, {facts['num_weights']} weights, "
         f"{facts['total_parameters']:,} parameters in {facts['seconds']:.2f} s -> "
-        f"{facts['file']} ({facts['file_bytes']:,} bytes)"
+        f"{facts['file']} ({facts['file_bytes']:,} bytes{beside})"
     )

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.inputs import InputSpec
-from torch_ir.errors import CommandError, did_you_mean
+from torch_ir.errors import CommandError, WeightLoadError, did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -39,14 +39,27 @@ def build_model(factory: Any, text: str) -> nn.Module:
     """The model in eval mode: an instance as it is, a class or function called without arguments."""
     from torch import nn
 
-    model = factory
-    if not isinstance(factory, nn.Module):
-        if not callable(factory):
-            raise CommandError(f"{text} is neither a class, nor a function, nor a model, but {factory!r:.60}")
-        model = _guarded(f"building {text}", factory)
+    model = factory if isinstance(factory, nn.Module) else call_factory(factory, text)
     if not isinstance(model, nn.Module):
         raise CommandError(f"{text} did not give an nn.Module, but {model!r:.60}")
     return model.eval()
+
+
+def call_factory(factory: Any, text: str) -> Any:
+    """What a class or function of the user's own gives when it is called without arguments."""
+    if not callable(factory):
+        raise CommandError(f"{text} is neither a class, nor a function, nor a model, but {factory!r:.60}")
+    return _guarded(f"building {text}", factory)
+
+
+def fill_model(model: nn.Module, path: str) -> None:
+    """Put the weights of a file into a model."""
+    from torch_ir.run import load_weights
+
+    try:
+        model.load_state_dict(load_weights(path))
+    except RuntimeError as error:  # torch lists every misfit, one per line
+        raise WeightLoadError(f"{path} does not fit {type(model).__name__}: {str(error).partition(':')[2]}") from None
 
 
 def match_inputs(model: nn.Module, specs: Sequence[InputSpec]) -> inspect.BoundArguments:

@@ -1,0 +1,81 @@
+"""Every language model of the architectures as prefill and decode, which together generate what the model generates.
+
+python -m tests.language_models [NAME ...]      all of them, or those named; prints a line each
+"""
+
+import logging
+import sys
+import warnings
+
+import torch
+
+from tests.architectures import Architecture, architectures
+from torch_ir import IR, TorchIRError, meta_init
+from torch_ir.llm import extract_llm, verify_llm
+from torch_ir.llm.generate import example_prompt
+
+KINDS = ("causal", "moe", "encoder_decoder", "state_space")
+TOKENS = 8
+PROMPT = 8
+
+_OWN_STATE = "keeps its state in a way of its own"
+_BOTH = "keeps recurrent states and keys and values in one layer"
+_ROUTERS = "decoding asks for what the routers of the encoder gave, which no cache holds"
+# Not carried as prefill and decode; a reason for each.
+NOT_CARRIED: dict[str, str] = {
+    "openai_gpt": "keeps no cache",
+    "mpt": "cuts its bias to the length so far, and where that is the whole bias it is a case of its own",
+    "dbrx": "torch.export refuses it: loops over the experts that were hit",
+    "minimax": "takes no cache but one of its own class",
+    "switch_transformers": _ROUTERS,
+    "nllb_moe": _ROUTERS,
+    "longt5": "its encoder cannot do without a mask when it is called alone",
+    "pegasus_x": "pads the source to whole blocks, and where there is nothing to pad it is a case of its own",
+    "bigbird_pegasus": "attends to long sources in another way than to short ones",
+    "led": "torch.export refuses it: branches on whether any token has global attention",
+    "prophetnet": "fixes the length of the past",
+    "rwkv": _OWN_STATE,
+    "recurrent_gemma": _OWN_STATE,
+    "xlstm": _OWN_STATE,
+    "zamba": _BOTH,
+    "zamba2": _BOTH,
+    "falcon_h1": _BOTH,
+}
+# Captured for a prompt of one length: they loop over its tokens, or work on it in chunks.
+FIXED_PROMPT = frozenset(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "granitemoehybrid", "nemotron_h"))
+
+
+def language_models() -> list[Architecture]:
+    return [each for each in architectures() if each.kind in KINDS]
+
+
+def carry(architecture: Architecture) -> str:
+    """Extract both graphs from a model without weights, take the file, and generate; empty when all is equal."""
+    model = architecture.build()
+    try:
+        with meta_init():
+            bare = type(model)(model.config)
+        prompt = PROMPT if architecture.name in FIXED_PROMPT else None
+        ir = IR.from_json(extract_llm(bare, prompt=prompt).to_json())
+        torch.manual_seed(0)
+        is_valid, told = verify_llm(ir, model, TOKENS, **example_prompt(ir, PROMPT))
+    except TorchIRError as error:
+        return str(error)
+    return "" if is_valid else told
+
+
+def main(names: list[str]) -> int:
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    chosen = [each for each in language_models() if not names or each.name in names]
+    wrong = 0
+    for each in chosen:
+        reason = carry(each)
+        wrong += bool(reason) != (each.name in NOT_CARRIED)
+        print(f"{each.name}: {reason or 'generates what the model generates'}", flush=True)
+    print(f"{len(chosen)} language models, {wrong} not as expected")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

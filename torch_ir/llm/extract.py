@@ -1,0 +1,97 @@
+"""extract_llm: a language model of `transformers` in, its prefill and decode graphs out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_ir.capture import extract_ir, meta_init
+from torch_ir.capture.dynamic import keep_promises, loosened
+from torch_ir.errors import ExportError, MissingExtraError
+from torch_ir.ir import IR
+from torch_ir.llm.cache_map import DECODE, cache_outputs
+
+_LEAST = 4  # places of a cache: a prompt of two or three tokens, and one more
+
+
+def extract_llm(
+    model: Any,
+    *,
+    batch: int | None = None,
+    prompt: int | None = None,
+    cache_length: int | None = None,
+    padding: bool = False,
+    all_logits: bool = False,
+    encoder_input: torch.Tensor | None = None,
+    model_name: str | None = None,
+) -> IR:
+    """Capture a language model as two graphs over one table of weights: the IR is prefill, its function is decode.
+
+    `model` is a configuration of `transformers` or a model of its own, on meta or real. The cache is a dict of inputs
+    and outputs (`layers.0.key`, ...); it grows with every token, or has `cache_length` places and a `position` input
+    that says which are taken. `batch` and `prompt` fix sizes that otherwise vary. With `padding`, prompts may be
+    padded on the left and `attention_mask` is an input. Only the logits of the last token are returned unless
+    `all_logits`. `encoder_input` is an example for encoders that do not read token ids, such as those of speech.
+    """
+    model = build_on_meta(model)
+    from torch_ir.llm.caches import Caches
+    from torch_ir.llm.entries import DecoderOnly, EncoderDecoder
+
+    if encoder_input is None and model.main_input_name != "input_ids":
+        raise ExportError(
+            f"{type(model).__name__} reads {model.main_input_name}, not token ids: give an example as encoder_input"
+        )
+    if cache_length is not None and cache_length < _LEAST:
+        raise ExportError(f"a cache of {cache_length} places is too short; it needs {_LEAST} or more")
+    options = (model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
+    calls = EncoderDecoder(*options, encoder_input) if model.config.is_encoder_decoder else DecoderOnly(*options)
+    name = type(model).__name__ if model_name is None else model_name
+    ir = _extract(calls.prefill(), name)
+    if not cache_outputs(ir):
+        raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
+    decode = _extract(calls.decode(ir), f"{name}.{DECODE}", loosely=cache_length is None)
+    decode.params = [param for param in decode.params if param.consumers]  # an encoder's are not its business
+    ir.functions[DECODE] = decode
+    return ir.check()
+
+
+def build_on_meta(model: Any) -> Any:
+    """The model itself, or one built without weights from a configuration."""
+    with meta_init():
+        return build(model)
+
+
+def build(model: Any) -> Any:
+    """The model itself, or one built from a configuration, with random weights."""
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtraError("extracting language models", "transformers", "transformers") from None
+    if isinstance(model, transformers.PreTrainedConfig):
+        kinds = ("Seq2SeqLM", "SpeechSeq2Seq") if model.is_encoder_decoder else ("CausalLM",)
+        factories = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]
+        fitting = [factory for factory in factories if type(model) in factory._model_mapping]
+        if not fitting:
+            raise ExportError(f"transformers has no language model for a configuration of {model.model_type!r}")
+        model = fitting[0].from_config(model)
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise ExportError(f"extract_llm takes a configuration or a model of transformers, not {model!r:.80}")
+    if not model.can_generate() or not _is_causal(model):
+        raise ExportError(f"{type(model).__name__} does not generate text, or not with this configuration")
+    return model.eval()
+
+
+def _is_causal(model: Any) -> bool:
+    """Whether tokens see only those before them; an encoder with a head would not, though it has a `generate`."""
+    told = [module.is_causal for module in model.modules() if hasattr(module, "is_causal")]
+    return any(told) or not told or model.config.is_encoder_decoder
+
+
+def _extract(call: Any, name: str, loosely: bool = False) -> IR:
+    """The graph of one entry point; `loosely` where torch would try long, and fail, to prove what the sizes promise."""
+    asked = loosened(call.dynamic_shapes) if loosely else call.dynamic_shapes
+    ir = extract_ir(call.model, (), kwargs=call.inputs, dynamic_shapes=asked, strict=False, model_name=name)
+    if loosely:
+        keep_promises(ir, call.model, ((), call.inputs), call.dynamic_shapes)
+    return ir

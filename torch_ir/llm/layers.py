@@ -1,0 +1,115 @@
+"""Cache layers of `transformers` that take their tensors from outside and write nothing in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers.cache_utils import DynamicLayer, LinearAttentionLayer, StaticLayer
+
+
+class GrowingLayer(DynamicLayer):
+    """Keys and values that every call makes longer."""
+
+    keys: Any
+    values: Any
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if self.is_initialized:
+            return super().update(key_states, value_states)
+        self.lazy_initialization(key_states, value_states)
+        self.keys, self.values = key_states, value_states
+        return key_states, value_states
+
+    def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
+        """Begin with these tensors."""
+        self.keys, self.values = tensors[f"{place}.key"], tensors[f"{place}.value"]
+        self.lazy_initialization(self.keys, self.values)
+
+    def held(self, place: str) -> dict[str, Tensor]:
+        """What it holds now, by name."""
+        return {f"{place}.key": self.keys, f"{place}.value": self.values} if self.is_initialized else {}
+
+
+class FixedLayer(StaticLayer):
+    """Keys and values in buffers of one length, into which every call writes at its position."""
+
+    keys: Any
+    values: Any
+    cumulative_length: Any
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+        self.keys, self.values = (
+            states.new_zeros(*states.shape[:2], self.max_cache_len, states.shape[-1])
+            for states in (key_states, value_states)
+        )
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        count = key_states.shape[-2]
+        places = torch.arange(count, device=self.device) + self.cumulative_length
+        self.cumulative_length = self.cumulative_length + count
+        self.keys = self.keys.index_copy(2, places, key_states)
+        self.values = self.values.index_copy(2, places, value_states)
+        return self.keys, self.values
+
+    def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
+        """Begin with these tensors, of which `position` places are taken."""
+        self.keys, self.values = tensors[f"{place}.key"], tensors[f"{place}.value"]
+        self.dtype, self.device, self.is_initialized = self.keys.dtype, self.keys.device, True
+        self.cumulative_length = position
+
+    def held(self, place: str) -> dict[str, Tensor]:
+        """What it holds now, by name."""
+        return {f"{place}.key": self.keys, f"{place}.value": self.values} if self.is_initialized else {}
+
+
+class RecurrentLayer(LinearAttentionLayer):
+    """States of convolutions and recurrences, as linear attention and state-space models keep them."""
+
+    dtype: Any
+    device: Any
+
+    def update_conv_state(
+        self, conv_states: Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any
+    ) -> Tensor:
+        before = self.conv_states[state_idx]
+        size = before.shape[-1] if before is not None else conv_kernel_size or conv_states.shape[-1]
+        if before is not None:
+            full = torch.cat([before, conv_states], dim=-1)
+        elif conv_states.shape[-1] < size:
+            full = pad(conv_states, (size - conv_states.shape[-1], 0))
+        else:
+            full = conv_states
+        self.conv_states[state_idx] = full[..., -size:]
+        self.is_conv_states_initialized[state_idx] = self.has_previous_state[state_idx] = True
+        return full
+
+    def update_recurrent_state(self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any) -> Tensor:
+        self.recurrent_states[state_idx] = recurrent_states
+        self.is_recurrent_states_initialized[state_idx] = True
+        return recurrent_states
+
+    def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
+        """Begin with these tensors."""
+        for index in range(self.number_of_states):
+            if (state := tensors.get(f"{place}.conv.{index}")) is not None:
+                self.conv_states[index], self.is_conv_states_initialized[index] = state, True
+                self.dtype, self.device = state.dtype, state.device
+            if (state := tensors.get(f"{place}.recurrent.{index}")) is not None:
+                self.recurrent_states[index], self.is_recurrent_states_initialized[index] = state, True
+            self.has_previous_state[index] = True
+
+    def held(self, place: str) -> dict[str, Tensor]:
+        """What it holds now, by name."""
+        named = {"conv": self.conv_states, "recurrent": self.recurrent_states}
+        states = {f"{place}.{kind}.{index}": state for kind, table in named.items() for index, state in table.items()}
+        return {name: state for name, state in states.items() if state is not None}
