@@ -40,6 +40,8 @@ SKIPPED = ("make ", "pip install ")  # commands that build or install; everythin
 LANGUAGES = ("python", "console", "text", "mermaid", "json", "toml")
 _LINKED = ("benchmarks", "catalogue", "examples", "tests")  # a page sees these folders of the repository
 _PATIENCE = 300  # seconds for one command
+# what torchao, which transformers imports where it is installed, says about kernels that a machine lacks
+_NOISE = re.compile(r"Failed to load .*torchao|W\d{4} .*torch/utils/_pytree\.py")
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<language>\S*)\s*")
 _STATUS = re.compile(r"\s+# status (\d+)$")
 _FILE_NAME = re.compile(r"# (\w+\.py)")
@@ -241,7 +243,8 @@ def _run_command(command: str) -> tuple[int, list[str]]:
         ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env=environment, timeout=_PATIENCE, check=False,
     )  # fmt: skip
-    return done.returncode, done.stdout.decode(errors="replace").rstrip().splitlines()
+    printed = done.stdout.decode(errors="replace").rstrip().splitlines()
+    return done.returncode, [line for line in printed if not _NOISE.match(line)]
 
 
 def _run_here(page: Page) -> list[str]:

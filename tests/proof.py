@@ -1,7 +1,11 @@
 """What most tests of models do: build a small one, capture it without weights, take the file, prove it."""
 
+import contextlib
 import copy
-from collections.abc import Callable, Mapping
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +63,19 @@ def line_of(file: str, mark: str) -> str:
     path = Path(file)
     lines = path.read_text(encoding="utf-8").splitlines()
     return f"tests/{path.name}:{next(i for i, text in enumerate(lines, 1) if text.endswith(f'# {mark}'))}"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What torch and its libraries say about models that they refuse, or about their own age, helps nobody here."""
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO()),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)

@@ -27,6 +27,9 @@ ROOMS = {
     "analysis": {"errors", "ir", "ops"},
     "run": {"errors", "ir", "ops"},
     "targets": {"errors", "ir", "ops"},
+    "verify": {"errors", "ir", "ops", "run"},
+    "golden": {"errors", "ir", "ops", "run", "verify"},
+    "llm": {"errors", "ir", "ops", "capture", "run"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis"},
 }
 DOORS = {"__init__", "__main__", "_version", "analyzer", "weight_loader"}

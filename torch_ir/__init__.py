@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         WeightLoadError,
         WeightWarning,
     )
+    from torch_ir.golden import Comparison, compare_golden, write_golden
     from torch_ir.ir import IR, Limits, OpNode, Symbol, TensorMeta
     from torch_ir.ir.files import deserialize_ir, load_ir, save_ir, serialize_ir, validate_ir
     from torch_ir.ops import (
@@ -38,15 +39,13 @@ if TYPE_CHECKING:
     )
     from torch_ir.run import (
         IRExecutor,
-        VerificationReport,
         execute_ir,
         load_weights,
         load_weights_pt,
         load_weights_safetensors,
         random_weights,
-        verify_ir,
-        verify_ir_with_state_dict,
     )
+    from torch_ir.verify import Divergence, VerificationReport, verify_ir, verify_ir_with_state_dict
 
 _ROOMS = {
     "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "meta_init"),
@@ -55,24 +54,26 @@ _ROOMS = {
         "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "SerializationError",
         "TorchIRError", "WeightLoadError", "WeightWarning",
     ),
+    "golden": ("Comparison", "compare_golden", "write_golden"),
     "ir": ("IR", "Limits", "OpNode", "Symbol", "TensorMeta"),
     "ir.files": ("deserialize_ir", "load_ir", "save_ir", "serialize_ir", "validate_ir"),
     "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
     "run": (
-        "IRExecutor", "VerificationReport", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors",
-        "random_weights", "verify_ir", "verify_ir_with_state_dict",
+        "IRExecutor", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors", "random_weights",
     ),
+    "verify": ("Divergence", "VerificationReport", "verify_ir", "verify_ir_with_state_dict"),
 }  # fmt: skip
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "IR", "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "IRExecutor", "Limits",
-    "NodeInfo", "OpNode", "SerializationError", "Symbol", "TensorMeta", "TorchIRError", "VerificationReport",
-    "WeightLoadError", "WeightWarning", "__version__", "convert_exported_program", "deserialize_ir", "execute_ir",
+    "IR", "CaptureWarning", "Comparison", "ConversionError", "Divergence", "ExecutionError", "ExportError",
+    "GraphError", "IRExecutor", "Limits", "NodeInfo", "OpNode", "SerializationError", "Symbol", "TensorMeta",
+    "TorchIRError", "VerificationReport", "WeightLoadError", "WeightWarning", "__version__", "compare_golden",
+    "convert_exported_program", "deserialize_ir", "execute_ir",
     "export_model", "extract_ir", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn",
     "ir_to_mermaid", "list_registered_ops", "load_ir", "load_weights", "load_weights_pt", "load_weights_safetensors",
     "meta_init", "random_weights", "register_executor", "register_op", "render", "save_ir", "serialize_ir",
-    "validate_ir", "verify_ir", "verify_ir_with_state_dict",
+    "validate_ir", "verify_ir", "verify_ir_with_state_dict", "write_golden",
 ]  # fmt: skip
 
 

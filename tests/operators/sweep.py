@@ -1,17 +1,14 @@
 """What becomes of a case: refused by eager or by torch.export, carried exactly, or lost on the way."""
 
-import contextlib
-import io
-import logging
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
 from torch.utils import _pytree as pytree
 
 from tests.operators.cases import SEED, Case, cases, database
+from tests.proof import quiet
 from torch_ir import IR, ExportError, IRExecutor, TorchIRError, extract_ir
 from torch_ir.run.compare import compare
 
@@ -63,7 +60,7 @@ class Tally:
 def sweep(operators: Iterable[object], samples: int) -> Tally:
     """Every case of these operators on its way."""
     tally = Tally()
-    with _quiet():
+    with quiet():
         for operator in operators:
             for case in cases(operator, samples):
                 tally.add(case, *carry(case))
@@ -105,18 +102,6 @@ def _judge(case: Case, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tu
         if reason := compare(expected, actual).reason:
             return LOST, reason
     return CARRIED, ""
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Refusals by the hundred are expected here, and what torch prints about them helps nobody."""
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def sweep_part(part: int, parts: int, step: int, samples: int) -> Tally:
