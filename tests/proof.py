@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from torch_ir import IR, VerificationReport, extract_ir, verify_ir_with_state_dict
+from torch_ir import IR, IRExecutor, VerificationReport, extract_ir, verify_ir_with_state_dict
 
 
 def module(forward: Callable[..., Any], **parts: Any) -> nn.Module:
@@ -51,6 +51,17 @@ def proved(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = No
     report = verdict(ir, model, *inputs, kwargs=kwargs)
     assert report.is_valid, f"{report}\n{ir}"
     return ir
+
+
+def agrees(ir: IR, model: nn.Module, *inputs: Any) -> bool:
+    """Whether the graph gives what the model gives, in every leaf."""
+    with torch.no_grad():
+        wanted = pytree.tree_leaves(model(*inputs))
+    got = pytree.tree_leaves(IRExecutor(ir, model.state_dict())(*inputs))
+    return len(got) == len(wanted) and all(
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else (type(a), a) == (type(b), b)
+        for a, b in zip(got, wanted, strict=True)
+    )
 
 
 def ops(ir: IR) -> list[str]:

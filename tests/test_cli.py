@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -193,7 +194,7 @@ def test_bad_files_are_named(capsys, tmp_path):
     assert failure(capsys, "visualize", str(tmp_path)) == f"cannot read {tmp_path}: Is a directory"
 
 
-@pytest.mark.parametrize("verb", ["extract", "info", "visualize", "run", "verify"])
+@pytest.mark.parametrize("verb", ["extract", "llm", "info", "visualize", "run", "verify", "golden", "compare"])
 def test_every_verb_shows_examples(verb, capsys):
     with pytest.raises(SystemExit) as end:
         main([verb, "--help"])
@@ -317,7 +318,9 @@ def test_extract_run_verify_with_dynamic_sizes(here, capsys):
 
     sizes = ["--dim", "batch=4", "--dim", "seq=6"]
     assert main(["verify", "net.json", "net.py:Net", *sizes]) == 0
-    assert capsys.readouterr().out.startswith("Verification PASSED")
+    assert re.match("Verification PASSED\n  outputs compared: 1 on . sets of inputs", capsys.readouterr().out)
+    assert main(["verify", "net.json", "net.py:Net", *sizes, "--no-probe"]) == 0
+    assert "sets of inputs" not in capsys.readouterr().out
     assert main(["verify", "net.json", "net.py:Other", *sizes, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["is_valid"] is False
 

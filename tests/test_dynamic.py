@@ -1,7 +1,6 @@
 """Sizes that vary: which ones, by what names, within what bounds, and what happens at each of them."""
 
 import json
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,30 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
-from torch.utils import _pytree as pytree
 
-from tests.proof import captured, module, ops, verdict
+from tests.proof import agrees, captured, module, ops, verdict
 from torch_ir import (
-    IR,
     CaptureWarning,
     ExecutionError,
     ExportError,
-    GraphError,
     IRExecutor,
     export_model,
     extract_ir,
 )
-
-
-def agrees(ir: IR, model: nn.Module, *inputs: Any) -> bool:
-    """Whether the graph gives what the model gives, in every leaf."""
-    with torch.no_grad():
-        wanted = pytree.tree_leaves(model(*inputs))
-    got = pytree.tree_leaves(IRExecutor(ir, model.state_dict())(*inputs))
-    return len(got) == len(wanted) and all(
-        torch.equal(a, b) if isinstance(a, Tensor) else (type(a), a) == (type(b), b)
-        for a, b in zip(got, wanted, strict=True)
-    )
 
 
 def rows(count: int) -> Tensor:
@@ -322,90 +307,6 @@ def test_derived_dims_that_torch_cannot_prove() -> None:
     grown = Dim("grown", min=2, max=65)
     with pytest.raises(ExportError, match=r"grown, dimension 1 of 'mask', is always past \+ 1"):
         captured(module(masked), *inputs, dynamic_shapes=({}, {2: past}, {1: grown}))
-
-
-# -- one size chosen --------------------------------------------------------------------------------------------------
-
-
-def sized(self: Any, x: Tensor) -> tuple[Tensor, int]:
-    return self.layer(x).reshape(-1, 2), x.shape[0] * x.shape[1] + 1
-
-
-SIZED = module(sized, layer=nn.Linear(4, 4))
-BOTH = ({0: Dim("batch", min=1, max=16), 1: Dim("seq", min=1, max=32)},)
-
-
-def test_specialize_makes_a_static_graph() -> None:
-    """With every size chosen nothing symbolic is left, and the graph is the one captured at those sizes."""
-    ir = captured(SIZED, torch.randn(3, 5, 4), dynamic_shapes=BOTH)
-    chosen = ir.specialize(batch=2, seq=7)
-    assert chosen.is_static
-    assert chosen.constraints == []
-    assert str(chosen) == str(captured(SIZED, torch.randn(2, 7, 4)))
-    assert agrees(IR.from_json(chosen.to_json()), SIZED, torch.randn(2, 7, 4))
-    assert not ir.is_static, "the graph itself stays as it is"
-    with pytest.raises(ExecutionError, match=r"input 'x' has shape \[3, 7, 4\], the graph takes \[2, 7, 4\]"):
-        IRExecutor(chosen, SIZED.state_dict())(torch.randn(3, 7, 4))
-
-
-def test_specialize_one_size_of_two() -> None:
-    """The other goes on varying, in expressions where the chosen one is computed."""
-    ir = captured(SIZED, torch.randn(3, 5, 4), dynamic_shapes=BOTH).specialize(batch=2)
-    assert ir.graph_inputs[0].shape == (2, "seq", 4)
-    assert list(ir.symbols) == ["seq"]
-    assert ir.graph_outputs[0].shape == ("4 * seq", 2)
-    assert agrees(ir, SIZED, torch.randn(2, 9, 4))
-
-
-def test_specialize_inside_functions() -> None:
-    """The branches of a cond know the size too."""
-    model = module(lambda self, x: torch.cond(x.sum() > 0, lambda x: x * x.shape[0], lambda x: x - 1, (x,)))
-    ir = captured(model, rows(5), dynamic_shapes=({0: Dim("batch")},)).specialize(batch=3)
-    assert [body.graph_inputs[0].shape for body in ir.functions.values()] == [(3, 4), (3, 4)]
-    assert agrees(ir, model, torch.ones(3, 4))
-    assert agrees(ir, model, -torch.ones(3, 4))
-
-
-def test_specialize_settles_assertions() -> None:
-    """An assertion on a chosen size is certain, one on the data stays."""
-
-    def forward(self: Any, x: Tensor, count: Tensor) -> Tensor:
-        n = count.item()
-        torch._check(n <= x.shape[0])
-        torch._check(n >= 0)
-        return x[:n]
-
-    ir = captured(module(forward), rows(5), torch.tensor(3), dynamic_shapes=({0: Dim("rows")}, {}))
-    chosen = ir.specialize(rows=4)
-    assert [node["self"] for node in chosen.nodes if "assert" in node.op_type] == ["u0 >= 0", "u0 <= 4"]
-    assert agrees(chosen, module(forward), rows(4), torch.tensor(2))
-    with pytest.raises(ExecutionError, match="u0 <= rows"):
-        IRExecutor(chosen, {})(rows(4), torch.tensor(5))
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"bach": 2}, "the graph has no size 'bach'; did you mean 'batch'?"),
-        ({"batch": 17}, "batch = 17 is out of range: 1 <= batch <= 16"),
-        ({"batch": True}, "batch = True is out of range"),
-        ({"batch": 2.0}, "batch = 2.0 is out of range"),
-        ({"u0": 2}, "'u0' is decided by the data"),
-    ],
-)
-def test_sizes_that_cannot_be_chosen(sizes: dict[str, Any], message: str) -> None:
-    model = module(lambda self, x: x.nonzero())
-    ir = captured(model, torch.randn(3, 4), dynamic_shapes=({0: Dim("batch", min=1, max=16)},))
-    with pytest.raises(GraphError, match=re.escape(message)):
-        ir.specialize(**sizes)
-
-
-def test_specialize_against_a_constraint() -> None:
-    """A size for which the graph does not hold is refused with the constraint."""
-    ir = captured(module(even), torch.randn(8), dynamic_shapes=({0: Dim.AUTO},))
-    assert ir.specialize(s0=6).is_static
-    with pytest.raises(GraphError, match=r"the graph holds only where \(s0 % 2\) == 0, but s0 = 7"):
-        ir.specialize(s0=7)
 
 
 # -- sizes that the data decides --------------------------------------------------------------------------------------

@@ -30,6 +30,9 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
     parser.add_argument("--rtol", type=float, metavar="X", help="relative tolerance (default: by dtype)")
     parser.add_argument("--atol", type=float, metavar="X", help="absolute tolerance (default: by dtype)")
+    parser.add_argument(
+        "--no-probe", action="store_true", help="run on these inputs only, not on others drawn from them"
+    )
     parser.add_argument("--localise", action="store_true", help="name the first node that differs")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
@@ -61,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         test_kwargs=kwargs,
         rtol=arguments.rtol,
         atol=arguments.atol,
+        probe=not arguments.no_probe,
         localise=arguments.localise,
     )
     if arguments.json:
