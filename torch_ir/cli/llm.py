@@ -52,6 +52,8 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
+        if not os.path.isfile(arguments.model):
+            raise CommandError(f"{arguments.model!r} is no IR file; to capture a model, say where to with -o FILE")
         ir, facts = load_graph(arguments.model), {"file": arguments.model}
     else:
         ir, facts = _extract(arguments)
