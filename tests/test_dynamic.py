@@ -269,6 +269,15 @@ def test_a_promise_that_the_model_breaks(forward: Callable[..., Any], dim: Any, 
         captured(module(forward), torch.randn(8), dynamic_shapes=({0: dim},))
 
 
+def test_a_decision_within_the_range_is_said() -> None:
+    """Where the model treats a size that was promised as a case of its own, a warning says so at capture."""
+    told = "a size does not vary as asked: n = 1 is within the range, but the model holds only where n != 1"
+    with pytest.warns(CaptureWarning, match=told):
+        ir = captured(module(special_at_one), torch.randn(6), dynamic_shapes=({0: Dim("n", min=1)},))
+    assert agrees(ir, module(special_at_one), torch.randn(2))
+    captured(module(special_at_one), torch.randn(6), dynamic_shapes=({0: Dim("n", min=2)},))
+
+
 def attending(self: Any, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
     """One step of attention with a cache; torch cannot prove that its sizes are fine."""
     keys = torch.cat([past, x], dim=2)

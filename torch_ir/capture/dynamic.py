@@ -73,6 +73,12 @@ def fixed_sizes(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> li
     ]
 
 
+def narrowed_size(ir: IR, dynamic_shapes: Any) -> str:
+    """A size that a `Dim` promises and the graph refuses, because the model decided on it; empty if none is found."""
+    is_promised = any(isinstance(leaf, Dim) for leaf in pytree.tree_leaves(dynamic_shapes))
+    return _broken_constraint(ir) if is_promised else ""
+
+
 def is_unproved(error: BaseException | None) -> bool:
     """Whether torch failed at a proof.
 

@@ -23,6 +23,7 @@ from torch_ir.capture.dynamic import (
     is_unproved,
     keep_promises,
     loosened,
+    narrowed_size,
     recorded_decisions,
     requested_minimums,
 )
@@ -66,6 +67,8 @@ def extract_ir(
     fixed = fixed_sizes(ir, model, call, dynamic_shapes)
     if fixed:
         warnings.warn(f"a size that was asked to vary does not: {', '.join(fixed)}", CaptureWarning, stacklevel=2)
+    if narrowed := narrowed_size(ir, dynamic_shapes):
+        warnings.warn(f"a size does not vary as asked: {narrowed}", CaptureWarning, stacklevel=2)
     return ir
 
 
