@@ -72,7 +72,8 @@ def everything() -> IR:
     nodes = [
         OpNode(
             "mm", "aten.mm.default", [w, x], [product], args=["self", "mat2"],
-            origin=Origin("first", 1, "Linear", "model.py:3"), origins=["mm", "t"],
+            origin=Origin("first", 1, "Linear", "model.py:3", ("block@2",), "torch.nn.functional.linear@1"),
+            origins=["mm", "t"],
         ),
         OpNode("max_1", "aten.max.dim", [product], [best, where], attrs, args=["self"]),
         OpNode("add", "aten.add.Tensor", [state, state], [added], {"alpha": 1}, args=["self", "other"]),
@@ -103,6 +104,7 @@ def everything() -> IR:
         pytorch_version="2.13.0",
         device="cuda",
         fixed_layout="model.py:3",
+        modules={"": "model.Everything", "block": "model.Block"},
         extensions={"tool": {"$kept": [1, None, "as it is"]}},
     ).check()
 

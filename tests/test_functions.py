@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torch_ir import IR, GraphError, IRExecutor, OpNode, TensorMeta
-from torch_ir.ir import Param
+from torch_ir.ir import Origin, Param
 from torch_ir.ir.functions import inline, inline_all, outline
 
 
@@ -98,7 +98,7 @@ def test_one_function_called_twice_keeps_names_apart() -> None:
     ir.graph_outputs = [again]
     expected = computed(ir)
     assert inline_all(ir) == 2
-    assert [node.name for node in ir.nodes] == ["neg", "relu", "exp", "add", "neg_1"]
+    assert [node.name for node in ir.nodes] == ["neg", "relu", "exp", "add", "again"]
     assert torch.equal(computed(ir), expected)
 
 
@@ -121,3 +121,19 @@ def test_a_file_may_hold_several_entry_points_over_one_weight_table() -> None:
     entry = IRExecutor(loaded.functions["scaled"], {"scale": torch.tensor([1.0, 2.0, 3.0])})
     assert torch.equal(entry(torch.ones(2, 3))[0], torch.tensor([[1.0, 2.0, 3.0]] * 2))
     assert torch.equal(computed(loaded), computed(chain()))
+
+
+def test_a_body_tells_origins_as_seen_from_its_call() -> None:
+    """So that one body can serve the same block elsewhere; put inline, its nodes are where that call is."""
+    ir = chain()
+    for node, module in zip(ir.nodes, ["a.0.fc", "a.0", "a.0.act", "head"], strict=True):
+        node.origin = Origin(module, 2, "Some", "model.py:3", ("a@1",))
+    call = outline(ir, ir.nodes[:3], "block")
+    assert (call.origin.module, call.origin.outer) == ("a.0", ("a@1",))
+    assert [node.origin.module for node in ir.functions["block"].nodes] == ["fc", "", "act"]
+    call.origin = Origin("b.1", 0, "Some", "model.py:7")
+    assert [(node.origin.module, node.origin.source) for node in inline(ir, call)] == [
+        ("b.1.fc", "model.py:7"),
+        ("b.1", "model.py:7"),
+        ("b.1.act", "model.py:7"),
+    ]

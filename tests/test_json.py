@@ -95,7 +95,7 @@ def test_documented_keys_in_the_documented_order() -> None:
     assert list(chain("aten.neg.default").to_dict()) == ["format", "version", *documented]
     assert list(everything().to_dict()) == [
         "format", "version", *documented, "constants", "params", "mutations", "symbols", "constraints", "input_tree",
-        "output_tree", "functions", "device", "fixed_layout", "extensions",
+        "output_tree", "functions", "device", "fixed_layout", "modules", "extensions",
     ]  # fmt: skip
     assert list(json.loads(everything().to_json()))[-1] == "digest"
 

@@ -42,6 +42,10 @@ class ExecutionError(TorchIRError):
     """The graph could not be run with what it was given."""
 
 
+class GuardError(ExecutionError):
+    """A value that the model decides on, or a size that it makes of data, is not what it was at capture."""
+
+
 class WeightLoadError(TorchIRError):
     """Weights could not be read, or do not fit the graph."""
 

@@ -12,7 +12,18 @@ from torch_ir.ir.document import uncollected
 from torch_ir.ir.encode import FORMAT, MAX_FUNCTION_DEPTH, VERSION
 from torch_ir.ir.encoding import decode, plain_json
 from torch_ir.ir.node import OpNode
-from torch_ir.ir.records import Dim, allow_keys, check_expression, field, optional, read_dims, read_dtype, texts, typed
+from torch_ir.ir.records import (
+    Dim,
+    T,
+    allow_keys,
+    check_expression,
+    field,
+    optional,
+    read_dims,
+    read_dtype,
+    texts,
+    typed,
+)
 from torch_ir.ir.side_file import Folder
 from torch_ir.ir.structure import Branch
 from torch_ir.ir.symbols import Symbol
@@ -48,6 +59,7 @@ _GRAPH = frozenset(
         "device",
         "mesh",
         "fixed_layout",
+        "modules",
         "extensions",
     ]
 )
@@ -127,17 +139,19 @@ def _read(
             model_name=field(record, "model_name", str, path),
             pytorch_version=optional(record, "pytorch_version", str, path) or "",
             device=device,
-            mesh=_read_mesh(record, path),
+            mesh=_read_table(record, "mesh", int, path),
             fixed_layout=optional(record, "fixed_layout", str, path) or "",
+            modules=_read_table(record, "modules", str, path),
             extensions=plain_json(optional(record, "extensions", dict, path) or {}, f"{path}.extensions"),
         )
     except GraphError as error:
         raise SerializationError(str(error), path) from None
 
 
-def _read_mesh(record: dict[str, Any], path: str) -> dict[str, int]:
-    found: dict[str, Any] = optional(record, "mesh", dict, path) or {}
-    return {axis: typed(size, int, f"{path}.mesh.{axis}") for axis, size in found.items()}
+def _read_table(record: dict[str, Any], key: str, kind: type[T], path: str) -> dict[str, T]:
+    """An object whose values are all of one kind."""
+    found: dict[str, Any] = optional(record, key, dict, path) or {}
+    return {name: typed(value, kind, f"{path}.{key}.{name}") for name, value in found.items()}
 
 
 def _read_params(record: dict[str, Any], folder: Folder | None, path: str) -> list[TensorMeta]:

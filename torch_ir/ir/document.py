@@ -155,19 +155,25 @@ def _check_surrogates(document: dict[str, Any]) -> None:
 def read_text(path: str | os.PathLike[str], limits: Limits = Limits()) -> str:
     """The text of a file, refused unread when it is too large."""
     try:
+        return read_bytes(path, limits).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SerializationError(f"{os.fspath(path)} is not UTF-8 text (byte {error.start})") from None
+
+
+def read_bytes(path: str | os.PathLike[str], limits: Limits = Limits()) -> bytes:
+    """The bytes of a file, refused unread when they are too many."""
+    try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > limits.file_bytes:
                 raise SerializationError(f"{os.fspath(path)}: {size} bytes are more than {limits.file_bytes}")
-            text = file.read(limits.file_bytes + 1)
-            if len(text) > limits.file_bytes:
+            data = file.read(limits.file_bytes + 1)
+            if len(data) > limits.file_bytes:
                 raise SerializationError(f"{os.fspath(path)}: more than {limits.file_bytes} bytes")
-            return text.decode("utf-8")
+            return data
     except OSError as error:
         kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
         raise kind(f"cannot read {os.fspath(path)}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise SerializationError(f"{os.fspath(path)} is not UTF-8 text (byte {error.start})") from None
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:

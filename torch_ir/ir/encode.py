@@ -69,6 +69,7 @@ def _graph_record(ir: IR, places: Places, outer: IR | None = None, depth: int = 
         "device": None if ir.device == "cpu" else ir.device,
         "mesh": ir.mesh,
         "fixed_layout": ir.fixed_layout,
+        "modules": ir.modules,
         "extensions": plain_json(ir.extensions, "$.extensions"),
     }
     record.update((key, value) for key, value in beside.items() if value)

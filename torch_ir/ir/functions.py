@@ -1,22 +1,28 @@
 """Functions: several nodes as one call of a named body, and back.
 
 A node that has the attribute `function` and whose op_type is no operator of its own computes what that body computes;
-its arguments are named after the body's inputs. Repeated blocks and fused operators are such nodes.
+its arguments are named after the body's inputs. Layers, repeated blocks and fused operators are such nodes. Inside a
+body, origins are told as seen from the call: `q_proj` in the body of a call that came from `layers.3.attn`.
 
     y: float32[2, 4] = call(x=a, function=@block)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from torch_ir.errors import GraphError
-from torch_ir.ir.graph import IR
-from torch_ir.ir.node import OpNode
+from torch_ir.ir.node import OpNode, Origin
+from torch_ir.ir.origins import common_origin, placed_in, seen_from
 from torch_ir.ir.tensor import TensorMeta
 from torch_ir.ir.values import FunctionRef
 
+if TYPE_CHECKING:
+    from torch_ir.ir.graph import IR
+
 CALL = "call"
+Reads = Sequence[tuple[str, TensorMeta]]  # what a call reads, with the names of its arguments
 
 
 def outline(ir: IR, nodes: Iterable[OpNode], name: str, op_type: str = CALL) -> OpNode:
@@ -27,82 +33,66 @@ def outline(ir: IR, nodes: Iterable[OpNode], name: str, op_type: str = CALL) -> 
     """
     if name in ir.functions:
         raise GraphError(f"the graph already has a function {name!r}")
-    chosen = set(nodes)
-    inside = [node for node in ir.nodes if node in chosen]
-    before, after = _around(ir, inside, chosen)
-    made = _made_by(inside)
-    reads = dict.fromkeys(tensor for node in inside for tensor in node.inputs if tensor not in made)
-    gives = [tensor for tensor in made if any(reader not in chosen for reader in tensor._uses)]
-    taken = {tensor.name for tensor in made}
-    copies = {tensor: tensor.copy() for tensor in made}
-    copies.update((tensor, tensor.copy(_fresh(tensor.name.replace(".", "_"), taken))) for tensor in reads)
-    body = [node.copy(copies.__getitem__) for node in inside]
-    used: dict[str, IR] = {ref: ir.functions[ref].clone() for ref in _called_by(inside)}
-    ir.functions[name] = IR(
-        body, [copies[tensor] for tensor in reads], [copies[tensor] for tensor in gives], functions=used
-    )
-    for node in inside:
-        node.inputs = ()
-    call = OpNode(
-        inside[-1].name,
-        op_type,
-        reads,
-        gives,
-        {"function": FunctionRef(name)},
-        args=[copies[tensor].name for tensor in reads],
-        origin=inside[-1].origin,
-        origins=dict.fromkeys(origin for node in inside for origin in node.origins),
-    )
+    inside, before, after = around(ir, nodes)
+    reads = [(tensor.name.replace(".", "_"), tensor) for tensor in read_by(inside)]
+    call, ir.functions[name] = enclose(ir, inside, reads, common_origin(inside))
+    call.name, call.op_type, call.attrs = inside[-1].name, op_type, {"function": FunctionRef(name)}
     ir.nodes = [*before, call, *after]
-    _drop_unused(ir, used)
+    drop_unused(ir, called_by(ir.functions[name].nodes))
     return call
 
 
 def inline(ir: IR, call: OpNode) -> list[OpNode]:
     """Put the nodes of a called body in the place of the call; the function goes when nobody else calls it."""
-    name = call.attrs.get("function")
-    if not isinstance(name, FunctionRef) or name not in ir.functions:
-        raise GraphError(f"{call!r} calls no function of the graph")
-    body = ir.functions[name]
-    if body.symbols or body.params:
-        raise GraphError(f"function {str(name)!r} has symbols or weights of its own and cannot be put inline")
-    given = dict(zip(call.args, call.inputs, strict=True))
-    copies = {tensor: given[tensor.name] for tensor in body.graph_inputs}
-    tensors = {tensor.name for tensor in ir.tensors()} - {tensor.name for tensor in call.outputs}
-    names = {node.name for node in ir.nodes if node is not call}
-    taken = set(ir.functions)
-    functions = {ref: FunctionRef(_fresh(ref, taken)) for ref in body.functions}
-    added = []
-    for node in body.nodes:
-        copies.update((tensor, tensor.copy(_fresh(tensor.name, tensors))) for tensor in node.outputs)
-        added.append(node.copy(copies.__getitem__, _fresh(node.name, names)))
-        renamed = {key: functions[ref] for key, ref in node.attrs.items() if isinstance(ref, FunctionRef)}
-        added[-1].attrs.update(renamed)
-    for inner, outer in zip(body.graph_outputs, call.outputs, strict=True):
-        outer.replace_all_uses_with(copies[inner])
-    call.inputs = ()
-    position = ir.nodes.index(call)
-    ir.nodes[position : position + 1] = added
-    ir.functions.update((functions[ref], nested.clone()) for ref, nested in body.functions.items())
-    _drop_unused(ir, [name])
-    return added
+    return _put_inline(ir, [call])
 
 
-def inline_all(ir: IR) -> int:
-    """Put every call of a body inline until none is left; return how many there were."""
+def inline_all(ir: IR, is_wanted: Callable[[OpNode], bool] = lambda call: True) -> int:
+    """Put every call of a body, or those that are wanted, inline until none is left; return how many there were."""
     count = 0
-    while calls := [node for node in ir.nodes if node.is_call]:
-        for call in calls:
-            inline(ir, call)
+    while calls := [node for node in ir.nodes if node.is_call and is_wanted(node)]:
+        _put_inline(ir, calls)
         count += len(calls)
     return count
 
 
-def _around(ir: IR, inside: Sequence[OpNode], chosen: set[OpNode]) -> tuple[list[OpNode], list[OpNode]]:
-    """The nodes that stay before the call and those that come after it, which are those that read its results."""
+def enclose(ir: IR, inside: Sequence[OpNode], reads: Reads, origin: Origin) -> tuple[OpNode, IR]:
+    """A call that takes over what nodes read and give, and its body; neither has a name or a place in the graph yet."""
+    taken: set[str] = set()
+    inputs = [tensor.copy(fresh(name, taken)) for name, tensor in reads]
+    for tensor in inputs:
+        tensor.param = None
+    copies = {tensor: tensor.copy(fresh(tensor.name, taken)) for node in inside for tensor in node.outputs}
+    gives = given_by(inside)
+    for (_, tensor), given in zip(reads, inputs, strict=True):
+        copies.setdefault(tensor, given)
+    nodes = [node.copy(copies.__getitem__) for node in inside]
+    if len(nodes) == 1 and len(inputs) == len(nodes[0].inputs):
+        nodes[0].inputs = inputs  # one tensor may be two arguments
+    for node, copy in zip(inside, nodes, strict=True):
+        copy.origin = seen_from(origin, node.origin)
+        node.inputs = ()
+    functions: dict[str, IR] = {ref: ir.functions[ref].clone() for ref in called_by(inside)}
+    body = type(ir)(nodes, inputs, [copies[tensor] for tensor in gives], functions=functions)
+    call = OpNode(
+        "",
+        CALL,
+        [tensor for _, tensor in reads],
+        gives,
+        args=[tensor.name for tensor in inputs],
+        origin=origin,
+        origins=dict.fromkeys(origin for node in inside for origin in node.origins),
+    )
+    return call, body
+
+
+def around(ir: IR, nodes: Iterable[OpNode]) -> tuple[list[OpNode], list[OpNode], list[OpNode]]:
+    """Nodes in program order, those that stay before a call of them, and those after it: they read its results."""
+    chosen = set(nodes)
+    inside = [node for node in ir.nodes if node in chosen]
     if not inside or len(inside) != len(chosen):
         raise GraphError("the nodes to outline are none, or not all of this graph")
-    made = _made_by(inside)
+    made = {tensor for node in inside for tensor in node.outputs}
     for symbol in ir.symbols.values():
         if symbol.tensor in made:
             raise GraphError(f"{symbol.tensor!r} gives the size {symbol.name!r} to the graph and cannot be outlined")
@@ -118,18 +108,30 @@ def _around(ir: IR, inside: Sequence[OpNode], chosen: set[OpNode]) -> tuple[list
             later.update(node.outputs)
         else:
             before.append(node)
-    return before, [*after, *ir.nodes[last + 1 :]]
+    return inside, before, [*after, *ir.nodes[last + 1 :]]
 
 
-def _made_by(nodes: Iterable[OpNode]) -> dict[TensorMeta, None]:
-    return dict.fromkeys(tensor for node in nodes for tensor in node.outputs)
+def read_by(nodes: Sequence[OpNode]) -> list[TensorMeta]:
+    """What nodes read and do not make, in order of first use."""
+    made = {tensor for node in nodes for tensor in node.outputs}
+    return list(dict.fromkeys(tensor for node in nodes for tensor in node.inputs if tensor not in made))
 
 
-def _called_by(nodes: Iterable[OpNode]) -> dict[FunctionRef, None]:
-    return dict.fromkeys(value for node in nodes for value in node.attrs.values() if isinstance(value, FunctionRef))
+def given_by(nodes: Sequence[OpNode]) -> list[TensorMeta]:
+    """What nodes make and others, or the outputs of the graph, read."""
+    chosen = set(nodes)
+    made = (tensor for node in nodes for tensor in node.outputs)
+    return [tensor for tensor in made if any(reader not in chosen for reader in tensor._uses)]
 
 
-def _fresh(name: str, taken: set[str]) -> str:
+def called_by(nodes: Iterable[OpNode]) -> list[FunctionRef]:
+    """The functions that nodes name, each once."""
+    refs = (value for node in nodes for value in node.attrs.values() if isinstance(value, FunctionRef))
+    return list(dict.fromkeys(refs))
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """The name, with a number where it is taken; from now on it is."""
     found, number = name, 1
     while found in taken:
         found, number = f"{name}_{number}", number + 1
@@ -137,8 +139,79 @@ def _fresh(name: str, taken: set[str]) -> str:
     return found
 
 
-def _drop_unused(ir: IR, names: Iterable[str]) -> None:
-    called = _called_by(ir.nodes)
+def drop_unused(ir: IR, names: Iterable[str]) -> None:
+    """Let go of those of these functions that no node names any more."""
+    called = set(called_by(ir.nodes))
     for name in names:
         if name not in called:
             ir.functions.pop(name, None)
+
+
+def _put_inline(ir: IR, calls: Sequence[OpNode]) -> list[OpNode]:
+    """Put bodies in the places of these calls; returns the nodes that were added."""
+    names = list(dict.fromkeys(_function_of(ir, call) for call in calls))
+    place = _Place(ir, calls)
+    for name in names:
+        place.adopt(ir, name)
+    chosen = set(calls)
+    added: list[OpNode] = []
+    nodes: list[OpNode] = []
+    for node in ir.nodes:
+        new = place.body(ir.functions[node.attrs["function"]], node) if node in chosen else [node]
+        nodes += new
+        added += new if node in chosen else []
+    ir.nodes = nodes
+    drop_unused(ir, names)
+    return added
+
+
+def _function_of(ir: IR, call: OpNode) -> str:
+    name = call.attrs.get("function")
+    if not isinstance(name, FunctionRef) or name not in ir.functions:
+        raise GraphError(f"{call!r} calls no function of the graph")
+    if ir.functions[name].symbols or ir.functions[name].params:
+        raise GraphError(f"function {str(name)!r} has symbols or weights of its own and cannot be put inline")
+    return name
+
+
+class _Place:
+    """Where bodies go: the names that are taken there."""
+
+    def __init__(self, ir: IR, calls: Sequence[OpNode]) -> None:
+        self.tensors = {tensor.name for tensor in ir.tensors()}
+        self.nodes = {node.name for node in ir.nodes} - {call.name for call in calls}
+        self.functions = set(ir.functions)
+        self.renamed: dict[IR, dict[str, FunctionRef]] = {}
+
+    def adopt(self, ir: IR, name: str) -> None:
+        """Let the graph have the functions of a function, under names that are free."""
+        body = ir.functions[name]
+        self.renamed[body] = {ref: FunctionRef(fresh(ref, self.functions)) for ref in body.functions}
+        ir.functions.update((self.renamed[body][ref], nested.clone()) for ref, nested in body.functions.items())
+
+    def body(self, body: IR, call: OpNode) -> list[OpNode]:
+        """The nodes of a body as that call needs them, named as the nodes that the call stands for."""
+        given = dict(zip(call.args, call.inputs, strict=True))
+        copies = {tensor: given[tensor.name] for tensor in body.graph_inputs}
+        results = {inner: outer.copy() for inner, outer in zip(body.graph_outputs, call.outputs, strict=True)}
+        origins = list(call.origins) if sum(len(n.origins) for n in body.nodes) == len(call.origins) else None
+        added = []
+        for node in body.nodes:
+            own = tuple(origins[: len(node.origins)]) if origins else node.origins
+            name = fresh(own[0] if node.origins == (node.name,) else node.name, self.nodes)
+            for tensor in node.outputs:
+                copies[tensor] = results.get(tensor) or tensor.copy(fresh(_renamed(tensor, node, name), self.tensors))
+            added.append(node.copy(copies.__getitem__, name))
+            added[-1].origin, added[-1].origins = placed_in(call.origin, node.origin), own
+            refs = {key: self.renamed[body][ref] for key, ref in node.attrs.items() if isinstance(ref, FunctionRef)}
+            added[-1].attrs.update(refs)
+            origins = origins[len(node.origins) :] if origins else None
+        for inner, outer in zip(body.graph_outputs, call.outputs, strict=True):
+            outer.replace_all_uses_with(copies[inner])
+        call.inputs = ()
+        return added
+
+
+def _renamed(tensor: TensorMeta, node: OpNode, name: str) -> str:
+    """`split_1` of the node `split` as `split_7_1`, where the node is now called `split_7`."""
+    return name + tensor.name[len(node.name) :] if tensor.name.startswith(node.name) else tensor.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch_ir.ir.data import TensorData
 from torch_ir.ir.decode import read_graph
 from torch_ir.ir.document import Limits, parse_document, read_text, uncollected, write_document
 from torch_ir.ir.encode import constants_over, graph_document
+from torch_ir.ir.levels import at_level
 from torch_ir.ir.node import OpNode, copy_value
 from torch_ir.ir.side_file import INLINE_LIMIT, Folder, SideFile, write_pair
 from torch_ir.ir.structure import Branch, Tree, call, flat
@@ -51,6 +52,7 @@ class IR:
         device: str = "cpu",
         mesh: Mapping[str, int] | None = None,
         fixed_layout: str = "",
+        modules: Mapping[str, str] | None = None,
         extensions: Mapping[str, Any] | None = None,
     ) -> None:
         self.nodes = list(nodes)
@@ -64,6 +66,7 @@ class IR:
         self.device = device
         self.mesh: dict[str, int] = dict(mesh or {})  # axes of a sharded graph, with their sizes
         self.fixed_layout = fixed_layout  # the line of the model that asks for strides: inputs must lie as captured
+        self.modules: dict[str, str] = dict(modules or {})  # of the model: path -> full name of the class
         self.extensions: dict[str, Any] = dict(extensions or {})
         joined = _join(self.nodes, [*self.graph_inputs, *self.params])
         outputs = [joined(tensor) for tensor in graph_outputs]
@@ -130,6 +133,12 @@ class IR:
         for node in self.nodes:
             yield from node.outputs
 
+    def all_nodes(self) -> Iterator[OpNode]:
+        """The nodes of the graph and of its functions."""
+        yield from self.nodes
+        for body in self.functions.values():
+            yield from body.all_nodes()
+
     def node(self, name: str) -> OpNode:
         """The node of that name."""
         for node in self.nodes:
@@ -167,12 +176,20 @@ class IR:
             device=self.device,
             mesh=self.mesh,
             fixed_layout=self.fixed_layout,
+            modules=self.modules,
             extensions=copy_value(self.extensions),
         )
 
     def specialize(self, **sizes: int) -> IR:
         """A copy in which these symbolic sizes are numbers, made without tracing again: `ir.specialize(batch=8)`."""
         return specialize(self, sizes)
+
+    def at_level(self, level: str, leaf: Collection[str | type] = ()) -> IR:
+        """A copy at another granularity: a node is a layer (`module`), a torch `function`, or an operator (`aten`).
+
+        Calls of the classes that `leaf` names, in full or for short, stay whole whatever runs inside.
+        """
+        return at_level(self, level, leaf)
 
     def to_dict(self) -> dict[str, Any]:
         return graph_document(self)

@@ -12,17 +12,27 @@ from torch_ir.ir.tensor import Scope, TensorMeta, bare, read_tensors, restated
 from torch_ir.ir.values import FunctionRef
 
 _KEYS = frozenset(
-    ("name", "op_type", "inputs", "outputs", "attrs", "args", "module", "module_class", "call", "source", "origins")
-)
+    (
+        "name", "op_type", "inputs", "outputs", "attrs", "args",
+        "module", "module_class", "call", "outer", "source", "function", "origins",
+    )
+)  # fmt: skip
+_RARE = ("outer", "function")
 
 
 class Origin(NamedTuple):
-    """Where a node came from: module path, which call of that module, its class, and the user's source line."""
+    """Where a node came from: module path, which call of that module, its class, and the user's source line.
+
+    `outer` are the modules around it that were called before, as `path@call`: `("encoder.block@3",)`. `function` is the
+    torch function that the model called, with the number of that call: `torch.nn.functional.gelu@2`.
+    """
 
     module: str = ""
     call: int = 0
     module_class: str = ""
     source: str = ""
+    outer: tuple[str, ...] = ()
+    function: str = ""
 
 
 _NOWHERE = Origin()
@@ -164,8 +174,12 @@ class OpNode:
             record["module_class"] = origin.module_class
         if origin.call:
             record["call"] = origin.call
+        if origin.outer:
+            record["outer"] = list(origin.outer)
         if origin.source:
             record["source"] = origin.source
+        if origin.function:
+            record["function"] = origin.function
         if self.origins != (self.name,):
             record["origins"] = list(self.origins)
         return record
@@ -203,13 +217,15 @@ class OpNode:
 
 def _read_origin(record: dict[str, Any], path: str) -> Origin:
     found = (record.get("module", ""), record.get("call", 0), record.get("module_class", ""), record.get("source", ""))
-    if tuple(map(type, found)) == (str, int, str, str):
-        return Origin._make(found)
+    if tuple(map(type, found)) == (str, int, str, str) and record.keys().isdisjoint(_RARE):
+        return Origin(*found)
     return Origin(
         optional(record, "module", str, path) or "",
         optional(record, "call", int, path) or 0,
         optional(record, "module_class", str, path) or "",
         optional(record, "source", str, path) or "",
+        tuple(texts(record, "outer", path)),
+        optional(record, "function", str, path) or "",
     )
 
 

@@ -10,10 +10,12 @@ graph SimpleMLP(x: float32[1, 4]) {
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.ir.node import OpNode
+from torch_ir.ir.records import Dim
 from torch_ir.ir.structure import Branch, Slot, Tree, flat
 from torch_ir.ir.tensor import TensorMeta
 from torch_ir.ir.values import Expr, FunctionRef
@@ -52,6 +54,15 @@ def print_value(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(print_value, value))}]"
     return repr(value)
+
+
+def shape_text(tensor: TensorMeta) -> str:
+    """`1x3x224x224`, `batchx8`, `(2*seq + 1)x8`, or `scalar`."""
+    return "x".join(map(_dim_text, tensor.shape)) or "scalar"
+
+
+def _dim_text(dim: Dim) -> str:
+    return str(dim) if re.fullmatch(r"\w+", str(dim)) else f"({dim})"
 
 
 def _print_one(ir: IR, title: str) -> str:

@@ -1,0 +1,62 @@
+"""Origins of nodes among modules: what lies inside what, and how a call and the nodes of its body share a path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from torch_ir.ir.node import OpNode, Origin
+
+
+def is_below(path: str, outer: str) -> bool:
+    """Whether a module lies inside another one."""
+    return path != outer and (not outer or path.startswith(f"{outer}."))
+
+
+def modules_around(path: str) -> list[str]:
+    """The paths of a module and of all modules around it, outermost first: the model itself is ``."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:count]) for count in range(len(parts) + 1)]
+
+
+def call_around(origin: Origin, path: str) -> Origin:
+    """The call of a module around an origin, or of the module itself; the class of a module around is not known."""
+    if path == origin.module:
+        return origin
+    calls = dict(text.rsplit("@", 1) for text in origin.outer)
+    outer = tuple(text for text in origin.outer if is_below(path, text.rpartition("@")[0]))
+    return Origin(path, int(calls.get(path, 0)), "", origin.source, outer)
+
+
+def common_origin(nodes: Sequence[OpNode]) -> Origin:
+    """The innermost module that all of these nodes come from; the source line is that of the last."""
+    steps = zip(*(node.origin.module.split(".") for node in nodes), strict=False)
+    path = [step[0] for step in takewhile(lambda step: len(set(step)) == 1, steps)]
+    return call_around(nodes[-1].origin, ".".join(path))
+
+
+def seen_from(call: Origin, origin: Origin) -> Origin:
+    """An origin inside a call as the body of the call tells it: paths and numbers of calls are counted from there."""
+    inner = [text.rsplit("@", 1) for text in origin.outer if is_below(text.rpartition("@")[0], call.module)]
+    shifted = ((path, int(number) - call.call) for path, number in inner)
+    outer = tuple(f"{_without(call.module, path)}@{number}" for path, number in shifted if number)
+    source = origin.source if origin.source != call.source else ""
+    return Origin(_without(call.module, origin.module), origin.call - call.call, origin.module_class, source, outer)
+
+
+def placed_in(call: Origin, origin: Origin) -> Origin:
+    """An origin that a body tells, for the nodes of one call of it; what `seen_from` did, undone."""
+    module = _join(call.module, origin.module)
+    inner = [text.rsplit("@", 1) for text in origin.outer]
+    own = (f"{call.module}@{call.call}",) if call.call and origin.module else ()
+    outer = tuple(f"{_join(call.module, path)}@{int(number) + call.call}" for path, number in inner)
+    source = origin.source or call.source
+    return Origin(module, origin.call + call.call, origin.module_class, source, (*call.outer, *own, *outer))
+
+
+def _without(outer: str, path: str) -> str:
+    return path[len(outer) :].removeprefix(".")
+
+
+def _join(outer: str, path: str) -> str:
+    return ".".join(filter(None, (outer, path)))
