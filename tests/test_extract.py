@@ -362,18 +362,34 @@ def test_a_forward_that_raises() -> None:
 
 
 def test_data_dependent_branch_is_explained() -> None:
-    """A Python branch on data cannot be captured; the error says where and what to use instead."""
+    """torch.export alone cannot capture a Python branch on data; the error says where and what to use instead."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return x + 1 if x.sum() > 0 else x - 1
 
     with pytest.raises(ExportError, match=r"test_extract.py:\d+: Python branches on a value .* torch.cond"):
-        captured(module(forward), X)
+        extract_ir(module(forward), (X,), strict=False, capture="export")
 
 
 def test_functions_of_torch_that_capture_cannot_hold() -> None:
     """Where torch captures something that it cannot functionalise, the error is ours and keeps the cause."""
     model = module(lambda self, x: torch.func.grad(lambda a: (a**2).sum())(x))
     with pytest.raises(ConversionError, match="torch cannot functionalise the captured graph") as caught:
-        captured(model, X)
+        extract_ir(model, (X,), strict=False, capture="export")
     assert caught.value.__cause__ is not None
+
+
+@pytest.mark.filterwarnings("ignore:captured by recording")
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda self, x: torch.func.grad(lambda a: (a**2).sum())(x),
+        lambda self, x: torch.vmap(lambda row: row * 2 + row.sum())(x),
+        lambda self, x: torch.func.jacrev(torch.sin)(x[0]),
+        lambda self, x: torch.func.jvp(torch.sin, (x,), (x,))[1],
+    ],
+)
+def test_a_recording_holds_transforms(forward: Any) -> None:
+    model = module(forward)
+    ir = extract_ir(model, (X,), strict=False, capture="record")
+    assert verdict(ir, model, X).is_valid

@@ -15,7 +15,6 @@ from tests.proof import quiet
 from torch_ir import IRExecutor, WeightLoadError
 from torch_ir.capture.explicit import graphs
 from torch_ir.capture.functional import standard_form
-from torch_ir.run.plan import all_nodes
 from torch_ir.weight_loader import validate_weights_against_ir
 
 BY_NAME = {form.name: form for form in forms()}
@@ -67,7 +66,7 @@ def test_forms_capture_the_operators_that_they_stand_for(operator: str) -> None:
     """The graph of the form has the operator; or its program had, as captured or in its functional form."""
     form = BY_NAME[hops.CAPTURED[operator]]
     with quiet():
-        if f"higher_order.{operator}" in {node.op_type for node in all_nodes(extract(form, form.build()))}:
+        if f"higher_order.{operator}" in {node.op_type for node in extract(form, form.build()).all_nodes()}:
             return
         program = exported(form, form.build())
         functional, _ = standard_form(program)

@@ -38,6 +38,7 @@ def extracted(case: Case, model: nn.Module) -> IR:
         case.args,
         kwargs=case.kwargs,
         strict=False,
+        capture="export",
         isolated=case.isolated,
         time_limit=case.time_limit,
     )

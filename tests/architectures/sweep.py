@@ -1,4 +1,4 @@
-"""An architecture on its way: extracted on meta and saved here, loaded and verified where only the file is known.
+"""An architecture on its way: extracted and saved here, loaded and verified where only the file is known.
 
 python -m tests.architectures.sweep [NAME ...]      every architecture, or those named; prints a line each
 """
@@ -17,23 +17,29 @@ from torch.utils import _pytree as pytree
 from tests.architectures import NOT_CAPTURED, Architecture, architectures
 from torch_ir import IR, ExportError, TorchIRError, extract_ir, verify_ir_with_state_dict
 
-CAPTURED, REFUSED = "captured", "refused by torch.export"
+CAPTURED, WITH_VALUES, REFUSED = "captured", "captured with values", "refused"
 
 
 def extract(architecture: Architecture, folder: Path) -> str:
-    """Build on meta, extract, save; what came of it in a few words."""
+    """Build on meta, extract, save; what came of it in a few words. What needs values gets them at a second try."""
     with torch.device("meta"):
         model = architecture.build()
     inputs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), architecture.inputs())
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # values lost on meta are expected here: verification finds them
-            extract_ir(model, (), kwargs=inputs).save(folder / f"{architecture.name}.json")
-    except ExportError:
-        return REFUSED
-    except TorchIRError as error:
-        return f"{type(error).__name__}: {error}"
-    return CAPTURED
+    file = folder / f"{architecture.name}.json"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # values lost on meta are expected here: verification finds them
+        try:
+            extract_ir(model, (), kwargs=inputs).save(file)
+            return CAPTURED
+        except ExportError:
+            pass
+        except TorchIRError as error:
+            return f"{type(error).__name__}: {error}"
+        try:
+            extract_ir(architecture.build(), (), kwargs=architecture.inputs(), strict=False).save(file)
+            return WITH_VALUES
+        except TorchIRError:
+            return REFUSED
 
 
 def verify(architecture: Architecture, folder: Path) -> str:
@@ -70,10 +76,10 @@ def main(arguments: list[str]) -> int:
     chosen = select(arguments) if arguments else architectures()
     with tempfile.TemporaryDirectory() as place:
         outcomes = {each.name: extract(each, Path(place)) for each in chosen}
-        captured = [name for name, outcome in outcomes.items() if outcome == CAPTURED]
+        captured = [name for name, outcome in outcomes.items() if outcome in (CAPTURED, WITH_VALUES)]
         verdicts = verify_in_fresh_process(captured, Path(place))
     for name, outcome in outcomes.items():
-        print(name, verdicts[name] or "verified" if outcome == CAPTURED else NOT_CAPTURED.get(name, outcome), sep=": ")
+        print(name, outcome, verdicts[name] or "verified" if name in verdicts else NOT_CAPTURED.get(name), sep=": ")
     equal = sum(not verdict for verdict in verdicts.values())
     print(f"{len(outcomes)} architectures, {len(captured)} captured, {equal} verified")
     return 0 if equal == len(captured) else 1

@@ -14,7 +14,7 @@ from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.strict_mode import strict_mode
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from tests.forms.form import Family, refused
+from tests.forms.form import Family
 
 family = Family("higher-order operators")
 
@@ -147,7 +147,7 @@ def wrapped(self: Any, x: Tensor) -> Tensor:
     return torch.ops.higher_order.wrap(lambda x: self.layer(x).sin(), x)
 
 
-@family.forward((X,), (-X,), parts=layer, expected=refused("torch.export's own verifier refuses `invoke_quant`"))
+@family.forward((X,), (-X,), parts=layer)
 def quantised_body(self: Any, x: Tensor) -> Tensor:
     return hops.InvokeQuant(codegen_low_precision=False)(
         lambda x, y: (x @ y).relu(), x, self.layer.weight, scheme="nf4"
@@ -178,11 +178,12 @@ CAPTURED = {
     "wrap_with_autocast": "autocast_regions",
     "wrap_with_set_grad_enabled": "no_grad_regions",
 }
-# Operators that torch.export traces through, so that only what they compute is left -> a form that calls them.
+# Operators that capture traces through, so that only what they compute is left -> a form that calls them.
 TRACED_THROUGH = {
     "associative_scan": "associative_scan_generic",
     "autograd_function_apply": "custom_autograd_function",
     "custom_function_call": "custom_autograd_function",
+    "invoke_quant": "quantised_body",
     "tag_activation_checkpoint": "checkpointed",
     "wrap": "wrapped",
 }
@@ -202,7 +203,6 @@ NOT_CAPTURED = {
     "inductor_compiled_code": _COMPILER,
     "inline_asm_elementwise": _GPU,
     "invoke_leaf_function": "calls a Python function that is not traced, which no file can hold",
-    "invoke_quant": "torch.export's own verifier refuses it",
     "local_map_hop": "torch.export's own verifier refuses it",
     "register_hook": _TRAINING,
     "run_and_save_rng_state": _TRAINING,

@@ -15,7 +15,6 @@ family = Family("torch's higher-order samples")
 # Samples that are not carried.
 EXCEPTIONS = {
     "inline_asm_elementwise_simple": unbuilt("a kernel for GPUs"),
-    "invoke_quant_simple": refused("torch.export's own verifier refuses `invoke_quant`"),
     "local_map_hop_simple": refused("torch.export's own verifier refuses `local_map_hop`"),
     "register_hook_simple": unbuilt("hooks a gradient, which nothing has in inference"),
 }

@@ -13,6 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from torch_ir.capture.calls import Calls, returned_leaf
 from torch_ir.capture.dynamic import DECISIONS
 from torch_ir.capture.functional import standard_form
+from torch_ir.capture.provenance import modules_of
 from torch_ir.capture.symbolic import SymbolNames, shape_environment
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Branch, Param, Slot, TensorMeta
@@ -31,12 +32,13 @@ def convert_exported_program(
     strict: bool = False,
     *,
     requested_minimums: Mapping[str, int] | None = None,
+    always_retraced: bool = False,
 ) -> IR:
     """The IR of an exported program, in the functional standard form.
 
     `strict` is accepted for the documented signature: conversion always carries everything or raises ConversionError.
     """
-    program, renamed = standard_form(exported)
+    program, renamed = standard_form(exported, always_retraced)
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     environment = shape_environment(node.meta.get("val") for node in placeholders)
     names = SymbolNames(environment)
@@ -57,6 +59,7 @@ def convert_exported_program(
         output_tree=to_structure(program.call_spec.out_spec, iter(output_leaves)),
         model_name=model_name,
         pytorch_version=torch.__version__,
+        modules=modules_of(program.graph),
     ).check()
 
 

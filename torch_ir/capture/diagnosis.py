@@ -22,12 +22,13 @@ from torch_ir.capture.provenance import is_users, user_line
 from torch_ir.errors import ExportError
 from torch_ir.ops.facts import mutated_arguments
 
+BRANCHES = "Python branches on a value that only the data decides"
 # words of torch's message, with the name of the error before it -> what happened and what to do about it
 _CAUSES = {
     r"Could not extract specialized integer": "Python needs a number that only the data decides, for an index or a "
     "loop; keep it a tensor (torch.index_select, torch.where), or use torch.while_loop",
-    r"GuardOnDataDependentSymNode|data-dependent": "Python branches on a value that only the data decides; use "
-    "torch.cond or torch.where there, or torch._check for sizes",
+    r"GuardOnDataDependentSymNode|data-dependent": f"{BRANCHES}; use torch.cond or torch.where there, or torch._check "
+    "for sizes",
     r"not a known type|Unexpected type": "the model returns an object that torch cannot take apart; register it as a "
     "pytree node, or return tensors",
     r"DynamicOutputShapeException": "the size of a result depends on the data in a way that torch cannot follow; pad "
@@ -40,6 +41,8 @@ _CAUSES = {
     "tensor, which has none while it is captured; use torch functions there",
     r"fake tensor in the exported program|Cannot mix": "the model computes where torch cannot see it, such as in "
     "another thread or in a tensor kept from an earlier call; compute it in forward itself",
+    r"NoValueError": "a tensor without values cannot decide; capture the model with explore=, or on real tensors with "
+    "strict=False",
     r"RecursionError": "forward calls itself without end; give the recursion an end that does not depend on the data",
     r"SystemExit": "forward ends the process with sys.exit; raise an exception instead",
     r"TypeError: (too many positional|missing a required|got an unexpected keyword)": "the example inputs are not the "

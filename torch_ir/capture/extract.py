@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
 from torch_ir.capture.convert import convert_exported_program
-from torch_ir.capture.diagnosis import definition, explained, quiet, refuse_hidden_state
+from torch_ir.capture.diagnosis import BRANCHES, definition, explained, quiet, refuse_hidden_state
 from torch_ir.capture.dynamic import (
     DECISIONS,
     Call,
@@ -27,13 +27,22 @@ from torch_ir.capture.dynamic import (
     recorded_decisions,
     requested_minimums,
 )
-from torch_ir.capture.fake import fake_copy, weight_free
+from torch_ir.capture.explore import explored
+from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
+from torch_ir.capture.forced import ForcedOutcomes
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
+from torch_ir.capture.paths import Path
+from torch_ir.capture.record import record
 from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
-from torch_ir.capture.untraceable import refuse_untraceable
-from torch_ir.errors import CaptureWarning, ConversionError, ExportError
+from torch_ir.capture.untraceable import refuse_scripted, refuse_untraceable
+from torch_ir.errors import CaptureWarning, ConversionError, ExportError, did_you_mean
 from torch_ir.ir import IR
+from torch_ir.ops.facts import is_opaque
+from torch_ir.ops.guards import DECISION, FIXED_SHAPE
+
+WAYS_WITHOUT_DATA = 16
+_CAPTURES = ("auto", "export", "record")
 
 
 def extract_ir(
@@ -44,6 +53,10 @@ def extract_ir(
     strict: bool = True,
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    capture: str = "auto",
+    explore: int | None = None,
+    level: str = "aten",
+    leaf: Collection[str | type] = (),
     isolated: bool = False,
     time_limit: float = TIME_LIMIT,
 ) -> IR:
@@ -51,25 +64,54 @@ def extract_ir(
 
     With `strict`, parameters and inputs must be on meta; `strict=False` takes real tensors and still keeps no weight.
     `kwargs` are keyword inputs. `dynamic_shapes` is what `torch.export` takes: which sizes may vary.
+    `capture` is "export", "record", which runs the model once in ordinary Python, or "auto": the one, else the other.
+    `explore` is how many ways to go at most where Python decides on data; 16 if there is no data to decide, else 1.
+    `level` and `leaf` choose what a node is: an operator, a torch function, or a layer (see `IR.at_level`).
     `isolated` runs the model's code in a child process only, for at most `time_limit` seconds a try.
     """
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     _check_request(model, call, strict)
-    kind = type(model).__name__
-    steps = [Step(kind, "torch.export", partial(_capture, model, call, dynamic_shapes))]
-    if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
-        strictly = partial(_capture, model, call, None, in_strict_mode=True)
-        steps.append(Step(kind, "torch.export in strict mode", strictly, is_risky=True))
+    steps = list(_steps(model, call, dynamic_shapes, capture, _ways(model, call, explore)))
     ir = climb(steps, isolated=isolated, time_limit=time_limit)
-    ir.model_name = kind if model_name is None else model_name
+    ir.model_name = type(model).__name__ if model_name is None else model_name
     _refuse_shared_memory(model, ir)
     _warn_of_lost_values(ir)
+    _warn_of_gaps(ir)
     fixed = fixed_sizes(ir, model, call, dynamic_shapes)
     if fixed:
         warnings.warn(f"a size that was asked to vary does not: {', '.join(fixed)}", CaptureWarning, stacklevel=2)
     if narrowed := narrowed_size(ir, dynamic_shapes):
         warnings.warn(f"a size does not vary as asked: {narrowed}", CaptureWarning, stacklevel=2)
-    return ir
+    return ir if level == "aten" and not leaf else ir.at_level(level, leaf)
+
+
+def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, capture: str, ways: int) -> Iterator[Step]:
+    """The ways to capture a model that are to be tried, from the best graph to the most stubborn."""
+    if capture not in _CAPTURES:
+        known = ", ".join(_CAPTURES)
+        raise ExportError(f"capture={capture!r:.40} is none of {known}{did_you_mean(str(capture), _CAPTURES)}")
+    kind = type(model).__name__
+    if capture != "record":
+        yield Step(kind, "torch.export", partial(_export, model, call, dynamic_shapes))
+        if ways > 1:
+            every = partial(explored, partial(_export, model, call, dynamic_shapes), ways)
+            yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
+        if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
+            strictly = partial(_export, model, call, None, in_strict_mode=True)
+            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True)
+    if capture == "record" and dynamic_shapes is not None:
+        raise ExportError("a recording has the sizes of its example inputs; dynamic_shapes need capture='export'")
+    if capture != "export" and dynamic_shapes is None:
+        yield Step(kind, "recording", partial(explored, partial(record, model, call), ways))
+
+
+def _ways(model: nn.Module, call: Call, explore: int | None) -> int:
+    """How many ways through the decisions of a model to go at most."""
+    if explore is None:
+        return WAYS_WITHOUT_DATA if has_no_values(model, call) else 1
+    if isinstance(explore, bool) or not isinstance(explore, int) or explore < 1:
+        raise ExportError(f"explore={explore!r:.40} must be a whole number from 1: how many ways to go at most")
+    return explore
 
 
 def export_model(
@@ -83,6 +125,7 @@ def export_model(
     """`torch.export` of a model, with its weights as fake tensors."""
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     _check_request(model, call, strict)
+    refuse_scripted(model)
     return _trace(model, call, dynamic_shapes)
 
 
@@ -102,32 +145,43 @@ def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
         )
 
 
-def _capture(model: nn.Module, call: Call, dynamic_shapes: Any, in_strict_mode: bool = False) -> IR:
-    """The IR by way of `torch.export`, in one of its modes."""
+def _export(
+    model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, *, in_strict_mode: bool = False
+) -> IR:
+    """The IR by way of `torch.export`, in one of its modes; with a path, along that."""
+    refuse_scripted(model)
     is_proved = True
     try:
-        program = _trace(model, call, dynamic_shapes, in_strict_mode)
+        program = _trace(model, call, dynamic_shapes, path, in_strict_mode)
     except ExportError as error:
         if not is_unproved(error.__cause__):
             raise
         is_proved = False
-        program = _trace(model, call, loosened(dynamic_shapes), in_strict_mode)
+        program = _trace(model, call, loosened(dynamic_shapes), path and path.again(), in_strict_mode)
     refuse_hidden_state(program, model)
-    ir = convert_exported_program(program, requested_minimums=requested_minimums(dynamic_shapes))
+    ir = convert_exported_program(
+        program,
+        requested_minimums=requested_minimums(dynamic_shapes),
+        always_retraced=path is not None and path.is_retraced,
+    )
     ir.fixed_layout = program.graph_module.meta[LAYOUT]
     if not is_proved:
         keep_promises(ir, model, call, dynamic_shapes)
     return ir
 
 
-def _trace(model: nn.Module, call: Call, dynamic_shapes: Any, in_strict_mode: bool = False) -> ExportedProgram:
+def _trace(
+    model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, in_strict_mode: bool = False
+) -> ExportedProgram:
     """`torch.export` in one of its modes; what goes wrong there is explained."""
     with left_as_it_was(model), weight_free(model) as mode, ExitStack() as stack:
+        if path is not None:
+            stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
             stack.enter_context(torch.device("cpu"))
         # strict mode does not tell what the model asked; it may have asked for strides
         questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
-        args, keywords = pytree.tree_map_only(torch.Tensor, lambda t: fake_copy(t, mode) if t.is_meta else t, call)
+        args, keywords = _each_its_own(call, mode)
         try:
             with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
                 program = torch.export.export(
@@ -141,6 +195,21 @@ def _trace(model: nn.Module, call: Call, dynamic_shapes: Any, in_strict_mode: bo
             raise explained(error, model) from error
     drop_failed_calls(program.graph_module)
     return program
+
+
+def _each_its_own(call: Call, mode: FakeTensorMode) -> Call:
+    """The inputs, fake where they are on meta; torch would take a tensor that is given twice for one input."""
+    seen: set[int] = set()
+
+    def own(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_meta:
+            return fake_copy(tensor, mode)
+        is_new = id(tensor) not in seen
+        seen.add(id(tensor))
+        return tensor if is_new else tensor.detach().clone()
+
+    made: Call = pytree.tree_map_only(torch.Tensor, own, call)
+    return made
 
 
 def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
@@ -183,6 +252,18 @@ def _refuse_shared_memory(model: nn.Module, ir: IR) -> None:
 
 def _memory(tensor: torch.Tensor) -> int | None:
     return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
+
+
+def _warn_of_gaps(ir: IR) -> None:
+    """Say where the graph does not hold for every input, and where it cannot run by itself."""
+    guarded = dict.fromkeys(node["place"] for node in ir.all_nodes() if node.op_type in (DECISION, FIXED_SHAPE))
+    opaque = dict.fromkeys(f"{node.op_type} at {node['place']}" for node in ir.all_nodes() if is_opaque(node))
+    if guarded:
+        told = f"Python asks for data at {', '.join(guarded)}: the graph runs only where the answer is as it was"
+        warnings.warn(told, CaptureWarning, stacklevel=3)
+    if opaque:
+        told = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
+        warnings.warn(told, CaptureWarning, stacklevel=3)
 
 
 def _warn_of_lost_values(ir: IR) -> None:

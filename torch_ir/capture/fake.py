@@ -84,6 +84,12 @@ def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     return FakeTensor(mode, empty, device)
 
 
+def has_no_values(model: nn.Module, call: Any) -> bool:
+    """Whether a tensor of the model or of the inputs is on meta, so that nobody can say what it holds."""
+    held = (*model.parameters(), *model.buffers(), *pytree.tree_leaves(call))
+    return any(map(_is_meta, held))
+
+
 def _is_meta(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_meta
 

@@ -31,12 +31,17 @@ _INSTANCE_NORM = torch.ops.aten.instance_norm.default
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
-def standard_form(program: ExportedProgram) -> tuple[ExportedProgram, dict[fx.Node, OpOverload]]:
-    """A program that writes to nothing, and the in-place calls that stand for their functional twins."""
+def standard_form(
+    program: ExportedProgram, always_retraced: bool = False
+) -> tuple[ExportedProgram, dict[fx.Node, OpOverload]]:
+    """A program that writes to nothing, and the in-place calls that stand for their functional twins.
+
+    Torch's own way names nodes anew; programs that are to be compared can all be made to go it.
+    """
     for step in (with_explicit_inputs, with_wide_results, without_writes_in_branches):
         program = step(program)
     renamed: dict[fx.Node, OpOverload] = {}
-    if all(_is_functional(module, renamed) for module in graphs(program.graph_module)):
+    if not always_retraced and all(_is_functional(module, renamed) for module in graphs(program.graph_module)):
         return program, renamed
     return _functionalise(_without_idle_dropout(program)), {}
 

@@ -35,12 +35,15 @@ class Step:
     name: str
     capture: Callable[[], IR]
     is_risky: bool = False
+    helps_with: str = ""  # words of the first failure without which there is no use in trying
 
 
 def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:
     """The IR of the first step that gives one; if none does, the failure of the first, which is the plain one."""
     plain: TorchIRError | None = None
     for step in steps:
+        if plain is not None and step.helps_with not in str(plain):
+            continue
         try:
             ir = _in_child(step, time_limit) if step.is_risky or isolated else step.capture()
         except _Failure as failure:

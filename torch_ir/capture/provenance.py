@@ -6,13 +6,16 @@ import os
 import re
 import sys
 from functools import lru_cache
+from types import CodeType, FrameType
 from typing import Any
 
 import sympy
 import torch
+from torch import fx
 
 from torch_ir.ir import Origin
 
+FUNCTION = "torch_function"  # where a recording notes the torch function that the model called
 _FRAME = re.compile(r'File "([^"<][^"]*)", line (\d+)')  # not generated code, which is called "<...>"
 _CALL = re.compile(r"@(\d+)$")
 # torch, torch_ir, sympy, and frames that torch makes up for what it inserts
@@ -27,17 +30,38 @@ def origin_of(meta: dict[str, Any]) -> Origin:
     """The origin that torch recorded in an fx node's meta."""
     stack = meta.get("nn_module_stack")
     source = user_line(meta.get("stack_trace") or "")
+    function = meta.get(FUNCTION, "")
     if not stack:
-        return Origin(source=source)
-    key, (path, module_class) = next(reversed(stack.items()))
-    return _origin(key, path, module_class if isinstance(module_class, str) else module_class.__qualname__, source)
+        return Origin(source=source, function=function)
+    key, (_, module_class) = next(reversed(stack.items()))
+    outer = tuple((name, path) for name, (path, _) in stack.items() if name != key and _CALL.search(name))
+    found = _origin(key, stack[key][0], class_name(module_class), source, outer)
+    return found._replace(function=function) if function else found
 
 
 @lru_cache(maxsize=65536)
-def _origin(key: str, path: str, module_class: str, source: str) -> Origin:
+def _origin(key: str, path: str, module_class: str, source: str, outer: tuple[tuple[str, str], ...]) -> Origin:
     """The key `L__self__layers.0@1` is the second call of `layers.0`."""
+    number = _call_number(key)
+    around = tuple(f"{_CALL.sub('', path)}@{_call_number(name)}" for name, path in outer)
+    return Origin(_CALL.sub("", path), number, module_class.rpartition(".")[2], source, around)
+
+
+def _call_number(key: str) -> int:
     call = _CALL.search(key)
-    return Origin(_CALL.sub("", path), int(call[1]) if call else 0, module_class.rpartition(".")[2], source)
+    return int(call[1]) if call else 0
+
+
+def modules_of(graph: fx.Graph) -> dict[str, str]:
+    """The modules whose calls are in an fx graph: path -> full name of the class."""
+    stacks = {id(stack): stack for node in graph.nodes if (stack := node.meta.get("nn_module_stack"))}
+    found = {_CALL.sub("", path): class_name(kind) for stack in stacks.values() for path, kind in stack.values()}
+    return dict(sorted(found.items()))
+
+
+def class_name(kind: Any) -> str:
+    """The full name of a class, which torch may have written down already."""
+    return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @lru_cache(maxsize=65536)
@@ -48,6 +72,15 @@ def user_line(trace: str) -> str:
         return ""
     file, line = outside[-1]
     return f"{_portable(file)}:{line}"
+
+
+def users_frame(frame: FrameType | None, outermost: CodeType | None = None) -> str:
+    """The innermost line of the user's code that is running, as a stack trace has it; up to where `outermost` runs."""
+    while frame is not None and frame.f_code is not outermost:
+        if is_users(frame.f_code.co_filename):
+            return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}'
+        frame = frame.f_back
+    return ""
 
 
 @lru_cache(maxsize=4096)

@@ -20,11 +20,6 @@ def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
     for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
         if isinstance(leaf, torch.Tensor):
             _refuse_tensor(f"input{pytree.keystr(path[1:])}", leaf)
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise ExportError(
-                f"{name or 'the model'!r} is TorchScript, which cannot be traced; use the module it was made of"
-            )
     for name, value in _held(model):
         if isinstance(value, torch.ScriptObject):
             kind = str(value._type()).rpartition(".")[2]
@@ -45,9 +40,20 @@ def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
                 )
 
 
+def refuse_scripted(model: nn.Module) -> None:
+    """Raise ExportError at the first module that torch.export cannot follow, though a recording does."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ExportError(
+                f"{name or 'the model'!r} is TorchScript, which cannot be traced; use the module it was made of"
+            )
+
+
 def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Everything that the modules of a model hold directly, by its path."""
     for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            continue  # it is TorchScript through and through
         for table in (module._parameters, module._buffers, vars(module)):
             for name, value in table.items():
                 yield f"{path}.{name}" if path else name, value

@@ -124,7 +124,7 @@ class _Recorder:
         relative, absolute = tolerances(number.dtype)
         growth = math.sqrt(place.depth)
         record = Value(
-            name, [], "", "", "", node.name, node.op_type, *node.origin,
+            name, [], "", "", "", node.name, node.op_type, *node.origin[:4],
             reads=[self._name(read) for read in node.inputs if read in self.places or not place.is_in_function],
             rtol=relative * growth, atol=absolute * growth * _scale(number), is_random=is_random(node),
         )  # fmt: skip

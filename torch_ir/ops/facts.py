@@ -99,6 +99,11 @@ def writes_in_place(node: OpNode) -> bool:
     return operator._schema.is_mutable or updates_statistics(operator, bound)
 
 
+def is_opaque(node: OpNode) -> bool:
+    """Whether a node stands for what code outside torch did, so that it runs only with a registered executor."""
+    return node.op_type.startswith("opaque.")
+
+
 def is_random(node: OpNode) -> bool:
     """Whether two runs may differ because random numbers are drawn."""
     operator = find_operator(node.op_type)

@@ -30,8 +30,9 @@ def get_conversion_fn(op_type: str) -> Callable[..., Any] | None:
     return _find(_CONVERSIONS, op_type)
 
 
-def get_execution_fn(op_type: str) -> Callable[..., Any] | None:
-    return _find(_EXECUTORS, op_type)
+def get_execution_fn(op_type: str, *, exact: bool = False) -> Callable[..., Any] | None:
+    """The executor for an operator; `exact` for names that have no overload, such as the class of a layer."""
+    return _EXECUTORS.get(op_type) if exact else _find(_EXECUTORS, op_type)
 
 
 def list_registered_ops() -> dict[str, list[str]]:

@@ -25,7 +25,11 @@ HIGHER_ORDER = "higher_order."
 
 _found: dict[str, Operator] = {}
 # Parts of torch, and libraries beside it, that register operators only when they are imported.
-_PROVIDERS = {"quantized_decomposed": "torch.ao.quantization.fx._decomposed", "torchao": "torchao.quantization"}
+_PROVIDERS = {
+    "quantized_decomposed": "torch.ao.quantization.fx._decomposed",
+    "torch_ir": "torch_ir.ops.guards",
+    "torchao": "torchao.quantization",
+}
 _PART = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -72,6 +76,13 @@ def _find_higher_order(name: str) -> HigherOrderOperator | None:
     return found if isinstance(found, HigherOrderOperator) else None
 
 
+def operator_names(namespace: str) -> list[str]:
+    """Every registered operator of a namespace: `aten.add.Tensor`, `aten.relu.default` and so on."""
+    prefix = f"{namespace}::"
+    found = (name[len(prefix) :] for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix))
+    return [f"{namespace}.{name}" if "." in name else f"{namespace}.{name}.default" for name in found]
+
+
 def operator_name(operator: Operator) -> str:
     """`aten.conv2d.default`, `higher_order.cond`."""
     return str(operator) if isinstance(operator, OpOverload) else f"{HIGHER_ORDER}{operator}"
@@ -84,7 +95,7 @@ def arguments(operator: Operator) -> tuple[Argument, ...]:
         return tuple(
             Argument(
                 argument.name,
-                argument.default_value,
+                _default(argument),
                 argument.has_default_value(),
                 argument.kwarg_only,
                 "Tensor" in str(argument.type) and "List" in str(argument.type),
@@ -92,6 +103,12 @@ def arguments(operator: Operator) -> tuple[Argument, ...]:
             for argument in operator._schema.arguments
         )
     return tuple(_python_arguments(type(operator).__call__))
+
+
+def _default(argument: Any) -> Any:
+    """The default of an argument; torch writes that of a memory format as a number."""
+    is_format = str(argument.real_type) == "MemoryFormat" and argument.default_value == 0
+    return torch.contiguous_format if is_format else argument.default_value
 
 
 def _python_arguments(function: Callable[..., Any]) -> Iterator[Argument]:

@@ -16,7 +16,7 @@ from torch_ir.ir.symbols import solve
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.pytree import values_along
 from torch_ir.ops.schema import name_arguments
-from torch_ir.run.plan import Program, Sizes, Watch, all_nodes, check_operators, computed, writes_in_place
+from torch_ir.run.plan import Program, Sizes, Watch, check_operators, computed, writes_in_place
 from torch_ir.run.prologue import split_prologue
 from torch_ir.run.weights import fit_weights, load_weights
 
@@ -93,8 +93,8 @@ class IRExecutor:
 
     def run(self, values: Sequence[Any]) -> Outcome:
         """Run on the graph's inputs in order, and say all that happened."""
-        if self._params is None and not self.ir.params:
-            self.load_weights_from_state_dict({})
+        if self._params is None and all(tensor.param and tensor.param.data for tensor in self.ir.params):
+            self.load_weights_from_state_dict({})  # the graph itself holds all that there is
         if self._params is None:
             raise ExecutionError("no weights are bound: pass weights= or call load_weights first")
         sizes = read_sizes(self.ir, values)
@@ -221,10 +221,10 @@ def _check_strides(ir: IR, tensor: TensorMeta, value: torch.Tensor, sizes: Sizes
 
 def _with_named_arguments(ir: IR) -> IR:
     """The graph itself, or a copy whose arguments have their schema names."""
-    if all(node.has_named_args for node in all_nodes(ir)):
+    if all(node.has_named_args for node in ir.all_nodes()):
         return ir
     named = ir.clone()
-    for node in all_nodes(named):
+    for node in named.all_nodes():
         name_arguments(node)
     return named
 

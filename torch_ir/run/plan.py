@@ -7,13 +7,13 @@ of the program holds only names made here (`v3`, `f1`, `c7`), never a string of 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from torch_ir.errors import ExecutionError, first_line
+from torch_ir.errors import ExecutionError, GuardError, first_line
 from torch_ir.ir import IR, Device, Expr, FunctionRef, OpNode, TensorMeta, evaluate
 from torch_ir.ir.expressions import Number
 from torch_ir.ir.structure import Tree, rebuild
@@ -51,8 +51,10 @@ class Program:
     def __call__(self, values: Sequence[Any], sizes: Sizes) -> list[Any]:
         try:
             return self._function(*values, sizes)
-        except ExecutionError:
+        except GuardError:  # says the place in the model
             raise
+        except ExecutionError as error:  # inside a function: say which call of it
+            raise ExecutionError(f"{error}; in {self._place(error)}") from error
         except Exception as error:  # an operator refused: say which node it was
             raise ExecutionError(f"{self._place(error)}: {first_line(error)}") from error
 
@@ -124,7 +126,7 @@ class _Writer:
 
     def _call(self, node: OpNode) -> tuple[str, bool]:
         """The call, and whether it gives the one output itself rather than a list of outputs."""
-        custom = get_execution_fn(node.op_type)
+        custom = get_execution_fn(node.op_type, exact=node.is_call)
         if custom is not None:
             inputs = ", ".join(map(self._name, node.inputs))
             attrs = self._constant(self._resolver(node.attrs, list))  # made anew for every call: it is the user's
@@ -246,7 +248,7 @@ def computed(value: Any, sizes: Sizes) -> Any:
 def check_operators(ir: IR) -> None:
     """Refuse a graph with operators that cannot run, naming all of them."""
     unknown: dict[str, OpNode] = {}
-    for node in all_nodes(ir):
+    for node in ir.all_nodes():
         if facts.is_forbidden(node.op_type):
             raise ExecutionError(f"{node!r} reaches outside the graph; no graph may run it")
         known = get_execution_fn(node.op_type) or find_operator(node.op_type)
@@ -259,14 +261,7 @@ def check_operators(ir: IR) -> None:
 
 def writes_in_place(ir: IR) -> bool:
     """Whether any node, here or in a function, changes what it reads."""
-    return any(map(facts.writes_in_place, all_nodes(ir)))
-
-
-def all_nodes(ir: IR) -> Iterator[OpNode]:
-    """The nodes of a graph and of its functions."""
-    yield from ir.nodes
-    for body in ir.functions.values():
-        yield from all_nodes(body)
+    return any(map(facts.writes_in_place, ir.all_nodes()))
 
 
 def _symbols_by_tensor(ir: IR) -> dict[TensorMeta, list[tuple[str, int | None]]]:

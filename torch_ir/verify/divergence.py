@@ -59,4 +59,4 @@ class Localisation:
 def divergence_at(node: OpNode, reason: str, max_diff: float = float("inf"), output: str = "") -> Divergence:
     """The divergence of a node, by default of its first output."""
     name = output or (node.outputs[0].name if node.outputs else "")
-    return Divergence(node.name, node.op_type, name, reason, *node.origin, max_diff=max_diff)
+    return Divergence(node.name, node.op_type, name, reason, *node.origin[:4], max_diff=max_diff)

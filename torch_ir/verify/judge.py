@@ -8,7 +8,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from torch_ir.ir import IR, Branch, Slot
+from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.structure import Tree, flat, leaves
 from torch_ir.ops.pytree import structure_of
 from torch_ir.run.compare import Difference, compare
@@ -91,6 +91,8 @@ def _changes(ir: IR, outcome: Outcome, witness: Witness, first: int, rtol: float
     """What the model changed and what the graph says it changes must be the same tensors with the same values."""
     said: dict[str, Any] = {}
     for target, value in outcome.mutations.items():
+        if is_hidden(target, witness):
+            continue
         keys = target.param.keys if target.param else (f"input {ir.graph_inputs.index(target)}",)
         said.update((key, value) for key in keys)
     details: Details = []
@@ -102,6 +104,11 @@ def _changes(ir: IR, outcome: Outcome, witness: Witness, first: int, rtol: float
             difference = Difference("the model changes it, the graph does not", float("inf"), float("inf"))
         details.append(_detail(first + len(details), f"{name} afterwards", after, difference))
     return details
+
+
+def is_hidden(target: TensorMeta, witness: Witness) -> bool:
+    """Whether a graph changes a tensor that the model keeps where no module holds it, so that it has no name there."""
+    return target.param is not None and target.param.kind == "temporary" and target.key not in witness.after
 
 
 def _detail(index: int, name: str, expected: Any, difference: Difference) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from torch_ir.ir.functions import inline_all
 from torch_ir.ops.schema import HIGHER_ORDER
 from torch_ir.run.compare import Difference, compare
 from torch_ir.run.executor import IRExecutor, flatten_call
-from torch_ir.run.plan import all_nodes
 from torch_ir.run.weights import fit_weights
 from torch_ir.verify.counterparts import argument_counterparts, counterparts
 from torch_ir.verify.divergence import Divergence, Localisation, divergence_at
@@ -119,7 +118,7 @@ class _Search:
         if found is None or found.suspects:
             self._compare(set(range(len(self.outline.calls))))
             behind = self._behind(self.ir.returns.inputs)
-            found = self._first_of(behind) or self._first_of(set(all_nodes(self.ir))) or self._last_resort()
+            found = self._first_of(behind) or self._first_of(set(self.ir.all_nodes())) or self._last_resort()
         self._say_what_limits_it(found)
         return found
 
@@ -145,7 +144,7 @@ class _Search:
                 executor.run(flatten_call(executor.ir, *copied(self.inputs)))
         except ExecutionError as error:
             text = str(error)
-            self.refused = next((node for node in all_nodes(self.ir) if text.startswith(repr(node))), None)
+            self.refused = next((node for node in self.ir.all_nodes() if text.startswith(repr(node))), None)
             if self.refused is None:
                 raise
             self.refusal = text.removeprefix(repr(self.refused)).partition(": ")[2]
@@ -182,7 +181,7 @@ class _Search:
 
     def _first_of(self, nodes: Set[OpNode]) -> Divergence | None:
         """The first of some nodes that gives a wrong value, or the one that gives none at all."""
-        for node in all_nodes(self.ir):
+        for node in self.ir.all_nodes():
             wrong = next((out for out in node.outputs if out in self.found and self.found[out].reason), None)
             if node is self.refused:
                 found = divergence_at(node, f"it cannot be computed: {self.refusal}")

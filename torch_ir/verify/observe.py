@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta, evaluate
 from torch_ir.ops.facts import is_random, is_uninitialised
 from torch_ir.ops.names import dtype_name
-from torch_ir.run.plan import Sizes, all_nodes
+from torch_ir.run.plan import Sizes
 from torch_ir.verify.probes import is_constant
 
 
@@ -77,7 +77,7 @@ def notes(ir: IR, inputs: Iterable[Any], observer: Observer, is_probed: bool) ->
 
 
 def _listed(ir: IR, question: Callable[[OpNode], bool]) -> str:
-    found = [node for node in all_nodes(ir) if question(node)]
+    found = [node for node in ir.all_nodes() if question(node)]
     operators = ", ".join(dict.fromkeys(node.op_type for node in found))
     return f"{len(found)} node{'s' if len(found) > 1 else ''} ({operators})" if found else ""
 

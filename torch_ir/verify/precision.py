@@ -12,7 +12,6 @@ from torch import nn
 
 from torch_ir.ir import IR, Dtype
 from torch_ir.run.executor import IRExecutor, flatten_call
-from torch_ir.run.plan import all_nodes
 from torch_ir.verify.judge import details_of
 from torch_ir.verify.witness import Call, Witness, copied
 
@@ -46,7 +45,7 @@ def difference_in_float64(
 
 def _can_widen(ir: IR) -> bool:
     """Whether every number follows the dtype of inputs and weights, and there are not too many of them."""
-    named = (value for node in all_nodes(ir) for value in pytree.tree_leaves(list(node.attrs.values())))
+    named = (value for node in ir.all_nodes() for value in pytree.tree_leaves(list(node.attrs.values())))
     size = sum(math.prod(int(dim) for dim in param.shape) for param in ir.params)
     return size <= _LARGEST and not any(isinstance(value, Dtype) and value in _WIDE for value in named)
 

@@ -11,15 +11,15 @@ from typing import Any, Union
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
-from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.errors import ExecutionError, first_line
+from torch_ir.ops.fast_paths import plain_attention
 from torch_ir.ops.schema import bind, operator_name
 from torch_ir.verify.tensor_file import TensorFile, described
 from torch_ir.verify.witness import Call as Inputs
-from torch_ir.verify.witness import copied, plain_attention, stand_ins
+from torch_ir.verify.witness import called_with, copied, stand_ins
 
 Place = tuple[int, Union[int, str]]  # which call, and which of its results or, by name, of its arguments
 
@@ -80,7 +80,7 @@ def record(
         stack.enter_context(recorder)
         torch.manual_seed(0)
         try:
-            functional_call(model, tensors, *call)
+            called_with(model, tensors, call)
         except Exception as error:  # whatever a model's forward raises
             raise ExecutionError(f"{type(model).__name__} cannot be recorded: {first_line(error)}") from error
     return recorder.recording

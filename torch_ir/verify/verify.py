@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_ir.errors import TorchIRError, first_line
+from torch_ir.errors import GuardError, TorchIRError, first_line
 from torch_ir.ir import IR
 from torch_ir.run.compare import compare
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
 from torch_ir.run.weights import load_weights
 from torch_ir.verify.divergence import Divergence
-from torch_ir.verify.judge import details_of, structure_problem, weight_problem
+from torch_ir.verify.judge import details_of, is_hidden, structure_problem, weight_problem
 from torch_ir.verify.localise import Trial, find_divergence
 from torch_ir.verify.observe import Observer, notes
 from torch_ir.verify.precision import difference_in_float64
@@ -143,6 +143,11 @@ class _Sides:
         report.notes = [
             f"{name} is a table that the model regrew to fit; it is not compared" for name in sorted(witness.regrown)
         ]
+        report.notes += [
+            f"{target.key} is state that no module holds; what becomes of it is not compared"
+            for target, _ in self.ir.mutations
+            if is_hidden(target, witness)
+        ]
         if report.max_diff and not self._repeats(outcome, call):
             report.notes.append("two runs of the graph on the same inputs differ: it is not deterministic here")
         return report
@@ -158,6 +163,10 @@ class _Sides:
             try:
                 further = self._judge(self._run(probe.call, probe.weights), witness)
                 further = self._sharpened(further, probe.call, probe.weights)
+            except GuardError as error:  # the graph says itself that it does not hold there
+                self.observer.first = ""
+                report.notes.append(f"not compared on {probe.about}: {error}")
+                continue
             except TorchIRError as error:
                 further = _refused(error)
             if not further.is_valid and further.output_details and self._in_float64(probe.call, probe.weights) == "":

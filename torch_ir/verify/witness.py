@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 from torch.func import functional_call
 
 from torch_ir.ir import IR
+from torch_ir.ops.fast_paths import plain_attention
 from torch_ir.run.executor import flatten_call
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -34,7 +34,7 @@ class Witness:
         before = {**{name: tensors[firsts[tensor]] for name, tensor in named}, **inputs}
         versions = {name: _version(value) for name, value in before.items()}
         with torch.no_grad(), plain_attention():
-            self.output = functional_call(model, tensors, *call)  # puts what the model replaces into `tensors`
+            self.output = called_with(model, tensors, call)  # puts what the model replaces into `tensors`
         after = {name: tensors[firsts[tensor]] for name, tensor in named}
         self.after: dict[str, Any] = {**dict(model.named_buffers()), **after, **inputs}
         replaced = {name for name, value in self.after.items() if value is not before.get(name)}
@@ -48,6 +48,22 @@ class Witness:
         ]
 
 
+def called_with(model: nn.Module, tensors: _Tensors, call: Call) -> Any:
+    """The model called with these tensors for its own, which it has again afterwards."""
+    tables: list[dict[str, Any]] = [
+        table
+        for module in model.modules()
+        for table in (module._parameters, module._buffers)
+        if isinstance(table, dict)  # that of TorchScript is none
+    ]
+    held = [dict(table) for table in tables]
+    try:
+        return functional_call(model, tensors, *call)
+    finally:  # torch leaves a module that has two names with what stood in
+        for table, own in zip(tables, held, strict=True):
+            table.update(own)
+
+
 def stand_ins(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> _Tensors:
     """Copies of the buffers, and the parameters without gradients, with which torch would pick other kernels."""
     others = {tensor: weights[name] for name, tensor in named_tensors(model) if name in weights}
@@ -59,17 +75,6 @@ def stand_ins(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> _Tensors
 def named_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Every parameter and buffer under each of its names."""
     return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-
-
-@contextmanager
-def plain_attention() -> Iterator[None]:
-    """Without the fused kernels that torch's transformer layers take in eager mode and that no capture sees."""
-    is_enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(is_enabled)
 
 
 def _shape(value: Any) -> Any:

@@ -1,0 +1,207 @@
+"""A recorded run as an ExportedProgram, and so as an IR: what comes after capture is the same for both."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import fx, nn
+from torch._export.verifier import load_verifier
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from torch_ir.capture.convert import convert_exported_program
+from torch_ir.capture.diagnosis import explained, quiet
+from torch_ir.capture.dynamic import Call
+from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
+from torch_ir.capture.paths import Path
+from torch_ir.capture.record.opaque import name_placeholders
+from torch_ir.capture.record.recorder import Recorder
+from torch_ir.capture.record.tape import address
+from torch_ir.capture.side_effects import left_as_it_was
+from torch_ir.errors import ConversionError, ExportError
+from torch_ir.ir import IR
+from torch_ir.ops.fast_paths import plain_attention
+
+_PREFIX = {InputKind.PARAMETER: "p", InputKind.BUFFER: "b"}
+_ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
+_RETURNED = (torch.Tensor, bool, int, float, complex, str, torch.dtype, torch.device, type(None))
+
+
+def record(model: nn.Module, call: Call, path: Path) -> IR:
+    """The IR of one run of the model, on its own tensors if they are real, else on fake ones."""
+    try:
+        return _record(model, call, path, below_autograd=True)
+    except ExportError as error:
+        if "does not require grad" not in str(error):
+            raise
+    return _record(model, call, path.again(), below_autograd=False)  # forward asks for gradients
+
+
+def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> IR:
+    with left_as_it_was(model), _tensors(model, call) as (mode, is_fake, (args, kwargs)):
+        recorder = Recorder(model, mode, path)
+        try:
+            with _eager(below_autograd), mode if is_fake else nullcontext():
+                program = _program(recorder, args, kwargs)
+            ir = convert_exported_program(program, always_retraced=path.is_retraced)
+        except ConversionError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
+            raise explained(error, model) from error
+        finally:
+            recorder.strangers.opaque.close()
+    ir.fixed_layout = recorder.layout
+    name_placeholders(ir)
+    return ir
+
+
+@contextmanager
+def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, bool, Call]]:
+    """A mode for fake tensors, whether the model and its inputs are such, since not all have values, and the inputs."""
+    if has_no_values(model, call):
+        with weight_free(model) as mode:
+            yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
+    else:
+        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        yield mode, False, pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, call)
+
+
+@contextmanager
+def _eager(below_autograd: bool) -> Iterator[None]:
+    with ExitStack() as stack:
+        if torch.get_default_device().type == "meta":  # literals in forward must keep their values
+            stack.enter_context(torch.device("cpu"))
+        stack.enter_context(quiet())
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(plain_attention())
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if below_autograd:  # where torch shows operators whole, as torch.export does: `linear`, not `t` and `addmm`
+            stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        yield
+
+
+def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedProgram:
+    """Run the model, and put what was recorded together as torch.export would."""
+    model, tape, strangers = recorder.model, recorder.tape, recorder.strangers
+    specs: dict[fx.Node, InputSpec] = {}
+    state_dict: dict[str, torch.Tensor] = {}
+    constants: dict[str, Any] = {}
+    for kind, key, tensor, is_persistent in _held(model):
+        node = tape.placeholder(f"{_PREFIX[kind]}_{_plain(key)}", tensor)
+        specs[node] = InputSpec(kind, TensorArgument(node.name), key, is_persistent)
+        (constants if is_persistent is False else state_dict)[key] = tensor
+    leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
+    for name, leaf in zip(_input_names(model, args, kwargs), leaves, strict=True):
+        node = tape.placeholder(name, leaf)
+        specs[node] = InputSpec(InputKind.USER_INPUT, _argument(node, leaf), None)
+    strangers.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
+    returned, out_spec = _taken_apart(recorder.run(args, kwargs))
+    outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]
+    strangers.close(tape)
+    for node, (key, tensor) in strangers.constants.items():
+        is_written = address(tensor) in recorder.written
+        kind = InputKind.BUFFER if is_written else InputKind.CONSTANT_TENSOR
+        specs[node] = InputSpec(kind, TensorArgument(node.name), key, False if is_written else None)
+        constants[key] = tensor
+    _order_placeholders(tape.graph, specs)
+    tape.graph.output(tuple(outputs))
+    results = [OutputSpec(OutputKind.USER_OUTPUT, _argument(node, node), None) for node in outputs]
+    return ExportedProgram(
+        nn.Module(),
+        tape.graph,
+        ExportGraphSignature([specs[node] for node in tape.graph.nodes if node.op == "placeholder"], results),
+        state_dict,
+        {},
+        [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, list(_bound(model, args, kwargs))))],
+        constants=constants,
+        verifiers=[load_verifier("TRAINING")],  # the dialect that may write in place
+    )
+
+
+def _held(model: nn.Module) -> Iterator[tuple[InputKind, str, torch.Tensor, bool | None]]:
+    """Parameters and buffers under each of their keys; buffers with whether a state dict holds them."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                yield InputKind.PARAMETER, f"{path}.{name}".lstrip("."), parameter, None
+    for path, module in model.named_modules(remove_duplicate=False):
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                is_kept = name not in module._non_persistent_buffers_set
+                yield InputKind.BUFFER, f"{path}.{name}".lstrip("."), buffer, is_kept
+
+
+def _input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """What the leaves of the inputs are called: after the arguments of forward, and where in them they lie."""
+    given = {id(value): name for name, value in _bound(model, args, kwargs).items()}
+    names = []
+    path: Any
+    for path, _ in pytree.tree_flatten_with_path((tuple(args), kwargs))[0]:
+        in_kwargs, position = path[0].idx == 1, path[1]
+        outer = position.key if in_kwargs else given.get(id(args[position.idx]), f"arg{position.idx}")
+        inner = "".join(f"_{part}" for part in re.findall(r"\w+", pytree.keystr(path[2:])))
+        names.append(_plain(f"{outer}{inner}"))
+    return names
+
+
+def _bound(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # forward will say what is wrong, or says nothing about itself
+        return {}
+
+
+def _order_placeholders(graph: fx.Graph, specs: Mapping[fx.Node, InputSpec]) -> None:
+    """Parameters, buffers, constants, inputs; then the calls."""
+    first = next((node for node in graph.nodes if node.op != "placeholder"), None)
+    if first is not None:
+        for node in sorted(specs, key=lambda node: _ORDER.index(specs[node].kind)):
+            first.prepend(node)
+
+
+def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves of what a model returned; a dataclass that torch does not know is made known to it."""
+    leaves, spec = pytree.tree_flatten(result)
+    unknown = {type(leaf) for leaf in leaves if dataclasses.is_dataclass(leaf)}
+    for kind in unknown:
+        torch.export.register_dataclass(kind)
+    if unknown:
+        return _taken_apart(result)
+    strange = next((leaf for leaf in leaves if not isinstance(leaf, _RETURNED)), None)
+    if strange is not None:
+        raise ConversionError(
+            f"the model returns a {type(strange).__name__}, which torch cannot take apart; register it as a pytree node"
+        )
+    return leaves, spec
+
+
+def _argument(node: Any, value: Any) -> TensorArgument | ConstantArgument:
+    if isinstance(value, (torch.Tensor, fx.Node)):
+        return TensorArgument(node.name)
+    return ConstantArgument(node.name if isinstance(node, fx.Node) else "", value)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,225 @@
+"""Take one operator apart, the way torch itself does, without a weight or a kernel being run.
+
+    layer_norm = aten.layer_norm.default(input=x, ...)
+    decomposed(layer_norm)   ->   a graph of one node: aten.native_layer_norm.default(input=x, ...)
+
+One step at a time: what the step makes may be taken apart in turn, so that nobody loses an operator that a target has.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_ir.errors import ConversionError, TorchIRError, first_line
+from torch_ir.ir import IR, Device, Expr, OpNode, TensorMeta
+from torch_ir.ir.functions import fresh
+from torch_ir.ops.facts import is_uninitialised, writes_in_place
+from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_name, to_torch
+from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
+
+NO_RULE = "torch has no decomposition of it"
+
+
+def decomposed(node: OpNode, device: str = "cpu") -> IR | str:
+    """The body of a function that computes what the node computes by simpler operators, or why there is none.
+
+    Its inputs stand for the node's inputs and its outputs for the node's outputs, in order. It is functional, and
+    tensors that it makes anew are on `device`.
+    """
+    found = find_operator(node.op_type)
+    if not isinstance(found, OpOverload):
+        return "it is no operator of torch"
+    if not node.has_named_args:
+        return "its arguments have no names"
+    sizes = {dim for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape if isinstance(dim, str)}
+    sizes.update(value for value in _leaves(list(node.attrs.values())) if isinstance(value, Expr))
+    if sizes:
+        return f"its sizes vary: {', '.join(sorted(map(str, sizes)))}; fix them with ir.specialize(...)"
+    why = NO_RULE
+    for rule, recorder in _rules(found):
+        body = _recorded(node, found, rule, recorder, device)
+        if isinstance(body, IR):
+            return body
+        why = body
+    return why
+
+
+def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
+    """The functions that torch has for taking an operator apart, each with what records it.
+
+    The written table first, then the operator's own kernel, both with composite operators left whole; then the kernel
+    down to what a device would run, where nothing is written in place.
+    """
+
+    def own(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():  # else the recorder takes the call for the operator itself
+            return found.decompose(*args, **kwargs)
+
+    def whole(function: Callable[..., Any]) -> Callable[..., Any]:
+        return make_fx(function, pre_dispatch=True)
+
+    def functional(function: Callable[..., Any]) -> Callable[..., Any]:
+        return make_fx(torch.func.functionalize(function))
+
+    if found in decomposition_table:
+        yield decomposition_table[found], whole
+    if found._can_decompose():
+        yield own, whole
+        yield found, functional
+
+
+def _recorded(
+    node: OpNode, found: OpOverload, rule: Callable[..., Any], recorder: Callable[..., Any], device: str
+) -> IR | str:
+    """What a rule calls for the arguments of a node."""
+
+    def computed(*tensors: Tensor) -> list[Tensor]:
+        bound = _bound(node, dict(zip(node.args, tensors, strict=True)))
+        known = arguments(found)
+        made = rule(
+            *(bound[argument.name] for argument in known if not argument.keyword_only),
+            **{argument.name: bound[argument.name] for argument in known if argument.keyword_only},
+        )
+        return list(made) if isinstance(made, (list, tuple)) else [made]
+
+    try:
+        with torch.no_grad():
+            body = _Steps(node, device).graph(recorder(computed)(*map(_empty, node.inputs)))
+    except TorchIRError as error:
+        return str(error)
+    except Exception as error:  # whatever torch raises inside its own rule
+        return f"torch's decomposition fails: {first_line(error)[:100]}"
+    if any(step.op_type == node.op_type or _is_no_gain(step) for step in body.nodes):
+        return NO_RULE
+    return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
+
+
+def _is_no_gain(step: OpNode) -> bool:
+    """Whether a step is of torch's inner language, or takes memory as it is, to fill it later."""
+    return step.op_type.startswith("prims.") or is_uninitialised(step)
+
+
+def _empty(tensor: TensorMeta) -> Tensor:
+    shape: Any = tensor.shape
+    stride: Any = tensor.stride
+    dtype = TORCH_DTYPES[tensor.dtype]
+    if stride is None:
+        return torch.empty(shape, dtype=dtype, device="meta")
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+
+
+def _bound(node: OpNode, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The arguments of a node as torch takes them, with `tensors` for its inputs."""
+
+    def given(name: str) -> Any:
+        if name in tensors:
+            return tensors[name]
+        return _mapped(node.attrs[name], _on_meta) if name in node.attrs else listed(name)
+
+    def listed(name: str) -> list[Any]:
+        return [given(f"{name}.{index}") for index in range(len(node.elements(name)))]
+
+    return {name: given(name) for name in dict.fromkeys(full.partition(".")[0] for full in (*tensors, *node.attrs))}
+
+
+def _on_meta(value: Any) -> Any:
+    return to_torch(Device("meta") if isinstance(value, Device) else value)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    return [_mapped(item, change) for item in value] if isinstance(value, (list, tuple)) else change(value)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+class _Steps:
+    """The recorded calls of one decomposition as a graph."""
+
+    def __init__(self, node: OpNode, device: str) -> None:
+        self.node = node
+        self.device = Device(device)
+        self.taken: set[str] = set()
+        self.made: dict[Any, Any] = {}  # of each recorded call: a tensor, or a tuple of tensors
+
+    def graph(self, module: fx.GraphModule) -> IR:
+        module.graph.eliminate_dead_code()
+        inputs = [
+            TensorMeta(fresh(name.replace(".", "_"), self.taken), tensor.shape, tensor.dtype, stride=tensor.stride)
+            for name, tensor in zip(self.node.args, self.node.inputs, strict=True)
+        ]
+        places = iter(inputs)
+        steps: list[OpNode] = []
+        for call in module.graph.nodes:
+            if call.op == "placeholder":
+                self.made[call] = next(places)
+            elif call.op == "get_attr":
+                raise ConversionError("torch's decomposition holds a constant")
+            elif call.target is operator.getitem:
+                self.made[call] = self.made[call.args[0]][call.args[1]]
+            elif call.op == "call_function" and _is_idle(call):
+                self.made[call] = self.made[call.args[0]]
+            elif call.op == "call_function":
+                steps.append(self._step(call))
+        returned: Any = module.graph.output_node().args[0]
+        outputs: list[TensorMeta] = [self.made[result] for result in returned if result is not None]
+        for wanted, made in zip(self.node.outputs, outputs, strict=True):
+            wanted.agree_with(TensorMeta(wanted.name, made.shape, made.dtype))
+        return IR(steps, inputs, outputs)
+
+    def _step(self, call: fx.Node) -> OpNode:
+        target: Any = call.target
+        name = fresh(call.name, self.taken)
+        inputs: dict[str, TensorMeta] = {}
+        attrs: dict[str, Any] = {}
+        for argument, value in bind(target, call.args, call.kwargs).items():
+            self._sort(argument, value, inputs, attrs)
+        value = call.meta["val"]
+        several = isinstance(value, (list, tuple))
+        made = [_described(f"{name}_{index}", item) for index, item in enumerate(value)] if several else []
+        self.made[call] = made if several else _described(name, value)
+        outputs = made if several else [self.made[call]]
+        return OpNode(name, operator_name(target), inputs.values(), outputs, attrs, args=inputs)
+
+    def _sort(self, name: str, value: Any, inputs: dict[str, TensorMeta], attrs: dict[str, Any]) -> None:
+        """An argument to the tensors or to the attributes; a list with tensors goes element by element."""
+        if isinstance(value, fx.Node):
+            inputs[name] = self.made[value]
+        elif isinstance(value, (list, tuple)) and any(isinstance(item, fx.Node) for item in value):
+            for index, item in enumerate(value):
+                self._sort(f"{name}.{index}", item, inputs, attrs)
+        else:
+            attrs[name] = _mapped(value, self._named)
+
+    def _named(self, value: Any) -> Any:
+        """Torch's value as the IR spells it; what was traced on meta stands where the graph stands."""
+        name = to_name(value)
+        return self.device if isinstance(name, Device) else name
+
+
+def _is_idle(call: fx.Node) -> bool:
+    """Whether a conversion leaves its tensor as it was."""
+    if call.target is not torch.ops.aten.to.dtype or bind(call.target, call.args, call.kwargs)["copy"]:
+        return False
+    source: Any = call.args[0]
+    return bool(source.meta["val"].dtype == call.meta["val"].dtype)
+
+
+def _described(name: str, value: Any) -> TensorMeta:
+    if not isinstance(value, Tensor):
+        raise ConversionError(f"torch's decomposition makes a {type(value).__name__}")
+    stride = None if value.is_contiguous() else value.stride()
+    return TensorMeta(name, value.shape, dtype_name(value.dtype), stride=stride)
