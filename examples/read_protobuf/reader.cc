@@ -1,0 +1,137 @@
+// Prints the layers of a model that torch_ir wrote as protobuf, as a graph or lowered: ./reader model.pb
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+#include "torch_ir.pb.h"
+
+namespace ir = torch_ir::v1;
+
+// Tensors are known by name: what nodes read was defined by an input, a weight or a node before.
+using Known = std::map<std::string, const ir::Tensor*>;
+
+std::string text(const ir::Tensor& tensor) {
+  std::string shape;
+  for (const ir::Dim& dim : tensor.shape()) {
+    if (!shape.empty()) shape += ", ";
+    shape += dim.has_size() ? std::to_string(dim.size()) : dim.expression();
+  }
+  return tensor.dtype() + "[" + shape + "]";
+}
+
+template <typename Items, typename Text>
+std::string joined(const Items& items, Text text) {
+  std::string all;
+  for (const auto& item : items) all += (all.empty() ? "" : ", ") + text(item);
+  return all;
+}
+
+std::string text(const ir::Value& value) {
+  switch (value.kind_case()) {
+    case ir::Value::kNone: return "None";
+    case ir::Value::kBoolean: return value.boolean() ? "True" : "False";
+    case ir::Value::kInteger: return std::to_string(value.integer());
+    case ir::Value::kReal: return std::to_string(value.real());
+    case ir::Value::kText: return "'" + value.text() + "'";
+    case ir::Value::kIntegers:
+      return "[" + joined(value.integers().items(), [](int64_t item) { return std::to_string(item); }) + "]";
+    case ir::Value::kList:
+      return "[" + joined(value.list().items(), [](const ir::Value& item) { return text(item); }) + "]";
+    case ir::Value::kDict:
+      return "{" + joined(value.dict().items(), [](const ir::Attribute& item) {
+               return item.name() + ": " + text(item.value());
+             }) + "}";
+    case ir::Value::kDtype: return value.dtype();
+    case ir::Value::kDevice: return value.device();
+    case ir::Value::kLayout: return value.layout();
+    case ir::Value::kMemoryFormat: return value.memory_format();
+    case ir::Value::kExpression: return value.expression();
+    case ir::Value::kFunction: return "@" + value.function();
+    case ir::Value::kComplexNumber:
+      return "complex(" + std::to_string(value.complex_number().real()) + ", " +
+             std::to_string(value.complex_number().imaginary()) + ")";
+    case ir::Value::kBigInteger: return value.big_integer();
+    case ir::Value::kTensor: return "tensor " + std::to_string(value.tensor());
+    case ir::Value::kBranch:
+      return "(" + joined(value.branch().items(), [](const ir::Value& item) { return text(item); }) + ")";
+    case ir::Value::KIND_NOT_SET: break;
+  }
+  return "?";
+}
+
+void print(const ir::Graph& graph, Known known, const std::string& indent) {
+  for (const ir::Tensor& input : graph.inputs()) {
+    known[input.name()] = &input;
+    std::cout << indent << "input " << input.name() << ": " << text(input) << "\n";
+  }
+  for (const ir::Weight& weight : graph.weights()) known[weight.tensor().name()] = &weight.tensor();
+  for (const ir::Node& node : graph.nodes()) {
+    std::cout << indent << node.op_type();
+    if (!node.module().empty()) std::cout << "  (" << node.module() << ", " << node.module_class() << ")";
+    std::cout << "\n";
+    for (const ir::Input& input : node.inputs()) {
+      auto tensor = known.find(input.tensor());
+      if (tensor == known.end())
+        throw std::runtime_error(node.name() + " reads " + input.tensor() + ", which nothing makes");
+      std::cout << indent << "  " << input.argument() << " = " << input.tensor() << ": " << text(*tensor->second)
+                << "\n";
+    }
+    for (const ir::Attribute& attribute : node.attributes())
+      std::cout << indent << "  " << attribute.name() << " = " << text(attribute.value()) << "\n";
+    for (const ir::Tensor& output : node.outputs()) {
+      known[output.name()] = &output;
+      std::cout << indent << "  -> " << output.name() << ": " << text(output) << "\n";
+    }
+  }
+  for (const ir::Tensor& output : graph.outputs()) std::cout << indent << "output " << output.name() << "\n";
+  for (const ir::Graph& body : graph.functions()) {
+    std::cout << indent << "function " << body.name() << "\n";
+    print(body, known, indent + "  ");  // its first weights may be shared with this graph
+  }
+}
+
+void print(const ir::Lowered& model) {
+  std::cout << model.model_name() << " for " << model.target() << ": " << model.layers_size() << " layers\n";
+  for (const ir::Layer& layer : model.layers()) {
+    std::cout << layer.kind() << "  (" << layer.name() << ")\n";
+    for (const std::string& input : layer.inputs()) std::cout << "  reads " << input << "\n";
+    for (const ir::LayerWeight& weight : layer.weights())
+      std::cout << "  " << weight.argument() << " = " << weight.key() << "\n";
+    std::cout << "  -> " << (layer.has_value() ? text(layer.value()) : "a placeholder") << "\n";
+  }
+}
+
+int main(int count, char** arguments) {
+  if (count != 2) {
+    std::cerr << "usage: reader model.pb\n";
+    return 2;
+  }
+  std::ifstream file(arguments[1], std::ios::binary);
+  const std::string data{std::istreambuf_iterator<char>(file), {}};
+  ir::LoweredModel lowered;
+  if (lowered.ParseFromString(data) && lowered.format() == "torch-ir-lowered" && lowered.version() == 1) {
+    print(lowered.lowered());
+    return 0;
+  }
+  ir::Model model;
+  if (!model.ParseFromString(data) || model.format() != "torch-ir") {
+    std::cerr << arguments[1] << " is not a protobuf file of torch_ir\n";
+    return 1;
+  }
+  if (model.version() != 1) {
+    std::cerr << arguments[1] << " has version " << model.version() << ", but this program reads version 1\n";
+    return 1;
+  }
+  const ir::Graph& graph = model.graph();
+  std::cout << graph.model_name() << ": " << graph.nodes_size() << " nodes, " << graph.weights_size() << " weights\n";
+  try {
+    print(graph, {}, "");
+  } catch (const std::runtime_error& error) {
+    std::cerr << arguments[1] << ": " << error.what() << "\n";
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,136 @@
+"""A graph, or its layers on a target, as protobuf: bytes, files, the digest at their end; see `torch_ir.proto`.
+
+The message classes are made at run time from a descriptor set, because generated code works with one release of
+protobuf only. `make proto` writes the set anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch_ir.errors import MissingExtraError, SerializationError, first_line
+from torch_ir.formats.graph_message import graph_fields, graph_record
+from torch_ir.formats.lowered_message import lowered_fields, lowered_record
+from torch_ir.formats.value_message import Fields
+from torch_ir.ir import IR, Limits
+from torch_ir.ir.document import read_bytes, uncollected, write_bytes
+from torch_ir.ir.encode import FORMAT
+
+_DESCRIPTORS = Path(__file__).with_name("torch_ir.binpb")
+_DIGEST_FIELD = b"\x7a\x20"  # how the last field begins: number 15, 32 bytes
+_DIGEST_LENGTH = len(_DIGEST_FIELD) + 32
+_LOWERED_FORMAT = "torch-ir-lowered"
+_LOWERED_VERSION = 1
+
+
+def is_protobuf(path: str | os.PathLike[str]) -> bool:
+    """Whether the name of a file says that it is protobuf; any other is JSON."""
+    return Path(path).suffix.lower() in (".pb", ".binpb")
+
+
+def save_protobuf(ir: IR, path: str | os.PathLike[str]) -> None:
+    """Write a graph to a protobuf file, whole or not at all; folders are made as needed."""
+    write_bytes(path, to_protobuf(ir))
+
+
+def load_protobuf(path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
+    """Read a graph from a protobuf file."""
+    return from_protobuf(read_bytes(path, limits), limits)
+
+
+def to_protobuf(ir: IR) -> bytes:
+    """The graph as a protobuf message; equal graphs give equal bytes. A graph that contradicts itself is refused."""
+    with uncollected():
+        document = ir.check().to_dict()
+        header = {key: document.pop(key) for key in ("format", "version")}
+        return _write("Model", {**header, "graph": graph_fields(document)})
+
+
+def from_protobuf(data: bytes, limits: Limits = Limits()) -> IR:
+    """The graph that a protobuf message holds; errors name the place as in the JSON document."""
+    with uncollected():
+        model = _read("Model", FORMAT, data, limits)
+        if not model.HasField("graph"):
+            raise SerializationError("it holds no graph", "$")
+        record = graph_record(model.graph, limits)
+        return IR.from_dict({"format": model.format, "version": model.version, **record})
+
+
+def lowered_to_protobuf(document: dict[str, Any]) -> bytes:
+    """What `Lowered.to_dict` gives, as a protobuf message."""
+    with uncollected():
+        header = {"format": _LOWERED_FORMAT, "version": _LOWERED_VERSION}
+        return _write("LoweredModel", {**header, "lowered": lowered_fields(document)})
+
+
+def lowered_from_protobuf(data: bytes, limits: Limits = Limits()) -> dict[str, Any]:
+    """What `Lowered.to_dict` gave."""
+    with uncollected():
+        message = _read("LoweredModel", _LOWERED_FORMAT, data, limits)
+        if message.version != _LOWERED_VERSION:
+            told = f"the file has version {message.version}, but this torch_ir reads version {_LOWERED_VERSION}"
+            raise SerializationError(told, "$.version")
+        if not message.HasField("lowered"):
+            raise SerializationError("it holds no lowered graph", "$")
+        return lowered_record(message.lowered)
+
+
+def _write(kind: str, fields: Fields) -> bytes:
+    """A message, and the digest of it at the end."""
+    message_class = _message_class(kind)
+    from google.protobuf.message import EncodeError
+
+    try:
+        body: bytes = message_class(**fields).SerializeToString(deterministic=True)
+    except (EncodeError, TypeError, ValueError) as error:  # over 2 GiB, no string, half of a surrogate pair
+        raise SerializationError(f"cannot be written as protobuf: {first_line(error)}") from None
+    return body + _digest(body)
+
+
+def _read(kind: str, file_format: str, data: bytes, limits: Limits) -> Any:
+    """The message of a file of this kind, as it was written."""
+    if len(data) > limits.file_bytes:
+        raise SerializationError(f"{len(data)} bytes are more than {limits.file_bytes}")
+    message = _parse(kind, data)
+    if message.format != file_format:
+        raise SerializationError(f"format is {message.format!r:.60}, not {file_format!r}", "$.format")
+    message.DiscardUnknownFields()
+    if message.ByteSize() != len(data):  # or a field that stands twice, which no writer writes
+        raise SerializationError("it holds fields that this torch_ir does not know", "$")
+    if message.sha256 and data[-_DIGEST_LENGTH:] != _digest(data[:-_DIGEST_LENGTH]):
+        raise SerializationError("the bytes are not what was written", "$.sha256")
+    return message
+
+
+def _parse(kind: str, data: bytes) -> Any:
+    message = _message_class(kind)()
+    from google.protobuf.message import DecodeError
+
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:  # the slow implementation, written in Python, says more
+        raise SerializationError(f"not a protobuf file of torch_ir: {first_line(error)}") from None
+    return message
+
+
+def _digest(body: bytes) -> bytes:
+    return _DIGEST_FIELD + hashlib.sha256(body).digest()
+
+
+@lru_cache
+def _message_class(kind: str) -> Any:
+    """The class of a whole file's message, in a pool of its own: other code may know another torch_ir.proto."""
+    try:
+        from google.protobuf.descriptor_pb2 import FileDescriptorSet
+        from google.protobuf.descriptor_pool import DescriptorPool
+        from google.protobuf.message_factory import GetMessageClass
+    except ImportError:  # not there, or older than 4.22
+        raise MissingExtraError("a protobuf file", "protobuf", "protobuf") from None
+    pool = DescriptorPool()
+    for file in FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes()).file:
+        pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName(f"torch_ir.v1.{kind}"))

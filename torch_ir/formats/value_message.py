@@ -1,0 +1,132 @@
+"""Values of attributes and trees: from their spelling in the JSON document to the message `Value`, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from torch_ir.errors import SerializationError
+
+Fields = dict[str, Any]  # the arguments of a message's constructor, nested messages as dicts
+
+MAX_NESTING = 30  # each level is two of protobuf's, and its readers stop at a hundred of them
+_PLAIN: dict[type, str] = {bool: "boolean", int: "integer", float: "real", str: "text"}
+_TAGS = {
+    "$dtype": "dtype",
+    "$device": "device",
+    "$layout": "layout",
+    "$memory_format": "memory_format",
+    "$expr": "expression",
+    "$function": "function",
+    "$int": "big_integer",
+    "$tensor": "tensor",
+}
+_TAG_OF = {field: tag for tag, field in _TAGS.items()}
+_AS_THEY_ARE = frozenset(_PLAIN.values())
+
+
+def value_fields(value: Any, depth: int = 0) -> Fields:
+    """A value of the document as a message."""
+    kind = type(value)
+    if value is None:
+        return {"none": True}
+    if kind in _PLAIN:
+        return {_PLAIN[kind]: value}
+    if depth > MAX_NESTING:
+        raise SerializationError(f"a value is nested deeper than the {MAX_NESTING} levels that protobuf files can hold")
+    if kind is list:
+        if value and all(type(item) is int for item in value):
+            return {"integers": {"items": value}}
+        return {"list": {"items": [value_fields(item, depth + 1) for item in value]}}
+    tag = next(iter(value), "")
+    if tag in _TAGS:
+        return {_TAGS[tag]: value[tag]}
+    if tag == "$float":
+        return {"real": float(value[tag])}
+    if tag == "$complex":
+        real, imaginary = (value_fields(part)["real"] for part in value[tag])
+        return {"complex_number": {"real": real, "imaginary": imaginary}}
+    if tag == "$branch":
+        return {"branch": _branch_fields(value, depth)}
+    return {"dict": {"items": [named(name, item, depth + 1) for name, item in value.items()]}}
+
+
+def named(name: str, value: Any, depth: int = 0) -> Fields:
+    """A value with its name, as the message `Attribute`."""
+    return {"name": name, "value": value_fields(value, depth)}
+
+
+def _branch_fields(record: dict[str, Any], depth: int) -> Fields:
+    return {
+        "kind": record["$branch"].upper(),
+        "items": [value_fields(item, depth + 1) for item in record["items"]],
+        "keys": [value_fields(key, depth + 1) for key in record.get("keys", ())],
+        "type_name": record.get("type", ""),
+    }
+
+
+def value_record(message: Any, path: str, depth: int = 0) -> Any:
+    """The value of a message as the document spells it."""
+    kind = message.WhichOneof("kind")
+    if kind in _AS_THEY_ARE:
+        return _real(message.real) if kind == "real" else getattr(message, kind)
+    if kind in _TAG_OF:
+        return {_TAG_OF[kind]: getattr(message, kind)}
+    if kind is None:
+        raise SerializationError("a value is none of the kinds that a value can be", path)
+    if kind == "none":
+        return None
+    if kind == "integers":
+        return list(message.integers.items)
+    if kind == "complex_number":
+        return {"$complex": [_real(message.complex_number.real), _real(message.complex_number.imaginary)]}
+    if depth > MAX_NESTING:
+        raise SerializationError(f"a value is nested deeper than {MAX_NESTING} levels", path)
+    if kind == "list":
+        return _items(message.list.items, path, depth)
+    if kind == "branch":
+        return _branch_record(message.branch, path, depth)
+    return _dict_record(message.dict.items, path, depth)
+
+
+def _real(number: float) -> Any:
+    return number if math.isfinite(number) else {"$float": str(number)}
+
+
+def _items(messages: Iterable[Any], path: str, depth: int) -> list[Any]:
+    return [value_record(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(messages)]
+
+
+def _branch_record(message: Any, path: str, depth: int) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "$branch": enum_name(message, "kind"),
+        "items": _items(message.items, f"{path}.items", depth),
+        "keys": _items(message.keys, f"{path}.keys", depth),
+    }
+    return {**record, "type": message.type_name} if message.type_name else record
+
+
+def _dict_record(messages: Iterable[Any], path: str, depth: int) -> dict[str, Any]:
+    found = table(((item.name, item.value) for item in messages), path)
+    for name in found:
+        if name.startswith("$"):  # it would be read as one of the document's tags
+            raise SerializationError(f"a dict cannot have the key {name!r:.60}", path)
+    return {name: value_record(value, f"{path}.{name}", depth + 1) for name, value in found.items()}
+
+
+def table(pairs: Iterable[tuple[str, Any]], path: str) -> dict[str, Any]:
+    """Names and what stands under them; no name stands twice."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise SerializationError(f"{name!r:.60} stands twice", path)
+        found[name] = value
+    return found
+
+
+def enum_name(message: Any, field: str) -> str:
+    """The value of an enumeration as the document spells it; a number that is none of it, as that number."""
+    number = getattr(message, field)
+    known = message.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number
+    return str(known[number].name).lower() if number in known else str(number)
