@@ -1,0 +1,101 @@
+"""Sums and products of sizes: numbers, or expressions over the sizes that a graph leaves open.
+
+product(2, "batch", 512)        ->  "1024*batch"
+total(["1024*batch", "batch"])  ->  "1025*batch"
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+
+from torch_ir.ir.expressions import SIGNS, Call, evaluate, names_in, parse
+from torch_ir.ir.records import Dim
+
+# A polynomial: from the factors of each term, sorted, to how often the term is taken.
+Terms = dict[tuple[str, ...], int]
+_MOST_TERMS = 1000  # of a product; a longer one is not multiplied out
+
+
+def product(*sizes: Dim) -> Dim:
+    """All of these, multiplied."""
+    if all(isinstance(size, int) for size in sizes):
+        return math.prod(size for size in sizes if isinstance(size, int))
+    factors = [_terms(size) for size in sizes]
+    if math.prod(map(len, factors)) > _MOST_TERMS:
+        factors = [factor if len(factor) < 2 else {(f"({_text(factor)})",): 1} for factor in factors]
+    terms: Terms = {(): 1}
+    for factor in factors:
+        terms = _times(terms, factor)
+    return _text(terms)
+
+
+def total(sizes: Iterable[Dim]) -> Dim:
+    """All of these, added."""
+    sizes = list(sizes)
+    terms: Terms = Counter({(): sum(size for size in sizes if isinstance(size, int))})
+    for size in sizes:
+        if isinstance(size, str):
+            terms = _plus(terms, _terms(size))
+    return _text(terms)
+
+
+def weight_of(size: Dim) -> float:
+    """How large an amount is, for comparing: sizes that are open count as 1024."""
+    return float(evaluate(size, dict.fromkeys(names_in(size), 1024)))
+
+
+def _terms(size: Dim) -> Terms:
+    return {(): size} if isinstance(size, int) else _parsed(size)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Terms:
+    """An expression of sums and products multiplied out; any other is one factor as it stands."""
+    whole: Terms = {(f"({text})",): 1}
+    stack: list[Terms] = []
+    for step in parse(text):
+        if isinstance(step, str):
+            stack.append({(step,): 1})
+        elif type(step) is int:
+            stack.append({(): step})
+        elif isinstance(step, Call) and SIGNS[step.function] in ("+", "-", "*"):
+            sides = [stack.pop() for _ in range(step.arity)]
+            stack.append(_applied(SIGNS[step.function], sides[::-1]))
+        else:
+            return whole
+        if len(stack[-1]) > _MOST_TERMS:
+            return whole
+    return stack[0]
+
+
+def _applied(sign: str, sides: list[Terms]) -> Terms:
+    if sign == "*":
+        return _times(*sides)
+    last = {factors: -count for factors, count in sides[-1].items()} if sign == "-" else sides[-1]
+    return last if len(sides) == 1 else _plus(sides[0], last)
+
+
+def _plus(one: Terms, other: Terms) -> Terms:
+    return {factors: one.get(factors, 0) + other.get(factors, 0) for factors in (*one, *other)}
+
+
+def _times(one: Terms, other: Terms) -> Terms:
+    terms: Terms = Counter()
+    for left, count in one.items():
+        for right, times in other.items():
+            terms[tuple(sorted((*left, *right)))] += count * times
+    return terms
+
+
+def _text(terms: Terms) -> Dim:
+    """The number, or the expression with the terms of most factors first."""
+    kept = sorted(((factors, count) for factors, count in terms.items() if count), key=lambda t: (-len(t[0]), t[0]))
+    if not any(factors for factors, _ in kept):
+        return kept[0][1] if kept else 0
+    texts = ["*".join([*([str(abs(count))] if abs(count) != 1 or not f else []), *f]) for f, count in kept]
+    signs = ["-" if count < 0 else "+" for _, count in kept]
+    first = f"-{texts[0]}" if signs[0] == "-" else texts[0]
+    return " ".join([first, *(f"{sign} {text}" for sign, text in zip(signs[1:], texts[1:], strict=True))])

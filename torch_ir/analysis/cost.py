@@ -1,0 +1,185 @@
+"""What a graph costs: multiply-adds, FLOPs and memory traffic of every node, and of all of them.
+
+    costs = cost(ir)                      # or cost(ir, sizes={"batch": 8})
+    costs.flops, costs.bytes              # numbers, or expressions such as "1024*batch"
+    costs.by_module(depth=2), costs.by_op()
+
+`flops` is twice `macs`, and counts contractions alone, as `torch.utils.flop_counter` does; what element-wise
+operators, reductions and normalisations cost shows in the bytes. The bytes are those of `torch_ir.analysis.traffic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torch_ir.analysis.amounts import product, total, weight_of
+from torch_ir.analysis.formulas import FORMULAS, base_name, macs
+from torch_ir.analysis.traffic import traffic
+from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.ir import IR, FunctionRef, OpNode
+from torch_ir.ir.functions import called_by
+from torch_ir.ir.origins import modules_around
+from torch_ir.ir.records import Dim
+from torch_ir.ir.substitute import replace_symbols
+
+_COND = "higher_order.cond"
+# Namespaces whose operators are contractions only if there is a formula.
+_COUNTED = frozenset(("aten", "prims", "higher_order", "torch_ir"))
+# Operators whose body runs once for every item of this argument.
+_LOOPS = {"higher_order.scan": "xs.0", "higher_order.map_impl": "arg1.0"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Amounts of work: each a number, or an expression over the sizes that the graph leaves open."""
+
+    macs: Dim = 0
+    flops: Dim = 0
+    bytes_read: Dim = 0
+    bytes_written: Dim = 0
+
+    @property
+    def bytes(self) -> Dim:
+        return total([self.bytes_read, self.bytes_written])
+
+    def times(self, count: Dim) -> Work:
+        return Work(*(product(count, amount) for amount in self.amounts()))
+
+    def amounts(self) -> tuple[Dim, Dim, Dim, Dim]:
+        return self.macs, self.flops, self.bytes_read, self.bytes_written
+
+
+@dataclass(frozen=True)
+class NodeCost(Work):
+    """The work of one node, with that of the functions that it runs."""
+
+    node: OpNode = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class Cost(Work):
+    """The work of a graph; `functions` has that of each function by name, as if it ran once.
+
+    `unknown` names the operators that are neither torch's own nor have a body: they count as no FLOPs.
+    """
+
+    nodes: tuple[NodeCost, ...] = ()
+    functions: Mapping[str, Cost] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+    def __getitem__(self, node: str) -> NodeCost:
+        """The cost of the node of that name."""
+        for row in self.nodes:
+            if row.node.name == node:
+                return row
+        raise KeyError(f"no node is called {node!r}{did_you_mean(node, (row.node.name for row in self.nodes))}")
+
+    def by_op(self) -> dict[str, Work]:
+        """The work of all nodes of each op_type, most FLOPs first, then most bytes."""
+        return _rolled_up(self.nodes, lambda row: row.node.op_type)
+
+    def by_module(self, depth: int | None = None) -> dict[str, Work]:
+        """The work of all nodes of each module; with `depth`, a module counts for all that lies deeper."""
+        return _rolled_up(self.nodes, lambda row: modules_around(row.node.origin.module)[: _end(depth)][-1])
+
+
+def cost(ir: IR, sizes: Mapping[str, int] | None = None) -> Cost:
+    """The cost of a graph, at these sizes.
+
+    A call costs what its body costs. Of a `cond` the branch that costs more FLOPs, then bytes, counts; the body of a
+    `while_loop` counts once, as nobody knows how often it runs; those of `scan` and `map` count for every item.
+    """
+    return _Counting().graph(sized(ir, sizes or {}))
+
+
+def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
+    """The graph with these sizes put in and arguments named; the graph itself where there is nothing to do.
+
+    Other than `IR.specialize`, this also takes sizes that the data decides: they are assumed.
+    """
+    for name, size in sizes.items():
+        if name not in ir.symbols:
+            known = ", ".join(ir.symbols) or "none"
+            raise GraphError(f"no size is called {name!r}{did_you_mean(name, ir.symbols)}; open sizes: {known}")
+        if isinstance(size, bool) or not isinstance(size, int) or not ir.symbols[name].admits(size):
+            raise GraphError(f"{name} = {size!r:.40} is out of range: {ir.symbols[name].range}")
+    unnamed = any(not node.has_named_args for graph in graphs_of(ir) for node in graph.nodes)
+    if not sizes and not unnamed:
+        return ir
+    copy = ir.clone()
+    if unnamed:
+        _name_arguments(copy)
+    replace_symbols(copy, sizes)
+    return copy
+
+
+def graphs_of(ir: IR) -> Iterator[IR]:
+    """A graph, and its functions, and theirs."""
+    yield ir
+    for body in ir.functions.values():
+        yield from graphs_of(body)
+
+
+def _name_arguments(ir: IR) -> None:
+    from torch_ir.ops.schema import name_arguments  # imports torch, which graphs with named arguments do without
+
+    for graph in graphs_of(ir):
+        for node in graph.nodes:
+            name_arguments(node)
+
+
+class _Counting:
+    """One count; a function that many nodes call is counted once and remembered."""
+
+    def __init__(self) -> None:
+        self.unknown: dict[str, None] = {}
+
+    def graph(self, ir: IR) -> Cost:
+        functions = {name: self.graph(body) for name, body in ir.functions.items()}
+        rows = tuple(NodeCost(*self.node(node, functions).amounts(), node=node) for node in ir.nodes)
+        return Cost(*added(rows).amounts(), rows, functions, tuple(self.unknown))
+
+    def node(self, node: OpNode, functions: Mapping[str, Cost]) -> Work:
+        bodies = [functions[name] for name in bodies_of(node) if name in functions]
+        if bodies:
+            return _of_bodies(node, bodies)
+        if node.op_type.partition(".")[0] not in _COUNTED and base_name(node.op_type) not in FORMULAS:
+            self.unknown[node.op_type] = None
+        contractions = macs(node)
+        return Work(contractions, product(2, contractions), *traffic(node))
+
+
+def _of_bodies(node: OpNode, bodies: list[Cost]) -> Work:
+    if node.op_type == _COND:
+        return max(bodies, key=lambda body: (weight_of(body.flops), weight_of(body.bytes)))
+    return added(bodies).times(rounds(node))
+
+
+def bodies_of(node: OpNode) -> list[FunctionRef]:
+    """The functions that a node runs, but for those that its formula counts already."""
+    return [] if base_name(node.op_type) in FORMULAS else called_by([node])
+
+
+def rounds(node: OpNode) -> Dim:
+    """How often a node runs its bodies, as far as that is known."""
+    loop = _LOOPS.get(node.op_type)
+    return 1 if loop not in node.args else node.inputs[node.args.index(loop)].shape[0]
+
+
+def added(rows: Iterable[Work]) -> Work:
+    """The work of all of these."""
+    columns = list(zip(*(row.amounts() for row in rows), strict=True))
+    return Work(*map(total, columns))
+
+
+def _rolled_up(rows: Iterable[NodeCost], key: Callable[[NodeCost], str]) -> dict[str, Work]:
+    groups: dict[str, list[Work]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    sums = {name: added(group) for name, group in groups.items()}
+    return dict(sorted(sums.items(), key=lambda item: (-weight_of(item[1].flops), -weight_of(item[1].bytes))))
+
+
+def _end(depth: int | None) -> int | None:
+    return None if depth is None else depth + 1

@@ -1,0 +1,152 @@
+"""Patterns: a few nodes, joined as they must be, with names for what a rule wants to know about them.
+
+    conv = op("aten.conv2d.default", input="x", weight="w", bias="b", groups=1).named("conv").read_once()
+    found = match(op("aten.relu.default", self=conv), node)
+    found["w"].key  # "layer1.0.conv1.weight"
+
+What stands beside an argument says what it must be:
+
+| written | meaning |
+|---|---|
+| a text | anything; it is captured under that name: a tensor, a list of tensors, an attribute, `None` |
+| a pattern | a tensor that is made by a node which that pattern matches |
+| any other value | an attribute that is equal to it; `None` is an optional argument that is absent |
+| `...`, or nothing at all | anything |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch_ir.ir import OpNode, TensorMeta
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What a node must look like; made by `op`, refined by the methods, and never changed."""
+
+    op_types: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    name: str = ""
+    is_read_once: bool = False
+    index: int = 0
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def named(self, name: str) -> Pattern:
+        """The same, with the node itself captured under a name."""
+        return replace(self, name=name)
+
+    def read_once(self) -> Pattern:
+        """The same, for a value that exactly one argument of one node reads; a graph output is a reader too."""
+        return replace(self, is_read_once=True)
+
+    def output(self, index: int) -> Pattern:
+        """The same, for another output of the node than its first."""
+        return replace(self, index=index)
+
+    def when(self, /, **attributes: Any) -> Pattern:
+        """The same, with attributes that must be equal to these, texts among them: `.when(approximate="tanh")`."""
+        return replace(self, attributes={**self.attributes, **attributes})
+
+    @property
+    def captures(self) -> frozenset[str]:
+        """Every name under which a match captures something."""
+        return frozenset(self._names())
+
+    @property
+    def size(self) -> int:
+        """How many nodes it speaks of."""
+        return 1 + sum(part.size for part in self.arguments.values() if isinstance(part, Pattern))
+
+    def _names(self) -> Iterator[str]:
+        if self.name:
+            yield self.name
+        for wanted in self.arguments.values():
+            if isinstance(wanted, Pattern):
+                yield from wanted._names()
+            elif _is_capture(wanted):
+                yield wanted
+
+    def __str__(self) -> str:
+        parts = [f"{name}={wanted!s}" for name, wanted in self.arguments.items() if isinstance(wanted, Pattern)]
+        return f"{' | '.join(self.op_types)}({', '.join(parts)})"
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where a pattern was found: its last node, what it captured, and all its nodes, each after those it reads."""
+
+    node: OpNode
+    captures: dict[str, Any]
+    nodes: tuple[OpNode, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.captures[name]
+
+
+def op(op_type: str, /, *others: str, **arguments: Any) -> Pattern:
+    """A pattern for a node of that operator, or one of the others; `aten.add` stands for all its overloads.
+
+    Elements of a list are named as the node names them: `op("aten.cat.default", **{"tensors.0": "first"})`.
+    """
+    return Pattern((op_type, *others), arguments)
+
+
+def match(pattern: Pattern, node: OpNode) -> Match | None:
+    """What the pattern captures when `node` is its last node, or None; equal names must be the same thing."""
+    search = _Search()
+    found = 0 <= pattern.index < max(1, len(node.outputs)) and search.is_like(pattern, node)
+    return Match(node, search.captures, tuple(search.nodes)) if found else None
+
+
+def names_op(name: str, op_type: str) -> bool:
+    """Whether a name means this operator: it is the operator's own, or its own without the overload."""
+    return name in (op_type, op_type.rpartition(".")[0])
+
+
+class _Search:
+    """One attempt: what is captured so far, and the nodes that were needed for it."""
+
+    def __init__(self) -> None:
+        self.captures: dict[str, Any] = {}
+        self.nodes: dict[OpNode, None] = {}
+
+    def is_like(self, pattern: Pattern, node: OpNode) -> bool:
+        if not any(names_op(name, node.op_type) for name in pattern.op_types):
+            return False
+        if pattern.is_read_once and [len(t.consumers) for t in node.outputs if t.index == pattern.index] != [1]:
+            return False
+        if not all(self._is_argument(wanted, node, name) for name, wanted in pattern.arguments.items()):
+            return False
+        if not all(name in node.attrs and _same(value, node.attrs[name]) for name, value in pattern.attributes.items()):
+            return False
+        self.nodes[node] = None
+        return not pattern.name or self._capture(pattern.name, node)
+
+    def _is_argument(self, wanted: Any, node: OpNode, name: str) -> bool:
+        if wanted is ...:
+            return True
+        try:
+            value = node[name]
+        except KeyError:
+            return False
+        if isinstance(wanted, Pattern):
+            is_made = isinstance(value, TensorMeta) and value.producer is not None and value.index == wanted.index
+            return is_made and self.is_like(wanted, value.producer)
+        return self._capture(wanted, value) if _is_capture(wanted) else _same(wanted, value)
+
+    def _capture(self, name: str, value: Any) -> bool:
+        return _same(self.captures.setdefault(name, value), value)
+
+
+def _is_capture(wanted: Any) -> bool:
+    return type(wanted) is str  # a typed name, such as Dtype("bfloat16"), is a value
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Tensors and nodes are the same object; attributes are equal, lists like tuples, and True is not 1."""
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

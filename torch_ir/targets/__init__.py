@@ -1,0 +1,14 @@
+"""Somebody else's IR, one way out: a target of the user's own, with placeholders where it has no lowering yet."""
+
+from torch_ir.targets.contract import Contract
+from torch_ir.targets.coverage import coverage
+from torch_ir.targets.coverage_report import CoverageReport
+from torch_ir.targets.describe import describe
+from torch_ir.targets.lowered import Layer, Lowered, Missing, Placeholder
+from torch_ir.targets.rules import Declined
+from torch_ir.targets.target import Target
+
+__all__ = [
+    "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Missing", "Placeholder", "Target", "coverage",
+    "describe",
+]  # fmt: skip

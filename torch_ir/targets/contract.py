@@ -1,0 +1,210 @@
+"""Contract: what a device can run, said in a file before there is any code for it.
+
+name = "npu"
+dtypes = ["float32", "float16"]
+static = true
+
+[[ops]]
+op = ["aten.relu", "aten.add.Tensor", "aten.*pool2d*"]
+
+[[ops]]
+op = "aten.conv2d"
+attrs = { groups = 1, stride = [1, 2], padding = { max = 3 } }
+require = ["weight.shape[0] % 8 == 0", "weight.shape[2] <= 7"]
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch_ir.errors import MissingFileError, SerializationError, did_you_mean, first_line
+from torch_ir.ir import OpNode
+from torch_ir.ir.document import Limits, parse_document, read_text
+from torch_ir.ir.records import allow_keys, field, optional, read_dtype, texts, typed
+from torch_ir.targets.limits import Condition, Limit, tensors_of
+
+NOT_LISTED = "not in the contract"
+_KEYS = frozenset(("name", "ops", "dtypes", "rank", "static"))
+_ROW_KEYS = frozenset(("op", "dtypes", "rank", "static", "attrs", "absent", "require"))
+_SIZE = Limits(file_bytes=1 << 24)
+_OP_NAME = re.compile(r"[\w*?]+(\.[\w*?]+)+")
+Dtypes = Mapping[str, tuple[str, ...]]  # by argument; under "" those of all others
+
+
+class _Common(NamedTuple):
+    """What holds for every row that does not say otherwise."""
+
+    dtypes: Dtypes
+    rank: Limit | None
+    static: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way in which a device runs some operators."""
+
+    ops: tuple[str, ...]
+    dtypes: Dtypes
+    rank: Limit | None
+    static: bool
+    attrs: Mapping[str, Limit]
+    absent: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+
+    def names(self, op_type: str) -> bool:
+        """Whether it speaks of that operator: by its name, its name without overload, or a pattern with `*` and `?`."""
+        base = op_type.rpartition(".")[0]
+        return any(name in (op_type, base) or fnmatchcase(op_type, name) for name in self.ops)
+
+    def why_not(self, node: OpNode) -> str:
+        """The first thing about a node that the row does not admit; empty if there is none."""
+        return next(self._objections(node), "")
+
+    def _objections(self, node: OpNode) -> Iterator[str]:
+        for name, tensor in tensors_of(node):
+            dtypes = self.dtypes.get(name, self.dtypes.get("", ()))
+            if dtypes and tensor.dtype not in dtypes:
+                yield f"{name} is {tensor.dtype}"
+            if self.rank is not None and not self.rank.admits(len(tensor.shape)):
+                yield f"{name} has rank {len(tensor.shape)}, not {self.rank}"
+            if self.static and not tensor.is_static:
+                yield f"{name} has sizes that vary: {', '.join(dim for dim in tensor.shape if isinstance(dim, str))}"
+        for name in self.absent:
+            if name in node.args or node.attrs.get(name) is not None or node.elements(name):
+                yield f"{name} is given"
+        for name, limit in self.attrs.items():
+            if name not in node.attrs:
+                yield f"it has no attribute {name}"
+            elif not limit.admits(node.attrs[name]):
+                yield f"{name} is {node.attrs[name]}, not {limit}"
+        yield from filter(None, (condition.why_not(node) for condition in self.conditions))
+
+
+class Contract:
+    """What a device can run: operators by name, each with limits on dtypes, ranks, attributes and shapes.
+
+    An item of `ops` is a name, or a mapping with the keys of `[[ops]]` in a file. Where several speak of one operator,
+    a node has to please one of them. `dtypes`, `rank` and `static` are for all that do not say otherwise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ops: Iterable[str | Mapping[str, Any]],
+        *,
+        dtypes: Iterable[str] | None = None,
+        rank: Any = None,
+        static: bool = False,
+    ) -> None:
+        self.name = typed(name, str, "name")
+        common = _Common(_read_dtypes(dtypes, "dtypes"), _read_limit(rank, "rank"), typed(static, bool, "static"))
+        if isinstance(ops, (str, Mapping)) or not isinstance(ops, Iterable):
+            raise SerializationError(f"expected a list of operators, found {ops!r:.60}", "ops")
+        self.rows = tuple(_read_row(item, common, f"ops[{index}]") for index, item in enumerate(ops))
+        if not self.rows:
+            raise SerializationError("no operator is listed", "ops")
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Contract:
+        """A contract from the keys and values of a file."""
+        allow_keys(record, _KEYS, "$")
+        field(record, "ops", list, "$")
+        return cls(**{"name": "target", **record})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Contract:
+        """Read a .toml or .json file; every error names the file and the key."""
+        try:
+            return cls.from_dict({"name": Path(path).stem, **_read_file(Path(path))})
+        except MissingFileError:
+            raise
+        except SerializationError as error:
+            raise SerializationError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+
+    def names(self, op_type: str) -> bool:
+        """Whether it speaks of that operator at all."""
+        return any(row.names(op_type) for row in self.rows)
+
+    def why_not(self, node: OpNode) -> str:
+        """Why the device cannot run a node; empty if it can."""
+        reasons = [row.why_not(node) for row in self.rows if row.names(node.op_type)]
+        return NOT_LISTED if not reasons else "" if "" in reasons else "; or ".join(dict.fromkeys(reasons))
+
+    def check_names(self) -> None:
+        """Raise a SerializationError at the first ATen operator that torch does not have; this imports torch."""
+        from torch_ir.ops.schema import operator_names
+
+        known = {*operator_names("aten"), *(name.rpartition(".")[0] for name in operator_names("aten"))}
+        for index, row in enumerate(self.rows):
+            for name in row.ops:
+                if name.startswith("aten.") and not any(fnmatchcase(found, name) for found in known):
+                    hint = did_you_mean(name, known)
+                    raise SerializationError(f"torch has no operator {name!r}{hint}", f"ops[{index}].op")
+
+    def __repr__(self) -> str:
+        return f"Contract({self.name!r}, {sum(len(row.ops) for row in self.rows)} operators)"
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    text = read_text(path, _SIZE)
+    if path.suffix == ".json":
+        return parse_document(text, _SIZE)
+    if path.suffix != ".toml":
+        raise SerializationError("a contract is a .toml or .json file")
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SerializationError(f"not TOML: {first_line(error)}") from None
+
+
+def _read_row(item: Any, common: _Common, path: str) -> Row:
+    record = {"op": item} if isinstance(item, str) else item
+    allow_keys(record, _ROW_KEYS, path)
+    op = record.get("op")
+    names = [op] if isinstance(op, str) else texts(record, "op", path)
+    if not names:
+        raise SerializationError("'op' names no operator", path)
+    for name in names:
+        if not _OP_NAME.fullmatch(name):
+            hint = did_you_mean(f"aten.{name}", [f"aten.{name}"])
+            raise SerializationError(f"{name!r:.60} is no operator name such as 'aten.conv2d'{hint}", f"{path}.op")
+    attrs = optional(record, "attrs", dict, path) or {}
+    return Row(
+        tuple(names),
+        {**common.dtypes, **_read_dtypes(record.get("dtypes"), f"{path}.dtypes")},
+        _read_limit(record["rank"], f"{path}.rank") if "rank" in record else common.rank,
+        field(record, "static", bool, path) if "static" in record else common.static,
+        {name: Limit.read(value, f"{path}.attrs.{name}") for name, value in attrs.items()},
+        tuple(texts(record, "absent", path)),
+        tuple(
+            Condition.read(text, f"{path}.require[{index}]")
+            for index, text in enumerate(texts(record, "require", path))
+        ),
+    )
+
+
+def _read_limit(value: Any, path: str) -> Limit | None:
+    return None if value is None else Limit.read(value, path)
+
+
+def _read_dtypes(value: Any, path: str) -> Dtypes:
+    """A list for every tensor, or a list per argument."""
+    lists = value if isinstance(value, Mapping) else {} if value is None else {"": value}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, dtypes in lists.items():
+        place = f"{path}.{name}" if name else path
+        if not isinstance(dtypes, (list, tuple)) or not dtypes:
+            raise SerializationError(f"expected a list of dtypes, found {dtypes!r:.60}", place)
+        found[name] = tuple(read_dtype(typed(dtype, str, place), place) for dtype in dtypes)
+    return found

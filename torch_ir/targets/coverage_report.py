@@ -1,0 +1,153 @@
+"""What a coverage report holds, and how it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch_ir.analysis.amounts import total, weight_of
+from torch_ir.analysis.cost import Work
+from torch_ir.errors import GraphError
+from torch_ir.ir import OpNode
+from torch_ir.ir.expressions import names_in
+from torch_ir.ir.records import Dim
+from torch_ir.targets.coverage_text import as_text
+
+MEASURES = ("nodes", "flops", "bytes")
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An operator that the target cannot run, for one reason: where it stands and what it costs."""
+
+    op_type: str
+    why: str
+    nodes: tuple[OpNode, ...]
+    shapes: tuple[str, ...]
+    modules: tuple[str, ...]
+    sources: tuple[str, ...]
+    work: Work
+
+    @property
+    def count(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def weight(self) -> tuple[float, float, int]:
+        return weight_of(self.work.flops), weight_of(self.work.bytes), self.count
+
+
+@dataclass(frozen=True)
+class Piece:
+    """An island: the nodes that the device runs in one piece, and what crosses its border.
+
+    `function` is the body of control flow in which it lies, empty for the graph itself.
+    """
+
+    function: str
+    nodes: tuple[str, ...]
+    flops: Dim
+    bytes_in: Dim
+    bytes_out: Dim
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """What torch's decompositions make of an operator: `into` is supported, `missing` is not, with the reason."""
+
+    op_type: str
+    count: int
+    into: tuple[str, ...]
+    missing: Mapping[str, str]
+
+    @property
+    def is_legal(self) -> bool:
+        return not self.missing
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "into": list(self.into), "missing": dict(self.missing), "legal": self.is_legal}
+
+
+@dataclass(frozen=True)
+class CoverageReport:
+    """How much of a graph a target can run; `str()` is the report for people."""
+
+    target: str
+    model_name: str
+    node_count: int
+    supported_count: int
+    work: Work
+    supported: Work
+    gaps: tuple[Gap, ...]
+    islands: tuple[Piece, ...]
+    decompositions: tuple[Decomposition, ...] | None
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.gaps
+
+    @property
+    def border_bytes(self) -> tuple[Dim, Dim]:
+        """What goes into all islands, and what comes out of them."""
+        return total(piece.bytes_in for piece in self.islands), total(piece.bytes_out for piece in self.islands)
+
+    def share(self, by: str = "flops") -> float:
+        """The supported part of all nodes, FLOPs or bytes, from 0 to 1; 1 where there is nothing to do."""
+        if by not in MEASURES:
+            raise GraphError(f"coverage is measured by {', '.join(MEASURES)}, not by {by!r:.40}")
+        found = self.supported_share(by)
+        if found is None:
+            raise GraphError(f"the share of {by} depends on {', '.join(self.open_sizes)}: give the sizes")
+        return found
+
+    def supported_share(self, by: str) -> float | None:
+        """As `share`, but None where it depends on sizes that are open."""
+        if by == "nodes":
+            return self.supported_count / self.node_count if self.node_count else 1.0
+        return self.part(self.supported, by) if getattr(self.work, by) != 0 else 1.0
+
+    def part(self, work: Work, by: str) -> float | None:
+        """Some work as part of the whole; None where it depends on sizes that are open."""
+        amount, whole = getattr(work, by), getattr(self.work, by)
+        if isinstance(amount, str) or isinstance(whole, str):
+            return None
+        return float(amount / whole) if whole else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain JSON values; shares that depend on open sizes are null."""
+        into, out = self.border_bytes
+        record: dict[str, Any] = {
+            "target": self.target,
+            "model_name": self.model_name,
+            "nodes": {"total": self.node_count, "supported": self.supported_count, "share": self.share("nodes")},
+        }
+        for by in ("flops", "bytes"):
+            whole, supported = getattr(self.work, by), getattr(self.supported, by)
+            record[by] = {"total": whole, "supported": supported, "share": self.supported_share(by)}
+        record["unsupported"] = [self._gap_record(gap) for gap in self.gaps]
+        record["islands"] = [{**vars(piece), "nodes": list(piece.nodes)} for piece in self.islands]
+        record["border_bytes"] = {"in": into, "out": out}
+        if self.decompositions is not None:
+            record["decompositions"] = [found.to_dict() for found in self.decompositions]
+        return record
+
+    def _gap_record(self, gap: Gap) -> dict[str, Any]:
+        return {
+            "op_type": gap.op_type,
+            "why": gap.why,
+            "count": gap.count,
+            "shapes": list(gap.shapes),
+            "nodes": [node.name for node in gap.nodes],
+            "modules": list(gap.modules),
+            "sources": list(gap.sources),
+            **{by: {"total": getattr(gap.work, by), "share": self.part(gap.work, by)} for by in ("flops", "bytes")},
+        }
+
+    @property
+    def open_sizes(self) -> list[str]:
+        """The sizes on which the amounts depend."""
+        return sorted(names_in(total([self.work.flops, self.work.bytes])))
+
+    def __str__(self) -> str:
+        return as_text(self)

@@ -1,0 +1,116 @@
+"""A coverage report for people: a summary, what is missing, the islands, and what decompositions would help."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from torch_ir.ir.records import Dim
+from torch_ir.targets.contract import NOT_LISTED
+
+if TYPE_CHECKING:
+    from torch_ir.targets.coverage_report import CoverageReport, Decomposition, Gap, Piece
+
+WIDTH = 100
+_SHOWN_ISLANDS = 8
+_SHOWN_PARTS = 6
+_UNITS = ("kB", "MB", "GB", "TB")
+
+
+def as_text(report: CoverageReport) -> str:
+    """The report in lines of at most 100 characters."""
+    sections = [_summary(report), _gaps(report), _islands(report), _decompositions(report)]
+    return "\n\n".join("\n".join(map(_cut, lines)) for lines in map(list, sections) if lines)
+
+
+def _summary(report: CoverageReport) -> Iterator[str]:
+    nodes = f"{report.supported_count} of {report.node_count} nodes of {report.model_name or 'the graph'}"
+    shares = ", ".join(
+        f"{percent(report.supported_share(by))} of {label}" for by, label in (("flops", "FLOPs"), ("bytes", "bytes"))
+    )
+    yield f"{report.target} runs {nodes} ({percent(report.share('nodes'))}), {shares}"
+    if report.open_sizes:
+        yield f"shares depend on {', '.join(report.open_sizes)}: give the sizes"
+
+
+def _gaps(report: CoverageReport) -> Iterator[str]:
+    """Two lines each: what and how much, then why and where."""
+    if not report.gaps:
+        return
+    width = max(len("not supported"), *(len(gap.op_type) for gap in report.gaps))
+    yield f"{'not supported':<{width}}  count    FLOPs    bytes  shapes"
+    for gap in report.gaps:
+        flops, size = (percent(report.part(gap.work, by)) for by in ("flops", "bytes"))
+        yield f"{gap.op_type:<{width}}  {gap.count:>5}  {flops:>7}  {size:>7}  {_shapes(gap, WIDTH - width - 27)}"
+        yield f"    {_cut(gap.why, 66)}{_place(gap)}"
+
+
+def _shapes(gap: Gap, width: int) -> str:
+    """The first shapes; what is too long is cut before the arrow."""
+    more = f" and {len(gap.shapes) - 1} more" if len(gap.shapes) > 1 else ""
+    given, arrow, made = gap.shapes[0].rpartition("-> ")
+    return f"{_cut(given, width - len(arrow + made + more))}{arrow}{made}{more}"
+
+
+def _place(gap: Gap) -> str:
+    inside = [f"in {gap.modules[0]}"] if gap.modules else []
+    at = [f"at {gap.sources[0].rpartition('/')[2]}"] if gap.sources else []
+    return f"; first {' '.join(inside + at)}" if inside or at else ""
+
+
+def _islands(report: CoverageReport) -> Iterator[str]:
+    count, pieces = len(report.islands), report.islands
+    into, out = (_bytes(amount) for amount in report.border_bytes)
+    yield f"{count} island{'s' * (count != 1)}; across borders: {into} in, {out} out"
+    for piece in pieces[:_SHOWN_ISLANDS]:
+        nodes = f"{len(piece.nodes):>5} {'nodes' if len(piece.nodes) > 1 else 'node '}"
+        yield f"  {_span(piece):<44}  {nodes}  {_bytes(piece.bytes_in):>9} in  {_bytes(piece.bytes_out):>9} out"
+    if count > _SHOWN_ISLANDS:
+        yield f"  and {count - _SHOWN_ISLANDS} more"
+
+
+def _span(piece: Piece) -> str:
+    names = dict.fromkeys([piece.nodes[0], piece.nodes[-1]])
+    return _cut(f"{piece.function} {' to '.join(names)}".strip(), 44)
+
+
+def _decompositions(report: CoverageReport) -> Iterator[str]:
+    if not report.decompositions:
+        return
+    legal = [found for found in report.decompositions if found.is_legal]
+    left = len(report.decompositions) - len(legal)
+    verdict = "the graph is legal then" if not left else f"{left} stay{'s' * (left == 1)} in the way"
+    yield f"decompositions: {len(legal)} of {len(report.decompositions)} become legal; {verdict}"
+    for found in report.decompositions:
+        yield f"  {found.op_type} {_outcome(found)}"
+
+
+def _outcome(found: Decomposition) -> str:
+    if found.is_legal:
+        return f"-> {_listed(found.into) or 'nothing'}"
+    if list(found.missing) == [found.op_type]:
+        return f"stays: {found.missing[found.op_type]}"
+    needed = [name if why == NOT_LISTED else f"{name} ({why})" for name, why in found.missing.items()]
+    return f"stays: it needs {_listed(needed)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN_PARTS} more" if len(names) > _SHOWN_PARTS else ""
+    return f"{', '.join(name.removeprefix('aten.') for name in names[:_SHOWN_PARTS])}{more}"
+
+
+def percent(share: float | None) -> str:
+    """Rounded down, so that 100 % is all of it."""
+    return "?" if share is None else f"{math.floor(share * 1000 + 1e-9) / 10:.1f} %"
+
+
+def _bytes(amount: Dim) -> str:
+    if isinstance(amount, str) or amount < 1000:
+        return f"{amount} bytes"
+    power = min((len(str(amount)) - 1) // 3, len(_UNITS))
+    return f"{amount / 1000**power:.1f} {_UNITS[power - 1]}"
+
+
+def _cut(text: str, width: int = WIDTH) -> str:
+    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"

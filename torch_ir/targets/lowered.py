@@ -1,0 +1,173 @@
+"""What lowering gives: layers in program order, and the work list of what is still missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_ir.formats import is_protobuf, lowered_to_protobuf
+from torch_ir.ir import IR, OpNode
+from torch_ir.ir.document import write_bytes
+from torch_ir.ir.text import shape_text
+from torch_ir.targets.values import to_json
+
+NO_LOWERING = "no lowering"
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """Stands where no handler took a node, and says why."""
+
+    node: OpNode
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of the target: what the handler returned, and the tensors and weights around it, by name."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: dict[str, str]
+    value: Any
+    about: str = field(default="", compare=False)
+
+    @property
+    def is_placeholder(self) -> bool:
+        return type(self.value) is Placeholder
+
+    def to_dict(self, path: str = "layer") -> dict[str, Any]:
+        record: dict[str, Any] = {
+            "name": self.name,
+            "kind": self.kind,
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+            "weights": self.weights,
+        }
+        if type(self.value) is Placeholder:
+            return {**record, "placeholder": list(self.value.why)}
+        return {**record, "value": to_json(self.value, f"{path} {self.name!r} ({self.kind})")}
+
+
+@dataclass
+class Missing:
+    """A row of the work list: an operator at certain shapes, where it occurs, and why nothing took it."""
+
+    op_type: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    nodes: list[str] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return len(self.nodes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "inputs": list(self.inputs), "outputs": list(self.outputs), "count": self.count}
+
+    def __str__(self) -> str:
+        times = f" x{self.count}" if self.count > 1 else ""
+        shapes = f"{' '.join(self.inputs)} -> {' '.join(self.outputs)}".strip()
+        return f"{self.op_type}  {shapes}{times}  ({'; '.join(self.reasons)})"
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph as the layers of a target; `ir` is the graph that they stand for, one node per layer or more."""
+
+    target: str
+    ir: IR
+    layers: list[Layer]
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @property
+    def is_complete(self) -> bool:
+        return not any(layer.is_placeholder for layer in self.layers)
+
+    @property
+    def placeholders(self) -> list[str]:
+        """The nodes of `ir` that no handler took, as `render(lowered.ir, path, placeholders=...)` wants them."""
+        return [layer.name for layer in self.layers if layer.is_placeholder]
+
+    @property
+    def missing(self) -> list[Missing]:
+        """The work list: one row per operator and shapes, in the order of the program."""
+        rows: dict[tuple[Any, ...], Missing] = {}
+        for layer in self.layers:
+            if type(layer.value) is not Placeholder:
+                continue
+            node = layer.value.node
+            data = [tensor for tensor in node.inputs if tensor.param is None] or node.inputs
+            shapes = tuple(map(shape_text, data)), tuple(map(shape_text, node.outputs))
+            row = rows.setdefault((node.op_type, shapes), Missing(node.op_type, *shapes))
+            row.nodes.append(node.name)
+            _add(row.modules, node.origin.module)
+            _add(row.sources, node.origin.source)
+            for reason in layer.value.why:
+                _add(row.reasons, reason)
+        return list(rows.values())
+
+    def report(self) -> str:
+        """What is done and what is left, for people."""
+        left = len(self.placeholders)
+        if not left:
+            return f"{self.target}: all {len(self.layers)} layers are lowered."
+        lines = [
+            f"{self.target}: {len(self.layers) - left} of {len(self.layers)} layers are lowered.",
+            f"The following ops are not supported by {self.target} yet:",
+            *(f"  {row}" for row in self.missing),
+            "They are placeholders, red in the picture.",
+        ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The layers as plain JSON values; a SerializationError names the layer whose value cannot be one."""
+        return {
+            "target": self.target,
+            "model_name": self.ir.model_name,
+            "inputs": [tensor.to_dict() for tensor in self.ir.graph_inputs],
+            "outputs": [tensor.name for tensor in self.ir.graph_outputs],
+            "weights": {tensor.key: {"shape": list(tensor.shape), "dtype": tensor.dtype} for tensor in self.ir.params},
+            "mutations": [[target.name, value.name] for target, value in self.ir.mutations],
+            "layers": [layer.to_dict() for layer in self.layers],
+            "missing": [row.to_dict() for row in self.missing],
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the layers as protobuf (.pb, .binpb) or else as JSON, a line for each; whole or not at all."""
+        document = self.to_dict()
+        write_bytes(path, lowered_to_protobuf(document) if is_protobuf(path) else _text(document).encode())
+
+    def __repr__(self) -> str:
+        left = len(self.placeholders)
+        return f"Lowered(target={self.target!r}, layers={len(self.layers)}, placeholders={left})"
+
+
+def _text(document: dict[str, Any]) -> str:
+    body = ",\n".join(f'"{key}": {_entry(value)}' for key, value in document.items())
+    return f"{{\n{body}\n}}\n"
+
+
+def _entry(value: Any) -> str:
+    """JSON of a value; a list of records has a line for each."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _add(texts: list[str], text: str) -> None:
+    if text and text not in texts:
+        texts.append(text)

@@ -1,0 +1,57 @@
+"""A node that no handler takes as the finer nodes into which torch splits it, in a graph of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch_ir.errors import ConversionError
+from torch_ir.ir import IR, OpNode
+from torch_ir.ir.functions import fresh
+from torch_ir.ops.decompose import decomposed
+
+
+class Splitter:
+    """Splits the nodes of one graph; equal nodes are given to torch once."""
+
+    def __init__(self, ir: IR) -> None:
+        self._device = ir.device
+        self._names = {tensor.name for tensor in ir.tensors()}
+        self._known: dict[tuple[str, ...], IR | str] = {}
+        self._open: set[str] = set()  # operators that are being split, so that none is found within itself
+
+    @contextmanager
+    def split(self, node: OpNode) -> Iterator[IR]:
+        """The finer nodes, which make the node's outputs from its inputs; a ConversionError says why there are none."""
+        given = [f"{name} {t.shape} {t.stride} {t.dtype}" for name, t in zip(node.args, node.inputs, strict=True)]
+        key = (node.op_type, repr(node.attrs), *given)
+        if key not in self._known:
+            self._known[key] = decomposed(node, self._device)
+        body = self._known[key]
+        if isinstance(body, str):
+            raise ConversionError(body)
+        if node.op_type in self._open:
+            raise ConversionError("torch splits it into itself")
+        self._open.add(node.op_type)
+        try:
+            yield self._around(node, body.clone())
+        finally:
+            self._open.discard(node.op_type)
+
+    def _around(self, node: OpNode, body: IR) -> IR:
+        """The body with the node's own tensors around it and names that nothing else has."""
+        if len(set(body.graph_outputs) - set(body.graph_inputs)) < len(node.outputs):
+            raise ConversionError("torch makes no node of it: an input is passed on")
+        given = {tensor: tensor.copy() for tensor in node.inputs}
+        for inner, outer in zip(body.graph_inputs, node.inputs, strict=True):
+            inner.replace_all_uses_with(given[outer])
+        for step in body.nodes:
+            step.name = fresh(f"{node.name}.{step.op_type.split('.')[1]}", self._names)
+            step.origin, step.origins = node.origin, node.origins
+            for tensor in step.outputs:
+                tensor.name = step.name if len(step.outputs) == 1 else f"{step.name}.{tensor.index}"
+        for made, wanted in zip(body.graph_outputs, node.outputs, strict=True):
+            made.name = wanted.name
+        data = [tensor for tensor in given.values() if tensor.param is None]
+        params = [tensor for tensor in given.values() if tensor.param is not None]
+        return IR(body.nodes, data, body.graph_outputs, params=params, device=self._device)
