@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torch_ir.ir import IR, OpNode
+
 _FAMILIES: dict[str, str] = {
     "matmul": """
         addbmm addmm addmv addr baddbmm bilinear bmm conv1d conv2d conv3d conv_transpose1d conv_transpose2d
@@ -45,8 +49,23 @@ _FAMILIES: dict[str, str] = {
 _FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names.split()}
 
 
+_STRONGEST = ("attention", "matmul", "normalisation", "activation", "reduction", "elementwise", "movement")
+_IN_NAMES = {"attention": "attention", "norm": "normalisation"}
+
+
 def family_of(op_type: str) -> str:
     """The family of `aten.relu_.default` or `higher_order.flex_attention`; `other` if it is none of the known ones."""
     parts = op_type.split(".")
     name = parts[1] if len(parts) > 1 else parts[0]
     return _FAMILY_OF.get(name) or _FAMILY_OF.get(name.rstrip("_"), "other")
+
+
+def family_of_node(node: OpNode, functions: Mapping[str, IR]) -> str:
+    """The family of an operator; that of a layer is what its name says, else that of what counts most inside."""
+    if not node.is_call:
+        return family_of(node.op_type)
+    name = node.op_type.rpartition(".")[2].lower()
+    named = [family for part, family in _IN_NAMES.items() if part in name]
+    body = functions.get(node.attrs["function"])
+    inside = {family_of_node(inner, body.functions) for inner in body.nodes} if body else set()
+    return next((family for family in (*named, *_STRONGEST) if family in (*named, *inside)), "other")

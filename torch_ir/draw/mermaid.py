@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
-from torch_ir.draw.scene import Box, Edge, Kind, Scene, build_scene, short_op_name
+from torch_ir.draw.scene import Box, Edge, Frame, Kind, Scene, build_scene, short_name
 from torch_ir.ir import IR
 
 _BRACKETS: dict[Kind, tuple[str, str]] = {
@@ -15,6 +16,8 @@ _BRACKETS: dict[Kind, tuple[str, str]] = {
     "op": ("[", "]"),
     "note": ("[", "]"),
     "placeholder": ("[", "]"),
+    "decision": ("{", "}"),
+    "connector": ("((", "))"),
 }
 _RED = "fill:#f8d0cc,stroke:#c62828,color:#7f1010"
 # Everything that Mermaid reads as more than itself somewhere: quotes, tags, entities, comments, directives, formulas.
@@ -30,13 +33,17 @@ def to_mermaid(scene: Scene) -> str:
     """A scene as a Mermaid flow chart."""
     lines = ["flowchart TD"]
     lines += [_box(item) if isinstance(item, Box) else _edge(item) for item in scene.items]
+    for frame in scene.frames:
+        lines += _frame(frame)
     lines += [f"style {box.id} {_RED}" for box in scene.boxes if box.kind == "placeholder"]
+    if scene.legend:
+        lines += [f'legend["{_escape(scene.legend)}"]', f"style legend {_RED}"]
     return "\n    ".join(lines)
 
 
 def generate_op_distribution_pie(ir: IR, top_n: int = 10) -> str:
     """A Mermaid pie chart of the `top_n` most frequent operators, the rest as one slice."""
-    counts = Counter(short_op_name(node.op_type) for node in ir.nodes).most_common()
+    counts = Counter(map(short_name, ir.nodes)).most_common()
     lines = ["pie showData", 'title "Operator Distribution"']
     lines += [f'"{_escape(name)}" : {count}' for name, count in counts[:top_n]]
     if len(counts) > top_n:
@@ -47,6 +54,15 @@ def generate_op_distribution_pie(ir: IR, top_n: int = 10) -> str:
 def _box(box: Box) -> str:
     left, right = _BRACKETS[box.kind]
     return f'{box.id}{left}"{"<br/>".join(map(_escape, box.lines))}"{right}'
+
+
+def _frame(frame: Frame) -> Iterator[str]:
+    """Boxes named inside a subgraph belong to it, wherever they were drawn."""
+    yield f'subgraph {frame.id}["{_escape(frame.title)}"]'
+    yield from frame.boxes
+    for inner in frame.frames:
+        yield from _frame(inner)
+    yield "end"
 
 
 def _edge(edge: Edge) -> str:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Collection
 from pathlib import Path
+from types import EllipsisType
 
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.mermaid import to_mermaid
@@ -34,14 +35,19 @@ sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 def render(
     ir: IR,
     path: str | os.PathLike[str],
-    max_nodes: int | None = 30,
-    include_weights: bool = True,
+    max_nodes: int | EllipsisType | None = ...,
+    include_weights: bool | None = None,
     placeholders: Collection[str] = (),
+    fold: bool = False,
 ) -> None:
-    """Draw a graph into a file; the suffix says how: .svg, .png, .dot, .md, and Mermaid text for any other."""
+    """Draw a graph into a file; the suffix says how: .svg, .png, .dot, .md, and Mermaid text for any other.
+
+    `fold` draws equal layers that follow each other once. Unless asked otherwise, a picture shows the first 30 nodes
+    with their weights, and a folded one the first 300 without; `max_nodes=0` shows all.
+    """
     target = Path(path)
     kind = target.suffix.lower().removeprefix(".")
-    scene = build_scene(ir, max_nodes, include_weights, placeholders)
+    scene = build_scene(ir, max_nodes, include_weights, placeholders, fold)
     if kind in ("svg", "png"):
         write_bytes(target, _graphviz(to_dot(scene), kind))
     elif kind == "dot":

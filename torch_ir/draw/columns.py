@@ -1,0 +1,90 @@
+"""Columns: a picture that would be one endless strip, cut into strips that stand side by side.
+
+Where an arrow would lead from one column to another, both ends get a small circle with the same letter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from torch_ir.draw.scene import Box, Edge, Frame, Scene
+
+_ROWS = 40  # of boxes below each other that fit on a page
+_SHAPE = 6  # how much wider than high a box is, with the space around it
+
+
+def in_columns(scene: Scene) -> tuple[Scene, list[list[str]]]:
+    """The scene without arrows between columns, and the boxes of each column; none if one is enough."""
+    columns = _columns(scene)
+    if len(set(columns.values())) < 2:
+        return scene, []
+    items = list(_cut(scene, columns))
+    found: list[list[str]] = [[] for _ in range(1 + max(columns.values()))]
+    for box, column in columns.items():
+        found[column].append(box)
+    return replace(scene, items=tuple(items)), found
+
+
+def boxes_in(frames: Iterable[Frame]) -> Iterator[str]:
+    """The boxes inside frames, however deep."""
+    for frame in frames:
+        yield from frame.boxes
+        yield from boxes_in(frame.frames)
+
+
+def _columns(scene: Scene) -> dict[str, int]:
+    """The column of each box other than weights; frames are never cut."""
+    rows = _rows(scene)
+    height = 1 + max(rows.values(), default=0)
+    count = round(math.sqrt(height / (_SHAPE * len(rows) / height))) if height > _ROWS else 1
+    if count < 2:
+        return {}
+    size = height / count
+    columns = {box: int(row / size) for box, row in rows.items()}
+    for frame in scene.frames:
+        boxes = list(boxes_in([frame]))
+        columns.update(dict.fromkeys(boxes, columns[boxes[0]]))
+    kinds = {box.id: box.kind for box in scene.boxes}
+    for edge in reversed(scene.edges):  # an input stands where it is first read, an output below what gives it
+        if kinds[edge.source] == "input":
+            columns[edge.source] = columns[edge.target]
+        elif kinds[edge.target] == "output" and edge.source in columns:
+            columns[edge.target] = columns[edge.source]
+    beyond = [box for box in columns if kinds[box] == "note" or (kinds[box] == "output" and rows[box] == 0)]
+    columns.update(dict.fromkeys(beyond, max(columns.values())))  # what was cut off would come last
+    return columns
+
+
+def _rows(scene: Scene) -> dict[str, int]:
+    """How many boxes are above each box on the longest way to it."""
+    rows = {box.id: 0 for box in scene.boxes if box.kind != "weight"}
+    for edge in scene.edges:  # in the order of the program: whoever gives was drawn before
+        if edge.style == "solid":
+            rows[edge.target] = max(rows[edge.target], rows[edge.source] + 1)
+    return rows
+
+
+def _cut(scene: Scene, columns: dict[str, int]) -> Iterator[Box | Edge]:
+    """The items with circles for arrows between columns; the circles are given their columns."""
+    letters: dict[str, str] = {}
+    for item in scene.items:
+        if isinstance(item, Box) or item.style == "dotted" or columns[item.source] == columns[item.target]:
+            yield item
+            continue
+        if item.source not in letters:
+            letters[item.source] = letter = _letter(len(letters))
+            columns[f"out_{letter}"] = columns[item.source]
+            yield Box(f"out_{letter}", (letter,), "connector")
+            yield Edge(item.source, f"out_{letter}", item.label)
+        letter = letters[item.source]
+        here = f"in_{letter}_{columns[item.target]}"
+        if here not in columns:
+            columns[here] = columns[item.target]
+            yield Box(here, (letter,), "connector")
+        yield Edge(here, item.target, item.label)
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number) if number < 26 else _letter(number // 26 - 1) + _letter(number % 26)

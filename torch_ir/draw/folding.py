@@ -1,0 +1,197 @@
+"""Repeated layers: equal modules that follow each other are drawn once, in a frame that says how many there are.
+
+A frame `layers.0 … 31` stands for 32 modules that hold the same operators, joined in the same way, each reading what
+the one before it gives.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.functions import read_by
+from torch_ir.ir.origins import call_around, modules_around
+
+_PERIOD = 6  # layers that differ in turn, such as five of local attention and one of global, repeat together
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What is drawn once for several equal modules; `module` is the path of the first, or of the list around them."""
+
+    title: str
+    module: str
+    items: tuple[OpNode | Fold, ...]
+
+
+@dataclass
+class Folding:
+    """A graph with repeated layers drawn once: what is drawn, and what each tensor that is not drawn looks like."""
+
+    items: list[OpNode | Fold]
+    stands: dict[TensorMeta, TensorMeta] = field(default_factory=dict)  # of a repetition -> of what is drawn for it
+
+    def drawn(self, tensor: TensorMeta) -> TensorMeta:
+        while tensor in self.stands:
+            tensor = self.stands[tensor]
+        return tensor
+
+
+def unfolded(ir: IR) -> Folding:
+    """Every node on its own."""
+    return Folding(list(ir.nodes))
+
+
+def folded(ir: IR, placeholders: Collection[str] = ()) -> Folding:
+    """Runs of equal modules as one each; modules whose placeholders differ are not equal."""
+    folder = _Folder(ir, placeholders)
+    return Folding(list(folder.items(ir.nodes, 0)), folder.stands)
+
+
+def nodes_in(items: Sequence[OpNode | Fold]) -> Iterator[OpNode]:
+    """The nodes that are drawn, in order."""
+    for item in items:
+        yield from nodes_in(item.items) if isinstance(item, Fold) else [item]
+
+
+def times(count: int) -> str:
+    return f"\N{MULTIPLICATION SIGN}{count}"
+
+
+class _Unit:
+    """The nodes of one call of a module that may be repeated, or of several calls that may be repeated together."""
+
+    def __init__(self, paths: list[str], nodes: list[OpNode], marks: list[Hashable]) -> None:
+        self.paths = paths
+        self.nodes = nodes
+        self.marks = marks  # what else must be equal of each node: where in its module it is, and if it is red
+        self.reads = read_by(nodes)
+        self.makes = [tensor for node in nodes for tensor in node.outputs]
+
+    @classmethod
+    def joined(cls, units: Sequence[_Unit]) -> _Unit:
+        return cls(
+            [path for unit in units for path in unit.paths],
+            [node for unit in units for node in unit.nodes],
+            [mark for unit in units for mark in unit.marks],
+        )
+
+    @cached_property
+    def structure(self) -> Hashable:
+        numbers = {tensor: number for number, tensor in enumerate((*self.reads, *self.makes))}
+        facts = tuple((tensor.shape, tensor.dtype) for tensor in numbers)
+        return facts, tuple(
+            (node.op_type, node.args, repr(node.attrs), mark, len(node.outputs), *(numbers[t] for t in node.inputs))
+            for node, mark in zip(self.nodes, self.marks, strict=True)
+        )
+
+    def roles(self, before: _Unit | None) -> list[tuple[str, Hashable]]:
+        """What each tensor that is read is to this unit, where it follows another one."""
+        places = {tensor: place for place, tensor in enumerate(before.makes if before else ())}
+        return [_role(tensor, places) for tensor in self.reads]
+
+    def follows(self, run: Sequence[_Unit]) -> bool:
+        """Whether this unit repeats the units of a run once more."""
+        last = run[-1]
+        if list(map(_series, self.paths)) != list(map(_series, last.paths)) or self.structure != last.structure:
+            return False
+        roles = self.roles(last)
+        if self.paths == last.paths and not any(kind == "before" for kind, _ in roles):
+            return False  # calls side by side, whose results may go to different places
+        if len(run) > 1:
+            return roles == last.roles(run[-2])
+        pairs = zip(roles, last.roles(None), strict=True)
+        return all(role == was or (role[0] == "before" and was[0] != "weight") for role, was in pairs)
+
+
+def _longest_run(units: Sequence[_Unit]) -> list[_Unit]:
+    """The repetitions that the first unit begins, of it alone or of it and some that follow."""
+    best = [units[0]]
+    for period in range(1, _PERIOD + 1):
+        run = [_Unit.joined(units[:period])] if len(units) >= 2 * period else []
+        for start in range(period, len(units) - period + 1, period):
+            again = units[start : start + period]
+            is_alike = all(one.structure == other.structure for one, other in zip(units, again, strict=False))
+            if not is_alike or not (group := _Unit.joined(again)).follows(run):
+                break
+            run.append(group)
+        if len(run) > 1 and len(run) * period > len(best) * len(best[0].paths):
+            best = run
+        if len(best) > _PERIOD:
+            break
+    return best
+
+
+def _role(tensor: TensorMeta, places: Mapping[TensorMeta, int]) -> tuple[str, Hashable]:
+    if tensor in places:
+        return "before", places[tensor]
+    if tensor.producer is None:
+        return ("given" if tensor.param is None else "weight"), None
+    return "outside", tensor
+
+
+class _Folder:
+    """Folds the nodes of one graph and remembers what stands for what."""
+
+    def __init__(self, ir: IR, placeholders: Collection[str]) -> None:
+        self.stands: dict[TensorMeta, TensorMeta] = {}
+        self._placeholders = placeholders
+        called = {node.origin.module for node in ir.nodes if node.origin.call}
+        self._again = called | {text.rpartition("@")[0] for node in ir.nodes for text in node.origin.outer}
+
+    def items(self, nodes: Sequence[OpNode], depth: int) -> Iterator[OpNode | Fold]:
+        """Nodes with their repetitions folded, looking at modules deeper than `depth` names."""
+        calls = itertools.groupby(nodes, lambda node: self._call(node, depth))
+        units = [(call, self._unit(call[0] if call else "", list(group))) for call, group in calls]
+        for is_call, pairs in itertools.groupby(units, lambda pair: pair[0] is not None):
+            series = [unit for _, unit in pairs]
+            if is_call:
+                yield from self._series(series)
+            else:
+                yield from (node for unit in series for node in unit.nodes)
+
+    def _series(self, units: Sequence[_Unit]) -> Iterator[OpNode | Fold]:
+        """Units that follow each other, with runs among them folded; folds of several units have folds inside."""
+        while units:
+            run = _longest_run(units)
+            parts, path = units[: len(run[0].paths)], units[0].paths[0]
+            units = units[len(run) * len(parts) :]
+            inner = self.items(parts[0].nodes, path.count(".") + 1) if len(parts) == 1 else self._series(parts)
+            if len(run) == 1:
+                yield from inner
+                continue
+            for unit in run[1:]:
+                self._let_stand(run[0], unit)
+            yield Fold(_title(run), path if len(parts) == 1 else path.rpartition(".")[0], tuple(inner))
+
+    def _unit(self, path: str, nodes: list[OpNode]) -> _Unit:
+        return _Unit([path], nodes, [(n.origin.module[len(path) :], n.name in self._placeholders) for n in nodes])
+
+    def _call(self, node: OpNode, depth: int) -> tuple[str, int] | None:
+        """The call of the outermost module below a depth that has a number or is called again."""
+        for path in modules_around(node.origin.module)[depth + 1 :]:
+            if path.rpartition(".")[2].isdecimal() or path in self._again:
+                return path, call_around(node.origin, path).call
+        return None
+
+    def _let_stand(self, first: _Unit, unit: _Unit) -> None:
+        self.stands.update(zip(unit.makes, first.makes, strict=True))
+        own = set(unit.nodes)
+        for mine, drawn in zip(unit.reads, first.reads, strict=True):
+            if mine is not drawn and mine.producer is None and own.issuperset(mine._uses):
+                self.stands[mine] = drawn  # an input of the graph for each layer, such as its part of a cache
+
+
+def _series(path: str) -> str:
+    """What modules that may repeat each other have in common: the list that they are in, or being one module."""
+    parent, _, name = path.rpartition(".")
+    return f"{parent}." if name.isdecimal() else path
+
+
+def _title(run: Sequence[_Unit]) -> str:
+    first, last, period = run[0].paths[0], run[-1].paths[-1], len(run[0].paths)
+    path = first if first == last else f"{first} … {last.rpartition('.')[2]}"
+    return f"{path}  {times(len(run))}" + (f" ({period} each)" if period > 1 else "")
