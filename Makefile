@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all lint types bench clean
+.PHONY: demo test test-all lint types bench proto clean
 
 demo: .venv/.installed  ## ResNet-18: build on meta, extract, save, draw, load, execute, verify
 	$(BIN)/python examples/demo.py
@@ -21,6 +21,9 @@ types: .venv/.installed
 
 bench: .venv/.installed  ## measure, and print the tables of docs/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+proto: .venv/.installed  ## the descriptor set of the protobuf format, anew from its specification
+	$(BIN)/python -m grpc_tools.protoc -I torch_ir/formats --descriptor_set_out=torch_ir/formats/torch_ir.binpb torch_ir.proto
 
 clean:
 	rm -rf .venv reports demo_output

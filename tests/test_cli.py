@@ -194,7 +194,10 @@ def test_bad_files_are_named(capsys, tmp_path):
     assert failure(capsys, "visualize", str(tmp_path)) == f"cannot read {tmp_path}: Is a directory"
 
 
-@pytest.mark.parametrize("verb", ["extract", "llm", "info", "visualize", "run", "verify", "golden", "compare"])
+@pytest.mark.parametrize(
+    "verb",
+    ["extract", "llm", "info", "convert", "visualize", "coverage", "lower", "run", "verify", "golden", "compare"],
+)
 def test_every_verb_shows_examples(verb, capsys):
     with pytest.raises(SystemExit) as end:
         main([verb, "--help"])

@@ -26,7 +26,7 @@ ROOMS = {
     "capture": {"errors", "ir", "ops"},
     "analysis": {"errors", "ir", "ops"},
     "run": {"errors", "ir", "ops"},
-    "targets": {"errors", "ir", "ops"},
+    "targets": {"errors", "ir", "ops", "rewrite", "analysis", "formats"},
     "verify": {"errors", "ir", "ops", "run"},
     "golden": {"errors", "ir", "ops", "run", "verify"},
     "llm": {"errors", "ir", "ops", "capture", "run"},

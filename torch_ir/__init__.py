@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch_ir._version import __version__
 
 if TYPE_CHECKING:
+    from torch_ir.analysis import Cost, cost
     from torch_ir.capture import NodeInfo, convert_exported_program, export_model, extract_ir, meta_init
     from torch_ir.draw import generate_op_distribution_pie, ir_to_mermaid, render
     from torch_ir.errors import (
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
         ExecutionError,
         ExportError,
         GraphError,
+        GuardError,
         SerializationError,
         TorchIRError,
         WeightLoadError,
         WeightWarning,
     )
+    from torch_ir.formats import from_protobuf, load_protobuf, save_protobuf, to_protobuf
     from torch_ir.golden import Comparison, compare_golden, write_golden
     from torch_ir.ir import IR, Limits, OpNode, Symbol, TensorMeta
     from torch_ir.ir.files import deserialize_ir, load_ir, save_ir, serialize_ir, validate_ir
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
         register_executor,
         register_op,
     )
+    from torch_ir.rewrite import Pattern, op
     from torch_ir.run import (
         IRExecutor,
         execute_ir,
@@ -45,35 +49,54 @@ if TYPE_CHECKING:
         load_weights_safetensors,
         random_weights,
     )
+    from torch_ir.targets import (
+        Contract,
+        CoverageReport,
+        Declined,
+        Layer,
+        Lowered,
+        Placeholder,
+        Target,
+        coverage,
+        describe,
+    )
     from torch_ir.verify import Divergence, VerificationReport, verify_ir, verify_ir_with_state_dict
 
 _ROOMS = {
+    "analysis": ("Cost", "cost"),
     "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "meta_init"),
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render"),
     "errors": (
-        "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "SerializationError",
-        "TorchIRError", "WeightLoadError", "WeightWarning",
+        "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "GuardError",
+        "SerializationError", "TorchIRError", "WeightLoadError", "WeightWarning",
     ),
+    "formats": ("from_protobuf", "load_protobuf", "save_protobuf", "to_protobuf"),
     "golden": ("Comparison", "compare_golden", "write_golden"),
     "ir": ("IR", "Limits", "OpNode", "Symbol", "TensorMeta"),
     "ir.files": ("deserialize_ir", "load_ir", "save_ir", "serialize_ir", "validate_ir"),
     "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
+    "rewrite": ("Pattern", "op"),
     "run": (
         "IRExecutor", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors", "random_weights",
+    ),
+    "targets": (
+        "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Placeholder", "Target", "coverage", "describe",
     ),
     "verify": ("Divergence", "VerificationReport", "verify_ir", "verify_ir_with_state_dict"),
 }  # fmt: skip
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "IR", "CaptureWarning", "Comparison", "ConversionError", "Divergence", "ExecutionError", "ExportError",
-    "GraphError", "IRExecutor", "Limits", "NodeInfo", "OpNode", "SerializationError", "Symbol", "TensorMeta",
+    "IR", "CaptureWarning", "Comparison", "Contract", "ConversionError", "Cost", "CoverageReport", "Declined",
+    "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError", "IRExecutor", "Layer", "Limits",
+    "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "SerializationError", "Symbol", "Target", "TensorMeta",
     "TorchIRError", "VerificationReport", "WeightLoadError", "WeightWarning", "__version__", "compare_golden",
-    "convert_exported_program", "deserialize_ir", "execute_ir",
-    "export_model", "extract_ir", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn",
-    "ir_to_mermaid", "list_registered_ops", "load_ir", "load_weights", "load_weights_pt", "load_weights_safetensors",
-    "meta_init", "random_weights", "register_executor", "register_op", "render", "save_ir", "serialize_ir",
-    "validate_ir", "verify_ir", "verify_ir_with_state_dict", "write_golden",
+    "convert_exported_program", "cost", "coverage", "describe", "deserialize_ir", "execute_ir", "export_model",
+    "extract_ir", "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn",
+    "ir_to_mermaid", "list_registered_ops", "load_ir", "load_protobuf", "load_weights", "load_weights_pt",
+    "load_weights_safetensors", "meta_init", "op", "random_weights", "register_executor", "register_op", "render",
+    "save_ir", "save_protobuf", "serialize_ir", "to_protobuf", "validate_ir", "verify_ir", "verify_ir_with_state_dict",
+    "write_golden",
 ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.info import summarise
-from torch_ir.cli.verb import add_inputs, add_verb, print_json
+from torch_ir.cli.verb import add_inputs, add_level, add_verb, print_json, save_graph
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -19,6 +19,8 @@ _EXAMPLES = """
 net.py:Net --input 1x3x224x224 -o net.json
 my_package.models:make --input "ids=i64[batch,seq]" --dim batch=1..32 -o model.json
 net.py:Net --input x:1x8xbf16 --name small -o net.json --json
+net.py:Branching --input 1x8 --explore 8 -o net.json
+net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
 
 
@@ -28,6 +30,16 @@ def add_parser(verbs: Verbs) -> None:
         "model", metavar="MODULE:FACTORY", help="a class or function called without arguments, or a model"
     )
     add_inputs(parser, "the range of a named size, such as batch=1..32; repeatable")
+    parser.add_argument(
+        "--capture",
+        default="auto",
+        metavar="HOW",
+        help="`export` with torch.export, `record` one run in Python, or `auto`: the one, else the other (default)",
+    )
+    parser.add_argument(
+        "--explore", type=int, metavar="N", help="ways to go at most where Python decides on data (default: 16)"
+    )
+    add_level(parser)
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the IR file to write")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -53,9 +65,18 @@ def run(arguments: argparse.Namespace) -> int:
     for name, value in bound.arguments.items():
         bound.arguments[name] = map_specs(value, lambda spec: meta_tensor(spec, sizes))
     ir = torch_ir.extract_ir(
-        model, bound.args, kwargs=bound.kwargs, strict=False, dynamic_shapes=shapes, model_name=arguments.name
+        model,
+        bound.args,
+        kwargs=bound.kwargs,
+        strict=False,
+        dynamic_shapes=shapes,
+        capture=arguments.capture,
+        explore=arguments.explore,
+        level=arguments.level or "aten",
+        leaf=arguments.leaf,
+        model_name=arguments.name,
     )
-    ir.save(arguments.output)
+    save_graph(ir, arguments.output)
     seconds = time.perf_counter() - start
     facts = {**summarise(ir), "seconds": round(seconds, 3), "file": arguments.output}
     facts["file_bytes"] = os.path.getsize(arguments.output)

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import add_verb, load_graph
+from torch_ir.cli.verb import add_level, add_verb, load_at_level
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -18,12 +18,14 @@ _EXAMPLES = """
 model.json
 model.json --json
 model.json --json -o summary.json
+model.json --level module
 """
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "info", "show what an IR file holds", _EXAMPLES, run)
     parser.add_argument("file", metavar="FILE", help="an IR file")
+    add_level(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of printing")
 
@@ -31,7 +33,7 @@ def add_parser(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from torch_ir.ir.document import write_text
 
-    facts = summarise(load_graph(arguments.file))
+    facts = summarise(load_at_level(arguments))
     text = json.dumps(facts, indent=2) if arguments.json else _as_text(facts)
     if arguments.output is None:
         print(text)

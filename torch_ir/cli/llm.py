@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.info import summarise
-from torch_ir.cli.verb import add_verb, load_graph, print_json
+from torch_ir.cli.verb import add_verb, load_graph, print_json, save_graph
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         encoder_input=meta_tensor(spoken[0], {}) if spoken else None,
         model_name=arguments.name,
     )
-    ir.save(arguments.output)
+    save_graph(ir, arguments.output)
     seconds = round(time.perf_counter() - start, 3)
     facts = {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output), "seconds": seconds}
     return ir, facts | (_verify(ir, arguments) if arguments.verify else {})

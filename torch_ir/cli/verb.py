@@ -45,14 +45,48 @@ def add_inputs(parser: argparse.ArgumentParser, dim_help: str) -> None:
     parser.add_argument("-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help=dim_help)
 
 
+def add_level(parser: argparse.ArgumentParser) -> None:
+    """The options that say at which granularity a graph is seen."""
+    parser.add_argument(
+        "--level",
+        metavar="LEVEL",
+        help="what a node is: a layer (`module`), a torch `function`, or an operator (`aten`); default: as it is",
+    )
+    parser.add_argument(
+        "--leaf",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="keep calls of this class whole, such as LlamaDecoderLayer; repeatable",
+    )
+
+
+def load_at_level(arguments: argparse.Namespace) -> IR:
+    """The graph in a file, at the granularity that `add_level` was told."""
+    ir = load_graph(arguments.file)
+    level = arguments.level or ("module" if arguments.leaf else None)
+    return ir if level is None else ir.at_level(level, arguments.leaf)
+
+
 def load_graph(path: str) -> IR:
     """The graph in a file; every error names the file."""
+    from torch_ir.formats import is_protobuf, load_protobuf
     from torch_ir.ir import IR
 
     try:
-        return IR.load(path)
+        return load_protobuf(path) if is_protobuf(path) else IR.load(path)
     except TorchIRError as error:
         raise SerializationError(str(error) if path in str(error) else f"{path}: {error}") from None
+
+
+def save_graph(ir: IR, path: str) -> None:
+    """Write a graph to a file; its suffix says how."""
+    from torch_ir.formats import is_protobuf, save_protobuf
+
+    if is_protobuf(path):
+        save_protobuf(ir, path)
+    else:
+        ir.save(path)
 
 
 def print_json(record: Any) -> None:

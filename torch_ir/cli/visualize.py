@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.verb import add_verb, load_graph
+from torch_ir.cli.verb import add_level, add_verb, load_at_level
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -15,14 +15,22 @@ model.json
 model.json -o model.png
 model.json --no-weights --max-nodes 0 -o model.svg
 model.json -o model.md
+model.json --level module --fold -o model.png
 """
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "visualize", "draw an IR file", _EXAMPLES, run)
     parser.add_argument("file", metavar="FILE", help="an IR file")
+    add_level(parser)
     parser.add_argument(
-        "--max-nodes", type=int, default=30, metavar="N", help="draw the first N nodes (default: 30); 0 draws all"
+        "--fold", action="store_true", help="draw equal layers that follow each other once, and leave the weights out"
+    )
+    parser.add_argument(
+        "--max-nodes",
+        type=int,
+        metavar="N",
+        help="draw the first N nodes (default: 30, or 300 with --fold); 0 draws all",
     )
     parser.add_argument("--no-weights", action="store_true", help="leave the weights out")
     parser.add_argument(
@@ -31,11 +39,15 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.draw import ir_to_mermaid, render
+    from torch_ir.draw.mermaid import to_mermaid
+    from torch_ir.draw.render import render
+    from torch_ir.draw.scene import build_scene
 
-    ir = load_graph(arguments.file)
+    ir = load_at_level(arguments)
+    max_nodes = ... if arguments.max_nodes is None else arguments.max_nodes
+    include_weights = False if arguments.no_weights else None
     if arguments.output is None:
-        print(ir_to_mermaid(ir, arguments.max_nodes, not arguments.no_weights))
+        print(to_mermaid(build_scene(ir, max_nodes, include_weights, fold=arguments.fold)))
     else:
-        render(ir, arguments.output, arguments.max_nodes, not arguments.no_weights)
+        render(ir, arguments.output, max_nodes, include_weights, fold=arguments.fold)
     return 0

@@ -1,0 +1,59 @@
+"""`torch-ir coverage`: how much of a graph a target can run, and what is in the way."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from torch_ir.cli.inputs import parse_dims
+from torch_ir.cli.verb import add_verb, load_graph, print_json
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+
+_EXAMPLES = """
+model.json --target npu.toml
+model.json --target npu.toml --dim batch=8 --json
+model.json --target npu.toml --fail-under 95 --by flops
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "coverage", "say how much of an IR file a target can run", _EXAMPLES, run)
+    parser.add_argument("file", metavar="FILE", help="an IR file")
+    parser.add_argument("-t", "--target", required=True, metavar="FILE", help="a contract, as .toml or .json")
+    parser.add_argument(
+        "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a size that the graph leaves open"
+    )
+    parser.add_argument("--no-decompose", action="store_true", help="do not try decompositions, nor import torch")
+    parser.add_argument("--fail-under", type=float, metavar="PERCENT", help="fail where less is supported")
+    parser.add_argument(
+        "--by", choices=("nodes", "flops", "bytes"), default="nodes", help="what --fail-under counts (default: nodes)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.targets import Contract, coverage
+    from torch_ir.targets.coverage_text import percent
+
+    contract, sizes = Contract.load(arguments.target), _sizes(arguments.dim)
+    report = coverage(load_graph(arguments.file), contract, sizes=sizes, decompose=not arguments.no_decompose)
+    if arguments.json:
+        print_json(report.to_dict())
+    else:
+        print(report)
+    if arguments.fail_under is not None and 100 * report.share(arguments.by) < arguments.fail_under:
+        share = percent(report.share(arguments.by))
+        raise CommandError(f"{report.target} runs {share} of {arguments.by}, less than {arguments.fail_under:g} %")
+    return 0
+
+
+def _sizes(texts: Iterable[str]) -> dict[str, int]:
+    sizes = {name: dim.only for name, dim in parse_dims(texts).items()}
+    for name, size in sizes.items():
+        if size is None:
+            raise CommandError(f"the size {name!r} must be one number, such as {name}=8")
+    return {name: size for name, size in sizes.items() if size is not None}
