@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from catalogue import Entry, entries
-from tests.hard_models import cases, outcome, page
+from tests.hard_models import cases
+from tests.hard_models_table import outcome, page
 from tests.proof import line_of, module, ops, to_meta, verdict
 from torch_ir import IR, CaptureWarning, ExecutionError, ExportError, GuardError, IRExecutor, extract_ir
 from torch_ir.ops import register_executor
@@ -257,6 +259,15 @@ def test_a_placeholder_needs_no_values() -> None:
     assert ops(ir) == ops(recorded(Detour().eval(), X))
 
 
+def test_fake_tensors_of_ones_own_are_as_good_as_meta() -> None:
+    """A model that was built under a mode of the user's, or inputs of such a mode, are recorded like those on meta."""
+    with FakeTensorMode():
+        fake, x = Branching().eval(), torch.empty(3, 4)
+    wanted = ops(extract_ir(Branching().eval().to("meta"), (X.to("meta"),), capture="record"))
+    for model in (fake, Branching().eval()):
+        assert ops(extract_ir(model, (x,), strict=False, capture="record")) == wanted
+
+
 def test_data_that_never_comes_back_has_its_place_too(executor: Any) -> None:
     """Nobody can say what Python made of it; an executor that gives nothing says that it does not matter."""
     model = module(lambda self, x: x + 1 if np.median((x * 2).numpy()) > 9 else x - 1)
@@ -421,6 +432,15 @@ def test_a_layer_of_ones_own_is_one_node_whatever_is_inside(executor: Any) -> No
         IRExecutor(ir, model.state_dict())(X)
     executor(node.op_type, lambda inputs, attrs: [torch.tanh(inputs[0] * inputs[1])])
     torch.testing.assert_close(IRExecutor(ir, model.state_dict())(X + 1), model(X + 1))
+
+
+def test_an_executor_for_one_layer_is_none_for_its_neighbour(executor: Any) -> None:
+    """Classes of one file share all of their names but the last word."""
+    model = layered()
+    ir = recorded(model, X, leaf=[Scaled])
+    executor("tests.test_record.Detour", lambda inputs, attrs: [inputs[0]])
+    with pytest.raises(ExecutionError, match=r"no executor for tests\.test_record\.Scaled"):
+        IRExecutor(ir, model.state_dict())(X)
 
 
 # -- requests that make no sense --------------------------------------------------------------------------------------

@@ -44,10 +44,10 @@ def weight_free(model: nn.Module) -> Iterator[FakeTensorMode]:
 
     def swap_attribute(table: MutableMapping[str, Any], name: str, value: Any) -> None:
         """A plain tensor, or a container of some; these are also named one by one, or torch would make up names."""
-        found = [path for path, leaf in pytree.tree_flatten_with_path(value)[0] if _is_meta(leaf)]
+        found = [path for path, leaf in pytree.tree_flatten_with_path(value)[0] if _is_blank(leaf)]
         if not found:
             return
-        new = pytree.tree_map_only(torch.Tensor, lambda tensor: fake(tensor) if tensor.is_meta else tensor, value)
+        new = pytree.tree_map_only(torch.Tensor, lambda tensor: fake(tensor) if _is_blank(tensor) else tensor, value)
         swap(table, name, new)
         for path in filter(None, found):
             swap(table, ".".join([name, *map(_step, path)]), pytree.key_get(new, path))
@@ -58,7 +58,7 @@ def weight_free(model: nn.Module) -> Iterator[FakeTensorMode]:
                 if parameter is not None:
                     swap(module._parameters, name, fake(parameter))
             for name, buffer in list(module._buffers.items()):
-                if buffer is not None and (buffer.is_meta or name not in module._non_persistent_buffers_set):
+                if buffer is not None and (_is_blank(buffer) or name not in module._non_persistent_buffers_set):
                     swap(module._buffers, name, fake(buffer))
             for name, value in list(vars(module).items()):
                 if name not in _OWN and isinstance(value, (torch.Tensor, list, tuple, dict)):
@@ -85,13 +85,13 @@ def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 
 def has_no_values(model: nn.Module, call: Any) -> bool:
-    """Whether a tensor of the model or of the inputs is on meta, so that nobody can say what it holds."""
+    """Whether a tensor of the model or of the inputs is on meta or fake, so that nobody can say what it holds."""
     held = (*model.parameters(), *model.buffers(), *pytree.tree_leaves(call))
-    return any(map(_is_meta, held))
+    return any(map(_is_blank, held))
 
 
-def _is_meta(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_meta
+def _is_blank(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_meta or isinstance(value, FakeTensor))
 
 
 def _step(key: Any) -> str:

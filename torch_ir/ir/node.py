@@ -144,6 +144,11 @@ class OpNode:
         """Whether this node computes what a function of the graph computes, the one that it names."""
         return isinstance(self.attrs.get("function"), FunctionRef)
 
+    @property
+    def is_layer(self) -> bool:
+        """Whether this node is a whole call of a module, be it with a body or as a placeholder."""
+        return bool(self.origin.module_class) and self.op_type.rpartition(".")[2] == self.origin.module_class
+
     def copy(self, tensors: Callable[[TensorMeta], TensorMeta], name: str | None = None) -> OpNode:
         """The same call on other tensors; nothing that can be changed is shared."""
         return OpNode(

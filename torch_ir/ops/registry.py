@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from torch_ir.errors import RegistryError
+from torch_ir.ir import OpNode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,9 +31,15 @@ def get_conversion_fn(op_type: str) -> Callable[..., Any] | None:
     return _find(_CONVERSIONS, op_type)
 
 
-def get_execution_fn(op_type: str, *, exact: bool = False) -> Callable[..., Any] | None:
-    """The executor for an operator; `exact` for names that have no overload, such as the class of a layer."""
-    return _EXECUTORS.get(op_type) if exact else _find(_EXECUTORS, op_type)
+def get_execution_fn(op_type: str) -> Callable[..., Any] | None:
+    """The executor for an operator."""
+    return _find(_EXECUTORS, op_type)
+
+
+def executor_of(node: OpNode) -> Callable[..., Any] | None:
+    """The executor for a node; the class of a layer has no overload, so that only its full name will do."""
+    has_overload = not node.is_call and not node.is_layer
+    return _find(_EXECUTORS, node.op_type) if has_overload else _EXECUTORS.get(node.op_type)
 
 
 def list_registered_ops() -> dict[str, list[str]]:

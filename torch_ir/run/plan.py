@@ -20,7 +20,7 @@ from torch_ir.ir.structure import Tree, rebuild
 from torch_ir.ir.symbols import solve
 from torch_ir.ops import facts
 from torch_ir.ops.names import to_torch
-from torch_ir.ops.registry import get_execution_fn
+from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import Operator, arguments, find_operator, takes_any_keyword
 
 Sizes = dict[str, Number]
@@ -126,7 +126,7 @@ class _Writer:
 
     def _call(self, node: OpNode) -> tuple[str, bool]:
         """The call, and whether it gives the one output itself rather than a list of outputs."""
-        custom = get_execution_fn(node.op_type, exact=node.is_call)
+        custom = executor_of(node)
         if custom is not None:
             inputs = ", ".join(map(self._name, node.inputs))
             attrs = self._constant(self._resolver(node.attrs, list))  # made anew for every call: it is the user's
@@ -251,7 +251,7 @@ def check_operators(ir: IR) -> None:
     for node in ir.all_nodes():
         if facts.is_forbidden(node.op_type):
             raise ExecutionError(f"{node!r} reaches outside the graph; no graph may run it")
-        known = get_execution_fn(node.op_type) or find_operator(node.op_type)
+        known = executor_of(node) or find_operator(node.op_type)
         if known is None and not node.is_call:
             unknown.setdefault(node.op_type, node)
     if unknown:
