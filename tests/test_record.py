@@ -422,6 +422,13 @@ def test_functions_and_layers_compute_what_operators_compute() -> None:
         assert torch.equal(IRExecutor(ir, model.state_dict())(X[None]), model(X[None]))
 
 
+def test_an_operator_that_the_model_calls_as_such_stays_one() -> None:
+    model = module(lambda self, x: torch.ops.aten.relu.default(x) + 1)
+    ir = recorded(model, X, level="function")
+    assert ops(ir) == ["aten.relu.default", "torch.Tensor.add"]
+    assert torch.equal(IRExecutor(ir)(X), model(X))
+
+
 def test_a_layer_of_ones_own_is_one_node_whatever_is_inside(executor: Any) -> None:
     """With a body if it can run; else an executor for the layer runs it."""
     model = layered()

@@ -91,7 +91,7 @@ class Recorder:
         if func is torch.Tensor.__deepcopy__:
             return args[1].setdefault(id(args[0]), args[0].clone())
         name = resolve_name(func) or ""
-        if name.endswith("__get__"):
+        if name.endswith("__get__") or not name.startswith("torch."):  # an attribute, or an operator called as such
             return func(*args, **kwargs)
         self._function = f"{name}@{self._calls[name]}"
         self._calls[name] += 1
