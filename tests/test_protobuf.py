@@ -24,7 +24,7 @@ from tests.graphs import chain, everything, mlp, tensor
 from torch_ir import IR, Limits, Lowered, Target, from_protobuf, load_protobuf, save_protobuf, to_protobuf
 from torch_ir.cli.main import main
 from torch_ir.errors import GraphError, MissingExtraError, MissingFileError, SerializationError
-from torch_ir.formats import graph_message, lowered_from_protobuf, lowered_to_protobuf
+from torch_ir.formats import graph_message, lowered_from_protobuf, lowered_message, lowered_to_protobuf, protobuf
 from torch_ir.ir import (
     Device,
     Dtype,
@@ -32,6 +32,7 @@ from torch_ir.ir import (
     Layout,
     MemoryFormat,
     OpNode,
+    Origin,
     Param,
     Symbol,
     TensorData,
@@ -108,8 +109,14 @@ def test_absent_is_not_empty() -> None:
 def test_every_key_of_the_document_is_known() -> None:
     """A key that the JSON document gains must gain a field here, or it would be lost."""
     assert graph_message._GRAPH == decode._GRAPH
-    assert graph_message._NODE == node._KEYS
-    assert tensor_module._KEYS - {"producer_node", "producer_output_idx"} == graph_message._TENSOR
+    model = protobuf._message_class("Model").DESCRIPTOR.file.message_types_by_name
+    fields = {name: {field.name for field in model[name].fields} for name in ("Place", "Node", "Operation", "Type")}
+    assert fields["Place"] == set(Origin._fields)
+    told = {"name", "op_type", "inputs", "outputs", "attributes", "arguments", "origins"}
+    assert fields["Node"] | fields["Operation"] == told | {"operation", "place"}
+    assert node._KEYS - set(Origin._fields) == {"name", "op_type", "inputs", "outputs", "attrs", "args", "origins"}
+    assert fields["Type"] == tensor_module._KEYS - {"name", "producer_node", "producer_output_idx"}
+    assert fields["Type"] | {"name"} == lowered_message._TENSOR
 
 
 def test_a_sharded_graph_comes_back() -> None:
@@ -248,8 +255,6 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence that names the extra."""
-    from torch_ir.formats import protobuf
-
     monkeypatch.setitem(sys.modules, "google.protobuf.message_factory", None)
     protobuf._message_class.cache_clear()
     with pytest.raises(MissingExtraError, match=r"pip install 'torch-ir\[protobuf\]'"):

@@ -124,60 +124,118 @@ def _(model: Any) -> None:
     model.graph.nodes[0].MergeFromString(b"\xf8\x07\x01")  # field 127
 
 
-@refused("$.graph_inputs[0].dtype: unknown dtype 'float33'; did you mean 'float32'?")
+@refused("$.types[0].dtype: unknown dtype 'float33'; did you mean 'float32'?")
 def _(model: Any) -> None:
-    model.graph.inputs[0].dtype = "float33"
+    model.types[0].dtype = "float33"
 
 
-@refused("$.graph_inputs[0].shape[0]: a dimension is neither a size nor an expression")
+@refused("$.types[0].shape[0]: a dimension is neither a size nor an expression")
 def _(model: Any) -> None:
-    model.graph.inputs[0].shape[0].Clear()
+    model.types[0].shape[0].Clear()
 
 
-@refused("$.graph_inputs[0].shape[0]: a dimension cannot be -1")
+@refused("$.types[0].shape[0]: a dimension cannot be -1")
 def _(model: Any) -> None:
-    model.graph.inputs[0].shape[0].size = -1
+    model.types[0].shape[0].size = -1
 
 
-@refused("$.nodes[2].inputs[0]: it reads 'b_stat', which nothing before it makes; did you mean 'b_state'?")
+@refused("$.graph_inputs[0]: there is no type 77, but only ")
 def _(model: Any) -> None:
-    model.graph.nodes[2].inputs[0].tensor = "b_stat"
+    model.graph.inputs[0].type = 77
 
 
-@refused("$.nodes[0]: a node has no name or no operator")
+@refused("$.nodes[1]: there is no type 77, but only ")
+def _(model: Any) -> None:
+    model.graph.nodes[1].outputs[0].type = 77
+
+
+@refused("$.nodes[1]: there is no operation 77, but only ")
+def _(model: Any) -> None:
+    model.graph.nodes[1].operation = 77
+
+
+@refused("$.nodes[1]: there is no place 77, but only ")
+def _(model: Any) -> None:
+    model.graph.nodes[1].place = 77
+
+
+@refused("$.nodes[2]: there is no tensor 99, but only 8 before it")
+def _(model: Any) -> None:
+    model.graph.nodes[2].inputs[0] = 99
+
+
+@refused("$.nodes[0]: there is no tensor 5, but only 5 before it")
+def _(model: Any) -> None:
+    model.graph.nodes[0].inputs[0] = 5  # its own output
+
+
+@refused("$.nodes[1]: output 1 has no name")
+def _(model: Any) -> None:
+    model.graph.nodes[1].outputs[1].name = ""
+
+
+@refused("$.nodes[2]: operation 2 is too large to be that of two nodes")
+def _(model: Any) -> None:
+    model.operations[2].attributes.add(name="text").value.text = "x" * 300
+    model.graph.nodes[1].operation = 2
+    model.operations[2].arguments[:] = model.operations[1].arguments
+    model.graph.nodes[2].operation = 2
+
+
+@refused("$.graph_outputs: there are only ")
+def _(model: Any) -> None:
+    model.graph.outputs[0] = 99
+
+
+@refused("$.nodes[0]: OpNode('mm', 'aten.mm.default') has 1 inputs, but 2 argument names")
+def _(model: Any) -> None:
+    del model.graph.nodes[0].inputs[0]
+
+
+@refused("$: two nodes are called 'mm'")
+def _(model: Any) -> None:
+    model.graph.nodes[1].name = "mm"
+
+
+@refused("$.nodes[0]: a node has no name")
 def _(model: Any) -> None:
     model.graph.nodes[0].name = ""
 
 
-@refused("$.nodes[1].attrs: 'none' stands twice")
+@refused("$.operations[0]: an operation has no operator")
 def _(model: Any) -> None:
-    model.graph.nodes[1].attributes[1].name = "none"
+    model.operations[0].op_type = ""
 
 
-@refused("$.nodes[1].attrs.none: a value is none of the kinds that a value can be")
+@refused("$.operations[1].attrs: 'none' stands twice")
 def _(model: Any) -> None:
-    model.graph.nodes[1].attributes[0].value.Clear()
+    model.operations[1].attributes[1].name = "none"
 
 
-@refused("$.nodes[1].attrs.none: a dict cannot have the key '$expr'")
+@refused("$.operations[1].attrs.none: a value is none of the kinds that a value can be")
 def _(model: Any) -> None:
-    item = model.graph.nodes[1].attributes[0].value.dict.items.add(name="$expr")
+    model.operations[1].attributes[0].value.Clear()
+
+
+@refused("$.operations[1].attrs.none: a dict cannot have the key '$expr'")
+def _(model: Any) -> None:
+    item = model.operations[1].attributes[0].value.dict.items.add(name="$expr")
     item.value.text = "batch"
 
 
-@refused("$.nodes[1].attrs.none.$expr: bad expression")
+@refused("$.operations[1].attrs.none.$expr: bad expression")
 def _(model: Any) -> None:
-    model.graph.nodes[1].attributes[0].value.expression = "__import__('os')"
+    model.operations[1].attributes[0].value.expression = "__import__('os')"
 
 
-@refused("$.nodes[1].attrs.none.$int: 'ten' is not a whole number")
+@refused("$.operations[1].attrs.none.$int: 'ten' is not a whole number")
 def _(model: Any) -> None:
-    model.graph.nodes[1].attributes[0].value.big_integer = "ten"
+    model.operations[1].attributes[0].value.big_integer = "ten"
 
 
-@refused("$.nodes[1].attrs.none[0][0][0]")
+@refused("$.operations[1].attrs.none[0][0][0]")
 def _(model: Any) -> None:
-    value = model.graph.nodes[1].attributes[0].value
+    value = model.operations[1].attributes[0].value
     for _level in range(40):
         value = value.list.items.add()
     value.none = True
@@ -230,9 +288,9 @@ def _(model: Any) -> None:
     model.graph.functions[0].shared_weights.append("q_w")
 
 
-@refused("$.functions.body.nodes[0].attrs.far: a value is none of the kinds")
+@refused("$.functions.body.nodes[0]: there is no operation 77")
 def _(model: Any) -> None:
-    model.graph.functions[0].nodes[0].attributes.add(name="far")
+    model.graph.functions[0].nodes[0].operation = 77
 
 
 @refused("$.extensions: not JSON")

@@ -1,25 +1,36 @@
 // Prints the layers of a model that torch_ir wrote as protobuf, as a graph or lowered: ./reader model.pb
+#include <cstdint>
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <map>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "torch_ir.pb.h"
 
 namespace ir = torch_ir::v1;
 
-// Tensors are known by name: what nodes read was defined by an input, a weight or a node before.
-using Known = std::map<std::string, const ir::Tensor*>;
+// A tensor as nodes know it: by its number, which is its position in a list of these.
+struct Tensor {
+  std::string name;
+  const ir::Type* type;
+};
 
-std::string text(const ir::Tensor& tensor) {
+std::string text(const ir::Type& type) {
   std::string shape;
-  for (const ir::Dim& dim : tensor.shape()) {
+  for (const ir::Dim& dim : type.shape()) {
     if (!shape.empty()) shape += ", ";
     shape += dim.has_size() ? std::to_string(dim.size()) : dim.expression();
   }
-  return tensor.dtype() + "[" + shape + "]";
+  return type.dtype() + "[" + shape + "]";
+}
+
+// An entry of one of the model's tables, or of the list of tensors.
+template <typename Items>
+auto& at(Items& items, uint32_t number) {
+  if (number >= static_cast<uint32_t>(items.size())) throw std::runtime_error("it speaks of what is not there");
+  return items[number];
 }
 
 template <typename Items, typename Text>
@@ -62,34 +73,39 @@ std::string text(const ir::Value& value) {
   return "?";
 }
 
-void print(const ir::Graph& graph, Known known, const std::string& indent) {
+void print(const ir::Model& model, const ir::Graph& graph, const std::vector<Tensor>& around, const std::string& indent) {
+  std::vector<Tensor> tensors;
   for (const ir::Tensor& input : graph.inputs()) {
-    known[input.name()] = &input;
-    std::cout << indent << "input " << input.name() << ": " << text(input) << "\n";
+    tensors.push_back({input.name(), &at(model.types(), input.type())});
+    std::cout << indent << "input " << input.name() << ": " << text(*tensors.back().type) << "\n";
   }
-  for (const ir::Weight& weight : graph.weights()) known[weight.tensor().name()] = &weight.tensor();
+  for (const std::string& name : graph.shared_weights())
+    for (const Tensor& tensor : around)
+      if (tensor.name == name) tensors.push_back(tensor);
+  for (const ir::Weight& weight : graph.weights())
+    tensors.push_back({weight.tensor().name(), &at(model.types(), weight.tensor().type())});
   for (const ir::Node& node : graph.nodes()) {
-    std::cout << indent << node.op_type();
-    if (!node.module().empty()) std::cout << "  (" << node.module() << ", " << node.module_class() << ")";
+    const ir::Operation& operation = at(model.operations(), node.operation());
+    const ir::Place& place = at(model.places(), node.place());
+    std::cout << indent << operation.op_type();
+    if (!place.module().empty()) std::cout << "  (" << place.module() << ", " << place.module_class() << ")";
     std::cout << "\n";
-    for (const ir::Input& input : node.inputs()) {
-      auto tensor = known.find(input.tensor());
-      if (tensor == known.end())
-        throw std::runtime_error(node.name() + " reads " + input.tensor() + ", which nothing makes");
-      std::cout << indent << "  " << input.argument() << " = " << input.tensor() << ": " << text(*tensor->second)
-                << "\n";
+    for (int i = 0; i < node.inputs_size(); ++i) {
+      const Tensor& tensor = at(tensors, node.inputs(i));
+      const std::string argument = i < operation.arguments_size() ? operation.arguments(i) : "";
+      std::cout << indent << "  " << argument << " = " << tensor.name << ": " << text(*tensor.type) << "\n";
     }
-    for (const ir::Attribute& attribute : node.attributes())
+    for (const ir::Attribute& attribute : operation.attributes())
       std::cout << indent << "  " << attribute.name() << " = " << text(attribute.value()) << "\n";
     for (const ir::Tensor& output : node.outputs()) {
-      known[output.name()] = &output;
-      std::cout << indent << "  -> " << output.name() << ": " << text(output) << "\n";
+      tensors.push_back({output.name().empty() ? node.name() : output.name(), &at(model.types(), output.type())});
+      std::cout << indent << "  -> " << tensors.back().name << ": " << text(*tensors.back().type) << "\n";
     }
   }
-  for (const ir::Tensor& output : graph.outputs()) std::cout << indent << "output " << output.name() << "\n";
+  for (uint32_t number : graph.outputs()) std::cout << indent << "output " << at(tensors, number).name << "\n";
   for (const ir::Graph& body : graph.functions()) {
     std::cout << indent << "function " << body.name() << "\n";
-    print(body, known, indent + "  ");  // its first weights may be shared with this graph
+    print(model, body, tensors, indent + "  ");
   }
 }
 
@@ -128,7 +144,7 @@ int main(int count, char** arguments) {
   const ir::Graph& graph = model.graph();
   std::cout << graph.model_name() << ": " << graph.nodes_size() << " nodes, " << graph.weights_size() << " weights\n";
   try {
-    print(graph, {}, "");
+    print(model, graph, {}, "");
   } catch (const std::runtime_error& error) {
     std::cerr << arguments[1] << ": " << error.what() << "\n";
     return 1;

@@ -1,5 +1,6 @@
-"""Ask a graph: what it costs. Nothing here changes a graph, and nothing needs torch to be imported."""
+"""Ask graphs: what one costs, and in what two differ. Nothing here changes one, or needs torch to be imported."""
 
 from torch_ir.analysis.cost import Cost, NodeCost, Work, cost
+from torch_ir.analysis.diff import Diff, diff
 
-__all__ = ["Cost", "NodeCost", "Work", "cost"]
+__all__ = ["Cost", "Diff", "NodeCost", "Work", "cost", "diff"]

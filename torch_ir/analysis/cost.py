@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torch_ir.analysis.amounts import product, total, weight_of
+from torch_ir.analysis.forms import once_per_form
 from torch_ir.analysis.formulas import FORMULAS, base_name, macs
 from torch_ir.analysis.traffic import traffic
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import IR, FunctionRef, OpNode
 from torch_ir.ir.functions import called_by
-from torch_ir.ir.origins import modules_around
+from torch_ir.ir.origins import joined, modules_around
 from torch_ir.ir.records import Dim
 from torch_ir.ir.substitute import replace_symbols
 
@@ -44,7 +45,7 @@ class Work:
         return total([self.bytes_read, self.bytes_written])
 
     def times(self, count: Dim) -> Work:
-        return Work(*(product(count, amount) for amount in self.amounts()))
+        return self if count == 1 else Work(*(product(count, amount) for amount in self.amounts()))
 
     def amounts(self) -> tuple[Dim, Dim, Dim, Dim]:
         return self.macs, self.flops, self.bytes_read, self.bytes_written
@@ -75,13 +76,37 @@ class Cost(Work):
                 return row
         raise KeyError(f"no node is called {node!r}{did_you_mean(node, (row.node.name for row in self.nodes))}")
 
-    def by_op(self) -> dict[str, Work]:
-        """The work of all nodes of each op_type, most FLOPs first, then most bytes."""
-        return _rolled_up(self.nodes, lambda row: row.node.op_type)
+    def by_op(self, *, whole_calls: bool = False) -> dict[str, Work]:
+        """The work of all nodes of each op_type, most FLOPs first, then most bytes.
 
-    def by_module(self, depth: int | None = None) -> dict[str, Work]:
+        Of a call the nodes inside count, as if it were put inline; with `whole_calls`, it counts under its own op_type.
+        """
+        return _sorted(self._by_op(whole_calls))
+
+    def by_module(self, depth: int | None = None, *, whole_calls: bool = False) -> dict[str, Work]:
         """The work of all nodes of each module; with `depth`, a module counts for all that lies deeper."""
-        return _rolled_up(self.nodes, lambda row: modules_around(row.node.origin.module)[: _end(depth)][-1])
+        end = None if depth is None else depth + 1
+        modules = self._by_module(whole_calls).items()
+        return _sorted(_rolled_up((modules_around(path)[:end][-1], work) for path, work in modules))
+
+    def _by_op(self, whole_calls: bool) -> dict[str, Work]:
+        inside = {} if whole_calls else self._inside(lambda body: body._by_op(whole_calls))
+        return _rolled_up(
+            part for row in self.nodes for part in (_parts(row, inside) or {row.node.op_type: row}).items()
+        )
+
+    def _by_module(self, whole_calls: bool) -> dict[str, Work]:
+        inside = {} if whole_calls else self._inside(lambda body: body._by_module(whole_calls))
+        return _rolled_up(
+            (joined(row.node.origin.module, path), work)
+            for row in self.nodes
+            for path, work in (_parts(row, inside) or {"": row}).items()
+        )
+
+    def _inside(self, ask: Callable[[Cost], dict[str, Work]]) -> dict[str, dict[str, Work]]:
+        """What the functions that calls name answer, each asked once."""
+        names = called_by(row.node for row in self.nodes if row.node.is_call)
+        return {name: ask(self.functions[name]) for name in names if name in self.functions}
 
 
 def cost(ir: IR, sizes: Mapping[str, int] | None = None) -> Cost:
@@ -130,10 +155,11 @@ def _name_arguments(ir: IR) -> None:
 
 
 class _Counting:
-    """One count; a function that many nodes call is counted once and remembered."""
+    """One count; a function that many nodes call is counted once, and so are nodes that are alike."""
 
     def __init__(self) -> None:
         self.unknown: dict[str, None] = {}
+        self.operator = once_per_form(self._operator)
 
     def graph(self, ir: IR) -> Cost:
         functions = {name: self.graph(body) for name, body in ir.functions.items()}
@@ -142,8 +168,9 @@ class _Counting:
 
     def node(self, node: OpNode, functions: Mapping[str, Cost]) -> Work:
         bodies = [functions[name] for name in bodies_of(node) if name in functions]
-        if bodies:
-            return _of_bodies(node, bodies)
+        return _of_bodies(node, bodies) if bodies else self.operator(node)
+
+    def _operator(self, node: OpNode) -> Work:
         if node.op_type.partition(".")[0] not in _COUNTED and base_name(node.op_type) not in FORMULAS:
             self.unknown[node.op_type] = None
         contractions = macs(node)
@@ -173,13 +200,17 @@ def added(rows: Iterable[Work]) -> Work:
     return Work(*map(total, columns))
 
 
-def _rolled_up(rows: Iterable[NodeCost], key: Callable[[NodeCost], str]) -> dict[str, Work]:
+def _parts(row: NodeCost, inside: Mapping[str, dict[str, Work]]) -> dict[str, Work]:
+    """The work inside a call; nothing for what is no call."""
+    return inside.get(row.node.attrs["function"], {}) if row.node.is_call else {}
+
+
+def _rolled_up(parts: Iterable[tuple[str, Work]]) -> dict[str, Work]:
     groups: dict[str, list[Work]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    sums = {name: added(group) for name, group in groups.items()}
+    for name, work in parts:
+        groups.setdefault(name, []).append(work)
+    return {name: added(group) for name, group in groups.items()}
+
+
+def _sorted(sums: dict[str, Work]) -> dict[str, Work]:
     return dict(sorted(sums.items(), key=lambda item: (-weight_of(item[1].flops), -weight_of(item[1].bytes))))
-
-
-def _end(depth: int | None) -> int | None:
-    return None if depth is None else depth + 1

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 model.json -o model.pb
 model.pb -o model.json
+model.json -o small.json --compact
 """
 
 
@@ -24,6 +25,7 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help="the file to write: .pb and .binpb, or .json"
     )
+    parser.add_argument("--compact", action="store_true", help="write what repeats only once (JSON)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,5 +33,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not is_protobuf(arguments.output) and Path(arguments.output).suffix.lower() != ".json":
         raise CommandError(f"{arguments.output} must end in .pb, .binpb or .json")
-    save_graph(load_graph(arguments.file), arguments.output)
+    if arguments.compact:
+        if is_protobuf(arguments.output):
+            raise CommandError("--compact is for JSON files: protobuf says what repeats only once anyway")
+        load_graph(arguments.file).save(arguments.output, compact=True)
+    else:
+        save_graph(load_graph(arguments.file), arguments.output)
     return 0

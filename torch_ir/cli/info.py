@@ -43,8 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def summarise(ir: IR) -> dict[str, Any]:
-    """The facts about a graph, under the documented keys."""
-    return {
+    """The facts about a graph, under the documented keys; one with calls also tells what it holds without them."""
+    from torch_ir.ir.functions import op_counts
+
+    facts: dict[str, Any] = {
         "model_name": ir.model_name,
         "num_nodes": len(ir.nodes),
         "num_inputs": len(ir.graph_inputs),
@@ -55,6 +57,13 @@ def summarise(ir: IR) -> dict[str, Any]:
         "output_shapes": {tensor.name: list(tensor.shape) for tensor in ir.graph_outputs},
         "op_distribution": dict(Counter(node.op_type for node in ir.nodes).most_common()),
     }
+    calls = Counter(str(node.attrs["function"]) for node in ir.nodes if node.is_call)
+    if calls:
+        inline = op_counts(ir)
+        facts["function_calls"] = dict(calls)
+        facts["num_nodes_inline"] = inline.total()
+        facts["op_distribution_inline"] = dict(inline.most_common())
+    return facts
 
 
 def _element_count(shape: tuple[int | str, ...]) -> int:
@@ -64,8 +73,16 @@ def _element_count(shape: tuple[int | str, ...]) -> int:
 def _as_text(facts: dict[str, Any]) -> str:
     titles = {"Model": "model_name", "Nodes": "num_nodes", "Inputs": "num_inputs", "Outputs": "num_outputs"}
     lines = [f"{title}: {facts[key]}" for title, key in {**titles, "Weights": "num_weights"}.items()]
+    if "num_nodes_inline" in facts:
+        lines[1] += f" ({facts['num_nodes_inline']} with functions put inline)"
     lines.append(f"Total parameters: {facts['total_parameters']:,}")
-    tables = {"Input shapes": "input_shapes", "Output shapes": "output_shapes", "Op distribution": "op_distribution"}
-    for title, key in tables.items():
+    tables = {
+        "Input shapes": "input_shapes",
+        "Output shapes": "output_shapes",
+        "Op distribution": "op_distribution",
+        "Calls of functions": "function_calls",
+        "Op distribution, functions put inline": "op_distribution_inline",
+    }
+    for title, key in ((title, key) for title, key in tables.items() if key in facts):
         lines += ["", f"{title}:", *(f"  {name}: {value}" for name, value in facts[key].items())]
     return "\n".join(lines)

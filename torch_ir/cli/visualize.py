@@ -42,12 +42,15 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.draw.mermaid import to_mermaid
     from torch_ir.draw.render import render
     from torch_ir.draw.scene import build_scene
+    from torch_ir.ir.blocks import has_blocks
 
     ir = load_at_level(arguments)
     max_nodes = ... if arguments.max_nodes is None else arguments.max_nodes
     include_weights = False if arguments.no_weights else None
+    is_asked = arguments.level is not None or arguments.leaf
+    folding = {"fold": arguments.fold, "open_calls": not is_asked and has_blocks(ir)}
     if arguments.output is None:
-        print(to_mermaid(build_scene(ir, max_nodes, include_weights, fold=arguments.fold)))
+        print(to_mermaid(build_scene(ir, max_nodes, include_weights, **folding)))
     else:
-        render(ir, arguments.output, max_nodes, include_weights, fold=arguments.fold)
+        render(ir, arguments.output, max_nodes, include_weights, **folding)
     return 0

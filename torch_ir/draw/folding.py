@@ -7,12 +7,12 @@ the one before it gives.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.functions import read_by
+from torch_ir.ir.functions import inline, read_by
 from torch_ir.ir.origins import call_around, modules_around
 
 _PERIOD = 6  # layers that differ in turn, such as five of local attention and one of global, repeat together
@@ -31,6 +31,7 @@ class Fold:
 class Folding:
     """A graph with repeated layers drawn once: what is drawn, and what each tensor that is not drawn looks like."""
 
+    ir: IR
     items: list[OpNode | Fold]
     stands: dict[TensorMeta, TensorMeta] = field(default_factory=dict)  # of a repetition -> of what is drawn for it
 
@@ -42,13 +43,18 @@ class Folding:
 
 def unfolded(ir: IR) -> Folding:
     """Every node on its own."""
-    return Folding(list(ir.nodes))
+    return Folding(ir, list(ir.nodes))
 
 
-def folded(ir: IR, placeholders: Collection[str] = ()) -> Folding:
-    """Runs of equal modules as one each; modules whose placeholders differ are not equal."""
-    folder = _Folder(ir, placeholders)
-    return Folding(list(folder.items(ir.nodes, 0)), folder.stands)
+def folded(ir: IR, placeholders: Collection[str] = (), open_calls: bool = False) -> Folding:
+    """Runs of equal modules as one each; modules whose placeholders differ are not equal.
+
+    With `open_calls`, what is inside a call is drawn in its place: of equal layers, that of the first.
+    """
+    shown = ir.clone() if open_calls else ir
+    folder = _Folder(shown, placeholders)
+    items = list(folder.items(shown.nodes, 0))
+    return Folding(shown, list(folder.opened(items)) if open_calls else items, folder.stands)
 
 
 def nodes_in(items: Sequence[OpNode | Fold]) -> Iterator[OpNode]:
@@ -138,6 +144,7 @@ class _Folder:
 
     def __init__(self, ir: IR, placeholders: Collection[str]) -> None:
         self.stands: dict[TensorMeta, TensorMeta] = {}
+        self._ir = ir
         self._placeholders = placeholders
         called = {node.origin.module for node in ir.nodes if node.origin.call}
         self._again = called | {text.rpartition("@")[0] for node in ir.nodes for text in node.origin.outer}
@@ -166,6 +173,23 @@ class _Folder:
             for unit in run[1:]:
                 self._let_stand(run[0], unit)
             yield Fold(_title(run), path if len(parts) == 1 else path.rpartition(".")[0], tuple(inner))
+
+    def opened(self, items: Iterable[OpNode | Fold]) -> Iterator[OpNode | Fold]:
+        """The items with the nodes inside calls in their places; what they repeat is folded too."""
+        for item in items:
+            if isinstance(item, Fold):
+                yield Fold(item.title, item.module, tuple(self.opened(item.items)))
+            elif self._can_be_opened(item):
+                inside = inline(self._ir, item)
+                made = {tensor.name: tensor for node in inside for tensor in node.outputs}
+                self.stands.update((tensor, made[tensor.name]) for tensor in item.outputs)
+                yield from self.opened(self.items(inside, len(modules_around(item.origin.module)) - 1))
+            else:
+                yield item
+
+    def _can_be_opened(self, node: OpNode) -> bool:
+        body = self._ir.functions.get(node.attrs["function"]) if node.is_call else None
+        return body is not None and not body.symbols and not body.params
 
     def _unit(self, path: str, nodes: list[OpNode]) -> _Unit:
         return _Unit([path], nodes, [(n.origin.module[len(path) :], n.name in self._placeholders) for n in nodes])

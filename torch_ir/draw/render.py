@@ -39,15 +39,17 @@ def render(
     include_weights: bool | None = None,
     placeholders: Collection[str] = (),
     fold: bool = False,
+    open_calls: bool = False,
 ) -> None:
     """Draw a graph into a file; the suffix says how: .svg, .png, .dot, .md, and Mermaid text for any other.
 
-    `fold` draws equal layers that follow each other once. Unless asked otherwise, a picture shows the first 30 nodes
-    with their weights, and a folded one the first 300 without; `max_nodes=0` shows all.
+    `fold` draws equal layers that follow each other once, `open_calls` with what is inside calls. Unless asked
+    otherwise, a picture shows the first 30 nodes with their weights, and a folded one the first 300 without;
+    `max_nodes=0` shows all.
     """
     target = Path(path)
     kind = target.suffix.lower().removeprefix(".")
-    scene = build_scene(ir, max_nodes, include_weights, placeholders, fold)
+    scene = build_scene(ir, max_nodes, include_weights, placeholders, fold, open_calls)
     if kind in ("svg", "png"):
         write_bytes(target, _graphviz(to_dot(scene), kind))
     elif kind == "dot":

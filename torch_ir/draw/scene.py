@@ -78,18 +78,21 @@ def build_scene(
     include_weights: bool | None = None,
     placeholders: Collection[str] = (),
     fold: bool = False,
+    open_calls: bool = False,
 ) -> Scene:
     """The first `max_nodes` nodes of a graph (all, if that is 0 or None); placeholders stand out.
 
-    With `fold`, equal layers that follow each other are drawn once, and `max_nodes` counts what is drawn. Unless asked
-    otherwise, a scene has 30 nodes with their weights, a folded one 300 nodes without.
+    With `fold`, equal layers that follow each other are drawn once, and `max_nodes` counts what is drawn; with
+    `open_calls` too, what is inside a call is drawn in its place. Unless asked otherwise, a scene has 30 nodes with
+    their weights, a folded one 300 nodes without.
     """
     if isinstance(max_nodes, EllipsisType):
         max_nodes = 300 if fold else 30
     if include_weights is None:
         include_weights = not fold
     red = {node.name for node in ir.nodes if node.name in placeholders or node.op_type.startswith(OPAQUE)}
-    folding = folded(ir, red) if fold else unfolded(ir)
+    folding = folded(ir, red, open_calls) if fold else unfolded(ir)
+    ir = folding.ir
     nodes = list(nodes_in(folding.items))
     count = len(nodes) if max_nodes is None or max_nodes <= 0 else max_nodes
     shown, hidden = nodes[:count], nodes[count:]

@@ -1,90 +1,82 @@
-"""Graphs: from the JSON document to the message `Graph`, and back.
+"""Graphs: to the message `Graph`, and back.
 
-The document is what `IR.to_dict` gives and `IR.from_dict` checks, so that only one place knows what a graph may be.
+All but nodes goes by way of the JSON document, which `IR.to_dict` gives and `IR.from_dict` checks, so that only one
+place knows what a graph may be. Nodes are many: they are made from the model's tables, and checked with the graph.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
-from torch_ir.errors import SerializationError, did_you_mean
-from torch_ir.formats.value_message import Fields, enum_name, named, table, value_fields, value_record
-from torch_ir.ir import Limits
+from torch_ir.errors import GraphError, SerializationError
+from torch_ir.formats.tables import NewTables, Record, Tables
+from torch_ir.formats.value_message import Fields, enum_name, table, value_fields, value_record
+from torch_ir.ir import IR, Limits, OpNode, TensorMeta
+from torch_ir.ir.decode import MakeNodes
 from torch_ir.ir.document import parse_document
 from torch_ir.ir.encode import MAX_FUNCTION_DEPTH
+from torch_ir.ir.node import copy_value
 from torch_ir.ir.records import allow_keys
+from torch_ir.ir.tensor import Scope
 
-Record = dict[str, Any]  # a part of the document
-_SAME = ("model_name", "pytorch_version", "mutations", "constraints", "shared_weights", "device", "fixed_layout")
-_ORIGIN = ("module", "module_class", "call", "source", "function")
-_ORIGIN_LISTS = ("outer", "origins")
+_SAME = ("model_name", "pytorch_version", "constraints", "shared_weights", "device", "fixed_layout")
 # what is known here: whatever else a document had would be lost
 _GRAPH = frozenset(
     (
         *_SAME, "graph_inputs", "graph_outputs", "weights", "weight_name_mapping", "params", "constants", "nodes",
-        "symbols", "functions", "mesh", "modules", "input_tree", "output_tree", "extensions",
+        "mutations", "symbols", "functions", "mesh", "modules", "input_tree", "output_tree", "extensions",
     )
 )  # fmt: skip
-_NODE = frozenset(("name", "op_type", "inputs", "outputs", "attrs", "args", *_ORIGIN, *_ORIGIN_LISTS))
-_TENSOR = frozenset(("name", "dtype", "shape", "stride", "placement"))
 
 
 # -- to messages ------------------------------------------------------------------------------------------------------
 
 
-def graph_fields(record: Record, name: str = "") -> Fields:
-    """A graph of the document as a message."""
+def write_graph(message: Any, record: Record, tables: NewTables, name: str = "") -> None:
+    """Put a graph of the document into a message; its nodes are those of the IR that stands in their place."""
     allow_keys(record, _GRAPH, "$")
-    fields: Fields = {
-        "name": name,
-        **_present(record, _SAME),
-        "inputs": [tensor_fields(tensor) for tensor in record["graph_inputs"]],
-        "outputs": [tensor_fields(tensor) for tensor in record["graph_outputs"]],
-        "weights": _weight_fields(record),
-        "nodes": [_node_fields(node) for node in record["nodes"]],
-        "symbols": [{"name": name, **symbol} for name, symbol in record.get("symbols", {}).items()],
-        "functions": [graph_fields(body, name) for name, body in record.get("functions", {}).items()],
-        "mesh": [{"name": axis, "size": size} for axis, size in record.get("mesh", {}).items()],
-        "modules": [{"path": path, "class_name": kind} for path, kind in record.get("modules", {}).items()],
-    }
-    if "input_tree" in record:
-        fields["input_tree"] = value_fields(record["input_tree"])
-    if "output_tree" in record:
-        fields["output_tree"] = value_fields(record["output_tree"]["tree"])
-    if "extensions" in record:
-        fields["extensions"] = json.dumps(record["extensions"], ensure_ascii=False, separators=(",", ":"))
-    return fields
+    ir: IR = record["nodes"]
+    message.MergeFrom(
+        type(message)(
+            name=name,
+            **{key: record[key] for key in _SAME if key in record},
+            inputs=[_tensor_fields(tensor, tables) for tensor in ir.graph_inputs],
+            weights=_weight_fields(record, ir, tables),
+            mutations=record.get("mutations", ()),
+            symbols=[{"name": name, **symbol} for name, symbol in record.get("symbols", {}).items()],
+            mesh=[{"name": axis, "size": size} for axis, size in record.get("mesh", {}).items()],
+            modules=[{"path": path, "class_name": kind} for path, kind in record.get("modules", {}).items()],
+            extensions=_json(record["extensions"]) if "extensions" in record else "",
+        )
+    )
+    for key in ("input_tree", "output_tree"):
+        if key in record:
+            tree = record[key] if key == "input_tree" else record[key]["tree"]
+            getattr(message, key).MergeFrom(type(getattr(message, key))(**value_fields(tree)))
+    _write_nodes(message, ir, tables)
+    for function, body in record.get("functions", {}).items():
+        write_graph(message.functions.add(), body, tables, function)
 
 
-def _present(record: Record, keys: tuple[str, ...]) -> Fields:
-    return {key: record[key] for key in keys if key in record}
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def tensor_fields(record: Record, name: str = "") -> Fields:
-    """A tensor of the document as a message, under its own name if no other is given."""
-    allow_keys(record, _TENSOR, "$")
-    fields: Fields = {"name": name or record["name"], "dtype": record["dtype"], "shape": _dims_fields(record["shape"])}
-    if "stride" in record:
-        fields["stride"] = {"dims": _dims_fields(record["stride"])}
-    if "placement" in record:
-        fields["placement"] = {"axes": record["placement"]}
-    return fields
+def _tensor_fields(tensor: TensorMeta, tables: NewTables) -> Fields:
+    return {"name": tensor.name, "type": tables.type(tensor)}
 
 
-def _dims_fields(dims: list[Any]) -> list[Fields]:
-    return [{"expression": dim} if isinstance(dim, str) else {"size": dim} for dim in dims]
-
-
-def _weight_fields(record: Record) -> list[Fields]:
+def _weight_fields(record: Record, ir: IR, tables: NewTables) -> list[Fields]:
     constants = record.get("constants", {})
     found = []
-    for weight, (name, key) in zip(record["weights"], record["weight_name_mapping"].items(), strict=True):
-        param = record["params"][name]
+    for tensor in ir.params[len(record.get("shared_weights", ())) :]:
+        param = record["params"][tensor.name]
+        key = record["weight_name_mapping"][tensor.name]
         fields: Fields = {
-            "tensor": tensor_fields(weight, name),
+            "tensor": _tensor_fields(tensor, tables),
             "keys": [key, *param.get("tied", ())],
             "kind": param["kind"].upper(),
         }
@@ -94,141 +86,143 @@ def _weight_fields(record: Record) -> list[Fields]:
     return found
 
 
-def _node_fields(record: Record) -> Fields:
-    allow_keys(record, _NODE, "$")
-    names = [tensor["name"] for tensor in record["inputs"]]
-    arguments = record.get("args") or [""] * len(names)
-    return {
-        "name": record["name"],
-        "op_type": record["op_type"],
-        "inputs": [{"tensor": name, "argument": arg} for name, arg in zip(names, arguments, strict=True)],
-        "outputs": [tensor_fields(tensor) for tensor in record["outputs"]],
-        "attributes": [named(name, value) for name, value in record["attrs"].items()],
-        **_present(record, _ORIGIN + _ORIGIN_LISTS),
-    }
+def _write_nodes(message: Any, ir: IR, tables: NewTables) -> None:
+    numbers = {tensor: number for number, tensor in enumerate(ir.tensors())}
+    add = message.nodes.add
+    for node in ir.nodes:
+        name = node.name
+        new = add(name=name, operation=tables.operation(node), place=tables.place(node))
+        new.inputs.extend([numbers[tensor] for tensor in node.inputs])
+        for tensor in node.outputs:
+            new.outputs.add(name="" if tensor.name == name else tensor.name, type=tables.type(tensor))
+        if node.origins != (name,):
+            new.origins.extend(node.origins)
+    message.outputs.extend([numbers[tensor] for tensor in ir.graph_outputs])
 
 
 # -- and back ---------------------------------------------------------------------------------------------------------
 
 
-def graph_record(
-    message: Any, limits: Limits, path: str = "$", around: Mapping[str, Record] | None = None, depth: int = 0
-) -> Record:
-    """The message of a graph as a graph of the document; `around` are the weights of the graph around a function."""
-    if depth > MAX_FUNCTION_DEPTH:
-        raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels", path)
-    inputs = tensor_records(message.inputs, f"{path}.graph_inputs")
-    tables = _weight_tables(message, path)
-    weights = {name: around[name] for name in message.shared_weights if around and name in around}
-    for name, weight in zip(tables["weight_name_mapping"], tables["weights"], strict=True):
-        weights[name] = _restated({**weight, "name": name})
-    known = {**weights, **{tensor["name"]: _restated(tensor, tensor["name"]) for tensor in inputs}}
-    record: Record = {
-        "model_name": message.model_name,
-        "pytorch_version": message.pytorch_version,
-        "graph_inputs": inputs,
-        **tables,
-        "nodes": [_node_record(node, known, f"{path}.nodes[{index}]") for index, node in enumerate(message.nodes)],
-        "graph_outputs": tensor_records(message.outputs, f"{path}.graph_outputs"),
-        "shared_weights": list(message.shared_weights),
-        "mutations": [{"target": pair.target, "value": pair.value} for pair in message.mutations],
-        "symbols": table(((symbol.name, _symbol_record(symbol)) for symbol in message.symbols), f"{path}.symbols"),
-        "constraints": list(message.constraints),
-        "functions": {
-            name: graph_record(body, limits, f"{path}.functions.{name}", weights, depth + 1)
-            for name, body in table(((body.name, body) for body in message.functions), f"{path}.functions").items()
-        },
-        "mesh": table(((axis.name, axis.size) for axis in message.mesh), f"{path}.mesh"),
-        "fixed_layout": message.fixed_layout,
-        "modules": table(((module.path, module.class_name) for module in message.modules), f"{path}.modules"),
-        "extensions": _read_extensions(message.extensions, limits, f"{path}.extensions"),
-    }
-    if message.device:
-        record["device"] = message.device
-    if message.HasField("input_tree"):
-        record["input_tree"] = value_record(message.input_tree, f"{path}.input_tree")
-    if message.HasField("output_tree"):
-        record["output_tree"] = {"tree": value_record(message.output_tree, f"{path}.output_tree.tree")}
-    return record
+class GraphReader:
+    """Makes the graph of a model a graph of the document, but for its nodes: these are made, not told."""
 
+    def __init__(self, model: Any, limits: Limits) -> None:
+        self._tables = Tables(model)
+        self._used: set[int] = set()  # operations that are large
+        self._limits = limits
 
-def tensor_records(messages: Any, path: str) -> list[Record]:
-    """The messages of tensors as the document spells them."""
-    return [_tensor_record(tensor, f"{path}[{index}]") for index, tensor in enumerate(messages)]
+    def record(self, message: Any, path: str = "$", depth: int = 0) -> Record:
+        if depth > MAX_FUNCTION_DEPTH:
+            raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels", path)
+        functions = table(((body.name, body) for body in message.functions), f"{path}.functions")
+        record: Record = {
+            "model_name": message.model_name,
+            "pytorch_version": message.pytorch_version,
+            "graph_inputs": [
+                self._tensor(tensor, f"{path}.graph_inputs[{index}]") for index, tensor in enumerate(message.inputs)
+            ],
+            **self._weight_tables(message, path),
+            "nodes": self._nodes(message, path),
+            "shared_weights": list(message.shared_weights),
+            "mutations": [{"target": pair.target, "value": pair.value} for pair in message.mutations],
+            "symbols": table(((symbol.name, _symbol_record(symbol)) for symbol in message.symbols), f"{path}.symbols"),
+            "constraints": list(message.constraints),
+            "functions": {
+                name: self.record(body, f"{path}.functions.{name}", depth + 1) for name, body in functions.items()
+            },
+            "mesh": table(((axis.name, axis.size) for axis in message.mesh), f"{path}.mesh"),
+            "fixed_layout": message.fixed_layout,
+            "modules": table(((module.path, module.class_name) for module in message.modules), f"{path}.modules"),
+            "extensions": _read_extensions(message.extensions, self._limits, f"{path}.extensions"),
+        }
+        if message.device:
+            record["device"] = message.device
+        if message.HasField("input_tree"):
+            record["input_tree"] = value_record(message.input_tree, f"{path}.input_tree")
+        if message.HasField("output_tree"):
+            record["output_tree"] = {"tree": value_record(message.output_tree, f"{path}.output_tree.tree")}
+        return record
 
+    def _tensor(self, message: Any, path: str) -> Record:
+        if message.type >= len(self._tables.types):
+            raise SerializationError(f"there is no type {message.type}, but only {len(self._tables.types)}", path)
+        return {**self._tables.types[message.type].to_dict(), "name": message.name}
 
-def _tensor_record(message: Any, path: str) -> Record:
-    record = {"name": message.name, "shape": _dims(message.shape, f"{path}.shape"), "dtype": message.dtype}
-    if message.HasField("stride"):
-        record["stride"] = _dims(message.stride.dims, f"{path}.stride")
-    if message.HasField("placement"):
-        record["placement"] = list(message.placement.axes)
-    return record
+    def _weight_tables(self, message: Any, path: str) -> Record:
+        """The tables of the document that speak of weights."""
+        weights, names, params, constants = [], {}, {}, {}
+        for index, weight in enumerate(message.weights):
+            place = f"{path}.weights[{index}]"
+            tensor = self._tensor(weight.tensor, place)
+            name, keys = tensor["name"], list(weight.keys)
+            if not keys or name in names:
+                raise SerializationError("a weight has no key" if not keys else f"{name!r:.60} stands twice", place)
+            names[name] = keys[0]
+            params[name] = {"kind": enum_name(weight, "kind"), "tied": keys[1:]}
+            weights.append({**tensor, "name": keys[0]})
+            if weight.HasField("values"):
+                values = base64.b64encode(weight.values).decode("ascii")
+                constants[keys[0]] = {"shape": tensor["shape"], "dtype": tensor["dtype"], "base64": values}
+        return {"weights": weights, "weight_name_mapping": names, "params": params, "constants": constants}
 
+    def _nodes(self, message: Any, path: str) -> MakeNodes:
+        def make(scope: Scope) -> tuple[list[OpNode], list[TensorMeta]]:
+            tensors = list(scope.tensors.values())
+            nodes: list[OpNode] = []
+            try:
+                for node in message.nodes:
+                    nodes.append(self._node(node, tensors))
+                    tensors += nodes[-1]._outputs
+            except IndexError:
+                place = f"{path}.nodes[{len(nodes)}]"
+                raise self._missing(message.nodes[len(nodes)], len(tensors), place) from None
+            except GraphError as error:
+                raise SerializationError(str(error), f"{path}.nodes[{len(nodes)}]") from None
+            scope.tensors.update((tensor.name, tensor) for tensor in tensors)
+            if any(number >= len(tensors) for number in message.outputs):
+                raise SerializationError(f"there are only {len(tensors)} tensors", f"{path}.graph_outputs")
+            return nodes, [tensors[number] for number in message.outputs]
 
-def _dims(messages: Any, path: str) -> list[Any]:
-    found = []
-    for index, dim in enumerate(messages):
-        kind = dim.WhichOneof("kind")
-        if kind is None:
-            raise SerializationError("a dimension is neither a size nor an expression", f"{path}[{index}]")
-        found.append(getattr(dim, kind))
-    return found
+        return make
 
+    def _node(self, message: Any, tensors: Sequence[TensorMeta]) -> OpNode:
+        """A node; an IndexError where it speaks of what is not there."""
+        name = message.name
+        if not name:  # at once: a few bytes of a hostile file make thousands of these
+            raise GraphError("a node has no name")
+        number = message.operation
+        operation = self._tables.operations[number]
+        if operation.is_large:
+            if number in self._used:
+                raise GraphError(f"operation {number} is too large to be that of two nodes")
+            self._used.add(number)
+        outputs: list[TensorMeta] = []
+        for tensor in message.outputs:
+            if outputs and not tensor.name:
+                raise GraphError(f"output {len(outputs)} has no name")
+            outputs.append(self._tables.types[tensor.type].copy(tensor.name or name))
+        attrs = operation.attrs
+        return OpNode(
+            name,
+            operation.op_type,
+            [tensors[number] for number in message.inputs],
+            outputs,
+            attrs if operation.is_flat else {key: copy_value(value) for key, value in attrs.items()},
+            args=operation.args,
+            origin=self._tables.places[message.place],
+            origins=message.origins,
+        )
 
-def _restated(tensor: Record, producer: str | None = None, index: int = 0) -> Record:
-    """What a reader of this tensor says about it."""
-    record = {key: tensor[key] for key in ("name", "shape", "dtype")}
-    return record if producer is None else {**record, "producer_node": producer, "producer_output_idx": index}
-
-
-def _weight_tables(message: Any, path: str) -> Record:
-    """The tables of the document that speak of weights."""
-    weights, names, params, constants = [], {}, {}, {}
-    for index, weight in enumerate(message.weights):
-        place = f"{path}.weights[{index}]"
-        tensor = _tensor_record(weight.tensor, place)
-        name, keys = tensor["name"], list(weight.keys)
-        if not keys or name in names:
-            raise SerializationError("a weight has no key" if not keys else f"{name!r:.60} stands twice", place)
-        names[name] = keys[0]
-        params[name] = {"kind": enum_name(weight, "kind"), "tied": keys[1:]}
-        weights.append({**tensor, "name": keys[0]})
-        if weight.HasField("values"):
-            values = base64.b64encode(weight.values).decode("ascii")
-            constants[keys[0]] = {"shape": tensor["shape"], "dtype": tensor["dtype"], "base64": values}
-    return {"weights": weights, "weight_name_mapping": names, "params": params, "constants": constants}
-
-
-def _node_record(message: Any, known: Record, path: str) -> Record:
-    """A node, whose outputs are known from here on."""
-    if not message.name or not message.op_type:  # at once: a few bytes of a hostile file make thousands of these
-        raise SerializationError("a node has no name or no operator", path)
-    inputs = []
-    for index, tensor in enumerate(message.inputs):
-        if tensor.tensor not in known:
-            hint = did_you_mean(tensor.tensor[:100], known)
-            raise SerializationError(
-                f"it reads {tensor.tensor!r:.60}, which nothing before it makes{hint}", f"{path}.inputs[{index}]"
-            )
-        inputs.append(known[tensor.tensor])
-    outputs = tensor_records(message.outputs, f"{path}.outputs")
-    for index, tensor in enumerate(outputs):
-        known[tensor["name"]] = _restated(tensor, message.name, index)
-    attrs = table(((attribute.name, attribute.value) for attribute in message.attributes), f"{path}.attrs")
-    record: Record = {
-        "name": message.name,
-        "op_type": message.op_type,
-        "inputs": inputs,
-        "outputs": outputs,
-        "attrs": {name: value_record(value, f"{path}.attrs.{name}") for name, value in attrs.items()},
-    }
-    arguments = [tensor.argument for tensor in message.inputs]
-    if any(arguments):
-        record["args"] = arguments
-    record.update((key, value) for key in _ORIGIN if (value := getattr(message, key)))
-    record.update((key, list(value)) for key in _ORIGIN_LISTS if (value := getattr(message, key)))
-    return record
+    def _missing(self, message: Any, known: int, path: str) -> SerializationError:
+        """What a node speaks of that is not there."""
+        said = {
+            "operation": (message.operation, len(self._tables.operations)),
+            "place": (message.place, len(self._tables.places)),
+            "type": (max((tensor.type for tensor in message.outputs), default=0), len(self._tables.types)),
+            "tensor": (max(message.inputs, default=0), known),
+        }
+        kind, (number, count) = next(item for item in said.items() if item[1][0] >= item[1][1])
+        return SerializationError(f"there is no {kind} {number}, but only {count} before it", path)
 
 
 def _symbol_record(message: Any) -> Record:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from torch_ir.errors import SerializationError
-from torch_ir.formats.graph_message import Record, tensor_fields, tensor_records
+from torch_ir.formats.tables import Record, type_fields, type_record
 from torch_ir.formats.value_message import Fields, table, value_fields, value_record
 from torch_ir.ir.encoding import decode, encode
+from torch_ir.ir.records import allow_keys
 
+_TENSOR = frozenset(("name", "dtype", "shape", "stride", "placement"))  # whatever else there was would be lost
 _LISTS = ("inputs", "outputs", "nodes", "modules", "sources", "reasons")
 
 
@@ -22,12 +24,17 @@ def lowered_fields(record: Record) -> Fields:
     """A lowered graph as a message; an error names the layer whose value protobuf cannot hold."""
     return {
         **record,
-        "inputs": [tensor_fields(tensor) for tensor in record["inputs"]],
-        "weights": [tensor_fields({"name": key, **about}) for key, about in record["weights"].items()],
+        "inputs": [_tensor_fields(tensor) for tensor in record["inputs"]],
+        "weights": [_tensor_fields({"name": key, **about}) for key, about in record["weights"].items()],
         "mutations": [{"target": target, "value": value} for target, value in record["mutations"]],
         "layers": [_layer_fields(layer) for layer in record["layers"]],
         "missing": [{key: value for key, value in row.items() if key != "count"} for row in record["missing"]],
     }
+
+
+def _tensor_fields(record: Record) -> Fields:
+    allow_keys(record, _TENSOR, "$")
+    return {"name": record["name"], **type_fields(record)}
 
 
 def _layer_fields(record: Record) -> Fields:
@@ -47,18 +54,22 @@ def _layer_fields(record: Record) -> Fields:
 def lowered_record(message: Any) -> Record:
     """The plain values that a message was made of."""
     weights = table(
-        ((weight.pop("name"), weight) for weight in tensor_records(message.weights, "$.weights")), "$.weights"
+        ((weight.pop("name"), weight) for weight in _tensor_records(message.weights, "$.weights")), "$.weights"
     )
     return {
         "target": message.target,
         "model_name": message.model_name,
-        "inputs": tensor_records(message.inputs, "$.inputs"),
+        "inputs": _tensor_records(message.inputs, "$.inputs"),
         "outputs": list(message.outputs),
         "weights": weights,
         "mutations": [[pair.target, pair.value] for pair in message.mutations],
         "layers": [_layer_record(layer, f"$.layers[{index}]") for index, layer in enumerate(message.layers)],
         "missing": [_missing_record(row) for row in message.missing],
     }
+
+
+def _tensor_records(messages: Any, path: str) -> list[Record]:
+    return [{"name": tensor.name, **type_record(tensor, f"{path}[{index}]")} for index, tensor in enumerate(messages)]
 
 
 def _layer_record(message: Any, path: str) -> Record:

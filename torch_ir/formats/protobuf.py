@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from torch_ir.errors import MissingExtraError, SerializationError, first_line
-from torch_ir.formats.graph_message import graph_fields, graph_record
+from torch_ir.formats.graph_message import GraphReader, write_graph
 from torch_ir.formats.lowered_message import lowered_fields, lowered_record
-from torch_ir.formats.value_message import Fields
+from torch_ir.formats.tables import NewTables
 from torch_ir.ir import IR, Limits
 from torch_ir.ir.document import read_bytes, uncollected, write_bytes
-from torch_ir.ir.encode import FORMAT
+from torch_ir.ir.encode import FORMAT, graph_document
 
 _DESCRIPTORS = Path(__file__).with_name("torch_ir.binpb")
 _DIGEST_FIELD = b"\x7a\x20"  # how the last field begins: number 15, 32 bytes
@@ -45,9 +46,7 @@ def load_protobuf(path: str | os.PathLike[str], limits: Limits = Limits()) -> IR
 def to_protobuf(ir: IR) -> bytes:
     """The graph as a protobuf message; equal graphs give equal bytes. A graph that contradicts itself is refused."""
     with uncollected():
-        document = ir.check().to_dict()
-        header = {key: document.pop(key) for key in ("format", "version")}
-        return _write("Model", {**header, "graph": graph_fields(document)})
+        return _write("Model", lambda model: _write_model(model, ir.check()))
 
 
 def from_protobuf(data: bytes, limits: Limits = Limits()) -> IR:
@@ -56,15 +55,25 @@ def from_protobuf(data: bytes, limits: Limits = Limits()) -> IR:
         model = _read("Model", FORMAT, data, limits)
         if not model.HasField("graph"):
             raise SerializationError("it holds no graph", "$")
-        record = graph_record(model.graph, limits)
+        record = GraphReader(model, limits).record(model.graph)
         return IR.from_dict({"format": model.format, "version": model.version, **record})
+
+
+def _write_model(model: Any, ir: IR) -> None:
+    document = graph_document(ir, nodes=lambda graph: graph)
+    model.format, model.version = document.pop("format"), document.pop("version")
+    write_graph(model.graph, document, NewTables(model))
 
 
 def lowered_to_protobuf(document: dict[str, Any]) -> bytes:
     """What `Lowered.to_dict` gives, as a protobuf message."""
     with uncollected():
-        header = {"format": _LOWERED_FORMAT, "version": _LOWERED_VERSION}
-        return _write("LoweredModel", {**header, "lowered": lowered_fields(document)})
+        return _write("LoweredModel", lambda model: _write_lowered(model, document))
+
+
+def _write_lowered(model: Any, document: dict[str, Any]) -> None:
+    model.format, model.version = _LOWERED_FORMAT, _LOWERED_VERSION
+    model.lowered.MergeFrom(type(model.lowered)(**lowered_fields(document)))
 
 
 def lowered_from_protobuf(data: bytes, limits: Limits = Limits()) -> dict[str, Any]:
@@ -79,13 +88,14 @@ def lowered_from_protobuf(data: bytes, limits: Limits = Limits()) -> dict[str, A
         return lowered_record(message.lowered)
 
 
-def _write(kind: str, fields: Fields) -> bytes:
+def _write(kind: str, fill: Callable[[Any], None]) -> bytes:
     """A message, and the digest of it at the end."""
-    message_class = _message_class(kind)
+    message = _message_class(kind)()
     from google.protobuf.message import EncodeError
 
     try:
-        body: bytes = message_class(**fields).SerializeToString(deterministic=True)
+        fill(message)
+        body: bytes = message.SerializeToString(deterministic=True)
     except (EncodeError, TypeError, ValueError) as error:  # over 2 GiB, no string, half of a surrogate pair
         raise SerializationError(f"cannot be written as protobuf: {first_line(error)}") from None
     return body + _digest(body)

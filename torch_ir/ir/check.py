@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import ExpressionError, GraphError, did_you_mean
@@ -52,8 +52,7 @@ def check(
     symbols = outer_symbols | ir.symbols.keys()
     mesh = ir.mesh or outer_mesh or {}
     _check_header(ir)
-    _check_definitions(ir, symbols)
-    _check_placements(ir, mesh)
+    _check_placements(_check_definitions(ir, symbols), mesh)
     _check_symbols(ir, symbols)
     for name, body in ir.functions.items():
         if not _is_name(name):
@@ -105,24 +104,31 @@ def _check_symbols(ir: IR, known: frozenset[str]) -> None:
         _check_expression(text, known, "constraint")
 
 
-def _check_definitions(ir: IR, symbols: frozenset[str]) -> None:
-    """Every name is defined once, before its use, and every link is two-sided."""
+def _check_definitions(ir: IR, symbols: frozenset[str]) -> Collection[TensorMeta]:
+    """Every name is defined once, before its use, and every link is two-sided; gives all tensors."""
     tensors: dict[str, TensorMeta] = {}
     nodes: set[str] = set()
+    shapes: dict[int, Any] = {}  # those that are in order, since many tensors share one
     for tensor in [*ir.graph_inputs, *ir.params]:
         _check_tensor(tensor, symbols)
         if tensor.producer_node not in (None, tensor.name) or tensor.index != 0:
             raise GraphError(f"{tensor!r} is given to the graph, but {tensor.producer_node!r} claims to make it")
         _define(tensor, tensors)
     for node in ir.nodes:
-        if not _is_name(node.name):
-            raise GraphError(f"{node.name!r:.80} cannot be the name of a node")
-        if node.name in nodes:
-            raise GraphError(f"two nodes are called {node.name!r}")
-        nodes.add(node.name)
-        _check_reads(node, tensors)
-        for index, tensor in enumerate(node.outputs):
-            _check_tensor(tensor, symbols)
+        name = node.name
+        if not _is_name(name):
+            raise GraphError(f"{name!r:.80} cannot be the name of a node")
+        if name in nodes:
+            raise GraphError(f"two nodes are called {name!r}")
+        nodes.add(name)
+        for tensor in node._inputs:
+            if tensors.get(tensor.name) is not tensor or node not in tensor._uses:
+                _check_reads(node, tensors)
+        for index, tensor in enumerate(node._outputs):
+            is_seen = id(tensor.shape) in shapes and tensor.stride is None
+            if not is_seen or tensor.name != name or tensor.dtype not in DTYPES:
+                _check_tensor(tensor, symbols)
+                shapes[id(tensor.shape)] = tensor.shape
             if tensor.producer is not node or tensor.index != index:
                 raise GraphError(f"{tensor!r} does not know that it is output {index} of {node!r}")
             _define(tensor, tensors)
@@ -130,6 +136,7 @@ def _check_definitions(ir: IR, symbols: frozenset[str]) -> None:
     for symbol in ir.symbols.values():
         if symbol.tensor is not None and tensors.get(symbol.tensor.name) is not symbol.tensor:
             raise GraphError(f"symbol {symbol.name!r} is bound to {symbol.tensor!r}, which is not part of the graph")
+    return tensors.values()
 
 
 def _define(tensor: TensorMeta, tensors: dict[str, TensorMeta]) -> None:
@@ -163,12 +170,12 @@ def _check_tensor(tensor: TensorMeta, symbols: frozenset[str]) -> None:
             raise GraphError(f"{tensor!r} has a dimension of {dim!r}")
 
 
-def _check_placements(ir: IR, mesh: Mapping[str, int]) -> None:
+def _check_placements(tensors: Iterable[TensorMeta], mesh: Mapping[str, int]) -> None:
     """In a sharded graph, a tensor says for each axis of the mesh how it lies there."""
     for axis, size in mesh.items():
         if not _is_like(axis, _SYMBOL) or type(size) is not int or not 1 <= size < _INT64:
             raise GraphError(f"the mesh cannot have an axis {axis!r:.80} of size {size!r:.80}")
-    for tensor in ir.tensors():
+    for tensor in tensors:
         if tensor.placement is None:
             continue
         if len(tensor.placement) != len(mesh):
@@ -192,19 +199,19 @@ def _check_expression(text: str, symbols: frozenset[str], place: str) -> None:
 
 def _check_calls(ir: IR, symbols: frozenset[str]) -> None:
     """Operators and arguments; most nodes are like one before them, and their names need no second look."""
-    seen: set[tuple[str, ...]] = set()
+    seen: set[tuple[Any, ...]] = set()
     for node in ir.nodes:
-        args = node.args
-        if len(args) != len(node.inputs):
-            raise GraphError(f"{node!r} has {len(node.inputs)} inputs, but {len(args)} argument names")
-        if (alike := (node.op_type, *args, *node.attrs)) not in seen:
+        args, attrs = node._args, node.attrs
+        if args and len(args) != len(node._inputs):
+            raise GraphError(f"{node!r} has {len(node._inputs)} inputs, but {len(args)} argument names")
+        if (alike := (node.op_type, args or len(node._inputs), *attrs)) not in seen:
             _check_names(node)
             seen.add(alike)
-        for value in node.attrs.values():
+        for value in attrs.values():
             if type(value) not in PLAIN:
                 _check_value(node, value, symbols, ir.functions)
-        if node.is_call:
-            _check_function_call(node, ir.functions[node.attrs["function"]])
+        if "function" in attrs and node.is_call:
+            _check_function_call(node, ir.functions[attrs["function"]])
 
 
 def _check_function_call(node: OpNode, body: IR) -> None:
@@ -240,7 +247,10 @@ def _check_names(node: OpNode) -> None:
 
 
 def _check_value(node: OpNode, value: Any, symbols: frozenset[str], functions: Mapping[str, Any]) -> None:
-    for leaf in _leaf_values(value):
+    kind = type(value)
+    if kind is list and PLAIN.issuperset(map(type, value)):
+        return
+    for leaf in (value,) if kind in _CLOSED else _leaf_values(value):
         kind = type(leaf)
         if kind is Expr:
             _check_expression(leaf, symbols, repr(node))

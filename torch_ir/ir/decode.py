@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import GraphError, SerializationError, did_you_mean
 from torch_ir.ir.data import TensorData
-from torch_ir.ir.document import uncollected
+from torch_ir.ir.document import Limits, parse_around_nodes, parse_document, uncollected
 from torch_ir.ir.encode import FORMAT, MAX_FUNCTION_DEPTH, VERSION
 from torch_ir.ir.encoding import decode, plain_json
+from torch_ir.ir.lines import read_lines
 from torch_ir.ir.node import OpNode
 from torch_ir.ir.records import (
     Dim,
@@ -24,6 +25,7 @@ from torch_ir.ir.records import (
     texts,
     typed,
 )
+from torch_ir.ir.repeats import expand
 from torch_ir.ir.side_file import Folder
 from torch_ir.ir.structure import Branch
 from torch_ir.ir.symbols import Symbol
@@ -38,6 +40,7 @@ _HEADER = frozenset(("format", "version", "digest"))  # a digest speaks of the t
 _INLINE = frozenset(("shape", "dtype", "base64"))
 _BESIDE = frozenset(("shape", "dtype", "file", "offset", "digest"))
 _DECIMAL = frozenset(("dtype", "data"))
+_NAMING = frozenset(("mutations", "symbols"))  # they speak of tensors by name
 _GRAPH = frozenset(
     [
         "model_name",
@@ -65,7 +68,37 @@ _GRAPH = frozenset(
 )
 
 
-def read_graph(document: dict[str, Any], cls: type[IR], folder: Folder | None = None) -> IR:
+# How the nodes and outputs of a graph are made over the tensors that it is given, where a document holds no records
+MakeNodes = Callable[[Scope], tuple[list[OpNode], list[TensorMeta]]]
+
+
+def read_text(text: str, cls: type[IR], limits: Limits, folder: Folder | None = None) -> IR:
+    """An IR from a file's text.
+
+    Text as it was written is read by its lines. All else, another spelling or a mistake, is read as JSON at large.
+    """
+    try:
+        found = parse_around_nodes(text, limits)
+        if found is not None and "compact" not in found[0]:
+            document, lines = found
+            return read_graph({**document, "nodes": _by_lines(document, lines)}, cls, folder)
+    except SerializationError:
+        pass  # what is wrong, and where, is said below
+    return read_graph(parse_document(text, limits), cls, folder, limits)
+
+
+def _by_lines(document: dict[str, Any], lines: Sequence[str]) -> MakeNodes:
+    def make(scope: Scope) -> tuple[list[OpNode], list[TensorMeta]]:
+        nodes = read_lines(lines, scope.tensors.values())
+        if not document.keys().isdisjoint(_NAMING):
+            for node in nodes:
+                scope.tensors.update((tensor.name, tensor) for tensor in node.outputs)
+        return nodes, read_tensors(document, "graph_outputs", "$")
+
+    return make
+
+
+def read_graph(document: dict[str, Any], cls: type[IR], folder: Folder | None = None, limits: Limits = Limits()) -> IR:
     """An IR from a document of this format, or of the documented one that has no header (version 0).
 
     Constants that lie beside the file are found in `folder`.
@@ -76,6 +109,7 @@ def read_graph(document: dict[str, Any], cls: type[IR], folder: Folder | None = 
         document = upgrade(document)
     else:
         _check_header(document)
+        document = expand(document, limits) if "compact" in document else document
     allow_keys(document, _HEADER | _GRAPH, "$")
     with uncollected():
         ir = _read({key: document[key] for key in document if key not in _HEADER}, cls, folder, "$")
@@ -116,15 +150,13 @@ def _read(
     scope = Scope()
     for tensor in [*inputs, *params]:
         scope.define(tensor)
-    nodes = [
-        OpNode.from_dict(node, f"{path}.nodes[{index}]", scope)
-        for index, node in enumerate(field(record, "nodes", list, path))
-    ]
+    make: MakeNodes | None = record["nodes"] if callable(record.get("nodes")) else None
+    nodes, outputs = make(scope) if make else _read_nodes(record, scope, path)
     try:
         return cls(
             nodes,
             inputs,
-            read_tensors(record, "graph_outputs", path),
+            outputs,
             params=params,
             mutations=_read_mutations(record, scope.tensors, path),
             functions={
@@ -146,6 +178,14 @@ def _read(
         )
     except GraphError as error:
         raise SerializationError(str(error), path) from None
+
+
+def _read_nodes(record: dict[str, Any], scope: Scope, path: str) -> tuple[list[OpNode], list[TensorMeta]]:
+    nodes = [
+        OpNode.from_dict(node, f"{path}.nodes[{index}]", scope)
+        for index, node in enumerate(field(record, "nodes", list, path))
+    ]
+    return nodes, read_tensors(record, "graph_outputs", path)
 
 
 def _read_table(record: dict[str, Any], key: str, kind: type[T], path: str) -> dict[str, T]:

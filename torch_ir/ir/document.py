@@ -25,11 +25,15 @@ class Limits:
 
     file_bytes: int = 1 << 30
     depth: int = 100
+    expanded_bytes: int = 1 << 28  # of the text that the runs of a compact file stand for
 
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _DIGEST = re.compile(rb',\n"digest": "sha256:([0-9a-f]{64})"\n}\n?\Z')
 _DIGEST_LENGTH = 100  # and a little more
+_NODES = '\n"nodes": [\n'
+_NODE_DEPTH = 2  # levels around a node
+_PIECE_DEPTH = 60  # levels in a piece of its line: values nest less
 _PER_LINE = frozenset(("graph_inputs", "graph_outputs", "weights", "nodes"))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _NEITHER_QUOTE_NOR_BRACKET = bytes(set(range(256)) - set(b'"[]{}'))
@@ -47,7 +51,14 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():  # what was made here is old from the start: the next look need not go through it
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
+
+
+class Lines(list[str]):
+    """Records that are JSON already."""
 
 
 def write_document(document: dict[str, Any]) -> str:
@@ -62,41 +73,85 @@ def write_document(document: dict[str, Any]) -> str:
 
 def _write_entry(key: str, value: Any) -> str:
     if key in _PER_LINE and value:
-        return "[\n" + ",\n".join(map(_dump, value)) + "\n]"
+        return "[\n" + ",\n".join(value if type(value) is Lines else map(_dump, value)) + "\n]"
     return _dump(value)
 
 
 def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
     """The document that `text` holds, or a SerializationError that says what is wrong with it."""
-    try:
-        raw = text.encode()
-    except UnicodeEncodeError:
-        raise SerializationError("the text is not valid Unicode") from None
+    raw, digest = _encode(text)
     _check_depth(raw, limits.depth)
-    digest = _DIGEST.search(raw, max(0, len(raw) - _DIGEST_LENGTH))
-    body = raw[: digest.start()] if digest else raw
-    hooks: dict[str, Any] = {"object_pairs_hook": _object, "parse_constant": _no_constant}
-    if _may_hold_large_numbers(body):
-        hooks.update(parse_int=_int64, parse_float=_finite)
-    try:
-        document = json.loads(text, **hooks)
-    except json.JSONDecodeError as error:
-        raise SerializationError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    document = _parse(text, raw if digest is None else raw[: digest.start()])
     if not isinstance(document, dict):
         raise SerializationError("the file holds no JSON object", "$")
     if _SURROGATE.search(raw):
         _check_surrogates(document)
-    if "digest" in document:
-        stated = document.pop("digest")
-        if digest is None or stated != f"sha256:{hashlib.sha256(body[2:]).hexdigest()}":
-            raise SerializationError(
-                "the text is not what was written; if it was changed on purpose, delete its digest line", "$.digest"
-            )
+    _check_digest(document, raw, digest)
     return document
+
+
+def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[str]] | None:
+    """The document less its nodes, and their lines, each with a comma; None if the text is not as it was written."""
+    raw, digest = _encode(text)
+    start, end = text.find(_NODES), text.rfind("\n]")  # the last of the long lists
+    if not 0 <= start < end or b"\\" in raw or limits.depth < _NODE_DEPTH + _PIECE_DEPTH:
+        return None
+    around = f'{text[:start]}\n"nodes": "lines"{text[end + 2 :]}'
+    _check_depth(around.encode(), limits.depth)
+    document = _parse(around, around.encode())
+    if not isinstance(document, dict) or document.pop("nodes", None) != "lines":
+        return None
+    _check_digest(document, raw, digest)
+    return document, f"{text[start + len(_NODES) : end]},".split("\n")
+
+
+def parse_piece(text: str) -> Any:
+    """What a piece of a node's line holds, which is no deep nesting."""
+    raw = text.encode()
+    _check_depth(raw, _PIECE_DEPTH)
+    return _parse(text, raw)
+
+
+def parse_json(text: str) -> Any:
+    """What strict JSON holds, where its nesting is known to be no deeper than it may be."""
+    return _parse(text, text.encode())
+
+
+def _encode(text: str) -> tuple[bytes, re.Match[bytes] | None]:
+    """The text as bytes, and where in them the digest is."""
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        raise SerializationError("the text is not valid Unicode") from None
+    if text.startswith("\ufeff"):
+        raise SerializationError("not JSON: Unexpected UTF-8 BOM at line 1, column 1")
+    return raw, _DIGEST.search(raw, max(0, len(raw) - _DIGEST_LENGTH))
+
+
+def _parse(text: str, numbers: bytes) -> Any:
+    """What strict JSON holds; `numbers` is the part of it that may hold any."""
+    decoder = _WITH_NUMBERS if _may_hold_large_numbers(numbers) else _STRICT
+    try:
+        return decoder.decode(text)
+    except json.JSONDecodeError as error:
+        raise SerializationError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+
+
+def _check_digest(document: dict[str, Any], raw: bytes, digest: re.Match[bytes] | None) -> None:
+    """Take the digest out of the document; the text must be what it was made of."""
+    if "digest" not in document:
+        return
+    stated = document.pop("digest")
+    if digest is None or stated != f"sha256:{hashlib.sha256(raw[2 : digest.start()]).hexdigest()}":
+        raise SerializationError(
+            "the text is not what was written; if it was changed on purpose, delete its digest line", "$.digest"
+        )
 
 
 def _check_depth(raw: bytes, limit: int) -> None:
     """Refuse deep nesting before the parser recurses: peel one level of brackets after another."""
+    if raw.count(b"[") + raw.count(b"{") <= limit:
+        return
     brackets = _brackets(raw)
     for _ in range(limit):
         if b"[]" not in brackets:
@@ -143,6 +198,12 @@ def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise SerializationError(f"{text[:40]} is too large for a float")
     return value
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
+_WITH_NUMBERS = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_constant, parse_int=_int64, parse_float=_finite
+)
 
 
 def _check_surrogates(document: dict[str, Any]) -> None:

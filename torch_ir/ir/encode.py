@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import SerializationError
 from torch_ir.ir.data import TensorData
+from torch_ir.ir.document import Lines, write_document
 from torch_ir.ir.encoding import encode, plain_json
+from torch_ir.ir.lines import node_lines
+from torch_ir.ir.repeats import fold
 from torch_ir.ir.structure import call, flat
 from torch_ir.ir.symbols import Symbol
 from torch_ir.ir.tensor import Param, TensorMeta, bare
@@ -26,9 +29,29 @@ MAX_FUNCTION_DEPTH = 20
 Places = Mapping[TensorData, dict[str, Any]]  # of constants that are not in the document itself
 
 
-def graph_document(ir: IR, places: Places = MappingProxyType({})) -> dict[str, Any]:
-    """The whole document of a graph, with its header; constants that have a place elsewhere are not in it."""
-    return {"format": FORMAT, "version": VERSION, **_graph_record(ir, places)}
+def graph_document(
+    ir: IR, places: Places = MappingProxyType({}), nodes: Callable[[IR], Any] | None = None
+) -> dict[str, Any]:
+    """The whole document of a graph, with its header; constants that have a place elsewhere are not in it.
+
+    What `nodes` gives for a graph or function stands in the place of the records of its nodes.
+    """
+    return {"format": FORMAT, "version": VERSION, **_graph_record(ir, places, nodes or _records)}
+
+
+def graph_text(ir: IR, places: Places = MappingProxyType({}), *, compact: bool = False) -> str:
+    """The file's text of the whole document; a compact one says what repeats only once."""
+    try:
+        if compact:
+            return write_document(fold(graph_document(ir, places)))
+        lines = Lines(node_lines(ir.nodes))
+        return write_document(graph_document(ir, places, lambda graph: lines if graph is ir else _records(graph)))
+    except TypeError as error:  # a name that is no string
+        raise SerializationError(f"cannot be written as JSON: {error}") from None
+
+
+def _records(ir: IR) -> list[dict[str, Any]]:
+    return [node.to_dict() for node in ir.nodes]
 
 
 def constants_over(ir: IR, limit: int) -> Iterator[tuple[str, TensorData]]:
@@ -38,7 +61,9 @@ def constants_over(ir: IR, limit: int) -> Iterator[tuple[str, TensorData]]:
         yield from constants_over(body, limit)
 
 
-def _graph_record(ir: IR, places: Places, outer: IR | None = None, depth: int = 0) -> dict[str, Any]:
+def _graph_record(
+    ir: IR, places: Places, nodes: Callable[[IR], Any], outer: IR | None = None, depth: int = 0
+) -> dict[str, Any]:
     if depth > MAX_FUNCTION_DEPTH:
         raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels")
     shared = _shared_with(outer, ir) if outer is not None else []
@@ -50,7 +75,7 @@ def _graph_record(ir: IR, places: Places, outer: IR | None = None, depth: int = 
         "graph_outputs": [bare(tensor) for tensor in ir.graph_outputs],
         "weights": [{**bare(tensor), "name": tensor.key or tensor.name} for tensor in own],
         "weight_name_mapping": {tensor.name: tensor.key or tensor.name for tensor in own},
-        "nodes": [node.to_dict() for node in ir.nodes],
+        "nodes": nodes(ir),
     }
     beside: dict[str, Any] = {
         "constants": {
@@ -65,7 +90,7 @@ def _graph_record(ir: IR, places: Places, outer: IR | None = None, depth: int = 
         "constraints": ir.constraints,
         "input_tree": None if ir.input_tree == call(len(ir.graph_inputs)) else encode(ir.input_tree),
         "output_tree": None if ir.output_tree == flat(len(ir.graph_outputs)) else {"tree": encode(ir.output_tree)},
-        "functions": {name: _graph_record(body, places, ir, depth + 1) for name, body in ir.functions.items()},
+        "functions": {name: _graph_record(body, places, nodes, ir, depth + 1) for name, body in ir.functions.items()},
         "device": None if ir.device == "cpu" else ir.device,
         "mesh": ir.mesh,
         "fixed_layout": ir.fixed_layout,

@@ -31,10 +31,10 @@ from torch_ir.ir.values import (
 MAX_NESTING = 50  # levels of lists and structures in one value; a whole file has more, see `Limits`
 MAX_DIGITS = 100
 PLAIN = frozenset((type(None), bool, int, float, str))
-_INT64 = 1 << 63
+INT64 = 1 << 63
 _LARGEST = 10**MAX_DIGITS
 _BRANCH_KEYS = frozenset(("$branch", "items", "keys", "type"))
-_TAGS: dict[type, str] = {
+TAGS: dict[type, str] = {
     Expr: "$expr",
     Dtype: "$dtype",
     Device: "$device",
@@ -48,13 +48,13 @@ def encode(value: Any, depth: int = 0) -> Any:
     """A value as JSON can hold it."""
     kind = type(value)
     if kind is int:
-        return value if -_INT64 <= value < _INT64 else _encode_large(value)
+        return value if -INT64 <= value < INT64 else _encode_large(value)
     if value is None or kind is bool or kind is str:
         return value
     if kind is float:
         return value if math.isfinite(value) else {"$float": str(value)}
-    if kind in _TAGS:
-        return {_TAGS[kind]: str(value)}
+    if kind in TAGS:
+        return {TAGS[kind]: str(value)}
     if kind is complex:
         return {"$complex": [encode(value.real), encode(value.imag)]}
     if kind is Slot:

@@ -9,10 +9,13 @@ body, origins are told as seen from the call: `q_proj` in the body of a call tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from torch_ir.errors import GraphError
+from torch_ir.ir.document import uncollected
 from torch_ir.ir.node import OpNode, Origin
 from torch_ir.ir.origins import common_origin, placed_in, seen_from
 from torch_ir.ir.tensor import TensorMeta
@@ -50,9 +53,10 @@ def inline(ir: IR, call: OpNode) -> list[OpNode]:
 def inline_all(ir: IR, is_wanted: Callable[[OpNode], bool] = lambda call: True) -> int:
     """Put every call of a body, or those that are wanted, inline until none is left; return how many there were."""
     count = 0
-    while calls := [node for node in ir.nodes if node.is_call and is_wanted(node)]:
-        _put_inline(ir, calls)
-        count += len(calls)
+    with uncollected():
+        while calls := [node for node in ir.nodes if node.is_call and is_wanted(node)]:
+            _put_inline(ir, calls)
+            count += len(calls)
     return count
 
 
@@ -130,6 +134,21 @@ def called_by(nodes: Iterable[OpNode]) -> list[FunctionRef]:
     return list(dict.fromkeys(refs))
 
 
+def holds_modules(body: IR) -> bool:
+    """Whether a body is that of a block: a module in which other modules ran."""
+    return any(node.origin.module for node in body.nodes)
+
+
+def op_counts(ir: IR) -> Counter[str]:
+    """How often each operator would occur if every call were put inline; each body is looked at once."""
+    inside = {name: op_counts(body) for name, body in ir.functions.items()}
+    counts: Counter[str] = Counter()
+    for node in ir.nodes:
+        body = inside.get(node.attrs["function"]) if node.is_call else None
+        counts.update([node.op_type] if body is None else body)
+    return counts
+
+
 def fresh(name: str, taken: set[str]) -> str:
     """The name, with a number where it is taken; from now on it is."""
     found, number = name, 1
@@ -180,6 +199,7 @@ class _Place:
     def __init__(self, ir: IR, calls: Sequence[OpNode]) -> None:
         self.tensors = {tensor.name for tensor in ir.tensors()}
         self.nodes = {node.name for node in ir.nodes} - {call.name for call in calls}
+        self.captured = captured_names(ir)
         self.functions = set(ir.functions)
         self.renamed: dict[IR, dict[str, FunctionRef]] = {}
 
@@ -194,24 +214,41 @@ class _Place:
         given = dict(zip(call.args, call.inputs, strict=True))
         copies = {tensor: given[tensor.name] for tensor in body.graph_inputs}
         results = {inner: outer.copy() for inner, outer in zip(body.graph_outputs, call.outputs, strict=True)}
-        origins = list(call.origins) if sum(len(n.origins) for n in body.nodes) == len(call.origins) else None
+        count = sum(len(node.origins) for node in body.nodes)
+        captured = iter(call.origins if count == len(call.origins) else ())
         added = []
         for node in body.nodes:
-            own = tuple(origins[: len(node.origins)]) if origins else node.origins
+            own = tuple(islice(captured, len(node.origins))) or node.origins
             name = fresh(own[0] if node.origins == (node.name,) else node.name, self.nodes)
             for tensor in node.outputs:
-                copies[tensor] = results.get(tensor) or tensor.copy(fresh(_renamed(tensor, node, name), self.tensors))
+                copies[tensor] = results.get(tensor) or tensor.copy(self._tensor_name(tensor, node, name))
             added.append(node.copy(copies.__getitem__, name))
             added[-1].origin, added[-1].origins = placed_in(call.origin, node.origin), own
-            refs = {key: self.renamed[body][ref] for key, ref in node.attrs.items() if isinstance(ref, FunctionRef)}
-            added[-1].attrs.update(refs)
-            origins = origins[len(node.origins) :] if origins else None
+            if body.functions:
+                refs = {key: self.renamed[body][ref] for key, ref in node.attrs.items() if isinstance(ref, FunctionRef)}
+                added[-1].attrs.update(refs)
         for inner, outer in zip(body.graph_outputs, call.outputs, strict=True):
             outer.replace_all_uses_with(copies[inner])
         call.inputs = ()
         return added
 
+    def _tensor_name(self, tensor: TensorMeta, node: OpNode, name: str) -> str:
+        """`split_1` of the node `split` as `split_7_1`, where the node is now called `split_7`."""
+        if not tensor.name.startswith(node.name):
+            return fresh(tensor.name, self.tensors)
+        return fresh(element_name(name, tensor.name[len(node.name) :], self.captured), self.tensors)
 
-def _renamed(tensor: TensorMeta, node: OpNode, name: str) -> str:
-    """`split_1` of the node `split` as `split_7_1`, where the node is now called `split_7`."""
-    return name + tensor.name[len(node.name) :] if tensor.name.startswith(node.name) else tensor.name
+
+def captured_names(ir: IR) -> set[str]:
+    """The names of all nodes that a capture made, those inside calls included."""
+    return {name for node in ir.nodes for name in node.origins}
+
+
+def element_name(node: str, suffix: str, captured: set[str]) -> str:
+    """What a capture calls a result of a node: one of several has a number, and `_` where that names a node."""
+    if not suffix:
+        return node
+    name = node + suffix.rstrip("_")
+    while name in captured:
+        name += "_"
+    return name

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.ir.blocks import fold_blocks
 from torch_ir.ir.check import check
 from torch_ir.ir.data import TensorData
-from torch_ir.ir.decode import read_graph
-from torch_ir.ir.document import Limits, parse_document, read_text, uncollected, write_document
-from torch_ir.ir.encode import constants_over, graph_document
+from torch_ir.ir.decode import read_graph, read_text
+from torch_ir.ir.document import Limits, uncollected
+from torch_ir.ir.document import read_text as file_text
+from torch_ir.ir.encode import constants_over, graph_document, graph_text
 from torch_ir.ir.levels import at_level
 from torch_ir.ir.node import OpNode, copy_value
 from torch_ir.ir.side_file import INLINE_LIMIT, Folder, SideFile, write_pair
@@ -160,13 +162,20 @@ class IR:
                 copies[tensor] = tensor.copy()
             return copies[tensor]
 
+        nodes = [node.copy(copied) for node in self.nodes]
+        return self._rebuilt(nodes, copied, {name: body.clone() for name, body in self.functions.items()})
+
+    def _rebuilt(
+        self, nodes: Iterable[OpNode], copied: Callable[[TensorMeta], TensorMeta], functions: Mapping[str, IR]
+    ) -> IR:
+        """A graph with other nodes and functions; `copied` gives their tensors for those of this graph."""
         return IR(
-            [node.copy(copied) for node in self.nodes],
+            nodes,
             map(copied, self.graph_inputs),
             map(copied, self.graph_outputs),
             params=map(copied, self.params),
             mutations=[(copied(target), copied(value)) for target, value in self.mutations],
-            functions={name: body.clone() for name, body in self.functions.items()},
+            functions=functions,
             symbols=[replace(s, tensor=copied(s.tensor) if s.tensor else None) for s in self.symbols.values()],
             constraints=self.constraints,
             input_tree=self.input_tree,
@@ -191,6 +200,13 @@ class IR:
         """
         return at_level(self, level, leaf)
 
+    def fold_blocks(self) -> IR:
+        """A copy in which repeated blocks, such as the layers of a language model, are calls of one function.
+
+        `at_level("aten")` puts them inline again, and gives this graph to the letter.
+        """
+        return fold_blocks(self)
+
     def to_dict(self) -> dict[str, Any]:
         return graph_document(self)
 
@@ -198,33 +214,35 @@ class IR:
     def from_dict(cls, document: dict[str, Any]) -> IR:
         return read_graph(document, cls)
 
-    def to_json(self) -> str:
-        """The file's text; equal graphs give equal text."""
+    def to_json(self, *, compact: bool = False) -> str:
+        """The file's text; equal graphs give equal text. A compact one says what repeats only once."""
         with uncollected():
-            return write_document(self.to_dict())
+            return graph_text(self, compact=compact)
 
     @classmethod
     def from_json(cls, text: str, limits: Limits = Limits()) -> IR:
         with uncollected():
-            return cls.from_dict(parse_document(text, limits))
+            return read_text(text, cls, limits)
 
-    def save(self, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT) -> None:
+    def save(
+        self, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT, compact: bool = False
+    ) -> None:
         """Write the file whole or not at all; folders are made as needed.
 
         Constants of more than `inline_limit` bytes go into one `.safetensors` file beside it; None keeps all inside.
+        A compact file says what repeats, such as the weights of layer after layer, only once.
         """
         large = [] if inline_limit is None else list(constants_over(self, inline_limit))
         side = SideFile(Path(path), large) if large else None
         with uncollected():
-            text = write_document(graph_document(self, side.places if side else {}))
+            text = graph_text(self, side.places if side else {}, compact=compact)
         write_pair(Path(path), text, side)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
         """Read a file; constants beside it are read when they are first used."""
         with uncollected():
-            document = parse_document(read_text(path, limits), limits)
-            return read_graph(document, cls, Folder(Path(path).parent, limits))
+            return read_text(file_text(path, limits), cls, limits, Folder(Path(path).parent, limits))
 
     def __str__(self) -> str:
         return print_graph(self)
@@ -271,10 +289,11 @@ def _join(nodes: list[OpNode], given: list[TensorMeta]) -> Callable[[TensorMeta]
     for tensor in given:
         define(tensor)
     for node in nodes:
-        for tensor in node.inputs:
+        for tensor in node._inputs:
             if table.get(tensor.name, tensor) is not tensor:
                 node.inputs = [joined(tensor) for tensor in node.inputs]
                 break
-        for tensor in node.outputs:
-            define(tensor)
+        for tensor in node._outputs:
+            if table.setdefault(tensor.name, tensor) is not tensor:
+                define(tensor)
     return joined

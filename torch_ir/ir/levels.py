@@ -20,7 +20,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_ir.errors import GraphError, did_you_mean
-from torch_ir.ir.functions import Reads, around, called_by, drop_unused, enclose, fresh, given_by, inline_all, read_by
+from torch_ir.ir.functions import (
+    Reads,
+    around,
+    called_by,
+    drop_unused,
+    enclose,
+    fresh,
+    given_by,
+    holds_modules,
+    inline_all,
+    read_by,
+)
 from torch_ir.ir.node import OpNode, Origin, copy_value
 from torch_ir.ir.origins import call_around, common_origin, is_below, modules_around
 from torch_ir.ir.shared_functions import SharedFunctions
@@ -47,13 +58,20 @@ def at_level(ir: IR, level: str, leaf: Collection[str | type] = ()) -> IR:
     if level not in LEVELS:
         raise GraphError(f"{level!r:.60} is no level; there are {', '.join(LEVELS)}{did_you_mean(str(level), LEVELS)}")
     copy = ir.clone()
-    if level != "module":
-        inline_all(copy)
+    inline_all(copy, lambda call: level != "module" or _can_be_folded_again(copy, call, _names(leaf)))
     if level == "module" or leaf:
         _fold_layers(copy, _Layers(copy, leaf, only_leaf=level != "module"))
     if level == "function":
         _fold_functions(copy)
     return copy
+
+
+def _can_be_folded_again(ir: IR, call: OpNode, leaf: set[str]) -> bool:
+    """Whether a call is one of a module, which is not to stay whole: its layers are found anew."""
+    body = ir.functions[call.attrs["function"]]
+    if body.symbols or body.params or not leaf.isdisjoint((call.op_type, short(call.op_type))):
+        return False
+    return call.is_layer or holds_modules(body)
 
 
 def fold(ir: IR, nodes: Iterable[OpNode], name: str, op_type: str) -> OpNode:
@@ -97,23 +115,24 @@ def _call(ir: IR, run: Run, name: str, shared: SharedFunctions) -> OpNode:
     call.name, call.op_type = name, run.op_type
     if is_plain:  # what an operator says about itself holds for the layer that is nothing else
         call.attrs.update((key, copy_value(value)) for key, value in node.attrs.items() if key != "function")
-    if any(map(_is_gap, run.nodes)):  # nobody can run the body; an executor for the layer can
+    if any(map(is_gap, run.nodes)):  # nobody can run the body; an executor for the layer can
         call.attrs.pop("function", None)
     else:
-        shared.bind(call, body, _identifier(_short(run.op_type)))
+        shared.bind(call, body, identifier(short(run.op_type)))
     return call
 
 
 def _local_names(run: Run) -> Reads:
     """Weights by their names within the module, everything else as `input`; numbers are added where names meet."""
-    return [(_local_name(tensor, run.origin.module), tensor) for tensor in read_by(run.nodes)]
+    return [(local_name(tensor, run.origin.module), tensor) for tensor in read_by(run.nodes)]
 
 
-def _local_name(tensor: TensorMeta, module: str) -> str:
+def local_name(tensor: TensorMeta, module: str) -> str:
+    """What a call of a module calls what it reads: a weight by its name within the module."""
     if tensor.param is None:
         return "input"
     own = (key[len(module) :].removeprefix(".") for key in tensor.param.keys if is_below(key, module))
-    return _identifier(next(own, tensor.key or tensor.name))
+    return identifier(next(own, tensor.key or tensor.name))
 
 
 def _fold_layers(ir: IR, layers: _Layers) -> None:
@@ -142,7 +161,7 @@ def _runs(ir: IR, layers: _Layers) -> Iterator[Run]:
             op_type = f"{op_type}[{pieces[origin]}]"
             pieces[origin] += 1
         if len(nodes) > 1 or not nodes[0].is_call or nodes[0].op_type != op_type:
-            name = _identifier(origin.module or _short(op_type))
+            name = identifier(origin.module or short(op_type))
             yield Run(nodes, name, op_type, origin._replace(source=nodes[-1].origin.source))
 
 
@@ -150,13 +169,20 @@ def read_past(nodes: Sequence[OpNode]) -> None:
     """Let others read what a cast to the same dtype passes on, not the cast: else a layer would give its input too."""
     inside = set(nodes)
     for node in nodes:
-        if node.op_type != "aten.to.dtype" or node.attrs.get("copy") or node.attrs.get("memory_format") is not None:
+        if not node.outputs or not is_passed_on(node.outputs[0]) or node.inputs[0].producer in inside:
             continue
-        for given, made in zip(node.inputs, node.outputs, strict=False):
-            if given.dtype != made.dtype or given.producer in inside:
-                continue
-            for reader in [reader for reader in made._uses if reader not in inside]:
-                reader.inputs = tuple(given if tensor is made else tensor for tensor in reader.inputs)
+        given, made = node.inputs[0], node.outputs[0]
+        for reader in [reader for reader in made._uses if reader not in inside]:
+            reader.inputs = tuple(given if tensor is made else tensor for tensor in reader.inputs)
+
+
+def is_passed_on(tensor: TensorMeta) -> bool:
+    """Whether a tensor is that which a cast to the same dtype was given."""
+    node = tensor.producer
+    if node is None or node.op_type != "aten.to.dtype" or not node.inputs:
+        return False
+    is_copy = node.attrs.get("copy") or node.attrs.get("memory_format") is not None
+    return not is_copy and node.inputs[0].dtype == tensor.dtype
 
 
 def _fold_functions(ir: IR) -> None:
@@ -168,12 +194,12 @@ def _fold_functions(ir: IR) -> None:
     for function, group in itertools.groupby(ir.nodes, lambda node: "" if node.is_call else node.origin.function):
         nodes = [node for node in group if bound.isdisjoint(node.outputs)]
         op_type = function.rpartition("@")[0]
-        if op_type and nodes and not any(map(_is_gap, nodes)):
-            runs.append(Run(nodes, _identifier(_short(op_type)), op_type, nodes[-1].origin))
+        if op_type and nodes and not any(map(is_gap, nodes)):
+            runs.append(Run(nodes, identifier(short(op_type)), op_type, nodes[-1].origin))
     fold_runs(ir, runs)
 
 
-def _is_gap(node: OpNode) -> bool:
+def is_gap(node: OpNode) -> bool:
     """Whether a node stands for what code outside torch did."""
     return node.op_type.startswith("opaque.")
 
@@ -184,8 +210,7 @@ class _Layers:
     def __init__(self, ir: IR, leaf: Collection[str | type], only_leaf: bool = False) -> None:
         self._modules = ir.modules
         self._only_leaf = only_leaf
-        names = (item if isinstance(item, str) else f"{item.__module__}.{item.__qualname__}" for item in leaf)
-        self._leaf = set(map(public_name, names))
+        self._leaf = _names(leaf)
         self._containers = {path for node in _nodes(ir) for path in modules_around(node.origin.module)[:-1]}
         self._paths: dict[tuple[str, str], str | None] = {}
 
@@ -198,11 +223,11 @@ class _Layers:
         if path is None:
             return None
         call = call_around(node.origin, path)
-        return call._replace(source="", function="", module_class=_short(self.class_of(call)))
+        return call._replace(source="", function="", module_class=short(self.class_of(call)))
 
     def shows(self, node: OpNode) -> bool:
         """Whether a node is a gap that must not vanish inside a layer that nobody asked to keep whole."""
-        if not _is_gap(node):
+        if not is_gap(node):
             return False
         origin = self.call_of(node)
         return origin is None or not self._is_leaf(self.class_of(origin))
@@ -218,7 +243,12 @@ class _Layers:
         return next(whole, origin.module if is_inner and self.class_of(origin) else None)
 
     def _is_leaf(self, name: str) -> bool:
-        return not self._leaf.isdisjoint((public_name(name), _short(name)))
+        return not self._leaf.isdisjoint((public_name(name), short(name)))
+
+
+def _names(leaf: Collection[str | type]) -> set[str]:
+    names = (item if isinstance(item, str) else f"{item.__module__}.{item.__qualname__}" for item in leaf)
+    return set(map(public_name, names))
 
 
 def _nodes(ir: IR) -> Iterator[OpNode]:
@@ -228,9 +258,11 @@ def _nodes(ir: IR) -> Iterator[OpNode]:
         yield from _nodes(ir.functions[name])
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
+    """`Conv2d` of `torch.nn.Conv2d`."""
     return name.rpartition(".")[2]
 
 
-def _identifier(text: str) -> str:
+def identifier(text: str) -> str:
+    """A text with nothing but letters, digits and underscores."""
     return re.sub(r"\W", "_", text)

@@ -61,14 +61,21 @@ class OpNode:
     ) -> None:
         self.name = name
         self.op_type = op_type
-        self.attrs: dict[str, Any] = dict(attrs or {})
+        self.attrs: dict[str, Any] = dict(attrs) if attrs else {}
         self.origin = origin
         self.origins: tuple[str, ...] = tuple(origins) or (name,)  # the captured nodes that this one stands for
-        self._inputs: tuple[TensorMeta, ...] = ()
-        self._outputs: tuple[TensorMeta, ...] = ()
-        self._args: tuple[str, ...] = ()
-        self.set_inputs(inputs, args)
-        self.outputs = tuple(outputs)
+        # what the setters of inputs and outputs do, which have something before to let go
+        self._inputs = reads = tuple(inputs)
+        self._args = args = tuple(args)
+        if args and len(args) != len(reads):
+            raise GraphError(f"{self!r} has {len(reads)} inputs, but {len(args)} argument names")
+        for tensor in reads:
+            uses = tensor._uses
+            uses[self] = uses.get(self, 0) + 1
+        self._outputs = tuple(outputs)
+        for index, tensor in enumerate(self._outputs):
+            tensor.producer = self
+            tensor.index = index
 
     @property
     def inputs(self) -> tuple[TensorMeta, ...]:
@@ -207,7 +214,7 @@ class OpNode:
                     for key, value in attrs.items()
                 },
                 args=texts(record, "args", path),
-                origin=_read_origin(record, path),
+                origin=read_origin(record, path),
                 origins=texts(record, "origins", path) if "origins" in record else (),
             )
         except GraphError as error:
@@ -220,7 +227,7 @@ class OpNode:
         return f"OpNode({self.name!r}, {self.op_type!r})"
 
 
-def _read_origin(record: dict[str, Any], path: str) -> Origin:
+def read_origin(record: dict[str, Any], path: str) -> Origin:
     found = (record.get("module", ""), record.get("call", 0), record.get("module_class", ""), record.get("source", ""))
     if tuple(map(type, found)) == (str, int, str, str) and record.keys().isdisjoint(_RARE):
         return Origin(*found)

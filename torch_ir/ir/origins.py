@@ -36,20 +36,23 @@ def common_origin(nodes: Sequence[OpNode]) -> Origin:
 
 
 def seen_from(call: Origin, origin: Origin) -> Origin:
-    """An origin inside a call as the body of the call tells it: paths and numbers of calls are counted from there."""
+    """An origin inside a call as the body of the call tells it: paths and numbers of calls are counted from there.
+
+    A number of 0 is kept: in another call of the same module, that call of a module inside is not the first.
+    """
     inner = [text.rsplit("@", 1) for text in origin.outer if is_below(text.rpartition("@")[0], call.module)]
-    shifted = ((path, int(number) - call.call) for path, number in inner)
-    outer = tuple(f"{_without(call.module, path)}@{number}" for path, number in shifted if number)
+    outer = tuple(f"{_without(call.module, path)}@{int(number) - call.call}" for path, number in inner)
     source = origin.source if origin.source != call.source else ""
     return Origin(_without(call.module, origin.module), origin.call - call.call, origin.module_class, source, outer)
 
 
 def placed_in(call: Origin, origin: Origin) -> Origin:
     """An origin that a body tells, for the nodes of one call of it; what `seen_from` did, undone."""
-    module = _join(call.module, origin.module)
+    module = joined(call.module, origin.module)
     inner = [text.rsplit("@", 1) for text in origin.outer]
     own = (f"{call.module}@{call.call}",) if call.call and origin.module else ()
-    outer = tuple(f"{_join(call.module, path)}@{int(number) + call.call}" for path, number in inner)
+    shifted = ((path, int(number) + call.call) for path, number in inner)
+    outer = tuple(f"{joined(call.module, path)}@{number}" for path, number in shifted if number)
     source = origin.source or call.source
     return Origin(module, origin.call + call.call, origin.module_class, source, (*call.outer, *own, *outer))
 
@@ -58,5 +61,6 @@ def _without(outer: str, path: str) -> str:
     return path[len(outer) :].removeprefix(".")
 
 
-def _join(outer: str, path: str) -> str:
+def joined(outer: str, path: str) -> str:
+    """The path of a module that lies inside another one, from its path there."""
     return ".".join(filter(None, (outer, path)))

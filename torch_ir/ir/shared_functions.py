@@ -34,10 +34,13 @@ class SharedFunctions:
         self._ir = ir
         self._names = set(ir.functions)
         self._first: dict[Hashable, str] = {}
+        self._structures: dict[IR, Hashable] = {}
 
     def bind(self, call: OpNode, body: IR, name: str) -> None:
         """Let a call have this body: as a new function of about that name, or as an equal one that is there."""
-        kind = (call.op_type, structure(body))
+        if body not in self._structures:
+            self._structures[body] = structure(body)
+        kind = (call.op_type, self._structures[body])
         if kind not in self._first:
             self._first[kind] = fresh(name, self._names)
             self._ir.functions[self._first[kind]] = body

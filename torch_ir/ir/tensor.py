@@ -149,14 +149,14 @@ class Scope:
     def define(self, tensor: TensorMeta) -> None:
         """From now on, readers may name this tensor."""
         self.tensors[tensor.name] = tensor
-        self._restated[tensor.name] = restated(tensor)
+        self._restated.pop(tensor.name, None)
 
     def find(self, records: list[Any], path: str) -> list[TensorMeta]:
         """The tensors that readers' records name; all that they restate must be so."""
         found = []
         for index, record in enumerate(records):
             name = record.get("name") if type(record) is dict else None
-            if type(name) is str and self._restated.get(name) == record:
+            if type(name) is str and name in self.tensors and self._said_of(name) == record:
                 found.append(self.tensors[name])
             else:
                 read = TensorMeta.from_dict(record, f"{path}[{index}]")
@@ -164,6 +164,12 @@ class Scope:
                 made.agree_with(read)
                 found.append(made)
         return found
+
+    def _said_of(self, name: str) -> dict[str, Any]:
+        """What readers say about a tensor, made when the first one speaks of it."""
+        if name not in self._restated:
+            self._restated[name] = restated(self.tensors[name])
+        return self._restated[name]
 
 
 def read_tensors(record: dict[str, Any], key: str, path: str) -> list[TensorMeta]:

@@ -62,7 +62,7 @@ def shape_text(tensor: TensorMeta) -> str:
 
 
 def _dim_text(dim: Dim) -> str:
-    return str(dim) if re.fullmatch(r"\w+", str(dim)) else f"({dim})"
+    return str(dim) if isinstance(dim, int) or re.fullmatch(r"\w+", dim) else f"({dim})"
 
 
 def _print_one(ir: IR, title: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, OpNode, Origin
-from torch_ir.ir.functions import given_by
-from torch_ir.ir.levels import Run, fold, fold_runs, public_name, read_past
+from torch_ir.ir.functions import given_by, holds_modules
+from torch_ir.ir.levels import Run, fold, fold_runs, is_passed_on, public_name, read_past
 from torch_ir.ir.origins import call_around, modules_around
 
 Calls = dict[Origin, list[OpNode]]
@@ -34,6 +34,24 @@ def depth(call: Origin) -> tuple[bool, int]:
 def name_of(ir: IR, call: Origin) -> str:
     """The public name of the class or function that is called."""
     return _function(call) if call.function else public_name(ir.modules[call.module])
+
+
+def is_whole_block(ir: IR, node: OpNode, is_wanted: Callable[[str], bool]) -> bool:
+    """Whether a node is what folding would make of a wanted module in which others ran.
+
+    That is so if no module around it is wanted, and if it gives just what others read: none of it goes unread, and
+    none is a cast that others can read past.
+    """
+    if not node.is_call or not node.is_layer or not is_wanted(node.op_type):
+        return False
+    body = ir.functions[node.attrs["function"]]
+    around = (public_name(ir.modules.get(path, "")) for path in modules_around(node.origin.module)[:-1])
+    return (
+        holds_modules(body)
+        and not any(map(is_wanted, around))
+        and all(tensor._uses for tensor in node.outputs)
+        and not any(is_passed_on(tensor) for tensor in body.graph_outputs)
+    )
 
 
 def fold_calls(ir: IR, calls: Mapping[Origin, list[OpNode]]) -> dict[Origin, OpNode | str]:

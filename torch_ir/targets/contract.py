@@ -110,6 +110,7 @@ class Contract:
         self.rows = tuple(_read_row(item, common, f"ops[{index}]") for index, item in enumerate(ops))
         if not self.rows:
             raise SerializationError("no operator is listed", "ops")
+        self._rows_of: dict[str, tuple[Row, ...]] = {}  # by op_type, as they are asked for
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Contract:
@@ -130,11 +131,17 @@ class Contract:
 
     def names(self, op_type: str) -> bool:
         """Whether it speaks of that operator at all."""
-        return any(row.names(op_type) for row in self.rows)
+        return bool(self.rows_of(op_type))
+
+    def rows_of(self, op_type: str) -> tuple[Row, ...]:
+        """The rows that speak of an operator."""
+        if op_type not in self._rows_of:
+            self._rows_of[op_type] = tuple(row for row in self.rows if row.names(op_type))
+        return self._rows_of[op_type]
 
     def why_not(self, node: OpNode) -> str:
         """Why the device cannot run a node; empty if it can."""
-        reasons = [row.why_not(node) for row in self.rows if row.names(node.op_type)]
+        reasons = [row.why_not(node) for row in self.rows_of(node.op_type)]
         return NOT_LISTED if not reasons else "" if "" in reasons else "; or ".join(dict.fromkeys(reasons))
 
     def check_names(self) -> None:

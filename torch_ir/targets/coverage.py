@@ -13,6 +13,7 @@ from typing import Any
 
 from torch_ir.analysis.amounts import product
 from torch_ir.analysis.cost import Cost, NodeCost, Work, added, bodies_of, cost, rounds, sized
+from torch_ir.analysis.forms import once_per_form
 from torch_ir.analysis.islands import Island, islands
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.functions import inline_all
@@ -65,7 +66,7 @@ def _judged(ir: IR, target: Contract | Target) -> tuple[IR, Why]:
     if isinstance(target, Contract):
         copy = ir.clone() if ir.functions else ir
         _open_calls(copy, target)
-        return copy, target.why_not
+        return copy, once_per_form(target.why_not)
     lowered = target.lower(ir)
     left = {layer.value.node: layer.value.why for layer in lowered if type(layer.value) is Placeholder}
     top = set(lowered.ir.nodes)

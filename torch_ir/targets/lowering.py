@@ -17,7 +17,7 @@ from torch_ir.ir.levels import public_name
 from torch_ir.ir.node import copy_value
 from torch_ir.ir.shared_functions import share_functions
 from torch_ir.rewrite import Match, match
-from torch_ir.targets.calls import Calls, calls_of, depth, fold_calls, name_of
+from torch_ir.targets.calls import Calls, calls_of, depth, fold_calls, is_whole_block, name_of
 from torch_ir.targets.describe import describe
 from torch_ir.targets.lowered import NO_LOWERING, Layer, Lowered, Missing, Placeholder
 from torch_ir.targets.rules import BODY, Declined, Rule, identifier
@@ -60,6 +60,8 @@ class Lowering:
 
     def _can_be_folded_again(self, call: OpNode) -> bool:
         """Whether nothing is lost when a call is looked into at once: no handler wants it, or its module is known."""
+        if is_whole_block(self.ir, call, self.target.handles) and not self.target.patterns:
+            return False  # folded again, it would be what it is
         module = self.ir.modules.get(call.origin.module, "")
         return public_name(module) == call.op_type or not self.target.handles(call.op_type)
 
@@ -86,6 +88,8 @@ class Lowering:
         return count > 0
 
     def _lower_patterns(self) -> None:
+        if not self.target.patterns:
+            return
         copies = _Copies(self.ir)
         for pattern, rule in self.target.patterns:
             for node in list(self.ir.nodes):
@@ -115,7 +119,7 @@ class Lowering:
     def _lower_calls(self, calls: Calls) -> None:
         """Whole calls of modules, the outermost first, then of torch functions."""
         for _, level in itertools.groupby(sorted(calls, key=depth), depth):
-            whole = {call: calls[call] for call in level if all(map(self._is_open, calls[call]))}
+            whole = {call: calls[call] for call in level if self._is_open_call(calls[call])}
             copies = _Copies(self.ir)
             folded = fold_calls(copies.ir, {call: [copies.nodes[n] for n in nodes] for call, nodes in whole.items()})
             bodies = {call: copies.bodies(copy) for call, copy in folded.items() if isinstance(copy, OpNode)}
@@ -195,6 +199,11 @@ class Lowering:
             return
         self.taken.update((node, []) for node in nodes)  # they are inside the call now
         self.taken[call] = [_layer(call, value, about, weights)]
+
+    def _is_open_call(self, nodes: Sequence[OpNode]) -> bool:
+        """Whether nodes can become one call; a block that is one already is lowered as a node."""
+        is_block = len(nodes) == 1 and is_whole_block(self.ir, nodes[0], self.target.handles)
+        return not is_block and all(map(self._is_open, nodes))
 
     def _is_open(self, node: OpNode) -> bool:
         return node not in self.taken
