@@ -18,6 +18,7 @@ model.json --weights model.safetensors
 model.json --weights random --dim batch=4
 model.json --weights model.pt --input x=@image.npy -o out.safetensors
 model.json --weights random --input "ids=i64[1,8]<1000" --json
+model.json --weights checkpoint/ --stream
 """
 
 
@@ -26,6 +27,9 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("file", metavar="FILE", help="an IR file")
     parser.add_argument(
         "-w", "--weights", metavar="FILE", required=True, help=".pt, .safetensors, or the word `random`"
+    )
+    parser.add_argument(
+        "--stream", action="store_true", help="read each weight when it is needed, and keep it no longer"
     )
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
@@ -40,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     kind = Path(arguments.output or "-.pt").suffix
     if kind not in (".pt", ".safetensors"):
         raise CommandError(f"{arguments.output}: outputs are written as .safetensors or .pt")
+    if arguments.stream and arguments.weights == "random":
+        raise CommandError("--stream reads weights from files; there is none for --weights random")
     import torch
 
     import torch_ir
@@ -51,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         executor = torch_ir.IRExecutor(ir, torch_ir.random_weights(ir, arguments.seed))
     else:
         executor = torch_ir.IRExecutor(ir)
-        executor.load_weights(arguments.weights)
+        executor.load_weights(arguments.weights, stream=arguments.stream)
     results = executor.execute(tuple(graph_inputs(ir, specs, dims, arguments.seed)))
     outputs = dict(zip((tensor.name for tensor in ir.graph_outputs), results, strict=True))
     if arguments.output:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.verb import add_inputs, add_verb, load_graph, print_json
+from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+    from torch_ir.verify import BlockReport, VerificationReport
 
 _EXAMPLES = """
 model.json net.py:Net
 model.json net.py:Net --weights net.pt --input x=@image.npy
 model.json my_package.models:make --dim batch=4 --rtol 1e-4 --json
 model.json net.py:Net --localise
+model.json net.py:Net --weights checkpoint/ --blockwise
 """
 
 
@@ -34,6 +38,13 @@ def add_parser(verbs: Verbs) -> None:
         "--no-probe", action="store_true", help="run on these inputs only, not on others drawn from them"
     )
     parser.add_argument("--localise", action="store_true", help="name the first node that differs")
+    parser.add_argument(
+        "--blockwise",
+        action="store_true",
+        help="compare block by block, with weights read as they are needed: for models larger than memory",
+    )
+    parser.add_argument("--block", action="append", default=[], metavar="CLASS", help="what a block is; repeatable")
+    parser.add_argument("--unique", action="store_true", help="of equal blocks, compare one")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
@@ -41,10 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.cli.inputs import parse_dims, parse_inputs
 
     specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
+    _check(arguments)
     import torch
 
-    import torch_ir
-    from torch_ir.cli.models import build_model, fill_model, load_factory
+    from torch_ir.cli.models import load_factory
     from torch_ir.cli.tensors import graph_inputs
     from torch_ir.ir.structure import rebuild
 
@@ -52,23 +63,62 @@ def run(arguments: argparse.Namespace) -> int:
     inputs = graph_inputs(ir, specs, dims, arguments.seed)
     factory = load_factory(arguments.model)
     torch.manual_seed(arguments.seed)
+    args, kwargs = rebuild(ir.input_tree, inputs)
+    compare = _compare_blocks if arguments.blockwise else _compare_whole
+    report = compare(arguments, ir, factory, test_inputs=args, test_kwargs=kwargs)
+    if arguments.json:
+        print_json(asdict(report))
+    else:
+        print(report)
+    return 0 if report.is_valid else 1
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go together."""
+    if arguments.blockwise and not arguments.weights:
+        raise CommandError("--blockwise reads weights from files; say which with --weights")
+    if arguments.blockwise and (arguments.localise or arguments.no_probe):
+        raise CommandError(
+            "--blockwise runs on these inputs only and names blocks; leave out --localise and --no-probe"
+        )
+    if not arguments.blockwise and (arguments.block or arguments.unique):
+        raise CommandError("--block and --unique say how to compare block by block; add --blockwise")
+
+
+def _compare_whole(arguments: argparse.Namespace, ir: IR, factory: Any, **call: Any) -> VerificationReport:
+    import torch_ir
+    from torch_ir.cli.models import build_model, fill_model
+
     model = build_model(factory, arguments.model)
     if arguments.weights:
         fill_model(model, arguments.weights)
-    args, kwargs = rebuild(ir.input_tree, inputs)
-    is_valid, report = torch_ir.verify_ir_with_state_dict(
+    _, report = torch_ir.verify_ir_with_state_dict(
         ir=ir,
         state_dict=model.state_dict(),
         original_model=model,
-        test_inputs=args,
-        test_kwargs=kwargs,
+        **call,
         rtol=arguments.rtol,
         atol=arguments.atol,
         probe=not arguments.no_probe,
         localise=arguments.localise,
     )
-    if arguments.json:
-        print_json(asdict(report))
-    else:
-        print(report)
-    return 0 if is_valid else 1
+    return report
+
+
+def _compare_blocks(arguments: argparse.Namespace, ir: IR, factory: Any, **call: Any) -> BlockReport:
+    import torch_ir
+    from torch_ir.cli.models import build_model
+
+    with torch_ir.meta_init():
+        model = build_model(factory, arguments.model)
+    _, report = torch_ir.verify_blocks(
+        ir=ir,
+        weights=arguments.weights,
+        original_model=model,
+        **call,
+        rtol=arguments.rtol,
+        atol=arguments.atol,
+        blocks=arguments.block,
+        unique=arguments.unique,
+    )
+    return report

@@ -1,15 +1,17 @@
 """Make it compute: the executor and its weights."""
 
 from torch_ir.run.executor import IRExecutor, Outcome, execute_ir
+from torch_ir.run.stored import StoredTensor
 from torch_ir.run.weights import (
     load_weights,
     load_weights_pt,
     load_weights_safetensors,
+    open_weights,
     random_weights,
     validate_weights_against_ir,
 )
 
 __all__ = [
-    "IRExecutor", "Outcome", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors",
-    "random_weights", "validate_weights_against_ir",
+    "IRExecutor", "Outcome", "StoredTensor", "execute_ir", "load_weights", "load_weights_pt",
+    "load_weights_safetensors", "open_weights", "random_weights", "validate_weights_against_ir",
 ]  # fmt: skip

@@ -18,7 +18,8 @@ from torch_ir.ops.pytree import values_along
 from torch_ir.ops.schema import name_arguments
 from torch_ir.run.plan import Program, Sizes, Watch, check_operators, computed, writes_in_place
 from torch_ir.run.prologue import split_prologue
-from torch_ir.run.weights import fit_weights, load_weights
+from torch_ir.run.stored import StoredTensor, Weight, loaded
+from torch_ir.run.weights import fit_weights, load_weights, open_weights
 
 
 @dataclass
@@ -40,7 +41,7 @@ class IRExecutor:
     def __init__(
         self,
         ir: IR,
-        weights: Mapping[str, torch.Tensor] | None = None,
+        weights: Mapping[str, Weight] | None = None,
         constants: Mapping[str, torch.Tensor] | None = None,
         *,
         device: str | torch.device | None = None,
@@ -50,32 +51,47 @@ class IRExecutor:
         self.ir = _with_named_arguments(ir)
         self.device = torch.device(device) if device is not None else None
         self.constants = dict(constants or {})
+        self._watch = watch
         self._writes = writes_in_place(self.ir)
-        once, every = ([], self.ir.nodes) if self._writes else split_prologue(self.ir)
-        self._kept = _crossing(once, every, self.ir)
-        self._prologue = Program(self.ir, once, self.ir.params, self._kept, self.device, watch)
-        given = [*self.ir.graph_inputs, *self.ir.params, *self._kept]
-        self._program = Program(self.ir, every, given, self.ir.returns.inputs, self.device, watch)
         self._params: list[Any] | None = None
         self._ready: list[Any] = []
+        self._plan(lazy=False)
         if weights is not None:
             self.load_weights_from_state_dict(weights)
 
-    def load_weights(self, path: str | os.PathLike[str]) -> None:
-        """Bind the weights of a file."""
-        self.load_weights_from_state_dict(load_weights(path))
+    def _plan(self, lazy: bool) -> None:
+        """Write the programs; where weights lie in files, everything is computed in the run that needs it."""
+        once, every = ([], self.ir.nodes) if self._writes or lazy else split_prologue(self.ir)
+        kept = _crossing(once, every, self.ir)
+        given = [*self.ir.graph_inputs, *self.ir.params, *kept]
+        self._lazy = lazy
+        self._prologue = Program(self.ir, once, self.ir.params, kept, self.device, self._watch)
+        self._program = Program(self.ir, every, given, self.ir.returns.inputs, self.device, self._watch, lazy)
 
-    def load_weights_from_state_dict(self, state_dict: Mapping[str, torch.Tensor]) -> None:
+    def load_weights(self, path: str | os.PathLike[str], *, stream: bool = False) -> None:
+        """Bind the weights of a file; with `stream`, each is read when a run needs it and goes after its last use."""
+        self.load_weights_from_state_dict(open_weights(path) if stream else load_weights(path))
+
+    def load_weights_from_state_dict(self, state_dict: Mapping[str, Weight]) -> None:
         """Bind weights by key, and compute everything that depends on them alone."""
-        values = [value.detach() for value in fit_weights(self.ir, state_dict, self.constants)]
-        self._params = [value.to(self.device) for value in values] if self.device is not None else values
+        values = fit_weights(self.ir, state_dict, self.constants)
+        lazy = any(isinstance(value, StoredTensor) for value in values)
+        if lazy and self._writes:
+            raise ExecutionError("the graph writes in place, so that its weights cannot be streamed; load them whole")
+        if lazy != self._lazy:
+            self._plan(lazy)
+        changing = {target for target, _ in self.ir.mutations}
+        self._params = [
+            value if isinstance(value, StoredTensor) and param not in changing else loaded(value, self.device).detach()
+            for param, value in zip(self.ir.params, values, strict=True)
+        ]
         with torch.no_grad():
-            self._ready = self._prologue(self._params, {})
+            self._ready = self._prologue(*self._params, {})
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
-        """The weights as they stand now, by key."""
-        values = self._params or []
+        """The weights as they stand now, by key; those that are streamed are read for it."""
+        values = [loaded(value, self.device) for value in self._params or []]
         return {param.key or param.name: value for param, value in zip(self.ir.params, values, strict=True)}
 
     def execute(self, inputs: Any) -> tuple[Any, ...]:
@@ -103,7 +119,7 @@ class IRExecutor:
             values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
             params = [param.clone() for param in params]
         with torch.no_grad():
-            results = self._program([*values, *params, *self._ready], sizes)
+            results = self._program(*values, *params, *self._ready, sizes)
         first = len(results) - len(self.ir.mutations)
         changed = {target: value for (target, _), value in zip(self.ir.mutations, results[first:], strict=True)}
         self._keep(changed, [*values, *results[:first]])
@@ -133,7 +149,7 @@ def _memory(value: Any) -> int | None:
 def execute_ir(
     ir: IR,
     inputs: Sequence[Any],
-    weights: Mapping[str, torch.Tensor] | None = None,
+    weights: Mapping[str, Weight] | None = None,
     weights_path: str | os.PathLike[str] | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
 ) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """A graph as straight-line Python: built once from the checked graph, then run many times.
 
-Every line calls one operator with its arguments in schema order; a value is deleted right after its last use. The text
-of the program holds only names made here (`v3`, `f1`, `c7`), never a string of the graph.
+Every line calls one operator with its arguments in schema order; a value is deleted right after its last use. A weight
+that lies in a file is read right before its first use. The text of the program holds only names made here (`v3`, `f1`,
+`c7`), never a string of the graph.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch_ir.ops import facts
 from torch_ir.ops.names import to_torch
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import Operator, arguments, find_operator, takes_any_keyword
+from torch_ir.run.stored import StoredTensor, loaded
 
 Sizes = dict[str, Number]
 Watch = Callable[[TensorMeta, Any, Sizes], None]  # is shown every value that a node makes or a function is given
@@ -29,7 +31,10 @@ _serial = itertools.count()
 
 
 class Program:
-    """Compiled Python for a list of nodes: `given` tensors in, `wanted` tensors out."""
+    """Compiled Python for a list of nodes: `given` tensors in, `wanted` tensors out.
+
+    With `lazy`, what is given may lie in files.
+    """
 
     def __init__(
         self,
@@ -39,18 +44,20 @@ class Program:
         wanted: Sequence[TensorMeta],
         device: torch.device | None = None,
         watch: Watch | None = None,
+        lazy: bool = False,
     ) -> None:
         self.nodes = nodes
-        writer = _Writer(ir, device, watch)
+        writer = _Writer(ir, device, watch, lazy)
         source = writer.write(nodes, given, wanted)
         self._file = f"<torch_ir program {next(_serial)}>"
         self._node_of_line = writer.node_of_line
         exec(compile(source, self._file, "exec"), writer.namespace)
         self._function: Callable[..., list[Any]] = writer.namespace["program"]
 
-    def __call__(self, values: Sequence[Any], sizes: Sizes) -> list[Any]:
+    def __call__(self, *values: Any) -> list[Any]:
+        """The wanted values; after the given ones come the sizes."""
         try:
-            return self._function(*values, sizes)
+            return self._function(*values)
         except GuardError:  # says the place in the model
             raise
         except ExecutionError as error:  # inside a function: say which call of it
@@ -75,19 +82,25 @@ class Program:
 class _Writer:
     """Writes the text of one program and collects what its names stand for."""
 
-    def __init__(self, ir: IR, device: torch.device | None, watch: Watch | None) -> None:
+    def __init__(self, ir: IR, device: torch.device | None, watch: Watch | None, lazy: bool) -> None:
         self.ir = ir
         self.device = device
         self.watch = watch
+        self.lazy = lazy
         self.namespace: dict[str, Any] = {"present": _present, "given": _given, "solve": solve, "watch": watch}
+        self.namespace["read"] = lambda value: loaded(value, device) if isinstance(value, StoredTensor) else value
         self.node_of_line: dict[int, OpNode] = {}
         self.names: dict[TensorMeta, str] = {}
+        self.functions: dict[IR, Function] = {}
 
     def write(self, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta]) -> str:
         lines = [f"def program({''.join(f'{self._name(tensor)}, ' for tensor in given)}sizes):"]
         bound = _symbols_by_tensor(self.ir)
         dying = _last_uses(nodes, wanted)
+        unread = set(given) if self.lazy else set[TensorMeta]()
         for node in nodes:
+            if not self._passes_on(node):
+                lines += self._reads(node.inputs, unread)
             lines.append(f"    {self._statement(node)}")
             self.node_of_line[len(lines)] = node
             for tensor in node.outputs:
@@ -96,8 +109,19 @@ class _Writer:
                 lines += [f"    watch({self._constant(out)}, {self._name(out)}, sizes)" for out in node.outputs]
             if dying[node]:
                 lines.append(f"    del {', '.join(map(self._name, dying[node]))}")
+        lines += self._reads(wanted, unread)
         lines.append(f"    return [{', '.join(map(self._name, wanted))}]")
         return "\n".join(lines)
+
+    def _reads(self, tensors: Iterable[TensorMeta], unread: set[TensorMeta]) -> list[str]:
+        """The lines that read those values that may still lie in a file."""
+        needed = [tensor for tensor in dict.fromkeys(tensors) if tensor in unread]
+        unread.difference_update(needed)
+        return [f"    {name} = read({name})" for name in map(self._name, needed)]
+
+    def _passes_on(self, node: OpNode) -> bool:
+        """Whether a node only hands what it reads to a body, which reads files itself."""
+        return node.is_call and executor_of(node) is None and find_operator(node.op_type) is None
 
     def _name(self, tensor: TensorMeta) -> str:
         return self.names.setdefault(tensor, f"v{len(self.names)}")
@@ -133,9 +157,12 @@ class _Writer:
             return f"given({self._constant(custom, 'f')}([{inputs}], {attrs}(sizes)))", False
         operator = find_operator(node.op_type)
         if operator is None:  # `check_operators` came first, so this is a call of a function
-            body = self.ir.functions[node.attrs["function"]]
-            operands = ", ".join(self._name(node[tensor.name]) for tensor in body.graph_inputs)
-            return f"{self._attribute(node.attrs['function'])}({operands})", False
+            body = self._function(node.attrs["function"])
+            operands = [self._name(node[tensor.name]) for tensor in body.ir.graph_inputs]
+            if self.watch is not None or body.ir.symbols:
+                return f"{self._attribute(node.attrs['function'])}({', '.join(operands)})", False
+            results = f"{self._constant(body.program, 'f')}({', '.join([*operands, 'sizes'])})"
+            return (f"{results}[0]", True) if len(node.outputs) == 1 else (results, False)
         texts = self._arguments(node, operator)
         if isinstance(operator, OpOverload) and facts.gives_new_values(node):
             return f"{self._constant(_on_copies(operator), 'f')}({', '.join(texts)})", False
@@ -181,8 +208,7 @@ class _Writer:
         if isinstance(value, Expr):
             return lambda sizes: evaluate(value, sizes)
         if isinstance(value, FunctionRef):
-            body = Function(self.ir.functions[value], self.device, self.watch)
-            return body.within
+            return self._function(value).within
         if isinstance(value, (list, tuple)):
             parts = [self._resolver(item, sequence) for item in value]
             return lambda sizes: sequence(part(sizes) for part in parts)
@@ -194,14 +220,21 @@ class _Writer:
         converted = to_torch(value)
         return lambda sizes: converted
 
+    def _function(self, name: FunctionRef) -> Function:
+        """A function of the graph, planned once however often it is called."""
+        body = self.ir.functions[name]
+        if body not in self.functions:
+            self.functions[body] = Function(body, self.device, self.watch, self.lazy)
+        return self.functions[body]
+
 
 class Function:
     """A function of the graph as something that an operator can call."""
 
-    def __init__(self, ir: IR, device: torch.device | None, watch: Watch | None = None) -> None:
+    def __init__(self, ir: IR, device: torch.device | None, watch: Watch | None, lazy: bool) -> None:
         self.ir = ir
         self.watch = watch
-        self.program = Program(ir, ir.nodes, ir.graph_inputs, ir.graph_outputs, device, watch)
+        self.program = Program(ir, ir.nodes, ir.graph_inputs, ir.graph_outputs, device, watch, lazy)
         self.results: Tree = ir.output_tree
 
     def within(self, sizes: Sizes) -> Callable[..., Any]:
@@ -213,7 +246,7 @@ class Function:
             if self.watch is not None:
                 for tensor, operand in zip(self.ir.graph_inputs, operands, strict=True):
                     self.watch(tensor, operand, known)
-            outputs = self.program(operands, known)
+            outputs = self.program(*operands, known)
             return rebuild(self.results, outputs, lambda leaf: computed(leaf, known))
 
         return call

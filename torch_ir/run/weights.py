@@ -1,14 +1,15 @@
-"""Weights: read from files that hold tensors and nothing else, and fitted to a graph."""
+"""Weights: read from files that hold tensors and nothing else, at once or when needed, and fitted to a graph."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,13 +18,26 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ops.inner_tensors import plain_tensors
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.tensor_data import to_tensor
+from torch_ir.run.stored import StoredTensor, Weight, stored_tensors
 
+_Kind = TypeVar("_Kind")
+_CHUNK = 1 << 20  # elements that are compared at once
 _INDEX = ".safetensors.index.json"
 _IN_FOLDER = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """The tensors of a .pt/.pth/.bin or .safetensors file, of a sharded index, or of a checkpoint folder."""
+    return _tensors_of(path, _load_one)
+
+
+def open_weights(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
+    """The same of .safetensors files, without their elements: an executor reads each when a run needs it."""
+    return _tensors_of(path, _open_one)
+
+
+def _tensors_of(path: str | os.PathLike[str], read: Callable[[Path], dict[str, _Kind]]) -> dict[str, _Kind]:
+    """What is read of a file, of the shards that an index names, or of the checkpoint in a folder."""
     file = Path(path)
     if file.is_dir():
         found = next((file / name for name in _IN_FOLDER if (file / name).is_file()), None)
@@ -32,7 +46,7 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
         file = found
     if not file.is_file():
         raise WeightLoadError(f"no such file: {file}")
-    return _load_sharded(file) if file.name.endswith(_INDEX) else _load_one(file)
+    return _of_shards(file, read) if file.name.endswith(_INDEX) else read(file)
 
 
 def _load_one(file: Path) -> dict[str, torch.Tensor]:
@@ -41,6 +55,12 @@ def _load_one(file: Path) -> dict[str, torch.Tensor]:
     if file.suffix in (".pt", ".pth", ".bin"):
         return load_weights_pt(file)
     raise WeightLoadError(f"{file}: weights come as .pt, .pth, .bin, .safetensors or *{_INDEX}")
+
+
+def _open_one(file: Path) -> dict[str, StoredTensor]:
+    if file.suffix != ".safetensors":
+        raise WeightLoadError(f"{file}: only .safetensors files can be read piece by piece; load this one whole")
+    return stored_tensors(file)
 
 
 def load_weights_pt(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
@@ -70,7 +90,7 @@ def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Te
         raise WeightLoadError(f"cannot read {os.fspath(path)}: {error}") from None
 
 
-def _load_sharded(index: Path) -> dict[str, torch.Tensor]:
+def _of_shards(index: Path, read: Callable[[Path], dict[str, _Kind]]) -> dict[str, _Kind]:
     try:
         placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         shards = sorted(set(placed.values()))
@@ -79,7 +99,7 @@ def _load_sharded(index: Path) -> dict[str, torch.Tensor]:
     for shard in shards:
         if not isinstance(shard, str) or Path(shard).name != shard or not (index.parent / shard).is_file():
             raise WeightLoadError(f"{index} names the shard {shard!r:.80}, which is not a file beside it")
-    weights = {key: tensor for shard in shards for key, tensor in _load_one(index.parent / shard).items()}
+    weights = {key: tensor for shard in shards for key, tensor in read(index.parent / shard).items()}
     missing = sorted(set(placed) - set(weights))
     if missing:
         raise WeightLoadError(f"{index} promises {missing[0]!r} and {len(missing) - 1} more that no shard holds")
@@ -92,9 +112,7 @@ def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]
     return [*_misfits(ir, weights, {}), *_surplus(ir, weights)]
 
 
-def fit_weights(
-    ir: IR, weights: Mapping[str, torch.Tensor], constants: Mapping[str, torch.Tensor]
-) -> list[torch.Tensor]:
+def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, torch.Tensor]) -> list[Weight]:
     """The value of every param of the graph, in order; all misfits are reported at once."""
     weights = plain_tensors(weights)
     wrong = _misfits(ir, weights, constants)
@@ -127,7 +145,7 @@ def _misfits(ir: IR, weights: Mapping[str, Any], constants: Mapping[str, Any]) -
         value = _find(param, weights, constants)
         if value is None:
             wrong.append(_missing(param, unused))
-        elif not isinstance(value, torch.Tensor):
+        elif not isinstance(value, (torch.Tensor, StoredTensor)):
             wrong.append(f"{param.key!r} is a {type(value).__name__}, not a tensor")
         elif tuple(value.shape) != param.shape:
             wrong.append(f"{param.key!r} has shape {list(value.shape)}, the graph needs {list(param.shape)}")
@@ -140,13 +158,26 @@ def _misfits(ir: IR, weights: Mapping[str, Any], constants: Mapping[str, Any]) -
     return wrong
 
 
-def _contradiction(param: TensorMeta, weights: Mapping[str, Any], value: torch.Tensor) -> str | None:
+def _contradiction(param: TensorMeta, weights: Mapping[str, Any], value: Weight) -> str | None:
     """Another key of a tied weight under which a different value was given."""
     assert param.param is not None
     for key in param.param.keys[1:]:
-        if key in weights and weights[key] is not value and not torch.equal(weights[key], value):
+        if key in weights and weights[key] is not value and not _are_equal(weights[key], value):
             return key
     return None
+
+
+def _are_equal(one: Weight, other: Weight) -> bool:
+    """Whether two weights have the same elements; what lies in files is read in pieces."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    pieces = range(0, math.prod(one.shape), _CHUNK)
+    return one.shape == other.shape and all(torch.equal(_piece(one, at), _piece(other, at)) for at in pieces)
+
+
+def _piece(weight: Weight, start: int) -> torch.Tensor:
+    stop = min(start + _CHUNK, math.prod(weight.shape))
+    return weight.elements(start, stop) if isinstance(weight, StoredTensor) else weight.flatten()[start:stop].cpu()
 
 
 def _missing(param: TensorMeta, unused: Iterable[str]) -> str:

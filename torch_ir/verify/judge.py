@@ -71,9 +71,20 @@ def details_of(
     ir: IR, outcome: Outcome, witness: Witness, rtol: float | None, atol: float | None
 ) -> tuple[Details, str]:
     """Every tensor that either side returned or changed, and what is wrong with the outputs that are no tensors."""
+    details, problem = output_details(ir, outcome, witness.output, rtol, atol)
+    details += _changes(ir, outcome, witness, len(details), rtol, atol)
+    if not details and not problem:
+        problem = "nothing was compared: neither side returned or changed a tensor"
+    return details, problem
+
+
+def output_details(
+    ir: IR, outcome: Outcome, output: Any, rtol: float | None, atol: float | None
+) -> tuple[Details, str]:
+    """Every tensor that the model returned, and what is wrong with the outputs that are no tensors."""
     details: Details = []
     problem = ""
-    expected = pytree.tree_leaves(witness.output)
+    expected = pytree.tree_leaves(output)
     for wanted, (path, leaf) in zip(expected, leaves(ir.output_tree), strict=True):
         actual = outcome.outputs[leaf] if isinstance(leaf, Slot) else computed(leaf, outcome.sizes)
         difference = compare(wanted, actual, rtol, atol)
@@ -81,9 +92,6 @@ def details_of(
             details.append(_detail(len(details), f"output{path}", wanted, difference))
         elif difference.reason and not problem:
             problem = f"output{path} is {difference.reason}"
-    details += _changes(ir, outcome, witness, len(details), rtol, atol)
-    if not details and not problem:
-        problem = "nothing was compared: neither side returned or changed a tensor"
     return details, problem
 
 

@@ -22,6 +22,7 @@ from torch_ir.ir.functions import inline_all
 from torch_ir.ops.schema import HIGHER_ORDER
 from torch_ir.run.compare import Difference, compare
 from torch_ir.run.executor import IRExecutor, flatten_call
+from torch_ir.run.stored import loaded
 from torch_ir.run.weights import fit_weights
 from torch_ir.verify.counterparts import argument_counterparts, counterparts
 from torch_ir.verify.divergence import Divergence, Localisation, divergence_at
@@ -94,7 +95,7 @@ class _Search:
         for param, value in zip(self.ir.params, fit_weights(self.ir, self.weights, self.constants), strict=True):
             key = next((key for key in param.param.keys if key in own), None) if param.param else None
             if key is not None and param.consumers:
-                difference = _compare_weights(own[key], value, *self.tolerances)
+                difference = _compare_weights(own[key], loaded(value), *self.tolerances)
                 if difference.reason:
                     wrong[param] = difference
         for node in self.ir.nodes:

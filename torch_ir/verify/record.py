@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Union
 
@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from torch_ir.errors import ExecutionError, first_line
+from torch_ir.errors import ExecutionError, TorchIRError, first_line
 from torch_ir.ops.fast_paths import plain_attention
 from torch_ir.ops.schema import bind, operator_name
 from torch_ir.verify.tensor_file import TensorFile, described
@@ -52,6 +52,7 @@ class Recording:
     calls: list[Call] = field(default_factory=list)
     modules: list[ModuleCall] = field(default_factory=list)  # in the order in which they returned
     values: dict[Place, Any] = field(default_factory=dict)
+    output: Any = None  # what the model returned
 
 
 def record(
@@ -61,13 +62,17 @@ def record(
     wanted: Container[int],
     arguments: Mapping[int, Set[str]],
     file: TensorFile,
+    *,
+    within: AbstractContextManager[Any] | None = None,
+    last: int | None = None,
 ) -> Recording:
     """Run the model on copies of its buffers and inputs, and put the results of the `wanted` calls aside.
 
     `arguments` names the arguments of calls that are put aside as well; `weights` stand in for some of the model's own.
+    The run is `within` a mode that computes the calls, and ends with the `last` one if that is told.
     """
     tensors, call = stand_ins(model, weights), copied(inputs)
-    recorder = _Recorder(wanted, arguments, file)
+    recorder = _Recorder(wanted, arguments, file, last)
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.no_grad())
@@ -77,20 +82,32 @@ def record(
         stack.enter_context(_watched(model, recorder))
         # below autograd, torch shows operators whole, as capture does: `linear`, not `t` and `addmm`
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        stack.enter_context(within or nullcontext())
         stack.enter_context(recorder)
         torch.manual_seed(0)
         try:
-            called_with(model, tensors, call)
+            recorder.recording.output = called_with(model, tensors, call)
+        except _Enough:
+            pass
+        except TorchIRError:
+            raise
         except Exception as error:  # whatever a model's forward raises
             raise ExecutionError(f"{type(model).__name__} cannot be recorded: {first_line(error)}") from error
     return recorder.recording
 
 
+class _Enough(BaseException):
+    """Ends a run; no model may catch it."""
+
+
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
     supports_higher_order_operators = True
 
-    def __init__(self, wanted: Container[int], arguments: Mapping[int, Set[str]], file: TensorFile) -> None:
+    def __init__(
+        self, wanted: Container[int], arguments: Mapping[int, Set[str]], file: TensorFile, last: int | None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
+        self.last = last
         self.recording = Recording()
         self.wanted, self.arguments = wanted, arguments
         self.file = file
@@ -114,6 +131,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch do
                 self.made[result] = (index, place)
             if index in self.wanted:
                 self.recording.values[index, place] = self.file.put(result)
+        if index == self.last:
+            raise _Enough
         return outcome
 
     def _keep_arguments(self, index: int, bound: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from torch_ir.errors import GuardError, TorchIRError, first_line
 from torch_ir.ir import IR
 from torch_ir.run.compare import compare
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
+from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.weights import load_weights
 from torch_ir.verify.divergence import Divergence
 from torch_ir.verify.judge import details_of, is_hidden, structure_problem, weight_problem
@@ -78,7 +79,7 @@ def verify_ir(
 
 def verify_ir_with_state_dict(
     ir: IR,
-    state_dict: Mapping[str, torch.Tensor],
+    state_dict: Mapping[str, Weight],
     original_model: nn.Module,
     test_inputs: Sequence[Any],
     rtol: float | None = None,
@@ -97,8 +98,10 @@ def verify_ir_with_state_dict(
     """
     call: Call = (tuple(test_inputs), dict(test_kwargs or {}))
     asked: list[Trial] = [(call, {})]
+    weights: dict[str, torch.Tensor] = {}
     try:
-        sides = _Sides(ir, state_dict, original_model, constants or {}, rtol, atol, asked)
+        weights = {key: loaded(weight) for key, weight in state_dict.items()}
+        sides = _Sides(ir, weights, original_model, constants or {}, rtol, atol, asked)
         with torch.random.fork_rng(devices=[]):
             report = sides.on_given(call)
             if report.is_valid and probe:
@@ -108,7 +111,7 @@ def verify_ir_with_state_dict(
     else:
         report.notes += sides.notes(call, probe)
     if localise and not report.is_valid:
-        found = find_divergence(ir, state_dict, original_model, asked[-1], rtol, atol, constants)
+        found = find_divergence(ir, weights, original_model, asked[-1], rtol, atol, constants)
         report.divergence = found.divergence
         report.notes += found.notes
     return report.is_valid, report

@@ -1,0 +1,82 @@
+"""The original model with its parameters in files: each is read when an operator needs it, and goes right after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_ir.errors import ExecutionError, WeightLoadError
+from torch_ir.ops.facts import mutated_arguments
+from torch_ir.ops.schema import bind
+from torch_ir.run.stored import Weight, loaded
+from torch_ir.verify.witness import named_tensors
+
+
+class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
+    """Inside, a tensor without values that stands for a parameter is that parameter to every operator.
+
+    `stand_ins` go to the model in the place of its own tensors: they have the shape, dtype and device of the real ones.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, model: nn.Module, weights: Mapping[str, Weight]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._stored: dict[int, tuple[str, Weight]] = {}  # by the memory that the stand-in pretends to have
+        known = [(name, tensor) for name, tensor in named_tensors(model) if name in weights]
+        buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+        self.stand_ins = {
+            name: loaded(weights[name]) if name in buffers else self._stand_in(name, tensor, weights[name])
+            for name, tensor in known
+        }
+
+    def without_values(self, tree: Any) -> tuple[FakeTensorMode, Any]:
+        """A mode in which the model runs on shapes alone, and nested tensors to call it with."""
+        return self._fake, pytree.tree_map_only(torch.Tensor, self._fake.from_tensor, tree)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._refuse_writing(func, args, kwargs or {})
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self._real, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _stand_in(self, name: str, tensor: torch.Tensor, weight: Weight) -> torch.Tensor:
+        if (tuple(weight.shape), weight.dtype) != (tuple(tensor.shape), tensor.dtype):
+            found, own = f"{weight.dtype}{list(weight.shape)}", f"{tensor.dtype}{list(tensor.shape)}"
+            raise WeightLoadError(f"{name!r} is {found}, the model's is {own}")
+        with self._fake:
+            made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+        self._stored[_memory(made)] = name, weight
+        return made
+
+    def _real(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_meta and not isinstance(tensor, FakeTensor):
+            return tensor
+        if _memory(tensor) not in self._stored:
+            raise ExecutionError(
+                "the model reads a tensor on meta that is not in the files; build the model under torch_ir.meta_init()"
+            )
+        _, weight = self._stored[_memory(tensor)]
+        return loaded(weight).contiguous().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def _refuse_writing(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        if not isinstance(func, OpOverload) or not func._schema.is_mutable:
+            return
+        bound = bind(func, args, kwargs)
+        for tensor in pytree.tree_leaves([bound[name] for name in mutated_arguments(func)]):
+            if isinstance(tensor, FakeTensor) and _memory(tensor) in self._stored:
+                name, _ = self._stored[_memory(tensor)]
+                raise ExecutionError(f"the model writes to its parameter {name!r}, which is only read from a file")
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
