@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.architectures import NEEDS_VALUES, NOT_CAPTURED, TABLES, Architecture, architectures
+from tests.architectures import NEEDS_VALUES, NOT_CAPTURED, NOT_FAST, TABLES, Architecture, architectures
+from tests.architectures.equality import SAME, compare
 from tests.architectures.sweep import CAPTURED, REFUSED, WITH_VALUES, extract, verify_in_fresh_process
 
 BY_KIND = {kind: [each for each in architectures() if each.kind == kind] for kind in TABLES}
@@ -21,6 +22,22 @@ def test_a_sample_of_each_kind(kind: str, tmp_path: Path) -> None:
 def test_every_architecture(kind: str, tmp_path: Path) -> None:
     """Each is carried exactly; which need values, and which are refused, is known by name."""
     _carry(BY_KIND[kind], tmp_path)
+
+
+def test_the_fast_graph_is_torch_exports() -> None:
+    """Every twelfth architecture is recorded with the very bytes that torch.export gives."""
+    _compare(architectures()[::12])
+
+
+@pytest.mark.slow
+def test_every_fast_graph_is_torch_exports() -> None:
+    """Which are not recorded is known by name, with the reason."""
+    _compare(architectures())
+
+
+def _compare(chosen: list[Architecture]) -> None:
+    outcomes = {each.name: compare(each) for each in chosen}
+    assert {name: outcome for name, outcome in outcomes.items() if NOT_FAST.get(name, SAME) not in outcome} == {}
 
 
 def _carry(chosen: list[Architecture], folder: Path) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch_ir._version import __version__
 
 if TYPE_CHECKING:
-    from torch_ir.analysis import Cost, cost
+    from torch_ir.analysis import Cost, Diff, cost, diff
     from torch_ir.capture import NodeInfo, convert_exported_program, export_model, extract_ir, meta_init
     from torch_ir.draw import generate_op_distribution_pie, ir_to_mermaid, render
     from torch_ir.errors import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         load_weights,
         load_weights_pt,
         load_weights_safetensors,
+        open_weights,
         random_weights,
     )
     from torch_ir.targets import (
@@ -60,10 +61,17 @@ if TYPE_CHECKING:
         coverage,
         describe,
     )
-    from torch_ir.verify import Divergence, VerificationReport, verify_ir, verify_ir_with_state_dict
+    from torch_ir.verify import (
+        BlockReport,
+        Divergence,
+        VerificationReport,
+        verify_blocks,
+        verify_ir,
+        verify_ir_with_state_dict,
+    )
 
 _ROOMS = {
-    "analysis": ("Cost", "cost"),
+    "analysis": ("Cost", "Diff", "cost", "diff"),
     "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "meta_init"),
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render"),
     "errors": (
@@ -77,26 +85,29 @@ _ROOMS = {
     "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
     "rewrite": ("Pattern", "op"),
     "run": (
-        "IRExecutor", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors", "random_weights",
+        "IRExecutor", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors", "open_weights",
+        "random_weights",
     ),
     "targets": (
         "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Placeholder", "Target", "coverage", "describe",
     ),
-    "verify": ("Divergence", "VerificationReport", "verify_ir", "verify_ir_with_state_dict"),
+    "verify": (
+        "BlockReport", "Divergence", "VerificationReport", "verify_blocks", "verify_ir", "verify_ir_with_state_dict",
+    ),
 }  # fmt: skip
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "IR", "CaptureWarning", "Comparison", "Contract", "ConversionError", "Cost", "CoverageReport", "Declined",
-    "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError", "IRExecutor", "Layer", "Limits",
-    "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "SerializationError", "Symbol", "Target", "TensorMeta",
-    "TorchIRError", "VerificationReport", "WeightLoadError", "WeightWarning", "__version__", "compare_golden",
-    "convert_exported_program", "cost", "coverage", "describe", "deserialize_ir", "execute_ir", "export_model",
-    "extract_ir", "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn",
-    "ir_to_mermaid", "list_registered_ops", "load_ir", "load_protobuf", "load_weights", "load_weights_pt",
-    "load_weights_safetensors", "meta_init", "op", "random_weights", "register_executor", "register_op", "render",
-    "save_ir", "save_protobuf", "serialize_ir", "to_protobuf", "validate_ir", "verify_ir", "verify_ir_with_state_dict",
-    "write_golden",
+    "IR", "BlockReport", "CaptureWarning", "Comparison", "Contract", "ConversionError", "Cost", "CoverageReport",
+    "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError", "IRExecutor",
+    "Layer", "Limits", "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "SerializationError", "Symbol",
+    "Target", "TensorMeta", "TorchIRError", "VerificationReport", "WeightLoadError", "WeightWarning", "__version__",
+    "compare_golden", "convert_exported_program", "cost", "coverage", "describe", "deserialize_ir", "diff",
+    "execute_ir", "export_model", "extract_ir", "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn",
+    "get_execution_fn", "ir_to_mermaid", "list_registered_ops", "load_ir", "load_protobuf", "load_weights",
+    "load_weights_pt", "load_weights_safetensors", "meta_init", "op", "open_weights", "random_weights",
+    "register_executor", "register_op", "render", "save_ir", "save_protobuf", "serialize_ir", "to_protobuf",
+    "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "write_golden",
 ]  # fmt: skip
 
 

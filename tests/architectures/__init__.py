@@ -42,6 +42,32 @@ NEEDS_VALUES: dict[str, str] = {
 NOT_CAPTURED: dict[str, str] = {
     "t5gemma": "its config always asks for a cache, which is not a known output",
 }
+# Not recorded quickly, so that another road is tried: the words in which the recording says why.
+NOT_FAST: dict[str, str] = {
+    "longformer": "aten.item.default depends on the data",
+    "led": "aten.item.default depends on the data",
+    "mimi": "aten.item.default depends on the data",
+    "xlm": "aten.item.default depends on the data",
+    "flaubert": "aten.item.default depends on the data",
+    "reformer": "aten.item.default depends on the data",
+    "llava": "aten.item.default depends on the data",
+    "paligemma": "aten.item.default depends on the data",
+    "fsmt": "aten.is_nonzero.default depends on the data",
+    "encodec": "aten.is_nonzero.default depends on the data",
+    "fastspeech2_conformer": "aten.is_nonzero.default depends on the data",
+    "dbrx": "the size of a result depends on the data",
+    "xmod": "the size of a result depends on the data",
+    "superpoint": "the size of a result depends on the data",
+    "jetmoe": "the model asks for the values of a tensor",
+    "siglip2": "the model asks for the values of a tensor",
+    "textnet": "a module that goes by the names avg_pool, classifier.0",
+    "hgnet_v2": "a module that goes by the names avg_pool, classifier.0",
+    "big_bird": "aten.unsqueeze_.default changes the shape of what it is given",
+    "funnel": "writes to what OpNode('reshape_1', 'aten.reshape.default') gives",
+    "wav2vec2_conformer": "forward puts another tensor in the place of a parameter or buffer",
+    "autoformer": "a tensor with layout torch.strided or a pending operation",
+    "t5gemma": "the model returns a EncoderDecoderCache",
+}
 
 
 @dataclass(frozen=True)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
+from torch_ir.capture.functional import Twins, has_storage
 from torch_ir.capture.node_info import NodeInfo
 from torch_ir.capture.provenance import origin_of
 from torch_ir.capture.symbolic import SymbolNames, bounds, is_symbolic
+from torch_ir.capture.writes import FreeNames, Functional, UnfollowedWriteError, Writes, without_writes
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
 from torch_ir.ir.structure import Tree
+from torch_ir.ops.facts import changes_elements, gives_its_input, may_alias
 from torch_ir.ops.names import dtype_name, to_name
 from torch_ir.ops.registry import get_conversion_fn
 from torch_ir.ops.schema import bind, operator_name
@@ -36,14 +39,16 @@ _IN_ORDER = torch.ops.higher_order.with_effects
 class Calls:
     """The conversion of one fx graph: which IR tensors stand for the values of its nodes."""
 
-    def __init__(self, module: fx.GraphModule, names: SymbolNames, renamed: Mapping[fx.Node, OpOverload]) -> None:
+    def __init__(self, module: fx.GraphModule, names: SymbolNames, twins: Twins) -> None:
         self.module = module
         self.names = names
-        self.renamed = renamed
+        self.twins = twins
+        self.writes = Writes()
         self.tensors: dict[fx.Node, tuple[Made, ...]] = {}
         self.functions: dict[str, IR] = {}
         self.bindings: dict[str, tuple[TensorMeta, int | None]] = {}
         self.taken = {node.name for node in module.graph.nodes}
+        self.names_left = FreeNames(self.taken)
         offsets = [node.meta["val"] for node in module.graph.nodes if node.target is _OFFSET]
         self.offsets = {symbol for offset in offsets if is_symbolic(offset) for symbol in offset.node.expr.free_symbols}
         self.are_inputs_read = False
@@ -135,7 +140,9 @@ class Calls:
         self.tensors[node] = picked if isinstance(picked, tuple) else (picked,)
 
     def _call(self, node: fx.Node, target: Any, value: Any) -> OpNode:
-        twin, args = self.renamed.get(node, target), node.args
+        twin, args = target, node.args
+        if node in self.twins:  # it writes: what it would leave behind is its result
+            twin, value = self.twins[node].operator, self.twins[node].value
         if target is _ON_COPIES:  # a custom operator that writes: its new values come out after its results
             twin, args = node.args[0], ()
         elif target is _IN_ORDER:  # a token goes in and comes out, so that effects keep their order; nodes do anyway
@@ -146,22 +153,41 @@ class Calls:
                 "convert the program as torch.export.export gave it"
             )
         inputs, attrs = self._arguments(node, bind(twin, args, node.kwargs))
-        name = self._fresh(_plain(node.name)) if node in self.renamed else node.name
+        name = self.names_left.free(_plain(node.name)) if node in self.twins else node.name
         outputs = self._outputs(name, value)
         made = list(_present(outputs))
         op_type, inputs, attrs, made = _whole_batch_norm(node, operator_name(twin), inputs, attrs, made)
         if twin is _ASSERT and isinstance(attrs["self"], Expr):  # torch's message speaks of its own names
             attrs["assert_msg"] = f"the graph holds only where {attrs['self']}"
         self.tensors[node] = outputs
-        self._overwrite(node, outputs)
         ordinary = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=origin_of(node.meta))
+        if node in self.twins and changes_elements(target):
+            self.writes.written[ordinary] = ordinary.inputs[0]
         return _converted(node, ordinary)
 
-    def _overwrite(self, node: fx.Node, outputs: tuple[Made, ...]) -> None:
-        """After in-place calls, one on the other, every name of the value that they began with means the new one."""
-        while node in self.renamed:
-            node = bind(self.renamed[node], node.args, node.kwargs)["self"]
-            self.tensors[node] = outputs
+    def without_writes(
+        self, nodes: list[OpNode], given: Sequence[TensorMeta], tail: Sequence[TensorMeta]
+    ) -> Functional:
+        """The nodes with every write followed to its readers; `tail` are the tensors that the graph returns."""
+        if self.writes.written:
+            self.writes.memory = dict(self._memory())
+        return without_writes(nodes, given, tail, self.writes, self.taken)
+
+    def _memory(self) -> Iterator[tuple[TensorMeta, Any]]:
+        """The memory that each tensor lies in; of a call that gives the very tensor that it is given, that one's."""
+        known: dict[TensorMeta, Any] = {}
+        owners: dict[
+            int, Any
+        ] = {}  # torch lets copies of constants share memory, and what gives its input have its own
+        for node, made in self.tensors.items():
+            if has_storage(node) and isinstance(made[0], TensorMeta):
+                tensor, maker, storage = made[0], made[0].producer, node.meta["val"].untyped_storage()._cdata
+                if maker is not None and gives_its_input(maker.op_type, maker.attrs):
+                    owners[storage] = known.get(maker.inputs[0])
+                elif isinstance(node.target, OpOverload) and not may_alias(node.target):
+                    owners[storage] = node
+                known[tensor] = owners.get(storage, storage)
+                yield tensor, known[tensor]
 
     def _outputs(self, name: str, value: Any) -> tuple[Made, ...]:
         if value is None:
@@ -239,7 +265,7 @@ class Calls:
             raise ConversionError(
                 f"{node.name} reads {node.target}, a {type(found).__name__} that is not in the signature"
             )
-        self.functions[node.target] = _convert_function(found, self.names, self.renamed)
+        self.functions[node.target] = _convert_function(found, self.names, self.twins)
 
     # -- symbols ----------------------------------------------------------------------------------------------------
 
@@ -251,9 +277,9 @@ class Calls:
         ]
 
 
-def _convert_function(module: fx.GraphModule, names: SymbolNames, renamed: Mapping[fx.Node, OpOverload]) -> IR:
+def _convert_function(module: fx.GraphModule, names: SymbolNames, twins: Twins) -> IR:
     """A sub-graph as an IR of its own; what it reads comes in as inputs."""
-    table = Calls(module, names, renamed)
+    table = Calls(module, names, twins)
     inputs = []
     for node in module.graph.nodes:
         if node.op == "placeholder":
@@ -267,7 +293,17 @@ def _convert_function(module: fx.GraphModule, names: SymbolNames, renamed: Mappi
         tree: Tree = Branch(kind, tuple(returned_leaf(table, value, outputs) for value in returned))
     else:
         tree = returned_leaf(table, returned, outputs)
-    return IR(nodes, inputs, outputs, functions=table.functions, output_tree=tree, symbols=table.bound_symbols({}, {}))
+    functional = table.without_writes(nodes, inputs, outputs)
+    if functional.mutations:
+        raise UnfollowedWriteError("a body writes to what it is given")
+    return IR(
+        functional.nodes,
+        inputs,
+        functional.returned,
+        functions=table.functions,
+        output_tree=tree,
+        symbols=table.bound_symbols({}, {}),
+    )
 
 
 def returned_leaf(table: Calls, value: Any, outputs: list[TensorMeta]) -> Tree:

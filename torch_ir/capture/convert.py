@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 
 from torch_ir.capture.calls import Calls, returned_leaf
 from torch_ir.capture.dynamic import DECISIONS
-from torch_ir.capture.functional import standard_form
+from torch_ir.capture.functional import Twins, functionalised, standard_form
 from torch_ir.capture.provenance import modules_of
 from torch_ir.capture.symbolic import SymbolNames, shape_environment
+from torch_ir.capture.writes import UnfollowedWriteError
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Branch, Param, Slot, TensorMeta
 from torch_ir.ir.structure import Tree
@@ -38,22 +40,32 @@ def convert_exported_program(
 
     `strict` is accepted for the documented signature: conversion always carries everything or raises ConversionError.
     """
-    program, renamed = standard_form(exported, always_retraced)
+    program, twins = standard_form(exported)
+    options = (model_name, requested_minimums or {})
+    if twins is not None and not always_retraced:
+        with contextlib.suppress(UnfollowedWriteError):
+            return _converted(program, twins, *options)
+    return _converted(functionalised(program), {}, *options)
+
+
+def _converted(program: ExportedProgram, twins: Twins, model_name: str, requested_minimums: Mapping[str, int]) -> IR:
     placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
     environment = shape_environment(node.meta.get("val") for node in placeholders)
     names = SymbolNames(environment)
-    table = Calls(program.graph_module, names, renamed)
+    table = Calls(program.graph_module, names, twins)
     inputs, params, input_leaves = _read_inputs(program, table, placeholders)
     nodes = list(table.convert_calls())
     outputs, mutations, output_leaves = _read_outputs(program, table)
+    functional = table.without_writes(nodes, [*params, *inputs], outputs)
+    _refuse_written_constants(functional.mutations)
     return IR(
-        nodes,
+        functional.nodes,
         inputs,
-        outputs,
+        functional.returned,
         params=params,
-        mutations=mutations,
+        mutations=[*mutations, *functional.mutations],
         functions=table.functions,
-        symbols=table.bound_symbols(program.range_constraints, requested_minimums or {}),
+        symbols=table.bound_symbols(program.range_constraints, requested_minimums),
         constraints=_constraints(environment, table, inputs, program.graph_module.meta.get(DECISIONS, [])),
         input_tree=_input_tree(program, input_leaves),
         output_tree=to_structure(program.call_spec.out_spec, iter(output_leaves)),
@@ -61,6 +73,13 @@ def convert_exported_program(
         pytorch_version=torch.__version__,
         modules=modules_of(program.graph),
     ).check()
+
+
+def _refuse_written_constants(mutations: Sequence[tuple[TensorMeta, TensorMeta]]) -> None:
+    """A plain tensor has no name under which its new value could be kept."""
+    for target, _ in mutations:
+        if target.param is not None and target.param.kind == "constant":
+            raise ConversionError(f"forward writes to {target.key!r}, which no module holds; register it as a buffer")
 
 
 def _read_inputs(

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils._pytree as pytree
@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
 from torch_ir.capture.convert import convert_exported_program
+from torch_ir.capture.crosscheck import quickly
 from torch_ir.capture.diagnosis import BRANCHES, definition, explained, quiet, refuse_hidden_state
 from torch_ir.capture.dynamic import (
     DECISIONS,
@@ -36,13 +37,16 @@ from torch_ir.capture.paths import Path
 from torch_ir.capture.record import record
 from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
 from torch_ir.capture.untraceable import refuse_scripted, refuse_untraceable
+from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError, did_you_mean
 from torch_ir.ir import IR
+from torch_ir.ir.blocks import has_blocks
 from torch_ir.ops.facts import is_opaque
 from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 WAYS_WITHOUT_DATA = 16
 _CAPTURES = ("auto", "export", "record")
+_BLOCKS = ("inline", "function")
 
 
 def extract_ir(
@@ -57,6 +61,9 @@ def extract_ir(
     explore: int | None = None,
     level: str = "aten",
     leaf: Collection[str | type] = (),
+    blocks: str = "inline",
+    stamp: bool = False,
+    crosscheck: bool = False,
     isolated: bool = False,
     time_limit: float = TIME_LIMIT,
 ) -> IR:
@@ -67,11 +74,16 @@ def extract_ir(
     `capture` is "export", "record", which runs the model once in ordinary Python, or "auto": the one, else the other.
     `explore` is how many ways to go at most where Python decides on data; 16 if there is no data to decide, else 1.
     `level` and `leaf` choose what a node is: an operator, a torch function, or a layer (see `IR.at_level`).
+    `blocks="function"` keeps layers that repeat as one function that is called once for each; with `stamp`, only some
+    of those that are alike are run, which is faster and rests on more than what was seen (see docs/fast-capture.md).
+    `crosscheck` compares a graph that was recorded quickly with that of `torch.export`, which rules.
     `isolated` runs the model's code in a child process only, for at most `time_limit` seconds a try.
     """
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     _check_request(model, call, strict)
-    steps = list(_steps(model, call, dynamic_shapes, capture, _ways(model, call, explore)))
+    _check_options(capture, blocks, stamp, dynamic_shapes)
+    road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
+    steps = list(_steps(model, call, dynamic_shapes, road))
     ir = climb(steps, isolated=isolated, time_limit=time_limit)
     ir.model_name = type(model).__name__ if model_name is None else model_name
     _refuse_shared_memory(model, ir)
@@ -82,27 +94,53 @@ def extract_ir(
         warnings.warn(f"a size that was asked to vary does not: {', '.join(fixed)}", CaptureWarning, stacklevel=2)
     if narrowed := narrowed_size(ir, dynamic_shapes):
         warnings.warn(f"a size does not vary as asked: {narrowed}", CaptureWarning, stacklevel=2)
-    return ir if level == "aten" and not leaf else ir.at_level(level, leaf)
+    if level != "aten" or leaf:
+        return ir.at_level(level, leaf)
+    if has_blocks(ir):  # some layers were stamped
+        return ir if blocks == "function" else ir.at_level("aten")
+    return ir.fold_blocks() if blocks == "function" else ir
 
 
-def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, capture: str, ways: int) -> Iterator[Step]:
+class _Road(NamedTuple):
+    """How a model is to be captured."""
+
+    capture: str
+    ways: int
+    crosscheck: bool
+    stamp: bool
+    in_blocks: bool
+
+
+def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> Iterator[Step]:
     """The ways to capture a model that are to be tried, from the best graph to the most stubborn."""
-    if capture not in _CAPTURES:
-        known = ", ".join(_CAPTURES)
-        raise ExportError(f"capture={capture!r:.40} is none of {known}{did_you_mean(str(capture), _CAPTURES)}")
     kind = type(model).__name__
-    if capture != "record":
-        yield Step(kind, "torch.export", partial(_export, model, call, dynamic_shapes))
-        if ways > 1:
-            every = partial(explored, partial(_export, model, call, dynamic_shapes), ways)
+    exactly = partial(_export, model, call, dynamic_shapes)
+    quick = partial(quickly, model, call, check=exactly if road.crosscheck else None, stamp=road.stamp)
+    if road.capture != "record":
+        is_quick = road.capture == "auto" and dynamic_shapes is None
+        yield Step(kind, "torch.export", partial(quick, exactly) if is_quick else exactly)
+        if road.ways > 1:
+            every = partial(explored, exactly, road.ways)
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
             yield Step(kind, "torch.export in strict mode", strictly, is_risky=True)
+    if road.capture != "export" and dynamic_shapes is None:
+        recording = partial(explored, partial(record, model, call), road.ways)
+        is_quick = road.capture == "record" and has_no_values(model, call)
+        quick = partial(quick, recording, with_functions=not (road.in_blocks or road.crosscheck))
+        yield Step(kind, "recording", quick if is_quick else recording)
+
+
+def _check_options(capture: str, blocks: str, stamp: bool, dynamic_shapes: Any) -> None:
+    for name, value, known in (("capture", capture, _CAPTURES), ("blocks", blocks, _BLOCKS)):
+        if value not in known:
+            nearest = did_you_mean(str(value), known)
+            raise ExportError(f"{name}={value!r:.40} is none of {', '.join(known)}{nearest}")
     if capture == "record" and dynamic_shapes is not None:
         raise ExportError("a recording has the sizes of its example inputs; dynamic_shapes need capture='export'")
-    if capture != "export" and dynamic_shapes is None:
-        yield Step(kind, "recording", partial(explored, partial(record, model, call), ways))
+    if stamp and (capture == "export" or dynamic_shapes is not None):
+        raise ExportError("stamp=True is a way to record; torch.export, which dynamic_shapes need, runs every layer")
 
 
 def _ways(model: nn.Module, call: Call, explore: int | None) -> int:
@@ -221,8 +259,12 @@ def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
 
 
 def _require_meta(model: nn.Module, inputs: Any) -> None:
-    real = next((name for name, parameter in model.named_parameters() if not parameter.is_meta), None)
-    if real is not None:
+    held = ((path, module._parameters.items()) for path, module in walk(model))
+    found = (
+        (path, name) for path, table in held for name, weight in table if weight is not None and not weight.is_meta
+    )
+    if (first := next(found, None)) is not None:
+        real = ".".join(filter(None, first))
         raise ExportError(
             f"Model must be on meta device for weight-free IR extraction: {real!r} is not. Build it under "
             "`with torch.device('meta'):` (or torch_ir.meta_init()), convert it with model.to('meta'), "

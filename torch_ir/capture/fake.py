@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -86,7 +87,7 @@ def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 def has_no_values(model: nn.Module, call: Any) -> bool:
     """Whether a tensor of the model or of the inputs is on meta or fake, so that nobody can say what it holds."""
-    held = (*model.parameters(), *model.buffers(), *pytree.tree_leaves(call))
+    held = itertools.chain(model.parameters(), model.buffers(), pytree.tree_leaves(call))
     return any(map(_is_blank, held))
 
 

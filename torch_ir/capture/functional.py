@@ -1,25 +1,27 @@
 """The functional standard form: every value is made once and never written to.
 
-Most in-place calls write to a fresh value that nobody else looks at (`relu_` after a convolution). Those are renamed
-while the graph is converted, which costs nothing and keeps operators whole. Whatever writes to a view, an input or a
-buffer goes through torch's own functionalisation.
+Calls that write become their functional twins while the graph is converted, and readers read the new values, which
+keeps operators whole (see `writes.py`). What cannot be followed that way goes through torch's own functionalisation.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torch._export import config as export_config
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from torch_ir.capture.branches import without_writes_in_branches
 from torch_ir.capture.diagnosis import quiet
 from torch_ir.capture.explicit import copied, graphs, with_explicit_inputs
+from torch_ir.capture.provenance import user_line
 from torch_ir.capture.wide_results import with_wide_results
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ops.facts import mutated_arguments, updates_statistics
@@ -28,22 +30,41 @@ from torch_ir.ops.schema import bind
 # Regions that only steer autograd or autocast: functionalisation dissolves them.
 _REGIONS = frozenset(("wrap_with_set_grad_enabled", "wrap_with_autocast"))
 _INSTANCE_NORM = torch.ops.aten.instance_norm.default
+# Views that torch puts back by adding up differences, or without what they leave out.
+_PUT_BACK_BADLY = frozenset(
+    (
+        *(torch.ops.aten.expand.default, torch.ops.aten.expand_as.default, torch.ops.aten.broadcast_to.default),
+        torch.ops.aten.unfold.default,
+    )
+)
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
-def standard_form(
-    program: ExportedProgram, always_retraced: bool = False
-) -> tuple[ExportedProgram, dict[fx.Node, OpOverload]]:
-    """A program that writes to nothing, and the in-place calls that stand for their functional twins.
+@dataclass(frozen=True)
+class Twin:
+    """What a call that writes becomes: an operator that does not, and the value that it gives."""
 
-    Torch's own way names nodes anew; programs that are to be compared can all be made to go it.
-    """
+    operator: OpOverload
+    value: torch.Tensor
+
+
+Twins = dict[fx.Node, Twin]
+
+
+def standard_form(program: ExportedProgram) -> tuple[ExportedProgram, Twins | None]:
+    """A program that says all that it reads, and the twins of its calls that write; None if one has no twin."""
     for step in (with_explicit_inputs, with_wide_results, without_writes_in_branches):
         program = step(program)
-    renamed: dict[fx.Node, OpOverload] = {}
-    if not always_retraced and all(_is_functional(module, renamed) for module in graphs(program.graph_module)):
-        return program, renamed
-    return _functionalise(_without_idle_dropout(program)), {}
+    twins: Twins = {}
+    is_plain = all(_add_twins(module, twins) for module in graphs(program.graph_module))
+    return program, twins if is_plain else None
+
+
+def functionalised(program: ExportedProgram) -> ExportedProgram:
+    """A program that writes to nothing, made by torch itself, which names nodes anew."""
+    for module in graphs(program.graph_module):
+        _refuse_lost_writes(module)
+    return _functionalise(_without_idle_dropout(program))
 
 
 def _functionalise(program: ExportedProgram) -> ExportedProgram:
@@ -55,6 +76,43 @@ def _functionalise(program: ExportedProgram) -> ExportedProgram:
             return functional
     except Exception as error:  # torch says it in many ways
         raise ConversionError(f"torch cannot functionalise the captured graph: {first_line(error)}") from error
+
+
+def _refuse_lost_writes(module: fx.GraphModule) -> None:
+    """End where torch would give other numbers than the model."""
+    for node in module.graph.nodes:
+        written = mutated_arguments(node.target) if isinstance(node.target, OpOverload) else ()
+        for name in written:
+            target = bind(node.target, node.args, node.kwargs).get(name)
+            if any(view.target in _PUT_BACK_BADLY or _repeats_elements(view.meta["val"]) for view in _views(target)):
+                line = user_line(node.meta.get("stack_trace") or "")
+                told = "forward writes to an expanded or unfolded tensor, which torch does not follow; clone it first"
+                raise ConversionError(f"{line}: {told}" if line else told)
+
+
+def _views(written: Any) -> Iterator[fx.Node]:
+    """A tensor, and those in its memory that it was taken of."""
+    node = written if _memory(written) else None
+    while node is not None:
+        yield node
+        call, memory = node.all_input_nodes[0] if node.target is operator.getitem else node, _memory(node)
+        node = next((it for it in call.all_input_nodes if _memory(it) == memory), None)
+
+
+def _memory(node: Any) -> int | None:
+    """What is equal where two tensors share memory; inside of torch.vmap they have none of their own."""
+    is_plain = has_storage(node) and isinstance(node.meta["val"], FakeTensor)
+    return node.meta["val"].untyped_storage()._cdata if is_plain else None
+
+
+def _repeats_elements(tensor: torch.Tensor) -> bool:
+    """Whether one element in memory stands for several, as in an expanded tensor."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(type(stride) is int and stride == 0 and _is_several(size) for size, stride in sizes)
+
+
+def _is_several(size: int | torch.SymInt) -> bool:
+    return not isinstance(size, int) or size > 1
 
 
 def _instance_norm(*args: Any) -> Any:
@@ -83,29 +141,36 @@ def _is_idle_dropout(node: fx.Node) -> bool:
     return training is False or bool(probability == 0.0)
 
 
-def _is_functional(module: fx.GraphModule, renamed: dict[fx.Node, OpOverload]) -> bool:
-    """Whether nothing is written to, but for in-place calls that can be renamed; those are added to `renamed`."""
-    writers = []
+def _add_twins(module: fx.GraphModule, twins: Twins) -> bool:
+    """Whether every call of a graph that writes has a twin; these are added to `twins`."""
+    known: dict[str, torch.Tensor] = {}
     for node in module.graph.nodes:
         target = node.target
         if isinstance(target, HigherOrderOperator):
             if str(target) in _REGIONS:
                 return False
         elif isinstance(target, OpOverload):
-            if target._schema.is_mutable:
-                writers.append(node)
-            elif updates_statistics(target, bind(target, node.args, node.kwargs)):
+            if updates_statistics(target, bind(target, node.args, node.kwargs)):
+                return False
+            if target._schema.is_mutable and not _add_twin(node, target, twins, known):
                 return False
         elif node.op == "call_function" and target is not operator.getitem and _has_tensor(node):
             return False
-    if not writers:
-        return True
-    storages = _Storages(module.graph)
-    for node in writers:
-        twin = storages.functional_twin(node)
-        if twin is None:
-            return False
-        renamed[node] = twin
+    return True
+
+
+def _add_twin(node: fx.Node, target: OpOverload, twins: Twins, known: dict[str, torch.Tensor]) -> bool:
+    """Ask what the twin gives; the same question is asked once."""
+    written = bind(target, node.args, node.kwargs).get("self")
+    twin = functional_twin(target) if mutated_arguments(target) == ("self",) else None
+    if twin is None or not isinstance(written, fx.Node) or not has_storage(written):
+        return False
+    key = str((twin, fx.map_arg((node.args, node.kwargs), lambda argument: _form(argument.meta["val"]))))
+    if key not in known:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+        with torch.no_grad(), written.meta["val"].fake_mode:
+            known[key] = twin(*args, **kwargs)
+    twins[node] = Twin(twin, known[key])
     return True
 
 
@@ -118,71 +183,8 @@ def _has_tensor(node: Any) -> bool:
     return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
-class _Storages:
-    """Which values of a graph share memory, and when each is read for the last time."""
-
-    def __init__(self, graph: fx.Graph) -> None:
-        self.position = {node: index for index, node in enumerate(graph.nodes)}
-        self.parent: dict[int, int] = {}
-        self.members: dict[int, list[fx.Node]] = {}
-        self.results: dict[str, Any] = {}
-        self.first: dict[fx.Node, fx.Node] = {}  # from a renamed in-place call to the value that it began with
-        nodes = [node for node in graph.nodes if _has_storage(node)]
-        for node in nodes:
-            if _may_return_its_input(node.target) and _has_storage(node.args[0]):
-                self.parent[self.root(_storage(node))] = self.root(_storage(node.args[0]))
-        for node in nodes:
-            self.members.setdefault(self.root(_storage(node)), []).append(node)
-
-    def root(self, storage: int) -> int:
-        while storage in self.parent and self.parent[storage] != storage:
-            storage = self.parent[storage]
-        return storage
-
-    def functional_twin(self, node: fx.Node) -> OpOverload | None:
-        """The operator that computes what an in-place call leaves behind, if nobody can tell the difference."""
-        target = node.target
-        assert isinstance(target, OpOverload)
-        written = bind(target, node.args, node.kwargs).get("self")
-        if mutated_arguments(target) != ("self",) or not isinstance(written, fx.Node) or not _has_storage(written):
-            return None
-        twin = _twin(target)
-        if twin is None or self._result(node, twin, written) != _form(written.meta["val"]):
-            return None  # in-place calls never promote
-        value = self.first.get(written, written)
-        # detach_ says in-place, yet changes no element
-        if target is not torch.ops.aten.detach_.default and self._is_seen_elsewhere(value, node, written):
-            return None
-        self.first[node] = value
-        return twin
-
-    def _result(self, node: fx.Node, twin: OpOverload, written: fx.Node) -> Any:
-        """Dtype, shape and strides of what the functional operator gives; the same question is asked once."""
-        key = str((twin, fx.map_arg((node.args, node.kwargs), lambda argument: _form(argument.meta["val"]))))
-        if key not in self.results:
-            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
-            with torch.no_grad(), written.meta["val"].fake_mode:
-                self.results[key] = _form(twin(*args, **kwargs))
-        return self.results[key]
-
-    def _is_seen_elsewhere(self, value: fx.Node, node: fx.Node, written: fx.Node) -> bool:
-        """Whether the write shows in more than `value` and its later names: an input, a buffer, a view read later."""
-        at = self.position[node]
-        for other in self.members[self.root(_storage(written))]:
-            if other.op in ("placeholder", "get_attr"):
-                return True
-            read_later = any(self.position[user] > at for user in other.users)
-            if self.position[other] < at and read_later and self.first.get(other, other) is not value:
-                return True
-        return False
-
-
-def _has_storage(node: Any) -> bool:
+def has_storage(node: Any) -> bool:
     return _has_tensor(node) and node.meta["val"].layout == torch.strided
-
-
-def _storage(node: fx.Node) -> int:
-    return node.meta["val"].untyped_storage()._cdata  # type: ignore[no-any-return]  # an address
 
 
 def _form(value: Any) -> Any:
@@ -196,7 +198,7 @@ def _written(sizes: Iterable[Any]) -> list[str]:
     return [str(size) for size in sizes]
 
 
-def _twin(target: OpOverload) -> OpOverload | None:
+def functional_twin(target: OpOverload) -> OpOverload | None:
     """`aten.relu_.default` -> `aten.relu.default`, if it takes the same arguments."""
     namespace, name, overload = str(target).split(".")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None) if name.endswith("_") else None
@@ -207,4 +209,6 @@ def _twin(target: OpOverload) -> OpOverload | None:
 
 
 def _signature(target: OpOverload) -> list[tuple[str, str]]:
-    return [(argument.name, str(argument.type)) for argument in target._schema.arguments]
+    """The arguments with their types; what is written to goes by another name in some twins."""
+    first, *others = target._schema.arguments
+    return [("", str(first.type)), *((argument.name, str(argument.type)) for argument in others)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 # Calls that allocate what a checkpoint will fill in: uninitialised or random tensors.
 _ALLOCATE = frozenset(
@@ -28,32 +30,50 @@ _ALLOCATE = frozenset(
         "normal",
     ]
 )
+# Calls that fill what is there: on meta there is nothing to fill, and torch takes long to find that out.
+_FILL = frozenset((torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.zero_, torch.Tensor.fill_))
 
 
 class _MetaAllocations(TorchFunctionMode):
     """Send uninitialised and random allocations to meta, leave every other computation alone."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in _FILL and args[0].is_meta:
+            return args[0]
         kwargs = dict(kwargs or {})
         if function in _ALLOCATE:
             kwargs["device"] = "meta"
             kwargs.pop("pin_memory", None)
             kwargs.pop("generator", None)
+        elif function is torch.zeros and not kwargs.keys() - {"size", "dtype"}:
+            return _untouched_zeros(function(*args, **kwargs, device="meta"))
         return function(*args, **kwargs)
+
+
+def _untouched_zeros(like: torch.Tensor) -> torch.Tensor:
+    """Real zeros in memory of their own, of which the system gives pages when they are used and takes all back.
+
+    Most become parameters a moment later, and go; the heap would keep what it lent for them.
+    """
+    if not like.numel() or torch.get_default_device().type != "cpu":
+        return torch.zeros_like(like, device=torch.get_default_device())
+    memory = mmap.mmap(-1, like.numel() * like.element_size())
+    return torch.frombuffer(memory, dtype=like.dtype).view(like.shape)
 
 
 class _MetaParameters:
     """Send parameters that were computed (`nn.Parameter(torch.ones(8))`) to meta; a tied one stays one."""
 
     def __init__(self) -> None:
-        self.moved: dict[nn.Parameter, nn.Parameter] = {}
+        self.moved: Any = WeakTensorKeyDictionary()  # by the real ones, which may go
 
     def __call__(self, module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
         if parameter is None or is_lazy(parameter) or parameter.is_meta:
             return parameter
         if parameter not in self.moved:
             self.moved[parameter] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-        return self.moved[parameter]
+        moved: nn.Parameter = self.moved[parameter]
+        return moved
 
 
 @contextmanager

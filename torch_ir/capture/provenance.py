@@ -12,6 +12,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch.overrides import resolve_name
 
 from torch_ir.ir import Origin
 
@@ -50,6 +51,12 @@ def _origin(key: str, path: str, module_class: str, source: str, outer: tuple[tu
 def _call_number(key: str) -> int:
     call = _CALL.search(key)
     return int(call[1]) if call else 0
+
+
+def function_name(function: Any) -> str:
+    """`torch.nn.functional.gelu` for a function or method of torch; empty for an attribute, or an operator as such."""
+    name = resolve_name(function) or ""
+    return "" if name.endswith("__get__") or not name.startswith("torch.") else name
 
 
 def modules_of(graph: fx.Graph) -> dict[str, str]:

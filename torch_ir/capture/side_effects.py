@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import operator
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,36 +11,53 @@ from typing import Any
 from torch import fx, nn
 from torch._ops import OpOverload
 
-_CONTAINERS = (list, dict, set, OrderedDict)  # these very types: what a class of its own does when cleared is unknown
+from torch_ir.capture.walk import modules
+
+_CONTAINERS = frozenset(
+    (list, dict, set, OrderedDict)
+)  # these very types: what a class of its own does when cleared is unknown
 
 
 @contextmanager
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Afterwards every module has the attributes that it had, and its plain containers hold what they held."""
-    before = [(module, _held(module)) for module in model.modules()]
+    before = [(module.__dict__, module.__dict__.copy(), *_containers(module)) for module in modules(model)]
     try:
         yield
     finally:
-        for module, held in before:
-            vars(module).clear()
-            for name, (value, content) in held.items():
-                vars(module)[name] = value
-                _put_back(value, content)
+        for attributes, held, full, empty in before:
+            if not _is_same(attributes, held):
+                attributes.clear()
+                attributes.update(held)
+            for container, content in full:
+                _put_back(container, content)
+            for container in filter(None, empty):
+                container.clear()
 
 
-def _held(module: nn.Module) -> dict[str, tuple[Any, Any]]:
-    """Attributes with a copy of those that forward could change in place: tables of the module, and containers."""
-    return {
-        name: (value, copy.copy(value) if type(value) in _CONTAINERS else None) for name, value in vars(module).items()
-    }
+def _containers(module: nn.Module) -> tuple[list[tuple[Any, Any]], list[Any]]:
+    """Containers that forward could change in place, tables of the module among them: full ones with a copy, empty."""
+    full, empty = [], []
+    for value in module.__dict__.values():
+        if type(value) in _CONTAINERS:
+            if value:
+                full.append((value, value.copy()))
+            else:
+                empty.append(value)
+    return full, empty
 
 
-def _put_back(value: Any, content: Any) -> None:
-    if type(value) is list:
-        value[:] = content
-    elif type(value) in _CONTAINERS:
-        value.clear()
-        value.update(content)
+def _put_back(container: Any, content: Any) -> None:
+    if type(container) is list:
+        container[:] = content
+    elif type(container) is set or not _is_same(container, content):
+        container.clear()
+        container.update(content)
+
+
+def _is_same(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
+    """Whether two tables hold the same objects under the same keys, in the same order."""
+    return [*one] == [*other] and all(map(operator.is_, one.values(), other.values()))
 
 
 def drop_failed_calls(module: fx.GraphModule) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,8 +11,11 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from torch_ir.capture.walk import walk
 from torch_ir.errors import ExportError
 
+_NO_TENSOR = frozenset((type(None), bool, int, float, str, list, dict, set, tuple, OrderedDict))
+_COMMON = (nn.Parameter, torch.Tensor)
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -21,6 +25,8 @@ def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
         if isinstance(leaf, torch.Tensor):
             _refuse_tensor(f"input{pytree.keystr(path[1:])}", leaf)
     for name, value in _held(model):
+        if type(value) in _COMMON and value.layout is torch.strided and not (value.is_quantized or value.is_nested):
+            continue
         if isinstance(value, torch.ScriptObject):
             kind = str(value._type()).rpartition(".")[2]
             raise ExportError(
@@ -42,7 +48,7 @@ def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
 
 def refuse_scripted(model: nn.Module) -> None:
     """Raise ExportError at the first module that torch.export cannot follow, though a recording does."""
-    for name, module in model.named_modules():
+    for name, module in walk(model):
         if isinstance(module, torch.jit.ScriptModule):
             raise ExportError(
                 f"{name or 'the model'!r} is TorchScript, which cannot be traced; use the module it was made of"
@@ -50,12 +56,14 @@ def refuse_scripted(model: nn.Module) -> None:
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Everything that the modules of a model hold directly, by its path."""
-    for path, module in model.named_modules():
+    """What the modules of a model hold directly and could be a tensor, by its path."""
+    for path, module in walk(model):
         if isinstance(module, torch.jit.ScriptModule):
             continue  # it is TorchScript through and through
         for table in (module._parameters, module._buffers, vars(module)):
             for name, value in table.items():
+                if type(value) in _NO_TENSOR:
+                    continue
                 yield f"{path}.{name}" if path else name, value
 
 

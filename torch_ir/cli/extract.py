@@ -20,6 +20,7 @@ net.py:Net --input 1x3x224x224 -o net.json
 my_package.models:make --input "ids=i64[batch,seq]" --dim batch=1..32 -o model.json
 net.py:Net --input x:1x8xbf16 --name small -o net.json --json
 net.py:Branching --input 1x8 --explore 8 -o net.json
+net.py:Deep --input 1x8 --blocks function --stamp -o net.json
 net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
 
@@ -40,6 +41,16 @@ def add_parser(verbs: Verbs) -> None:
         "--explore", type=int, metavar="N", help="ways to go at most where Python decides on data (default: 16)"
     )
     add_level(parser)
+    parser.add_argument(
+        "--blocks",
+        default="inline",
+        metavar="HOW",
+        help="layers that repeat: `inline` (default), or as one `function` that is called once for each",
+    )
+    parser.add_argument("--stamp", action="store_true", help="run only some of the layers that are alike")
+    parser.add_argument(
+        "--crosscheck", action="store_true", help="compare what was recorded with what torch.export gives"
+    )
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the IR file to write")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -74,6 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
         explore=arguments.explore,
         level=arguments.level or "aten",
         leaf=arguments.leaf,
+        blocks=arguments.blocks,
+        stamp=arguments.stamp,
+        crosscheck=arguments.crosscheck,
         model_name=arguments.name,
     )
     save_graph(ir, arguments.output)

@@ -43,6 +43,12 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--encoder-input", metavar="SPEC", help="what an encoder reads that takes no token ids, such as 1x80x3000"
     )
+    parser.add_argument(
+        "--blocks",
+        default="inline",
+        metavar="HOW",
+        help="layers that repeat: `inline` (default), or as one `function` that is called once for each",
+    )
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
     parser.add_argument(
         "--verify", type=int, metavar="N", help="also generate N tokens with random weights, as the model does"
@@ -90,6 +96,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         cache_length=arguments.cache_length,
         padding=arguments.padding,
         all_logits=arguments.all_logits,
+        blocks=arguments.blocks,
         encoder_input=meta_tensor(spoken[0], {}) if spoken else None,
         model_name=arguments.name,
     )

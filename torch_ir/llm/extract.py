@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from torch_ir.capture import extract_ir, meta_init
 from torch_ir.capture.dynamic import keep_promises, loosened
@@ -25,6 +26,7 @@ def extract_llm(
     all_logits: bool = False,
     encoder_input: torch.Tensor | None = None,
     model_name: str | None = None,
+    blocks: str = "inline",
 ) -> IR:
     """Capture a language model as two graphs over one table of weights: the IR is prefill, its function is decode.
 
@@ -33,6 +35,7 @@ def extract_llm(
     that says which are taken. `batch` and `prompt` fix sizes that otherwise vary. With `padding`, prompts may be
     padded on the left and `attention_mask` is an input. Only the logits of the last token are returned unless
     `all_logits`. `encoder_input` is an example for encoders that do not read token ids, such as those of speech.
+    `blocks="function"` keeps layers that repeat as one function, in each graph.
     """
     model = build_on_meta(model)
     from torch_ir.llm.caches import Caches
@@ -47,10 +50,10 @@ def extract_llm(
     options = (model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
     calls = EncoderDecoder(*options, encoder_input) if model.config.is_encoder_decoder else DecoderOnly(*options)
     name = type(model).__name__ if model_name is None else model_name
-    ir = _extract(calls.prefill(), name)
+    ir = _extract(calls.prefill(), name, blocks)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
-    decode = _extract(calls.decode(ir), f"{name}.{DECODE}", loosely=cache_length is None)
+    decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
     decode.params = [param for param in decode.params if param.consumers]  # an encoder's are not its business
     ir.functions[DECODE] = decode
     return ir.check()
@@ -88,10 +91,14 @@ def _is_causal(model: Any) -> bool:
     return any(told) or not told or model.config.is_encoder_decoder
 
 
-def _extract(call: Any, name: str, loosely: bool = False) -> IR:
+def _extract(call: Any, name: str, blocks: str, loosely: bool = False) -> IR:
     """The graph of one entry point; `loosely` where torch would try long, and fail, to prove what the sizes promise."""
-    asked = loosened(call.dynamic_shapes) if loosely else call.dynamic_shapes
-    ir = extract_ir(call.model, (), kwargs=call.inputs, dynamic_shapes=asked, strict=False, model_name=name)
+    varying = call.dynamic_shapes if pytree.tree_leaves(call.dynamic_shapes) else None
+    loosely = loosely and varying is not None
+    asked = loosened(varying) if loosely else varying
+    ir = extract_ir(
+        call.model, (), kwargs=call.inputs, dynamic_shapes=asked, strict=False, model_name=name, blocks=blocks
+    )
     if loosely:
         keep_promises(ir, call.model, ((), call.inputs), call.dynamic_shapes)
     return ir

@@ -51,8 +51,7 @@ _STATISTICS = {
     "aten._batch_norm_impl_index.default": "training",
     "aten.native_batch_norm.default": "training",
 }
-
-
+_DROPOUTS = frozenset(f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_"))
 # Their values are whatever the memory held.
 _UNINITIALISED = frozenset(
     f"aten.{name}"
@@ -126,6 +125,16 @@ def is_pure(node: OpNode) -> bool:
     if not isinstance(operator, OpOverload):
         return False
     return bool(node.outputs) and not writes_in_place(node) and not is_random(node)
+
+
+def changes_elements(operator: OpOverload) -> bool:
+    """Whether a call that is written as one in place changes what it is given: `detach_` does not."""
+    return operator is not torch.ops.aten.detach_.default
+
+
+def gives_its_input(op_type: str, attrs: Mapping[str, Any]) -> bool:
+    """Whether a call gives the very tensor that it is given, though its schema does not say so: idle dropout."""
+    return op_type in _DROPOUTS and (attrs.get("train") is False or attrs.get("p") == 0.0)
 
 
 @cache

@@ -15,12 +15,12 @@ from torch import fx, nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ir.capture.diagnosis import definition
 from torch_ir.capture.paths import NoValueError, Path
-from torch_ir.capture.provenance import FUNCTION, user_line, users_frame
+from torch_ir.capture.provenance import FUNCTION, function_name, user_line, users_frame
 from torch_ir.capture.record.leaving import ASKING_FOR_LAYOUT, LEAVING, SHOWING, blank
 from torch_ir.capture.record.modules import ModuleStack
 from torch_ir.capture.record.strangers import Strangers
@@ -90,8 +90,8 @@ class Recorder:
             return func(*args, **kwargs)
         if func is torch.Tensor.__deepcopy__:
             return args[1].setdefault(id(args[0]), args[0].clone())
-        name = resolve_name(func) or ""
-        if name.endswith("__get__") or not name.startswith("torch."):  # an attribute, or an operator called as such
+        name = function_name(func)
+        if not name:
             return func(*args, **kwargs)
         self._function = f"{name}@{self._calls[name]}"
         self._calls[name] += 1

@@ -1,0 +1,47 @@
+"""The graph that is recorded quickly beside that of torch.export, in one process: sets have one order there.
+
+python -m tests.architectures.equality [NAME ...]      every architecture, or those named; prints a line each
+"""
+
+import sys
+import warnings
+
+import torch
+
+from tests.architectures import Architecture, architectures
+from tests.architectures.sweep import select
+from tests.proof import to_meta
+from torch_ir import extract_ir
+from torch_ir.capture.crosscheck import first_difference
+from torch_ir.capture.fast import NotCoveredError, record_fast
+
+SAME = "same bytes"
+
+
+def compare(architecture: Architecture) -> str:
+    """What came of both captures of a model on meta: the same bytes, why one is not recorded, or where they differ."""
+    with torch.device("meta"):
+        model = architecture.build()
+    inputs = to_meta(architecture.inputs())
+    try:
+        quick = record_fast(model, (), inputs)
+    except NotCoveredError as reason:
+        return str(reason).partition("\n")[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # values lost on meta are expected here
+        exact = extract_ir(model, (), kwargs=inputs, capture="export")
+    quick.model_name = exact.model_name
+    return first_difference(exact, quick) or SAME
+
+
+def main(names: list[str]) -> int:
+    outcomes = {each.name: compare(each) for each in (select(names) if names else architectures())}
+    for name, outcome in outcomes.items():
+        print(name, outcome, sep=": ")
+    same = sum(outcome == SAME for outcome in outcomes.values())
+    print(f"{len(outcomes)} architectures, {same} recorded with the bytes of torch.export")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,63 @@
+"""The quick recording first, where it gives the graph that torch.export would give; and the proof, for who asks."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from itertools import zip_longest
+
+from torch import nn
+
+from torch_ir.capture.dynamic import Call
+from torch_ir.capture.fast import NotCoveredError, record_fast
+from torch_ir.capture.untraceable import refuse_scripted
+from torch_ir.errors import CaptureWarning, TorchIRError
+from torch_ir.ir import IR
+from torch_ir.ir.blocks import has_blocks
+
+_log = logging.getLogger("torch_ir.capture")
+
+
+def quickly(
+    model: nn.Module, call: Call, otherwise: Callable[[], IR], check: Callable[[], IR] | None = None, **options: bool
+) -> IR:
+    """What a quick recording gives, if it covers the model; with a check, only if that gives the same."""
+    refuse_scripted(model)
+    try:
+        quick = _recorded(model, call, **options)
+    except NotCoveredError as reason:
+        _log.info("%s is not recorded quickly: %s", type(model).__name__, reason)
+        return otherwise()
+    return quick if check is None else _checked(quick, check)
+
+
+def _recorded(model: nn.Module, call: Call, stamp: bool = False, with_functions: bool = False) -> IR:
+    if stamp:
+        try:
+            return record_fast(model, *call, stamp=True)
+        except NotCoveredError as reason:
+            _log.info("%s is recorded layer by layer: %s", type(model).__name__, reason)
+    return record_fast(model, *call, with_functions=with_functions)
+
+
+def _checked(quick: IR, check: Callable[[], IR]) -> IR:
+    try:
+        exact = check()
+    except TorchIRError as error:
+        warnings.warn(f"the recording could not be checked: {error}", CaptureWarning, stacklevel=5)
+        return quick
+    if found := first_difference(exact, quick.at_level("aten") if has_blocks(quick) else quick):
+        told = f"torch.export gives another graph than the recording, and is taken: {found}"
+        warnings.warn(told, CaptureWarning, stacklevel=5)
+        return exact
+    return quick
+
+
+def first_difference(exact: IR, quick: IR) -> str:
+    """The first lines in which the files of two graphs differ, or nothing."""
+    if (text := exact.to_json()) == (other := quick.to_json()):
+        return ""
+    lines = zip_longest(text.splitlines(), other.splitlines(), fillvalue="nothing")
+    one, another = next((one, another) for one, another in lines if one != another)
+    return f"{one[:120]} / {another[:120]}"

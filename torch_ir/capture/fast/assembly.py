@@ -1,0 +1,303 @@
+"""A tape as an IR: weights and inputs under the names that torch.export gives them, calls as nodes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+
+from torch_ir.capture.fast.ghosts import Form, Ghost, NotCoveredError
+from torch_ir.capture.fast.names import Names, input_names, weight_name
+from torch_ir.capture.fast.recorder import Recorder
+from torch_ir.capture.fast.stamped_calls import STAMP, Stamped, put_calls
+from torch_ir.capture.fast.tape import Scope, Stamp, Step
+from torch_ir.capture.record.modules import plain_attributes
+from torch_ir.capture.walk import walk
+from torch_ir.capture.writes import Writes, without_writes
+from torch_ir.ir import IR, Branch, OpNode, Origin, Param, Slot, TensorMeta
+from torch_ir.ir.levels import identifier
+from torch_ir.ir.node import copy_value
+from torch_ir.ir.origins import is_below
+from torch_ir.ops.facts import changes_elements
+from torch_ir.ops.names import to_name
+from torch_ir.ops.pytree import to_structure
+from torch_ir.ops.registry import get_conversion_fn
+from torch_ir.ops.tensor_data import from_tensor
+
+_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
+_CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, type(None))
+_DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
+_LITERAL = torch.ops.aten.lift_fresh_copy.default
+
+
+class Assembly:
+    """One graph in the making: what it is given, and what each value on the tape is."""
+
+    def __init__(self, model: nn.Module, recorder: Recorder) -> None:
+        self.model = model
+        self.recorder = recorder
+        self.tape = recorder.tape
+        self.names = Names()
+        self.tensors: dict[int, TensorMeta] = {}
+        self.inputs: list[TensorMeta] = []
+        self._inputs: list[tuple[str, int | None, Any]] = []
+        self._in_spec: Any = None
+        self._weights: dict[int, _Weight] = {}
+        self._writes = Writes()
+        self._origins: dict[tuple[Scope | None, str], Origin] = {}
+        self._stamps: dict[str, Stamped] = {}
+
+    # -- before the run -----------------------------------------------------------------------------------------------
+
+    def weights(self) -> Iterator[tuple[MutableMapping[str, Any], str, Ghost]]:
+        """A ghost for every parameter and buffer: where it belongs, its name there, and the ghost."""
+        modules = walk(self.model)
+        for path, module in modules:
+            for name, tensor in list(module._parameters.items()):
+                if tensor is not None:
+                    yield module._parameters, name, self._ghost(f"{path}.{name}".lstrip("."), tensor, "parameter")
+        for path, module in modules:
+            for name, buffer in list(module._buffers.items()):
+                if buffer is not None:
+                    kind = "temporary" if name in module._non_persistent_buffers_set else "buffer"
+                    yield module._buffers, name, self._ghost(f"{path}.{name}".lstrip("."), buffer, kind)
+
+    def _ghost(self, key: str, tensor: torch.Tensor, kind: str) -> Ghost:
+        """One ghost for each tensor, so that tied weights stay tied."""
+        weight = self._weights.get(id(tensor))
+        if weight is not None:
+            if kind == "temporary" or weight.kind == "temporary":
+                raise NotCoveredError(f"{key!r} is one with {weight.keys[0]!r}, and no state dict holds both")
+            weight.keys.append(key)
+            return weight.ghost
+        if type(tensor) not in _PLAIN:
+            raise NotCoveredError(f"{key!r} is a {type(tensor).__name__}")
+        ghost = self.tape.given(tensor)
+        if type(tensor) is nn.Parameter or isinstance(tensor, nn.Parameter):  # torch takes long to answer the second
+            ghost._is_param = True  # what makes a tensor subclass count as a parameter
+        self.recorder.ghosts[id(tensor)] = ghost  # modules may hold it elsewhere, too
+        self._weights[id(tensor)] = self._weights[id(ghost)] = _Weight(ghost, ghost.value, [key], kind, tensor)
+        return ghost
+
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The inputs, as ghosts where they are tensors."""
+        leaves, self._in_spec = pytree.tree_flatten((args, kwargs))
+        names = input_names(self.model, args, kwargs)
+        if len(names) != len(leaves):
+            raise NotCoveredError("inputs that are not the arguments of forward")
+        replaced = []
+        for name, leaf in zip(names, leaves, strict=True):
+            if isinstance(leaf, torch.Tensor):
+                if type(leaf) not in _PLAIN:
+                    raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
+                leaf = self.tape.given(leaf)
+            elif not isinstance(leaf, _CONSTANTS):
+                raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
+            replaced.append(leaf)
+            self._inputs.append((name, leaf.value if type(leaf) is Ghost else None, leaf))
+        args, kwargs = pytree.tree_unflatten(replaced, self._in_spec)
+        return args, kwargs
+
+    # -- after it -----------------------------------------------------------------------------------------------------
+
+    def ir(self, result: Any) -> IR:
+        """The graph of what has been recorded, which returned `result`."""
+        leaves, out_spec = pytree.tree_flatten(result)
+        strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *_CONSTANTS))), None)
+        if strange is not None:
+            raise NotCoveredError(f"the model returns a {type(strange).__name__}")
+        returned = [self.recorder.known(leaf) for leaf in leaves]
+        values = [leaf.value for leaf in returned if type(leaf) is Ghost]
+        input_leaves = [self._input(*given) for given in self._inputs]
+        params = [self._param(weight) for weight in dict.fromkeys(self._weights.values())]
+        live = self._live(values)
+        params += self._constants(live)
+        nodes = list(self._nodes(live))
+        if self._writes.written:
+            self._writes.memory = {tensor: self.tape.memory[value] for value, tensor in self.tensors.items()}
+        functional = without_writes(
+            nodes, [*params, *self.inputs], [self.tensors[value] for value in values], self._writes, self.names.taken
+        )
+        if any(target.param is not None and target.param.kind == "constant" for target, _ in functional.mutations):
+            raise NotCoveredError("forward writes to a tensor that no module holds")
+        slots = map(Slot, itertools.count())
+        output_leaves = [next(slots) if type(leaf) is Ghost else to_name(leaf) for leaf in returned]
+        ir = IR(
+            functional.nodes,
+            self.inputs,
+            functional.returned,
+            params=params,
+            mutations=functional.mutations,
+            input_tree=cast(Branch, to_structure(self._in_spec, iter(input_leaves))),  # of arguments and keywords
+            output_tree=to_structure(out_spec, iter(output_leaves)),
+            pytorch_version=torch.__version__,
+            modules=self._modules(),
+        )
+        return (self._with_stamps(ir) if self._stamps else ir).check()
+
+    def _with_stamps(self, ir: IR) -> IR:
+        """The graph with its repeated layers as functions, and calls of these where layers were stamped."""
+        folded = ir.fold_blocks()
+        put_calls(folded, self._stamps, {tensor.name: value for value, tensor in self.tensors.items()})
+        return folded
+
+    def _input(self, name: str, value: int | None, leaf: Any) -> Any:
+        """The leaf of the input structure: a slot for a tensor, else the value itself."""
+        name = self.names.placeholder(name)
+        if value is None:
+            return to_name(leaf)
+        self.inputs.append(self._tensor(name, value))
+        return Slot(len(self.inputs) - 1)
+
+    def _param(self, weight: _Weight) -> TensorMeta:
+        prefix = "p" if weight.kind == "parameter" else "b"
+        names = [self.names.placeholder(weight_name(prefix, key)) for key in weight.keys]
+        made = self._tensor(names[0], weight.value)
+        is_known = weight.kind == "temporary" and (not weight.tensor.is_meta or weight.tensor.numel() == 0)
+        made.param = Param(tuple(weight.keys), weight.kind, from_tensor(weight.tensor) if is_known else None)
+        return made
+
+    def _constants(self, live: list[bool]) -> Iterator[TensorMeta]:
+        """Tensors that were there before: under the name that a module has for them, or numbered."""
+        if not self.tape.constants:
+            return
+        unread = [step for step, stays in zip(self.tape.steps, live, strict=True) if not stays]
+        dropped = {step.inputs[0] for step in unread if isinstance(step, Step) and step.rule.func is _LITERAL}
+        attributes, literals = plain_attributes(self.model), itertools.count()
+        for value, (tensor, scope) in self.tape.constants.items():
+            if value in dropped:
+                continue
+            place = f"{scope.module}." if scope is not None and scope.module else ""
+            key = attributes.get(tensor) or f"{place}lifted_tensor_{next(literals)}"
+            made = self._tensor(self.names.placeholder(weight_name("c", key)), value)
+            made.param = Param((key,), "constant", from_tensor(tensor))
+            yield made
+
+    def _tensor(self, name: str, value: int) -> TensorMeta:
+        made = self.tensors[value] = _described(name, self.tape.forms[value])
+        return made
+
+    def _live(self, returned: list[int]) -> list[bool]:
+        """Whether each step stays: torch.export drops literals and copies for autograd that nobody reads, no more."""
+        steps, live, read = self.tape.steps, [True] * len(self.tape.steps), set(returned)
+        calls = [step for step in steps if isinstance(step, Step)]
+        literals = {call.first for call in calls if call.rule.func is _LITERAL}
+        if not literals and not any(call.rule.func is _DETACH for call in calls):
+            return live
+        for at in range(len(steps) - 1, -1, -1):
+            step = steps[at]
+            if isinstance(step, Stamp):
+                read.update(map(step.value, step.recording.read))
+                continue
+            func = step.rule.func
+            is_literal = func is _LITERAL or (func is _DETACH_ and step.inputs[0] in literals)
+            live[at] = step.first in read or not (func is _DETACH or is_literal)
+            if live[at]:
+                read.update(step.inputs)
+        return live
+
+    def _nodes(self, live: list[bool]) -> Iterator[OpNode]:
+        steps = self.tape.steps
+        given = iter(self.names.calls([each.rule.name for step in steps for each in _run(step)]))
+        names = [[next(given) for _ in _run(step)] for step in steps]
+        self.names.taken.difference_update(*(each for each, stays in zip(names, live, strict=True) if not stays))
+        for step, each, stays in zip(steps, names, live, strict=True):
+            if isinstance(step, Stamp):
+                yield self._stamped(step, each)
+            elif stays:
+                yield self._node(step, *each)
+
+    def _node(self, step: Step, name: str) -> OpNode:
+        rule = step.rule
+        if get_conversion_fn(rule.op_type) is not None:
+            raise NotCoveredError(f"{rule.op_type} has a conversion of its user's")
+        if rule.new_value is not None:
+            name = self.names.left.free(_plain(name))
+        place = (step.scope, step.line)
+        origin = self._origins.get(place)
+        if origin is None:
+            origin = step.scope.origin(step.line) if step.scope else Origin(source=step.line)
+            self._origins[place] = origin
+        if step.function:
+            origin = origin._replace(function=step.function)
+        node = OpNode(
+            name,
+            rule.op_type,
+            [self.tensors[value] for value in step.inputs],
+            self._outputs(name, step),
+            {key: copy_value(value) for key, value in rule.attrs.items()},
+            args=rule.args,
+            origin=origin,
+        )
+        if rule.new_value is not None and changes_elements(rule.func):
+            self._writes.written[node] = node.inputs[0]
+        return node
+
+    def _stamped(self, stamp: Stamp, names: list[str]) -> OpNode:
+        """What stands for a layer that was stamped until its function is known."""
+        recording = stamp.recording
+        made = {  # the names of what it makes, in order
+            number: names[at] if element is None else self.names.fresh(f"{names[at]}_{element}")
+            for number, at, element in recording.makers
+        }
+        reads = [self.tensors[stamp.value(place)] for place in recording.read]
+        gives = [self._tensor(made[place[1]], stamp.value(place)) for place in recording.made]
+        node = OpNode(identifier(stamp.path), STAMP, reads, gives, origin=Origin(stamp.path))
+        self._stamps[node.name] = Stamped(stamp, names, made)
+        return node
+
+    def _outputs(self, name: str, step: Step) -> list[TensorMeta]:
+        if step.rule.new_value is not None:
+            self.tensors[step.first] = _described(name, step.rule.new_value)
+            return [self.tensors[step.first]]
+        names = self._elements(name, step)
+        return [self._tensor(element, step.first + number) for number, element in enumerate(names)]
+
+    def _elements(self, name: str, step: Step) -> list[str]:
+        """What the results of a call are called: after it, and numbered where there may be several."""
+        elements = step.rule.elements
+        return [name if element is None else self.names.fresh(f"{name}_{element}") for element in elements]
+
+    def _modules(self) -> dict[str, str]:
+        """The modules whose calls are in the graph: path -> full name of the class."""
+        scopes = dict.fromkeys(step.scope for step in self.tape.steps if isinstance(step, Step) and step.scope)
+        found = {around.module: around.kind for scope in scopes for around in scope.around()}
+        inside: dict[str, list[str]] = {}
+        for stamp in (step for step in self.tape.steps if isinstance(step, Stamp)):
+            path = stamp.recording.path
+            if path not in inside:
+                inside[path] = [name for name in found if name == path or is_below(name, path)]
+            found |= {stamp.path + name[len(path) :]: found[name] for name in inside[path]}
+        return dict(sorted(found.items()))
+
+
+def _run(step: Step | Stamp) -> Sequence[Step]:
+    """The calls that a step stands for."""
+    return step.recording.steps if isinstance(step, Stamp) else (step,)
+
+
+@dataclass(eq=False)
+class _Weight:
+    """A parameter or buffer: what stood for it, the value that it was at first, its keys, its kind, and the tensor."""
+
+    ghost: Ghost
+    value: int
+    keys: list[str]
+    kind: str
+    tensor: torch.Tensor
+
+
+def _described(name: str, form: Form) -> TensorMeta:
+    return TensorMeta(name, form.shape, form.dtype_name, stride=form.written_stride)
+
+
+def _plain(name: str) -> str:
+    """The name of an in-place call without its mark: `relu_` and `relu__1` as `relu` and `relu_1`."""
+    return re.sub(r"_(?=(_\d+)?$)", "", name)

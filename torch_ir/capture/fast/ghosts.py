@@ -1,0 +1,117 @@
+"""Tensors that have a shape, dtype, strides and device, and nothing else: no memory, no values, no autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import FakeTensor
+
+from torch_ir.errors import TorchIRError
+from torch_ir.ops.names import dtype_name
+
+_CPU = torch.device("cpu")
+
+
+class NotCoveredError(TorchIRError):
+    """Something that the quick road does not cover; its message says what, and another road is taken."""
+
+    latest: ClassVar[NotCoveredError | None] = None  # a model may catch it and go on, which must not go unseen
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        NotCoveredError.latest = self
+
+
+class Form:
+    """What a shape rule reads and gives; equal forms are one object, so that they can be compared by identity."""
+
+    def __init__(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device, offset: int
+    ) -> None:
+        self.shape = shape
+        self.stride = stride
+        self.dtype = dtype
+        self.device = device
+        self.offset = offset
+        self.dtype_name = dtype_name(dtype)
+
+    @cached_property
+    def written_stride(self) -> tuple[int, ...] | None:
+        """Strides as the IR has them: None where elements lie in row-major order."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
+            if size != 1 and stride != expected and 0 not in self.shape:
+                return self.stride
+            expected *= size
+        return None
+
+    def ghost(self, value: int) -> Ghost:
+        """A tensor of this form that stands for a value on the tape."""
+        made: Ghost = torch.Tensor._make_wrapper_subclass(
+            Ghost, self.shape, self.stride, self.offset, None, self.dtype, torch.strided, self.device
+        )
+        torch._C._set_throw_on_mutable_data_ptr(made)  # code that looks for its memory must not find address 0
+        made.form = self
+        made.value = value
+        return made
+
+    def fake(self) -> torch.Tensor:
+        """A tensor on meta for shape rules; what is taken for fake has its device said elsewhere."""
+        if not self.offset:
+            return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
+        reach = self.offset + 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
+        whole = torch.empty(reach, dtype=self.dtype, device="meta")
+        return whole.as_strided(self.shape, self.stride, self.offset)
+
+
+_forms: dict[tuple[Any, ...], Form] = {}
+
+
+def form_of(tensor: torch.Tensor) -> Form:
+    """The form of a tensor; what is on meta is taken for cpu."""
+    if type(tensor) is Ghost:
+        return tensor.form
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
+        raise NotCoveredError(f"a tensor with layout {tensor.layout} or a pending operation")
+    device = _CPU if tensor.device.type == "meta" else tensor.device
+    key: Any = (tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.storage_offset())
+    if isinstance(tensor, FakeTensor) and not all(type(size) is int for size in (*key[0], *key[1], key[4])):
+        raise NotCoveredError("the size of a result depends on the data")
+    found = _forms.get(key)
+    if found is None:
+        found = _forms[key] = Form(*key)
+    return found
+
+
+class Ghost(torch.Tensor):
+    """A tensor without memory that stands for a value on a tape."""
+
+    form: Form
+    value: int
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch asks for it
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]  # torch annotates another method
+        cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Called where no recorder watches, as in another thread: let it go on, and let the run be refused later."""
+        NotCoveredError(f"{func} is called where the recorder cannot see it")
+        given = pytree.tree_map_only(Ghost, lambda ghost: ghost.form.fake(), (tuple(args), dict(kwargs or {})))
+        return func(*given[0], **given[1])
+
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override]  # torch's takes an option of its own
+        return f"Ghost({tuple(self.form.shape)}, {self.form.dtype})"
+
+    def _memory(self) -> Any:
+        raise NotCoveredError("the model asks for the memory of a tensor")
+
+    untyped_storage = storage = _typed_storage = data_ptr = _memory
+
+    def _values(self, *args: Any, **options: Any) -> Any:
+        raise NotCoveredError("the model asks for the values of a tensor")
+
+    tolist = numpy = __array__ = __dlpack__ = _values

@@ -1,0 +1,25 @@
+"""The modules of a model as a list: torch's own generators hand each module up through every level above it."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Every module with its path, in torch's order; one with several names comes under each."""
+    found = [("", model)]
+    _add_children("", model, found)
+    return found
+
+
+def _add_children(prefix: str, module: nn.Module, found: list[tuple[str, nn.Module]]) -> None:
+    for name, child in module._modules.items():
+        if child is not None:
+            found.append((prefix + name, child))
+            if child._modules:
+                _add_children(f"{prefix}{name}.", child, found)
+
+
+def modules(model: nn.Module) -> list[nn.Module]:
+    """Every module once."""
+    return list(dict.fromkeys(module for _, module in walk(model)))

@@ -1,0 +1,134 @@
+"""Views the other way round: for each operator that gives a part of a tensor, the one that puts the part back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch_ir.ir import OpNode, TensorMeta
+
+# Views of all elements in their order.
+_WHOLE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "detach.default", "alias.default", "to.dtype", "to.device", "to.dtype_layout", "to.other", "contiguous.default",
+        "dropout.default", "feature_dropout.default", "alpha_dropout.default", "feature_alpha_dropout.default",
+    )
+)  # fmt: skip
+
+
+class PutBack(NamedTuple):
+    """The call that puts a part back: its attributes, and whether it is also given what the part is put into."""
+
+    op_type: str
+    attrs: dict[str, Any]
+    takes_whole: bool = False
+
+
+def gives_all(view: OpNode) -> bool:
+    """Whether a view has the elements, the shape and the strides of what it is a view of."""
+    return view.op_type in _WHOLE and len(view.outputs) == 1
+
+
+def put_back(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
+    """How to put the output of a view back into what it was taken of; None where it cannot be said."""
+    rule = _RULES.get(view.op_type)
+    return rule(view, index, whole) if rule is not None else None
+
+
+def _slice(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
+    return PutBack("aten.slice_scatter.default", _attrs(view, "dim", "start", "end", "step"), takes_whole=True)
+
+
+def _narrow(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
+    start, length = view["start"], view["length"]
+    if not isinstance(start, int) or not isinstance(length, int) or start < 0:
+        return None
+    place = {"dim": view["dim"], "start": start, "end": start + length, "step": 1}
+    return PutBack("aten.slice_scatter.default", place, takes_whole=True)
+
+
+def _select(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
+    return PutBack("aten.select_scatter.default", _attrs(view, "dim", "index"), takes_whole=True)
+
+
+def _unbind(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
+    return PutBack("aten.select_scatter.default", {"dim": view["dim"], "index": index}, takes_whole=True)
+
+
+def _split(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
+    """One of neighbouring pieces: it begins where those before it end."""
+    dim = view["dim"]
+    sizes = [output.shape[dim] for output in view.outputs]
+    if not all(isinstance(size, int) for size in sizes):
+        return None
+    start = sum(int(size) for size in sizes[:index])
+    place = {"dim": dim, "start": start, "end": start + int(sizes[index]), "step": 1}
+    return PutBack("aten.slice_scatter.default", place, takes_whole=True)
+
+
+def _diagonal(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
+    return PutBack("aten.diagonal_scatter.default", _attrs(view, "offset", "dim1", "dim2"), takes_whole=True)
+
+
+def _reshape(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
+    """Elements in row-major order keep it in any shape."""
+    if whole.stride is not None or view.outputs[index].stride is not None or not whole.is_static:
+        return None
+    return PutBack("aten.reshape.default", {"shape": list(whole.shape)})
+
+
+def _transpose(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
+    return PutBack("aten.transpose.int", _attrs(view, "dim0", "dim1"))
+
+
+def _t(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
+    return PutBack("aten.t.default", {})
+
+
+def _permute(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
+    rank = len(whole.shape)
+    dims = [dim % rank for dim in view["dims"]]
+    return PutBack("aten.permute.default", {"dims": [dims.index(dim) for dim in range(rank)]})
+
+
+def _unsqueeze(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
+    return PutBack("aten.squeeze.dim", {"dim": view["dim"]})
+
+
+def _squeeze(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
+    return PutBack("aten.unsqueeze.default", {"dim": view["dim"]}) if whole.shape[view["dim"]] == 1 else None
+
+
+def _expand(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
+    """One that repeats nothing has only more dimensions of size 1."""
+    wide = [size for size in view.outputs[index].shape if size != 1]
+    if not whole.is_static or wide != [size for size in whole.shape if size != 1]:
+        return None
+    return PutBack("aten.reshape.default", {"shape": list(whole.shape)})
+
+
+def _attrs(view: OpNode, *names: str) -> dict[str, Any]:
+    return {name: view[name] for name in names}
+
+
+_RULES: dict[str, Callable[[OpNode, int, TensorMeta], PutBack | None]] = {
+    "aten.slice.Tensor": _slice,
+    "aten.narrow.default": _narrow,
+    "aten.select.int": _select,
+    "aten.unbind.int": _unbind,
+    "aten.split.Tensor": _split,
+    "aten.split_with_sizes.default": _split,
+    "aten.chunk.default": _split,
+    "aten.diagonal.default": _diagonal,
+    "aten.view.default": _reshape,
+    "aten.reshape.default": _reshape,
+    "aten.flatten.using_ints": _reshape,
+    "aten.unflatten.int": _reshape,
+    "aten.transpose.int": _transpose,
+    "aten.t.default": _t,
+    "aten.permute.default": _permute,
+    "aten.unsqueeze.default": _unsqueeze,
+    "aten.squeeze.dim": _squeeze,
+    "aten.expand.default": _expand,
+}
