@@ -1,18 +1,34 @@
 """Run the benchmarks and print their tables, or write them into docs/benchmarks.md.
 
-python -m benchmarks [NAME ...] [--write]
+python -m benchmarks [NAME ...] [--all] [--against] [--write]
 """
 
 import argparse
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
-from benchmarks import execute, extract, files, huge
+from benchmarks import (
+    architectures,
+    deep,
+    deep_files,
+    execute,
+    extract,
+    files,
+    first_call,
+    growth,
+    huge,
+    streaming,
+)
 from benchmarks.measure import machine
 
-TABLES = {"extract": extract, "files": files, "execute": execute, "huge": huge}
-QUICK = ("extract", "files", "execute")
+TABLES: dict[str, Any] = {
+    "extract": extract, "first_call": first_call, "deep": deep, "growth": growth, "huge": huge,
+    "architectures": architectures, "files": files, "deep_files": deep_files, "execute": execute,
+    "streaming": streaming,
+}  # fmt: skip
+QUICK = ("extract", "growth", "files", "execute")
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
 
@@ -21,16 +37,19 @@ def main() -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"which: {', '.join(TABLES)} (default: {', '.join(QUICK)})"
     )
+    parser.add_argument("--all", action="store_true", help="run every benchmark, which takes about half an hour")
+    parser.add_argument("--against", action="store_true", help="run torch.export on the huge models, too")
     parser.add_argument("--write", action="store_true", help="replace the tables in docs/benchmarks.md")
     options = parser.parse_args()
     unknown = set(options.names) - set(TABLES)
     if unknown:
         parser.error(f"no benchmark is called {min(unknown)!r}; there are {', '.join(TABLES)}")
     warnings.simplefilter("ignore")
-    for name in options.names or QUICK:
+    asked = {"huge": {"against": options.against}, "architectures": {"write": options.write}}
+    for name in TABLES if options.all else options.names or QUICK:
         module = TABLES[name]
         print(f"\n{name}: {module.__doc__}\n", flush=True)
-        found = module.run()
+        found = module.run(**asked.get(name, {}))
         print(found, flush=True)
         if options.write:
             _replace(name, f"{found}\n\nMeasured on {machine()}.")

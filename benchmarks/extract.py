@@ -1,29 +1,30 @@
-"""What extract_ir adds to bare torch.export of the same model on the same inputs."""
+"""Extraction of common models against bare torch.export of the same model on the same inputs."""
 
-import torch
+from functools import partial
 
 import torch_ir
-from benchmarks.measure import milliseconds, race, ratios, table
-from benchmarks.models import EXTRACTED, Case
+from benchmarks.measure import median_time, race, ratios, table
+from benchmarks.models import EXTRACTED, Case, torch_export
+
+HEADER = [
+    "model", "nodes", "torch.export", "extract_ir", "times faster (range)", "same bytes",
+    'capture="export" / torch.export (range)',
+]  # fmt: skip
 
 
-def run(repeats: int = 9) -> str:
-    """Wall and CPU time, and their ratio to torch.export."""
-    header = ["model", "torch.export", "extract_ir", "ratio, wall (range)", "ratio, CPU (range)"]
-    return table(header, [_row(case, repeats) for case in EXTRACTED])
+def run(repeats: int = 7) -> str:
+    """Median times and ratios; whether the graph is to the letter the one that `capture="export"` gives."""
+    return table(HEADER, [_row(case, repeats) for case in EXTRACTED])
 
 
 def _row(case: Case, repeats: int) -> list[str]:
     model, inputs = case.on_meta()
-
-    def bare() -> object:
-        with torch.no_grad():
-            return torch.export.export(model, (), inputs, strict=False)
-
-    times = race(
-        {"torch.export": bare, "extract_ir": lambda: torch_ir.extract_ir(model, (), kwargs=inputs)},
-        repeats,
-    )
-    theirs, ours = times["torch.export"], times["extract_ir"]
-    spent = [milliseconds(theirs.wall), milliseconds(ours.wall)]
-    return [case.name, *spent, ratios(ours.wall, theirs.wall), ratios(ours.cpu, theirs.cpu)]
+    bare = partial(torch_export, model, inputs)
+    quick = partial(torch_ir.extract_ir, model, (), kwargs=inputs)
+    exact = partial(quick, capture="export")
+    samples = race({"bare": bare, "quick": quick, "exact": exact}, repeats, turns={"quick": 5})
+    theirs, ours, converted = (each.wall for each in samples.values())
+    ir = quick()
+    is_same = "yes" if ir.to_json() == exact().to_json() else "no"
+    spent = [median_time(theirs), median_time(ours), ratios(theirs, ours)]
+    return [case.name, str(len(ir.nodes)), *spent, is_same, ratios(converted, theirs)]

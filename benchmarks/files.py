@@ -1,35 +1,95 @@
-"""Saving and loading the graph of an 8-layer Llama, against torch's own format for exported programs."""
+"""Saving and loading graphs of Llamas as JSON and as protobuf, against torch's own format for exported programs."""
 
 import statistics
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import torch_ir
-from benchmarks.measure import Samples, milliseconds, race, ratios, table
-from benchmarks.models import EXTRACTED
+from benchmarks.measure import median_time, race, ratios, table
+from benchmarks.models import Case, llama, tokens, torch_export
+from torch_ir import IR
+
+HEADER = ["graph", "file", "save", "load", "size", "per node", "torch.export takes, times"]
+SMALL = Case("Llama, 8 layers", llama, tokens)
+DEEP = Case("Llama, 126 layers", lambda: llama(layers=126), tokens)
 
 
-def run(repeats: int = 9) -> str:
-    """Time and size of save and load; torch.export is given the program without weights, too."""
-    model, inputs = EXTRACTED[-1].on_meta()
-    ir = torch_ir.extract_ir(model, (), kwargs=inputs)
-    with torch.no_grad():
-        program = torch.export.export(model, (), inputs, strict=False)
-    nodes = len(ir.nodes)
+@dataclass(frozen=True)
+class Way:
+    """One kind of file."""
+
+    name: str
+    suffix: str
+    save: Callable[[IR, Path], Any]
+    load: Callable[[Path], Any]
+
+
+WAYS = [
+    Way("JSON", "json", lambda ir, path: ir.save(path), IR.load),
+    Way("compact JSON", "compact.json", lambda ir, path: ir.save(path, compact=True), IR.load),
+    Way("protobuf", "pb", torch_ir.save_protobuf, torch_ir.load_protobuf),
+]
+
+
+def run(repeats: int = 7) -> str:
+    """Time and size, of the whole and per node; torch.export is given the program without weights, too."""
+    ir, deep = captured(SMALL), captured(DEEP)
+    calls = deep.at_level("module", leaf=["LlamaDecoderLayer"])
+    rows = [
+        *compared(SMALL.name, ir, WAYS, repeats, exported(SMALL)),
+        *compared(DEEP.name, deep, WAYS, 3),
+        *compared(f"{DEEP.name}, a call each", calls, WAYS, repeats),
+    ]
+    return table(HEADER, rows)
+
+
+def captured(case: Case) -> IR:
+    model, inputs = case.on_meta()
+    return torch_ir.extract_ir(model, (), kwargs=inputs)
+
+
+def exported(case: Case) -> Way:
+    """torch.export's way, for its own program of the same model."""
+    program = torch_export(*case.on_meta())
+    return Way("torch.export", "pt2", lambda _, path: torch.export.save(program, path), torch.export.load)
+
+
+def compared(name: str, ir: IR, ways: list[Way], repeats: int, other: Way | None = None) -> list[list[str]]:
+    """A row for each kind of file, with how much more the other way takes."""
+    others = [other] if other else []
+    nodes = sum(1 for _ in ir.all_nodes())
     with tempfile.TemporaryDirectory() as folder:
-        ours, theirs = Path(folder) / "model.json", Path(folder) / "model.pt2"
-        saved = race({"torch": lambda: torch.export.save(program, theirs), "ours": lambda: ir.save(ours)}, repeats)
-        loaded = race({"torch": lambda: torch.export.load(theirs), "ours": lambda: torch_ir.IR.load(ours)}, repeats)
-        sizes = [file.stat().st_size for file in (theirs, ours)]
-    rows = [_row("save", saved, nodes), _row("load", loaded, nodes)]
-    kilobytes = [f"{size / 1e3:.0f} kB" for size in sizes]
-    rows.append(["size", *kilobytes, f"{sizes[1] / nodes:.0f} bytes", f"{sizes[0] / sizes[1]:.1f}"])
-    return f"{nodes} nodes.\n\n" + table(["", "torch.export", "torch_ir", "per node", "torch.export / torch_ir"], rows)
+        files = {way.name: _File(way, ir, Path(folder) / f"model.{way.suffix}") for way in [*ways, *others]}
+        times = [
+            race({name: getattr(file, step) for name, file in files.items()}, repeats) for step in ("save", "load")
+        ]
+        sizes = {name: file.path.stat().st_size for name, file in files.items()}
+    rows = []
+    for way, size in sizes.items():
+        spent = [median_time(step[way].wall) for step in times]
+        each = [f"{statistics.median(step[way].wall) / nodes * 1e6:.1f} µs" for step in times]
+        more = [ratios(step[other.name].wall, step[way].wall) for step in times] if other else []
+        more += [f"{sizes[other.name] / size:.1f}"] if other else []
+        each.append(f"{size / nodes:.0f} bytes")
+        rows.append([f"{name}: {nodes} nodes", way, *spent, f"{size / 1e3:.0f} kB", ", ".join(each), ", ".join(more)])
+    return rows
 
 
-def _row(what: str, times: dict[str, Samples], nodes: int) -> list[str]:
-    theirs, ours = times["torch"].wall, times["ours"].wall
-    per_node = f"{statistics.median(ours) / nodes * 1e6:.1f} µs"
-    return [what, milliseconds(theirs), milliseconds(ours), per_node, ratios(theirs, ours)]
+@dataclass(frozen=True)
+class _File:
+    """A graph at a place."""
+
+    way: Way
+    ir: IR
+    path: Path
+
+    def save(self) -> Any:
+        return self.way.save(self.ir, self.path)
+
+    def load(self) -> Any:
+        return self.way.load(self.path)

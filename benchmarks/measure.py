@@ -1,15 +1,21 @@
 """Time several ways of doing the same thing, turn by turn, so that a noisy machine is noisy for all of them."""
 
 import gc
+import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
+
+_UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 @dataclass
@@ -19,39 +25,81 @@ class Samples:
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
-    def once(self, action: Callable[[], Any], calls: int = 1) -> None:
-        gc.collect()
-        gc.disable()
-        try:
-            wall, cpu = time.perf_counter(), time.process_time()
-            for _ in range(calls):
-                action()
-            self.wall.append((time.perf_counter() - wall) / calls)
-            self.cpu.append((time.process_time() - cpu) / calls)
-        finally:
-            gc.enable()
+    def add(self, action: Callable[[], Any], calls: int = 1, turns: int = 1) -> None:
+        """The median of a few turns, each of so many calls."""
+        taken = [_turn(action, calls) for _ in range(turns)]
+        self.wall.append(statistics.median(wall for wall, _ in taken))
+        self.cpu.append(statistics.median(cpu for _, cpu in taken))
 
 
-def race(contestants: dict[str, Callable[[], Any]], repeats: int, calls: int = 1) -> dict[str, Samples]:
-    """Run every contestant once to warm up, then `repeats` rounds in turn."""
-    for action in contestants.values():
-        action()
+def _turn(action: Callable[[], Any], calls: int) -> tuple[float, float]:
+    """Wall and CPU seconds of a call, with the garbage collector out of the way."""
+    gc.collect()
+    gc.disable()
+    try:
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(calls):
+            action()
+        return (time.perf_counter() - wall) / calls, (time.process_time() - cpu) / calls
+    finally:
+        gc.enable()
+
+
+def race(
+    contestants: Mapping[str, Callable[[], Any]],
+    repeats: int,
+    calls: int = 1,
+    turns: Mapping[str, int] = {},
+    is_warm: bool = False,
+) -> dict[str, Samples]:
+    """Run every contestant once to warm up, unless all were, then `repeats` rounds, in each of which it has its turn.
+
+    Who is quick may have several `turns` a round; their median counts.
+    """
+    if not is_warm:
+        for action in contestants.values():
+            action()
     samples = {name: Samples() for name in contestants}
     for _ in range(repeats):
         for name, action in contestants.items():
-            samples[name].once(action, calls)
+            samples[name].add(action, calls, turns.get(name, 1))
     return samples
 
 
 def ratios(one: list[float], other: list[float]) -> str:
     """The median of the rounds' ratios and their range: `1.04 (1.02-1.07)`."""
     found = [a / b for a, b in zip(one, other, strict=True)]
-    return f"{statistics.median(found):.2f} ({min(found):.2f}-{max(found):.2f})"
+    return f"{digits(statistics.median(found))} ({digits(min(found))}-{digits(max(found))})"
 
 
-def milliseconds(seconds: list[float]) -> str:
-    """The median as text with three digits."""
-    return f"{statistics.median(seconds) * 1e3:.3g} ms"
+def digits(number: float) -> str:
+    """A number as text with three digits: `1.04`, `23.5`, `652`."""
+    return f"{number:.{2 if number < 10 else 1 if number < 100 else 0}f}"
+
+
+def median_time(seconds: list[float]) -> str:
+    """The median as text with three digits, in the unit that fits."""
+    median = statistics.median(seconds)
+    unit, scale = next((unit, scale) for unit, scale in _UNITS if median >= scale or unit == "µs")
+    return f"{digits(median / scale)} {unit}"
+
+
+def measured_alone(module: str, *arguments: object) -> Any:
+    """What a script prints as JSON when it runs in a process of its own; None if it fails."""
+    command = [sys.executable, "-W", "ignore", "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def forget_peak() -> None:
+    """Let the peak of this process begin anew; a child has even that of its parent."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory(field: str) -> int:
+    """What Linux says about the memory of this process, in bytes: `VmRSS` is that of now, `VmHWM` the peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) * 1024
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:

@@ -23,6 +23,12 @@ class Case:
         return model, {name: tensor.to("meta") for name, tensor in self.inputs().items()}
 
 
+def torch_export(model: nn.Module, inputs: dict[str, Any]) -> torch.export.ExportedProgram:
+    """Bare torch.export, as quick as it is: not strict, no gradients."""
+    with torch.no_grad():
+        return torch.export.export(model, (), inputs, strict=False)
+
+
 def tokens(batch: int = 1, length: int = 128, vocabulary: int = 1000) -> dict[str, Any]:
     return {"input_ids": torch.randint(0, vocabulary, (batch, length))}
 
@@ -45,6 +51,18 @@ def bert_base() -> nn.Module:
     return BertModel(BertConfig())
 
 
+def gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(use_cache=False))
+
+
+def vit_base() -> nn.Module:
+    from transformers import ViTConfig, ViTModel
+
+    return ViTModel(ViTConfig())
+
+
 def llama(layers: int = 8, hidden: int = 4096) -> nn.Module:
     """Llama with the proportions of the 8B model; `hidden` scales all widths."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -62,10 +80,26 @@ def llama(layers: int = 8, hidden: int = 4096) -> nn.Module:
     return LlamaForCausalLM(config)
 
 
+def llama_405b(layers: int = 126) -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        num_hidden_layers=layers,
+        hidden_size=16384,
+        intermediate_size=53248,
+        num_attention_heads=128,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        use_cache=False,
+    )
+    return LlamaForCausalLM(config)
+
+
 EXTRACTED = [
     Case("ResNet-50", resnet50, lambda: {"x": torch.randn(1, 3, 224, 224)}),
     Case("BERT-base", bert_base, tokens),
-    Case("Llama, 8 layers", llama, tokens),
+    Case("GPT-2", gpt2, tokens),
+    Case("ViT-base", vit_base, lambda: {"pixel_values": torch.randn(1, 3, 224, 224)}),
 ]
 EXECUTED = [
     Case("ResNet-18", resnet18, lambda: {"x": torch.randn(1, 3, 224, 224)}, calls=3),
