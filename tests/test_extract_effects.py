@@ -11,7 +11,7 @@ from torch._higher_order_ops import associative_scan, scan, while_loop
 from torch._higher_order_ops.map import map as torch_map
 from torch.nn.attention.flex_attention import flex_attention
 
-from tests.proof import captured, module, ops, proved, verdict
+from tests.proof import captured, module, ops, proved, quiet, verdict
 from torch_ir import (
     IR,
     CaptureWarning,
@@ -402,3 +402,17 @@ def test_flex_attention() -> None:
     report = verdict(ir, model, q)
     assert report.is_valid, report
     assert "higher_order.flex_attention" in ops(ir)
+
+
+@pytest.mark.parametrize("capture", ["auto", "export", "record"])
+def test_another_shape_for_what_idle_dropout_passed_on(capture: str) -> None:
+    """Idle dropout gives its input itself, which torch takes for a view: that both change their shape would be lost."""
+
+    def forward(self: Any, x: Tensor) -> Any:
+        y = x * 2
+        z = torch.dropout(y, 0.5, False)
+        z.t_()
+        return y, z
+
+    with quiet(), pytest.raises(ConversionError, match="idle dropout passed on, its input; clone it first"):
+        extract_ir(module(forward), (X.clone(),), strict=False, capture=capture)

@@ -83,11 +83,20 @@ def _refuse_lost_writes(module: fx.GraphModule) -> None:
     for node in module.graph.nodes:
         written = mutated_arguments(node.target) if isinstance(node.target, OpOverload) else ()
         for name in written:
-            target = bind(node.target, node.args, node.kwargs).get(name)
-            if any(view.target in _PUT_BACK_BADLY or _repeats_elements(view.meta["val"]) for view in _views(target)):
-                line = user_line(node.meta.get("stack_trace") or "")
+            views = list(_views(bind(node.target, node.args, node.kwargs).get(name)))
+            told = ""
+            if any(view.target in _PUT_BACK_BADLY or _repeats_elements(view.meta["val"]) for view in views):
                 told = "forward writes to an expanded or unfolded tensor, which torch does not follow; clone it first"
+            elif any(map(_is_idle_dropout, views)) and _has_another_form(node, views[0]):
+                told = "forward gives another shape to what idle dropout passed on, its input; clone it first"
+            if told:
+                line = user_line(node.meta.get("stack_trace") or "")
                 raise ConversionError(f"{line}: {told}" if line else told)
+
+
+def _has_another_form(call: fx.Node, written: fx.Node) -> bool:
+    """Whether a call in place changes the shape or strides of what it is given, as `t_` does."""
+    return _has_tensor(call) and bool(_form(call.meta["val"]) != _form(written.meta["val"]))
 
 
 def _views(written: Any) -> Iterator[fx.Node]:
