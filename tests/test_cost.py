@@ -16,9 +16,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import catalogue
+from tests.architectures import NEEDS_VALUES, NOT_CAPTURED, Architecture, architectures
 from tests.graphs import chain, everything, mlp, tensor, weight
-from tests.proof import captured, module
-from torch_ir import IR, CaptureWarning, GraphError, OpNode, cost
+from tests.proof import captured, module, quiet, to_meta
+from torch_ir import IR, CaptureWarning, GraphError, OpNode, cost, extract_ir
 from torch_ir.analysis.amounts import product, total
 from torch_ir.analysis.traffic import SOMETIMES_VIEWS, VIEWS, is_view
 from torch_ir.ir import evaluate
@@ -68,6 +69,47 @@ def test_flops_of_models_are_those_that_torch_counts(name: str) -> None:
 def test_flops_of_the_whole_catalogue(name: str) -> None:
     """`while_loop` apart: torch's counter cannot run under it."""
     check_model(name)
+
+
+# -- architectures ----------------------------------------------------------------------------------------------------
+
+# Not those that torch's counter sees, for these reasons.
+UNLIKE_TORCH = {
+    "big_bird": "the model computes what nobody reads, which is not in the graph",
+    "qwen3_next": "where it is captured it multiplies, elsewhere it solves a triangular system, which counts nothing",
+    "jetmoe": "the data decides how many tokens an expert gets",
+    "xmod": "the data decides how many tokens an adapter gets",
+    **dict.fromkeys(
+        ("deberta", "deberta_v2", "deformable_detr", "blip_2", "perceiver"), "torch's counter fails on the model"
+    ),
+}
+
+
+def check_architecture(architecture: Architecture) -> None:
+    """The experts of a mixture run one by one for torch's counter, which passes over grouped products."""
+    with torch.device("meta"):
+        bare = architecture.build()
+    model: Any = architecture.build()
+    inputs = architecture.inputs()
+    with quiet():
+        costs = cost(extract_ir(bare, (), kwargs=to_meta(inputs)))
+        if "transformers.grouped_mm_fallback.default" in costs.by_op():
+            model.set_experts_implementation("eager")
+    assert costs.flops == flops_of(model, **inputs)
+    assert costs.unknown == ()
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral"])
+def test_flops_of_architectures_are_those_that_torch_counts(name: str) -> None:
+    check_architecture(next(each for each in architectures() if each.name == name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", architectures(), ids=lambda each: each.name)
+def test_flops_of_every_architecture(architecture: Architecture) -> None:
+    """Those that are captured without values, and that torch's counter can count."""
+    if architecture.name not in {*NOT_CAPTURED, *NEEDS_VALUES, *UNLIKE_TORCH}:
+        check_architecture(architecture)
 
 
 F = torch.nn.functional
@@ -327,6 +369,16 @@ def test_roll_ups_add_up() -> None:
     assert set(costs.by_module(depth=1)) <= {"", *(name.partition(".")[0] for name in costs.by_module())}
 
 
+def test_intensity_is_flops_per_byte() -> None:
+    """Sizes that are open count as 1024; where nothing moves there is none."""
+    work = cost(mlp())["linear"]
+    assert work.intensity == 64 / (4 * (4 + 32 + 8 + 8))
+    ir = captured(module(lambda self, x: x @ x.t()), torch.randn(6, 4), dynamic_shapes=({0: Dim("n")},))
+    costs = cost(ir)
+    assert costs["matmul"].intensity == pytest.approx(8 * 1024**2 / evaluate(costs["matmul"].bytes, {"n": 1024}))
+    assert costs["t"].intensity == 0
+
+
 def test_a_node_is_asked_for_by_name() -> None:
     assert cost(mlp())["linear"].macs == 32
     with pytest.raises(KeyError, match="no node is called 'liner'; did you mean 'linear'"):
@@ -356,3 +408,14 @@ def test_no_torch_is_needed() -> None:
         "assert torch_ir.cost(mlp()).macs == 48; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_brackets_do_not_pile_up() -> None:
+    """An amount that is added to again and again has its brackets once."""
+    from torch_ir.analysis.amounts import product, total
+
+    amount = total(["seq // 2", 1])
+    for _ in range(200):
+        amount = product(total([amount, -1, 1]), 1)
+    assert amount == "((seq // 2) + 1)"
+    assert product("seq // 2", "(seq // 2)") == "(seq // 2)*(seq // 2)"

@@ -25,7 +25,7 @@ def product(*sizes: Dim) -> Dim:
         return math.prod(size for size in sizes if isinstance(size, int))
     factors = [_terms(size) for size in sizes]
     if math.prod(map(len, factors)) > _MOST_TERMS:
-        factors = [factor if len(factor) < 2 else {(f"({_text(factor)})",): 1} for factor in factors]
+        factors = [factor if len(factor) < 2 else {(_bracketed(str(_text(factor))),): 1} for factor in factors]
     terms: Terms = {(): 1}
     for factor in factors:
         terms = _times(terms, factor)
@@ -54,7 +54,7 @@ def _terms(size: Dim) -> Terms:
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> Terms:
     """An expression of sums and products multiplied out; any other is one factor as it stands."""
-    whole: Terms = {(f"({text})",): 1}
+    whole: Terms = {(_bracketed(text),): 1}
     stack: list[Terms] = []
     for step in parse(text):
         if isinstance(step, str):
@@ -69,6 +69,16 @@ def _parsed(text: str) -> Terms:
         if len(stack[-1]) > _MOST_TERMS:
             return whole
     return stack[0]
+
+
+def _bracketed(text: str) -> str:
+    """The text in brackets; one that has them around the whole of it stays as it is."""
+    depth = 0
+    for at, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if not depth and at < len(text) - 1:
+            return f"({text})"
+    return text
 
 
 def _applied(sign: str, sides: list[Terms]) -> Terms:

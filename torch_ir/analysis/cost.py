@@ -3,6 +3,7 @@
     costs = cost(ir)                      # or cost(ir, sizes={"batch": 8})
     costs.flops, costs.bytes              # numbers, or expressions such as "1024*batch"
     costs.by_module(depth=2), costs.by_op()
+    costs.once, costs.per_run             # what depends on weights alone, and the rest
 
 `flops` is twice `macs`, and counts contractions alone, as `torch.utils.flop_counter` does; what element-wise
 operators, reductions and normalisations cost shows in the bytes. The bytes are those of `torch_ir.analysis.traffic`.
@@ -11,18 +12,20 @@ operators, reductions and normalisations cost shows in the bytes. The bytes are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from torch_ir.analysis.amounts import product, total, weight_of
 from torch_ir.analysis.forms import once_per_form
 from torch_ir.analysis.formulas import FORMULAS, base_name, macs
+from torch_ir.analysis.prologue import split_prologue
 from torch_ir.analysis.traffic import traffic
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import IR, FunctionRef, OpNode
-from torch_ir.ir.functions import called_by
+from torch_ir.ir.functions import FUSED, called_by
 from torch_ir.ir.origins import joined, modules_around
 from torch_ir.ir.records import Dim
-from torch_ir.ir.substitute import replace_symbols
+from torch_ir.ir.substitute import replace_symbols, substitute
 
 _COND = "higher_order.cond"
 # Namespaces whose operators are contractions only if there is a formula.
@@ -43,6 +46,12 @@ class Work:
     @property
     def bytes(self) -> Dim:
         return total([self.bytes_read, self.bytes_written])
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte, with sizes that are open as 1024; 0 where nothing moves."""
+        moved = weight_of(self.bytes)
+        return weight_of(self.flops) / moved if moved else 0.0
 
     def times(self, count: Dim) -> Work:
         return self if count == 1 else Work(*(product(count, amount) for amount in self.amounts()))
@@ -68,6 +77,26 @@ class Cost(Work):
     nodes: tuple[NodeCost, ...] = ()
     functions: Mapping[str, Cost] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+    _counted: IR | None = field(default=None, repr=False, compare=False)  # None for a function
+
+    @cached_property
+    def once(self) -> Cost:
+        """The part that depends on weights alone, which is computed when weights are bound and never again."""
+        return self._part(self._prologue)
+
+    @cached_property
+    def per_run(self) -> Cost:
+        """The part that every run computes."""
+        return self._part({row.node.name for row in self.nodes} - self._prologue) if self._prologue else self
+
+    @cached_property
+    def _prologue(self) -> set[str]:
+        """Names, as the nodes that were counted may be copies with sizes put in."""
+        return set() if self._counted is None else {node.name for node in split_prologue(self._counted)[0]}
+
+    def _part(self, names: set[str]) -> Cost:
+        rows = tuple(row for row in self.nodes if row.node.name in names)
+        return Cost(*added(rows).amounts(), rows, self.functions, self.unknown)
 
     def __getitem__(self, node: str) -> NodeCost:
         """The cost of the node of that name."""
@@ -112,10 +141,11 @@ class Cost(Work):
 def cost(ir: IR, sizes: Mapping[str, int] | None = None) -> Cost:
     """The cost of a graph, at these sizes.
 
-    A call costs what its body costs. Of a `cond` the branch that costs more FLOPs, then bytes, counts; the body of a
-    `while_loop` counts once, as nobody knows how often it runs; those of `scan` and `map` count for every item.
+    A call costs what its body costs; one of a fused operator moves only what it reads and gives. Of a `cond` the
+    branch that costs more FLOPs, then bytes, counts; the body of a `while_loop` counts once, as nobody knows how often
+    it runs; those of `scan` and `map` count for every item.
     """
-    return _Counting().graph(sized(ir, sizes or {}))
+    return replace(_Counting().graph(sized(ir, sizes or {})), _counted=ir)
 
 
 def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
@@ -123,12 +153,7 @@ def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
 
     Other than `IR.specialize`, this also takes sizes that the data decides: they are assumed.
     """
-    for name, size in sizes.items():
-        if name not in ir.symbols:
-            known = ", ".join(ir.symbols) or "none"
-            raise GraphError(f"no size is called {name!r}{did_you_mean(name, ir.symbols)}; open sizes: {known}")
-        if isinstance(size, bool) or not isinstance(size, int) or not ir.symbols[name].admits(size):
-            raise GraphError(f"{name} = {size!r:.40} is out of range: {ir.symbols[name].range}")
+    check_sizes(ir, sizes)
     unnamed = any(not node.has_named_args for graph in graphs_of(ir) for node in graph.nodes)
     if not sizes and not unnamed:
         return ir
@@ -137,6 +162,20 @@ def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
         _name_arguments(copy)
     replace_symbols(copy, sizes)
     return copy
+
+
+def check_sizes(ir: IR, sizes: Mapping[str, int]) -> None:
+    """Refuse sizes that the graph does not have, or does not admit."""
+    for name, size in sizes.items():
+        if name not in ir.symbols:
+            known = ", ".join(ir.symbols) or "none"
+            raise GraphError(f"no size is called {name!r}{did_you_mean(name, ir.symbols)}; open sizes: {known}")
+        if isinstance(size, bool) or not isinstance(size, int) or not ir.symbols[name].admits(size):
+            raise GraphError(f"{name} = {size!r:.40} is out of range: {ir.symbols[name].range}")
+    for text in ir.constraints:
+        if substitute(text, sizes) is False:
+            told = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise GraphError(f"the graph holds only where {text}, but {told}")
 
 
 def graphs_of(ir: IR) -> Iterator[IR]:
@@ -180,7 +219,13 @@ class _Counting:
 def _of_bodies(node: OpNode, bodies: list[Cost]) -> Work:
     if node.op_type == _COND:
         return max(bodies, key=lambda body: (weight_of(body.flops), weight_of(body.bytes)))
-    return added(bodies).times(rounds(node))
+    work = added(bodies).times(rounds(node))
+    return Work(work.macs, work.flops, *traffic(node)) if node.op_type.startswith(FUSED) else work
+
+
+def is_open(node: OpNode) -> bool:
+    """Whether the nodes inside a node count one by one: it is a call, and not of a fused operator."""
+    return node.is_call and not node.op_type.startswith(FUSED)
 
 
 def bodies_of(node: OpNode) -> list[FunctionRef]:
@@ -201,8 +246,8 @@ def added(rows: Iterable[Work]) -> Work:
 
 
 def _parts(row: NodeCost, inside: Mapping[str, dict[str, Work]]) -> dict[str, Work]:
-    """The work inside a call; nothing for what is no call."""
-    return inside.get(row.node.attrs["function"], {}) if row.node.is_call else {}
+    """The work inside a call; nothing for what is no call, or fused: what is inside moves nothing."""
+    return inside.get(row.node.attrs["function"], {}) if is_open(row.node) else {}
 
 
 def _rolled_up(parts: Iterable[tuple[str, Work]]) -> dict[str, Work]:

@@ -7,6 +7,7 @@ Only contractions have a row: products of matrices, convolutions, attention, rec
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from torch_ir.analysis.amounts import product, total
 from torch_ir.errors import GraphError
@@ -25,6 +26,7 @@ def macs(node: OpNode) -> Dim:
         raise GraphError(f"{node!r} is not called as its operator is, so its cost is unknown") from None
 
 
+@lru_cache(maxsize=4096)
 def base_name(op_type: str) -> str:
     """`aten.conv2d` of `aten.conv2d.default`."""
     return ".".join(op_type.split(".")[:2])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.inputs import parse_dims
+from torch_ir.cli.inputs import parse_sizes
 from torch_ir.cli.verb import add_verb, load_graph, print_json
 from torch_ir.errors import CommandError
 
@@ -39,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.targets import Contract, coverage
     from torch_ir.targets.coverage_text import percent
 
-    contract, sizes = Contract.load(arguments.target), _sizes(arguments.dim)
+    contract, sizes = Contract.load(arguments.target), parse_sizes(arguments.dim)
     report = coverage(load_graph(arguments.file), contract, sizes=sizes, decompose=not arguments.no_decompose)
     if arguments.json:
         print_json(report.to_dict())
@@ -49,11 +48,3 @@ def run(arguments: argparse.Namespace) -> int:
         share = percent(report.share(arguments.by))
         raise CommandError(f"{report.target} runs {share} of {arguments.by}, less than {arguments.fail_under:g} %")
     return 0
-
-
-def _sizes(texts: Iterable[str]) -> dict[str, int]:
-    sizes = {name: dim.only for name, dim in parse_dims(texts).items()}
-    for name, size in sizes.items():
-        if size is None:
-            raise CommandError(f"the size {name!r} must be one number, such as {name}=8")
-    return {name: size for name, size in sizes.items() if size is not None}

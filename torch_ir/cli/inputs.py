@@ -98,6 +98,16 @@ def parse_dims(texts: Iterable[str]) -> dict[str, DimRange]:
     return dims
 
 
+def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
+    """Named sizes that are one number each: `batch=4`."""
+    sizes: dict[str, int] = {}
+    for name, dim in parse_dims(texts).items():
+        if dim.only is None:
+            raise CommandError(f"the size {name!r} must be one number, such as {name}=8")
+        sizes[name] = dim.only
+    return sizes
+
+
 def _parse(text: str) -> InputSpec:
     named = _NAMED.fullmatch(text.strip())
     assert named is not None  # the pattern takes everything

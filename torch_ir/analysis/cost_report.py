@@ -1,0 +1,128 @@
+"""A report on what a graph costs: a row for every module, operator or node, totals, memory, and time on a device.
+
+report = cost_report(ir, by="op", sizes={"batch": 8}, device=Device.parse("peak=312TFLOPs,bw=2.0TB/s"))
+report.rows, report.total, report.memory.peak
+print(report)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch_ir.analysis.amounts import total
+from torch_ir.analysis.cost import cost, sized
+from torch_ir.analysis.cost_rows import (
+    Row,
+    leaves_of,
+    most_first,
+    parameters,
+    row_of,
+    rows_by_module,
+    rows_of,
+    weights_behind,
+)
+from torch_ir.analysis.kv_cache import KvCache, kv_cache
+from torch_ir.analysis.liveness import Liveness, liveness
+from torch_ir.analysis.roofline import Device
+from torch_ir.analysis.traffic import bytes_of
+from torch_ir.errors import GraphError
+from torch_ir.ir import IR
+from torch_ir.ir.records import Dim
+
+GROUPINGS = ("module", "op", "node")
+
+
+@dataclass(frozen=True)
+class CostReport:
+    """What a graph costs in every run; `once` is what is computed of weights alone, when they are bound.
+
+    Where sizes are open, amounts are expressions; order, shares, intensities and times are those with 1024 for each.
+    """
+
+    model_name: str
+    by: str
+    rows: tuple[Row, ...]
+    total: Row
+    once: Row
+    weight_bytes: Dim
+    memory: Liveness
+    cache: KvCache
+    unknown: tuple[str, ...]
+    sizes: Mapping[str, int]
+    open_sizes: tuple[str, ...]
+    device: Device | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for `json.dumps`."""
+        at = self.memory.at
+        return {
+            "model_name": self.model_name,
+            "sizes": dict(self.sizes),
+            "open_sizes": list(self.open_sizes),
+            "device": self.device and {"peak": self.device.peak, "bandwidth": self.device.bandwidth},
+            "by": self.by,
+            "rows": [self._record(row) for row in self.rows],
+            "total": self._record(self.total),
+            "once": self._record(self.once),
+            "weight_bytes": self.weight_bytes,
+            "memory": {
+                "peak": self.memory.peak,
+                "at": at and at.node.name,
+                "alive": [tensor.name for tensor in self.memory.alive(at)] if at else [],
+                "inputs": self.memory.inputs,
+                "once": self.memory.once,
+            },
+            "kv_cache": {"bytes_given": self.cache.bytes_given, "bytes_left": self.cache.bytes_left},
+            "unknown": list(self.unknown),
+        }
+
+    def _record(self, row: Row) -> dict[str, Any]:
+        return {**row.to_dict(), **({"seconds": row.seconds, "bound": row.bound} if self.device else {})}
+
+    def __str__(self) -> str:
+        from torch_ir.analysis.cost_text import as_text
+
+        return as_text(self)
+
+
+def cost_report(
+    ir: IR,
+    by: str = "module",
+    *,
+    depth: int | None = None,
+    top: int | None = None,
+    sizes: Mapping[str, int] | None = None,
+    device: Device | None = None,
+) -> CostReport:
+    """What a graph costs by module, operator or node: what costs most first, and all after `top` rows in one.
+
+    With `depth`, a module counts for all that lies deeper. Of a call the nodes inside count; a row of a node is the
+    whole call.
+    """
+    if by not in GROUPINGS:
+        raise GraphError(f"{by!r} is not one of {', '.join(GROUPINGS)}")
+    costs = cost(ir, sizes)
+    carried = weights_behind(ir.params, (row.node for row in costs.once.nodes))
+    leaves = list(leaves_of(costs.per_run, carried))
+    if by == "module":
+        rows = rows_by_module(leaves, ir.params, depth, device)
+    else:
+        rows = rows_of(leaves, lambda leaf: leaf.op_type if by == "op" else leaf.top, device)
+    graph = sized(ir, sizes or {})
+    whole = row_of("total", leaves, device)
+    return CostReport(
+        ir.model_name,
+        by,
+        tuple(most_first(rows, top)),
+        replace(whole, params=parameters(ir.params)),
+        row_of("once", list(leaves_of(costs.once, carried)), device),
+        total(map(bytes_of, ir.params)),
+        liveness(ir, sizes),
+        kv_cache(graph),
+        costs.unknown,
+        dict(sizes or {}),
+        tuple(graph.symbols),
+        device,
+    )

@@ -1,0 +1,71 @@
+"""`torch-ir cost`: what a graph costs, where, and how long that takes on a device."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from torch_ir.cli.inputs import parse_sizes
+from torch_ir.cli.verb import add_verb, load_graph, print_json
+from torch_ir.errors import CommandError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+
+_EXAMPLES = """
+model.json
+model.json --by op --top 5
+model.json --depth 2 --set batch=8 --set seq=512
+model.json --device 'peak=312TFLOPs,bw=2.0TB/s'
+llm.json --function decode --set past=1024 --json
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "cost", "say what an IR file costs: FLOPs, bytes, memory, time", _EXAMPLES, run)
+    parser.add_argument("file", metavar="FILE", help="an IR file")
+    parser.add_argument(
+        "--by", choices=("module", "op", "node"), default="module", help="what a row is (default: module)"
+    )
+    parser.add_argument("--depth", type=int, metavar="N", help="count all below a module of this depth as that module")
+    parser.add_argument("--top", type=int, metavar="N", help="show this many rows, and the others as one")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=SIZE", help="a size that the graph leaves open; repeatable"
+    )
+    parser.add_argument(
+        "--device", metavar="FIGURES", help="estimate times, for a device such as peak=312TFLOPs,bw=2.0TB/s"
+    )
+    parser.add_argument("--function", metavar="NAME", help="a function of the graph instead, such as decode")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.analysis import Device, cost_report
+
+    if arguments.top is not None and arguments.top < 1:
+        raise CommandError(f"--top must be at least 1, not {arguments.top}")
+    if arguments.depth is not None and arguments.depth < 0:
+        raise CommandError(f"--depth must be at least 0, not {arguments.depth}")
+    report = cost_report(
+        _chosen(load_graph(arguments.file), arguments.function),
+        arguments.by,
+        depth=arguments.depth,
+        top=arguments.top,
+        sizes=parse_sizes(arguments.set),
+        device=arguments.device and Device.parse(arguments.device),
+    )
+    if arguments.json:
+        print_json(report.to_dict())
+    else:
+        print(report)
+    return 0
+
+
+def _chosen(ir: IR, name: str | None) -> IR:
+    if name is None:
+        return ir
+    if name not in ir.functions:
+        known = ", ".join(ir.functions) or "none"
+        raise CommandError(f"the graph has no function {name!r}{did_you_mean(name, ir.functions)}; it has: {known}")
+    return ir.functions[name]
