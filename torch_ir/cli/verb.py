@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,12 @@ def save_graph(ir: IR, path: str) -> None:
         save_protobuf(ir, path)
     else:
         ir.save(path)
+
+
+def show_progress(text: str) -> None:
+    """One line that is written over, for whoever watches."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def print_json(record: Any) -> None:

@@ -8,10 +8,18 @@ from typing import Any
 import torch.utils._pytree as pytree
 
 from torch_ir.errors import ExecutionError
-from torch_ir.ir import Branch
-from torch_ir.ir.structure import Tree
+from torch_ir.ir import Branch, Slot
+from torch_ir.ir.structure import Record, Tree
 
 _KINDS: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
+
+# what a graph returns in the place of a model's own object: torch takes it apart as it would the object
+pytree.register_pytree_node(
+    Record,
+    lambda record: (list(record.values()), list(record)),
+    lambda items, keys: Record(zip(keys, items, strict=True)),
+    serialized_type_name="torch_ir.Record",
+)
 
 
 def to_structure(spec: pytree.TreeSpec, leaves: Iterator[Tree]) -> Tree:
@@ -40,6 +48,18 @@ def structure_of(value: Any, leaf: Callable[[int, Any], Tree]) -> Tree:
     """The structure of a value; `leaf` says what stands for the i-th leaf."""
     leaves, spec = pytree.tree_flatten(value)
     return to_structure(spec, (leaf(index, item) for index, item in enumerate(leaves)))
+
+
+def values_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The graph's inputs out of a call as the model takes it; other arguments must be what was captured."""
+    values: dict[int, Any] = {}
+    positional, keywords = tree.items
+    for path, leaf, value in [*values_along(positional, args, "inputs"), *values_along(keywords, kwargs, "keywords")]:
+        if isinstance(leaf, Slot):
+            values[leaf] = value
+        elif not (value is leaf or value == leaf):
+            raise ExecutionError(f"{path} is {value!r:.60}, but the graph was captured for {leaf!r:.60}")
+    return [values[index] for index in range(len(values))]
 
 
 def values_along(tree: Tree, value: Any, path: str = "") -> Iterator[tuple[str, Tree, Any]]:

@@ -9,15 +9,17 @@ from typing import Any
 
 import torch
 
+from torch_ir.analysis.prologue import crossing, split_prologue
 from torch_ir.errors import ExecutionError
-from torch_ir.ir import IR, Slot, TensorMeta, evaluate
+from torch_ir.ir import IR, OpNode, TensorMeta, evaluate
+from torch_ir.ir.functions import FUSED, inline_all
 from torch_ir.ir.structure import rebuild
 from torch_ir.ir.symbols import solve
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
-from torch_ir.ops.pytree import values_along
-from torch_ir.ops.schema import name_arguments
-from torch_ir.run.plan import Program, Sizes, Watch, check_operators, computed, writes_in_place
-from torch_ir.run.prologue import split_prologue
+from torch_ir.ops.pytree import values_of_call
+from torch_ir.ops.registry import executor_of
+from torch_ir.ops.runnable import check_operators, with_named_arguments
+from torch_ir.run.plan import Program, Sizes, Watch, computed, writes_in_place
 from torch_ir.run.stored import StoredTensor, Weight, loaded
 from torch_ir.run.weights import fit_weights, load_weights, open_weights
 
@@ -48,7 +50,7 @@ class IRExecutor:
         watch: Watch | None = None,
     ) -> None:
         check_operators(ir.check())
-        self.ir = _with_named_arguments(ir)
+        self.ir = with_named_arguments(ir)
         self.device = torch.device(device) if device is not None else None
         self.constants = dict(constants or {})
         self._watch = watch
@@ -61,12 +63,13 @@ class IRExecutor:
 
     def _plan(self, lazy: bool) -> None:
         """Write the programs; where weights lie in files, everything is computed in the run that needs it."""
-        once, every = ([], self.ir.nodes) if self._writes or lazy else split_prologue(self.ir)
-        kept = _crossing(once, every, self.ir)
-        given = [*self.ir.graph_inputs, *self.ir.params, *kept]
+        ir = self.ir if self._watch else _opened(self.ir)
+        once, every = ([], ir.nodes) if self._writes or lazy else split_prologue(ir)
+        kept = crossing(once, every, ir)
+        given = [*ir.graph_inputs, *ir.params, *kept]
         self._lazy = lazy
-        self._prologue = Program(self.ir, once, self.ir.params, kept, self.device, self._watch)
-        self._program = Program(self.ir, every, given, self.ir.returns.inputs, self.device, self._watch, lazy)
+        self._prologue = Program(ir, once, ir.params, kept, self.device, self._watch)
+        self._program = Program(ir, every, given, ir.returns.inputs, self.device, self._watch, lazy)
 
     def load_weights(self, path: str | os.PathLike[str], *, stream: bool = False) -> None:
         """Bind the weights of a file; with `stream`, each is read when a run needs it and goes after its last use."""
@@ -140,6 +143,23 @@ class IRExecutor:
         return flatten_call(self.ir, args, kwargs)
 
 
+def _opened(ir: IR) -> IR:
+    """The graph, or a copy with the bodies of fused operators in the place of their calls, but for the user's own."""
+
+    def is_open(node: OpNode) -> bool:
+        return node.op_type.startswith(FUSED) and executor_of(node) is None
+
+    if not any(map(is_open, ir.all_nodes())):
+        return ir
+    copy = ir.clone()
+    left = [copy]
+    while left:
+        graph = left.pop()
+        inline_all(graph, is_open)
+        left += graph.functions.values()
+    return copy
+
+
 def _memory(value: Any) -> int | None:
     """What tells whether two tensors share memory."""
     is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
@@ -164,14 +184,7 @@ def execute_ir(
 
 def flatten_call(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The graph's inputs out of a call as the model takes it; other arguments must be what was captured."""
-    values: dict[int, Any] = {}
-    positional, keywords = ir.input_tree.items
-    for path, leaf, value in [*values_along(positional, args, "inputs"), *values_along(keywords, kwargs, "keywords")]:
-        if isinstance(leaf, Slot):
-            values[leaf] = value
-        elif not (value is leaf or value == leaf):
-            raise ExecutionError(f"{path} is {value!r:.60}, but the graph was captured for {leaf!r:.60}")
-    return [values[index] for index in range(len(values))]
+    return values_of_call(ir.input_tree, args, kwargs)
 
 
 def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
@@ -233,19 +246,3 @@ def _check_strides(ir: IR, tensor: TensorMeta, value: torch.Tensor, sizes: Sizes
             f"input {tensor.name!r} has strides {list(value.stride())}, but what {ir.fixed_layout} makes of strides "
             f"was decided at capture, for {list(wanted)}; lay the input out like that"
         )
-
-
-def _with_named_arguments(ir: IR) -> IR:
-    """The graph itself, or a copy whose arguments have their schema names."""
-    if all(node.has_named_args for node in ir.all_nodes()):
-        return ir
-    named = ir.clone()
-    for node in named.all_nodes():
-        name_arguments(node)
-    return named
-
-
-def _crossing(once: Sequence[Any], every: Sequence[Any], ir: IR) -> list[TensorMeta]:
-    """What the prologue makes and the rest reads."""
-    read = {tensor for node in [*every, ir.returns] for tensor in node.inputs}
-    return [tensor for node in once for tensor in node.outputs if tensor in read]

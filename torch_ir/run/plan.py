@@ -22,7 +22,8 @@ from torch_ir.ir.symbols import solve
 from torch_ir.ops import facts
 from torch_ir.ops.names import to_torch
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.schema import Operator, arguments, find_operator, takes_any_keyword
+from torch_ir.ops.runnable import on_copies, ordered_arguments, present, returns_one
+from torch_ir.ops.schema import Operator, find_operator
 from torch_ir.run.stored import StoredTensor, loaded
 
 Sizes = dict[str, Number]
@@ -87,7 +88,7 @@ class _Writer:
         self.device = device
         self.watch = watch
         self.lazy = lazy
-        self.namespace: dict[str, Any] = {"present": _present, "given": _given, "solve": solve, "watch": watch}
+        self.namespace: dict[str, Any] = {"present": present, "given": _given, "solve": solve, "watch": watch}
         self.namespace["read"] = lambda value: loaded(value, device) if isinstance(value, StoredTensor) else value
         self.node_of_line: dict[int, OpNode] = {}
         self.names: dict[TensorMeta, str] = {}
@@ -165,30 +166,14 @@ class _Writer:
             return (f"{results}[0]", True) if len(node.outputs) == 1 else (results, False)
         texts = self._arguments(node, operator)
         if isinstance(operator, OpOverload) and facts.gives_new_values(node):
-            return f"{self._constant(_on_copies(operator), 'f')}({', '.join(texts)})", False
-        gives_one = isinstance(operator, OpOverload) and _returns_one(operator)
-        return f"{self._constant(operator, 'f')}({', '.join(texts)})", gives_one
+            return f"{self._constant(on_copies(operator), 'f')}({', '.join(texts)})", False
+        return f"{self._constant(operator, 'f')}({', '.join(texts)})", returns_one(operator)
 
     def _arguments(self, node: OpNode, operator: Operator) -> list[str]:
         """The text of each argument of a call, in the order of the schema."""
-        values = self._values(node)
-        places: list[str] = []
-        keywords: list[str] = []
-        for argument in arguments(operator):
-            if argument.name not in values and not argument.has_default:
-                raise ExecutionError(f"{node!r} is without {argument.name!r}, which {node.op_type} needs")
-            text = values.pop(argument.name) if argument.name in values else self._constant(argument.default)
-            if argument.keyword_only:
-                keywords.append(f"{argument.name}={text}")
-            else:
-                places.append(text)
-        while (surplus := f"arg{len(places)}") in values:  # a Python operator with *args
-            places.append(values.pop(surplus))
-        if takes_any_keyword(operator):
-            keywords += [f"**{{{self._constant(name)}: {values.pop(name)}}}" for name in list(values)]
-        if values:
-            raise ExecutionError(f"{node!r} has an argument {next(iter(values))!r} that {node.op_type} does not take")
-        return [*places, *keywords]
+        places, known, others = ordered_arguments(node, operator, self._values(node), self._constant)
+        keywords = [f"{name}={text}" for name, text in known.items()]
+        return [*places, *keywords, *(f"**{{{self._constant(name)}: {text}}}" for name, text in others.items())]
 
     def _values(self, node: OpNode) -> dict[str, str]:
         """The text of every argument; lists of tensors are put together from their elements."""
@@ -278,20 +263,6 @@ def computed(value: Any, sizes: Sizes) -> Any:
     return evaluate(value, sizes) if isinstance(value, Expr) else value
 
 
-def check_operators(ir: IR) -> None:
-    """Refuse a graph with operators that cannot run, naming all of them."""
-    unknown: dict[str, OpNode] = {}
-    for node in ir.all_nodes():
-        if facts.is_forbidden(node.op_type):
-            raise ExecutionError(f"{node!r} reaches outside the graph; no graph may run it")
-        known = executor_of(node) or find_operator(node.op_type)
-        if known is None and not node.is_call:
-            unknown.setdefault(node.op_type, node)
-    if unknown:
-        listed = ", ".join(f"{op_type} (node {node.name!r})" for op_type, node in unknown.items())
-        raise ExecutionError(f"no executor for {listed}; import what defines it, or use @register_executor")
-
-
 def writes_in_place(ir: IR) -> bool:
     """Whether any node, here or in a function, changes what it reads."""
     return any(map(facts.writes_in_place, ir.all_nodes()))
@@ -321,38 +292,6 @@ def _given(result: Any) -> Any:
     if isinstance(result, (torch.Tensor, list, tuple)):
         return result
     raise TypeError(f"its executor gave {result!r:.60}, not a list of tensors")
-
-
-def _present(result: Any) -> Any:
-    """The outputs of an operator, lists among them laid flat; absent ones are left out."""
-    if not isinstance(result, (tuple, list)):
-        return () if result is None else (result,)
-    return [item for part in result for item in _present(part)]
-
-
-def _returns_one(operator: OpOverload) -> bool:
-    returns = operator._schema.returns
-    return len(returns) == 1 and "List" not in str(returns[0].type)
-
-
-def _on_copies(operator: OpOverload) -> Callable[..., list[Any]]:
-    """An operator that writes as one that does not: it works on copies, and gives them back after its results."""
-    names = [argument.name for argument in arguments(operator)]
-    written = facts.mutated_arguments(operator)
-
-    def call(*args: Any, **kwargs: Any) -> list[Any]:
-        bound = {**dict(zip(names, args, strict=False)), **kwargs}
-        copies = {name: _copied(bound[name]) for name in written if bound[name] is not None}
-        result = operator(**{**bound, **copies})
-        results = result if isinstance(result, tuple) else (result,)
-        return [*results, *copies.values()]
-
-    return call
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a tensor, or of each in a list."""
-    return [_copied(item) for item in value] if isinstance(value, (list, tuple)) else value.clone()
 
 
 def _is_steered(value: Any) -> bool:

@@ -206,7 +206,7 @@ def _keys(ir: IR) -> set[str]:
 
 
 def random_weights(ir: IR, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Values for every weight that the graph does not hold itself; vectors are ones, which may be variances."""
+    """Values for every weight that the graph does not hold itself; vectors, which may be variances, are positive."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for param in ir.params:
@@ -217,7 +217,7 @@ def random_weights(ir: IR, seed: int = 0) -> dict[str, torch.Tensor]:
         if not dtype.is_floating_point:
             weights[param.key] = torch.zeros(shape, dtype=dtype)
         elif len(shape) < 2:
-            weights[param.key] = torch.ones(shape, dtype=dtype)
+            weights[param.key] = (torch.rand(shape, generator=generator) + 0.5).to(dtype)
         else:
             fan_in = max(1, torch.Size(shape[1:]).numel())
             weights[param.key] = (torch.randn(shape, generator=generator) / fan_in**0.5).to(dtype)

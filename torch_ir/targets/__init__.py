@@ -7,8 +7,9 @@ from torch_ir.targets.describe import describe
 from torch_ir.targets.lowered import Layer, Lowered, Missing, Placeholder
 from torch_ir.targets.rules import Declined
 from torch_ir.targets.target import Target
+from torch_ir.targets.to_torch import to_torch
 
 __all__ = [
     "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Missing", "Placeholder", "Target", "coverage",
-    "describe",
+    "describe", "to_torch",
 ]  # fmt: skip

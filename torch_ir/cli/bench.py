@@ -1,0 +1,162 @@
+"""`torch-ir bench`: time graph files, and other roads from the first of them to numbers, side by side."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.roads import check_roads, graph_road, road
+from torch_ir.cli.verb import add_inputs, add_verb, load_graph, print_json, show_progress
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+    from torch_ir.run.bench import Spread, Timing
+
+_EXAMPLES = """
+model.json
+model.json better.json --weights model.safetensors
+model.json --against eager,inductor --model net.py:Net --threads 4
+model.json --against onnxruntime --dim batch=4 --repeat 50 --json
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "bench", "time IR files against each other and against other runtimes", _EXAMPLES, run)
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="IR files that compute the same; the first is the base"
+    )
+    parser.add_argument("-w", "--weights", metavar="FILE", help=".pt, .safetensors (default: the model's, or random)")
+    parser.add_argument(
+        "--against",
+        metavar="NAMES",
+        default="",
+        help="other roads for the first file: eager, inductor, onnxruntime; separated by commas",
+    )
+    parser.add_argument("--model", metavar="MODULE:FACTORY", help="the original model, for `eager` and its weights")
+    add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
+    parser.add_argument("--repeat", type=int, default=20, metavar="N", help="rounds (default: 20)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads of each road (default: as many as torch takes)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
+    parser.add_argument("--rtol", type=float, metavar="X", help="relative tolerance of results (default: by dtype)")
+    parser.add_argument("--atol", type=float, metavar="X", help="absolute tolerance of results (default: by dtype)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.cli.inputs import parse_dims, parse_inputs
+
+    specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
+    names = _check(arguments)
+    import torch
+
+    from torch_ir.cli.tensors import graph_inputs
+    from torch_ir.ir.structure import rebuild
+    from torch_ir.run.bench import bench, threads
+
+    check_roads(names)
+    graphs = {path: load_graph(path) for path in dict.fromkeys(arguments.files)}
+    first = next(iter(graphs.values()))
+    call = rebuild(first.input_tree, graph_inputs(first, specs, dims, arguments.seed))
+    torch.manual_seed(arguments.seed)
+    model = _model(arguments)
+    weights, whose = _weights(arguments, graphs, model)
+    roads: dict[str, Any] = {path: partial(graph_road, ir, weights, call) for path, ir in graphs.items()}
+    roads.update((name, partial(road, name, first, weights, call, model)) for name in names)
+    with threads(arguments.threads) as count:
+        found = bench(
+            roads,
+            arguments.repeat,
+            seed=arguments.seed,
+            rtol=arguments.rtol,
+            atol=arguments.atol,
+            progress=show_progress,
+        )
+    about = {"model": first.model_name, "weights": whose, "rounds": arguments.repeat, "threads": count}
+    eager = {"eager": _eager(arguments)} if "eager" in names else {}
+    if arguments.json:
+        print_json({**about, **eager, "roads": {name: _record(result) for name, result in found.items()}})
+    else:
+        print("\n".join(_lines(about, eager, found)))
+    return 1 if any(isinstance(result, str) for result in found.values()) else 0
+
+
+def _check(arguments: argparse.Namespace) -> list[str]:
+    """The roads that are asked for, after everything that can be refused without torch was."""
+    for name in ("repeat", "threads"):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
+            raise CommandError(f"--{name} is at least 1, not {getattr(arguments, name)}")
+    return list(dict.fromkeys(name.strip() for name in arguments.against.split(",") if name.strip()))
+
+
+def _model(arguments: argparse.Namespace) -> nn.Module | None:
+    """The original model, with the weights of the file where there is one."""
+    from torch_ir.cli.models import build_model, fill_model, load_factory
+
+    if not arguments.model:
+        return None
+    model = build_model(load_factory(arguments.model), arguments.model)
+    if arguments.weights:
+        fill_model(model, arguments.weights)
+    return model
+
+
+def _weights(
+    arguments: argparse.Namespace, graphs: Mapping[str, IR], model: nn.Module | None
+) -> tuple[Mapping[str, Tensor], str]:
+    """Weights for every graph, and whose they are."""
+    from torch_ir.run import load_weights, random_weights
+
+    if model is not None:
+        return model.state_dict(), f"of {arguments.weights or arguments.model}"
+    if arguments.weights:
+        return load_weights(arguments.weights), f"of {arguments.weights}"
+    made: dict[str, Tensor] = {}
+    for ir in reversed(list(graphs.values())):  # the first has the last word
+        made.update(random_weights(ir, arguments.seed))
+    return made, "random"
+
+
+def _eager(arguments: argparse.Namespace) -> str:
+    """What the road of that name runs."""
+    if arguments.model:
+        return f"the model, {arguments.model}"
+    return f"the ATen calls of {arguments.files[0]} one by one; name the original with --model to run that"
+
+
+def _record(result: Timing | str) -> dict[str, Any]:
+    return {"wrong": result} if isinstance(result, str) else asdict(result)
+
+
+def _lines(about: Mapping[str, Any], eager: Mapping[str, str], found: Mapping[str, Timing | str]) -> list[str]:
+    """A line for each road: median and quartiles of the time, and of its ratio to that of the first."""
+    first = next(iter(found))
+    wide = max(map(len, found))
+    said = ", ".join(f"{name}: {value}" for name, value in about.items() if value)
+    lines = [said, *(f"{name}: {what}" for name, what in eager.items())]
+    for name, result in found.items():
+        if isinstance(result, str):
+            lines.append(f"{name:{wide}}  not timed: {result}")
+        else:
+            ratio = "" if name == first else f"  {_spread(result.ratio, 1)} times as long as {first}"
+            unit, scale = ("s", 1.0) if result.time.median >= 1 else ("ms", 1e-3)
+            lines.append(f"{name:{wide}}  {_spread(result.time, scale)} {unit}{ratio}")
+    return lines
+
+
+def _spread(spread: Spread, scale: float) -> str:
+    low, median, high = (_digits(value / scale) for value in (spread.low, spread.median, spread.high))
+    return f"{median} ({low}-{high})"
+
+
+def _digits(number: float) -> str:
+    """A number with three digits: `0.123`, `1.04`, `23.5`, `652`."""
+    return f"{number:.{3 if number < 1 else 2 if number < 10 else 1 if number < 100 else 0}f}"
