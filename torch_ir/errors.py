@@ -14,6 +14,10 @@ class GraphError(TorchIRError):
     """The graph contradicts itself; the message names the place."""
 
 
+class ShapeError(GraphError):
+    """Operators do not go together with the shapes or dtypes that they are given."""
+
+
 class ExpressionError(TorchIRError):
     """A dimension expression does not parse, or cannot be computed."""
 
@@ -56,6 +60,10 @@ class RegistryError(TorchIRError):
 
 class DrawError(TorchIRError):
     """A picture could not be rendered."""
+
+
+class DeviceError(TorchIRError):
+    """The figures of a device cannot be read, or cannot be true."""
 
 
 class CommandError(TorchIRError):

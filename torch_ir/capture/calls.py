@@ -15,9 +15,10 @@ from torch_ir.capture.functional import Twins, has_storage
 from torch_ir.capture.node_info import NodeInfo
 from torch_ir.capture.provenance import origin_of
 from torch_ir.capture.symbolic import SymbolNames, bounds, is_symbolic
-from torch_ir.capture.writes import FreeNames, Functional, UnfollowedWriteError, Writes, without_writes
+from torch_ir.capture.writes import Functional, UnfollowedWriteError, Writes, without_writes
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
+from torch_ir.ir.free_names import FreeNames
 from torch_ir.ir.structure import Tree
 from torch_ir.ops.facts import changes_elements, gives_its_input, may_alias
 from torch_ir.ops.names import dtype_name, to_name

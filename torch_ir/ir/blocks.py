@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from torch_ir.ir.document import uncollected
-from torch_ir.ir.functions import CALL, called_by, captured_names, element_name, fresh, holds_modules
+from torch_ir.ir.functions import CALL, FUSED, called_by, captured_names, element_name, fresh, holds_modules
 from torch_ir.ir.levels import identifier, is_gap, local_name, public_name, short
 from torch_ir.ir.node import OpNode, Origin
 from torch_ir.ir.origins import call_around, modules_around, placed_in, seen_from
@@ -37,8 +37,9 @@ def fold_blocks(ir: IR) -> IR:
 
 
 def has_blocks(ir: IR) -> bool:
-    """Whether any node is a call of a module in which others ran."""
-    return any(holds_modules(ir.functions[name]) for name in called_by(node for node in ir.nodes if node.is_call))
+    """Whether any node is a call of a module in which others ran, and not of a fused operator."""
+    calls = [node for node in ir.nodes if node.is_call and not node.op_type.startswith(FUSED)]
+    return any(holds_modules(ir.functions[name]) for name in called_by(calls))
 
 
 class _Block:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
 
 CALL = "call"
+FUSED = "fused."  # how the op_types of fused operators begin
 Reads = Sequence[tuple[str, TensorMeta]]  # what a call reads, with the names of its arguments
 
 
@@ -134,6 +135,32 @@ def called_by(nodes: Iterable[OpNode]) -> list[FunctionRef]:
     return list(dict.fromkeys(refs))
 
 
+def calls_by_function(ir: IR) -> dict[str, list[OpNode]]:
+    """The functions that are only ever called, each with its calls; not those that steer an operator."""
+    calls: dict[str, list[OpNode]] = {}
+    for node in ir.nodes:
+        if node.is_call:
+            calls.setdefault(node.attrs["function"], []).append(node)
+    steering = called_by(node for node in ir.nodes if not node.is_call)
+    return {name: found for name, found in calls.items() if name not in steering}
+
+
+def origins_in(call: OpNode, body: IR) -> list[tuple[str, ...]]:
+    """The captured nodes that each node of a body stands for, as seen from a call."""
+    count = sum(len(node.origins) for node in body.nodes)
+    captured = iter(call.origins if count == len(call.origins) else ())
+    return [tuple(islice(captured, len(node.origins))) or node.origins for node in body.nodes]
+
+
+def retell_origins(calls: Iterable[OpNode], before: Sequence[str], body: IR) -> None:
+    """Let calls stand for what is left after nodes of their body were rewritten; `before` are the origins till then."""
+    left = [name for node in body.nodes for name in node.origins]
+    for call in calls:
+        if len(call.origins) == len(before):
+            now = dict(zip(before, call.origins, strict=True))
+            call.origins = tuple(now.get(name, name) for name in left) or call.origins
+
+
 def holds_modules(body: IR) -> bool:
     """Whether a body is that of a block: a module in which other modules ran."""
     return any(node.origin.module for node in body.nodes)
@@ -214,11 +241,8 @@ class _Place:
         given = dict(zip(call.args, call.inputs, strict=True))
         copies = {tensor: given[tensor.name] for tensor in body.graph_inputs}
         results = {inner: outer.copy() for inner, outer in zip(body.graph_outputs, call.outputs, strict=True)}
-        count = sum(len(node.origins) for node in body.nodes)
-        captured = iter(call.origins if count == len(call.origins) else ())
         added = []
-        for node in body.nodes:
-            own = tuple(islice(captured, len(node.origins))) or node.origins
+        for node, own in zip(body.nodes, origins_in(call, body), strict=True):
             name = fresh(own[0] if node.origins == (node.name,) else node.name, self.nodes)
             for tensor in node.outputs:
                 copies[tensor] = results.get(tensor) or tensor.copy(self._tensor_name(tensor, node, name))

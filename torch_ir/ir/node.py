@@ -132,7 +132,9 @@ class OpNode:
         """An argument by name: a tensor, an attribute, or a list for arguments that are lists of tensors."""
         if argument in self.attrs:
             return self.attrs[argument]
-        if argument in self.args:
+        if argument in self._args:
+            return self._inputs[self._args.index(argument)]
+        if argument in self.args:  # a position, where no schema is known
             return self._inputs[self.args.index(argument)]
         elements = self.elements(argument)
         if not elements:

@@ -9,7 +9,7 @@ One step at a time: what the step makes may be taken apart in turn, so that nobo
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_ir.errors import ConversionError, TorchIRError, first_line
 from torch_ir.ir import IR, Device, Expr, OpNode, TensorMeta
 from torch_ir.ir.functions import fresh
+from torch_ir.ops.calling import empty, keywords, mapped
 from torch_ir.ops.facts import is_uninitialised, writes_in_place
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_name, to_torch
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
@@ -82,7 +83,7 @@ def _recorded(
     """What a rule calls for the arguments of a node."""
 
     def computed(*tensors: Tensor) -> list[Tensor]:
-        bound = _bound(node, dict(zip(node.args, tensors, strict=True)))
+        bound = keywords(dict(zip(node.args, tensors, strict=True)), node.attrs, _on_meta)
         known = arguments(found)
         made = rule(
             *(bound[argument.name] for argument in known if not argument.keyword_only),
@@ -108,34 +109,11 @@ def _is_no_gain(step: OpNode) -> bool:
 
 
 def _empty(tensor: TensorMeta) -> Tensor:
-    shape: Any = tensor.shape
-    stride: Any = tensor.stride
-    dtype = TORCH_DTYPES[tensor.dtype]
-    if stride is None:
-        return torch.empty(shape, dtype=dtype, device="meta")
-    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-
-
-def _bound(node: OpNode, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The arguments of a node as torch takes them, with `tensors` for its inputs."""
-
-    def given(name: str) -> Any:
-        if name in tensors:
-            return tensors[name]
-        return _mapped(node.attrs[name], _on_meta) if name in node.attrs else listed(name)
-
-    def listed(name: str) -> list[Any]:
-        return [given(f"{name}.{index}") for index in range(len(node.elements(name)))]
-
-    return {name: given(name) for name in dict.fromkeys(full.partition(".")[0] for full in (*tensors, *node.attrs))}
+    return empty(tensor.shape, TORCH_DTYPES[tensor.dtype], tensor.stride)
 
 
 def _on_meta(value: Any) -> Any:
     return to_torch(Device("meta") if isinstance(value, Device) else value)
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    return [_mapped(item, change) for item in value] if isinstance(value, (list, tuple)) else change(value)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -202,7 +180,7 @@ class _Steps:
             for index, item in enumerate(value):
                 self._sort(f"{name}.{index}", item, inputs, attrs)
         else:
-            attrs[name] = _mapped(value, self._named)
+            attrs[name] = mapped(value, self._named)
 
     def _named(self, value: Any) -> Any:
         """Torch's value as the IR spells it; what was traced on meta stands where the graph stands."""

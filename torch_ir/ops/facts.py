@@ -92,10 +92,15 @@ def gives_new_values(node: OpNode) -> bool:
 def writes_in_place(node: OpNode) -> bool:
     """Whether running the node changes one of its inputs, as in files that are not in the functional form."""
     operator = find_operator(node.op_type)
-    if not isinstance(operator, OpOverload) or gives_new_values(node):
+    if not isinstance(operator, OpOverload) or not _may_write(operator) or gives_new_values(node):
         return False
     bound = {**dict(zip(node.args, node.inputs, strict=True)), **node.attrs}
     return operator._schema.is_mutable or updates_statistics(operator, bound)
+
+
+@cache
+def _may_write(operator: OpOverload) -> bool:
+    return operator._schema.is_mutable or str(operator) in _STATISTICS
 
 
 def is_opaque(node: OpNode) -> bool:
@@ -106,12 +111,17 @@ def is_opaque(node: OpNode) -> bool:
 def is_random(node: OpNode) -> bool:
     """Whether two runs may differ because random numbers are drawn."""
     operator = find_operator(node.op_type)
-    if not isinstance(operator, OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
+    if not isinstance(operator, OpOverload) or not _may_draw(operator) or gives_its_input(node.op_type, node.attrs):
         return False
     # dropout and its kin draw nothing in inference
     return (
         not any(node.attrs.get(flag) is False for flag in ("train", "training")) and node.attrs.get("dropout_p") != 0.0
     )
+
+
+@cache
+def _may_draw(operator: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in operator.tags
 
 
 def is_uninitialised(node: OpNode) -> bool:

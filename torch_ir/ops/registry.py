@@ -77,6 +77,8 @@ def _base(op_type: str) -> str:
 
 
 def _find(table: dict[str, Callable[..., Any]], op_type: str) -> Callable[..., Any] | None:
+    if not table:
+        return None
     base = _base(op_type)
     if op_type in table or base in table:
         return table.get(op_type) or table[base]

@@ -53,12 +53,12 @@ def find_operator(op_type: str) -> Operator | None:
 
 def _look_up(op_type: str) -> Operator | None:
     parts = op_type.split(".")
+    if len(parts) != (2 if op_type.startswith(HIGHER_ORDER) else 3):
+        return None
     if not all(_PART.fullmatch(part) for part in parts):
         return None
     if op_type.startswith(HIGHER_ORDER):
-        return _find_higher_order(parts[1]) if len(parts) == 2 else None
-    if len(parts) != 3:
-        return None
+        return _find_higher_order(parts[1])
     namespace, name, overload = parts
     if namespace in _PROVIDERS:
         with contextlib.suppress(ImportError):  # not installed: its operators are unknown here

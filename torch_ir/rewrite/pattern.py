@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
@@ -50,6 +51,22 @@ class Pattern:
         """The same, with attributes that must be equal to these, texts among them: `.when(approximate="tanh")`."""
         return replace(self, attributes={**self.attributes, **attributes})
 
+    @cached_property
+    def parts(self) -> list[tuple[str, Pattern]]:
+        """The patterns for tensors that must be made by certain nodes, with the arguments that they are."""
+        return [(name, wanted) for name, wanted in self.arguments.items() if isinstance(wanted, Pattern)]
+
+    @cached_property
+    def _named(self) -> dict[str, bool]:
+        """Which operators it was asked about, and whether they are its own."""
+        return {}
+
+    def names(self, op_type: str) -> bool:
+        """Whether this is one of its operators."""
+        if op_type not in self._named:
+            self._named[op_type] = any(names_op(name, op_type) for name in self.op_types)
+        return self._named[op_type]
+
     @property
     def captures(self) -> frozenset[str]:
         """Every name under which a match captures something."""
@@ -58,7 +75,7 @@ class Pattern:
     @property
     def size(self) -> int:
         """How many nodes it speaks of."""
-        return 1 + sum(part.size for part in self.arguments.values() if isinstance(part, Pattern))
+        return 1 + sum(part.size for _, part in self.parts)
 
     def _names(self) -> Iterator[str]:
         if self.name:
@@ -96,9 +113,23 @@ def op(op_type: str, /, *others: str, **arguments: Any) -> Pattern:
 
 def match(pattern: Pattern, node: OpNode) -> Match | None:
     """What the pattern captures when `node` is its last node, or None; equal names must be the same thing."""
+    if not may_match(pattern, node):
+        return None
     search = _Search()
     found = 0 <= pattern.index < max(1, len(node.outputs)) and search.is_like(pattern, node)
     return Match(node, search.captures, tuple(search.nodes)) if found else None
+
+
+def may_match(pattern: Pattern, node: OpNode) -> bool:
+    """A quick look at the operators alone; most nodes go no further."""
+    if not pattern.names(node.op_type):
+        return False
+    for name, part in pattern.parts:
+        args = node._args
+        maker = node._inputs[args.index(name)].producer if name in args else None
+        if maker is None or not may_match(part, maker):
+            return False
+    return True
 
 
 def names_op(name: str, op_type: str) -> bool:
@@ -114,14 +145,16 @@ class _Search:
         self.nodes: dict[OpNode, None] = {}
 
     def is_like(self, pattern: Pattern, node: OpNode) -> bool:
-        if not any(names_op(name, node.op_type) for name in pattern.op_types):
+        if not pattern.names(node.op_type):
             return False
-        if pattern.is_read_once and [len(t.consumers) for t in node.outputs if t.index == pattern.index] != [1]:
+        if pattern.is_read_once and [sum(t._uses.values()) for t in node.outputs if t.index == pattern.index] != [1]:
             return False
-        if not all(self._is_argument(wanted, node, name) for name, wanted in pattern.arguments.items()):
-            return False
-        if not all(name in node.attrs and _same(value, node.attrs[name]) for name, value in pattern.attributes.items()):
-            return False
+        for name, wanted in pattern.arguments.items():
+            if not self._is_argument(wanted, node, name):
+                return False
+        for name, value in pattern.attributes.items():
+            if name not in node.attrs or not _same(value, node.attrs[name]):
+                return False
         self.nodes[node] = None
         return not pattern.name or self._capture(pattern.name, node)
 
@@ -138,7 +171,10 @@ class _Search:
         return self._capture(wanted, value) if _is_capture(wanted) else _same(wanted, value)
 
     def _capture(self, name: str, value: Any) -> bool:
-        return _same(self.captures.setdefault(name, value), value)
+        if name in self.captures:
+            return _same(self.captures[name], value)
+        self.captures[name] = value
+        return True
 
 
 def _is_capture(wanted: Any) -> bool:

@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch._export.utils import _bind_signature_to_inputs, _rename_without_collisions
 from torch.fx.graph import _Namespace
 
-from torch_ir.capture.writes import FreeNames
+from torch_ir.ir.free_names import FreeNames
 
 
 class Names:

@@ -1,0 +1,113 @@
+"""Rules: a pattern, a builder, a driver. A rule is applied until nothing is left to do, never where it would show."""
+
+import pytest
+
+from tests.rewriting import lines, optimized, proved, small, text
+from torch_ir import op
+from torch_ir.errors import GraphError, RegistryError
+from torch_ir.rewrite import rule
+
+
+@rule(op("aten.neg.default", self=op("aten.neg.default", self="x")))
+def two_negations(g, node, x):  # type: ignore[no-untyped-def]
+    """neg(neg(x))  ->  x"""
+    return x
+
+
+def test_two_negations_cancel() -> None:
+    """neg(neg(x)) is x."""
+    ir = small(
+        "x: float32[2, 3]",
+        neg="aten.neg.default(x)",
+        neg_1="aten.neg.default(neg)",
+        relu="aten.relu.default(neg_1)",
+    )
+    after = optimized(ir, [two_negations])
+    assert text(after) == lines("""
+        graph(x: float32[2, 3]) {
+          relu: float32[2, 3] = aten.relu.default(self=x)
+          return relu
+        }
+    """)
+
+
+def test_a_chain_is_followed_to_its_end() -> None:
+    """What a change makes possible is done too: five negations are one."""
+    calls = {f"neg{index}": f"aten.neg.default({f'neg{index - 1}' if index else 'x'})" for index in range(5)}
+    after = optimized(small("x: float32[2]", **calls, relu="aten.relu.default(neg4)"), [two_negations])
+    assert [node.op_type for node in after.nodes] == ["aten.neg.default", "aten.relu.default"]
+
+
+def test_a_copy_that_the_caller_holds_stays() -> None:
+    """The result was memory of its own; it must not become the input itself."""
+    ir = small("x: float32[2]", neg="aten.neg.default(x)", neg_1="aten.neg.default(neg)")
+    after, report = proved(ir, [two_negations])
+    assert len(after.nodes) == 2
+    assert [decline.why for decline in report.declined] == [
+        "the caller would hold a tensor that shares memory with another one"
+    ]
+
+
+def test_other_readers_keep_what_they_read() -> None:
+    """The first negation has another reader, and stays."""
+    ir = small(
+        "x: float32[2]",
+        ["relu", "exp"],
+        neg="aten.neg.default(x)",
+        neg_1="aten.neg.default(neg)",
+        relu="aten.relu.default(neg_1)",
+        exp="aten.exp.default(neg)",
+    )
+    after = optimized(ir, [two_negations])
+    assert [node.name for node in after.nodes] == ["neg", "relu", "exp"]
+
+
+def test_new_nodes_say_what_they_stand_for() -> None:
+    """The captured nodes that a new node stands for are kept in its origins."""
+
+    @rule(op("aten.mul.Tensor", self=op("aten.neg.default", self="x"), other="y"))
+    def negate_later(g, node, x, y):  # type: ignore[no-untyped-def]
+        return g.op("aten.neg.default", self=g.op("aten.mul.Tensor", self=x, other=y))
+
+    ir = small("x: float32[2], y: float32[2]", neg="aten.neg.default(x)", mul="aten.mul.Tensor(neg, y)")
+    after = optimized(ir, [negate_later])
+    assert [node.op_type for node in after.nodes] == ["aten.mul.Tensor", "aten.neg.default"]
+    assert all(node.origins == ("neg", "mul") for node in after.nodes)
+
+
+def test_a_rule_must_give_what_was_there() -> None:
+    """Another shape in the place of a tensor is found at once, and names the rule."""
+
+    @rule(op("aten.relu.default", self="x"))
+    def wrong(g, node, x):  # type: ignore[no-untyped-def]
+        return g.op("aten.sum.default", self=x)
+
+    with pytest.raises(GraphError, match="rule 'wrong' gives"):
+        optimized(small("x: float32[2]", relu="aten.relu.default(x)"), [wrong])
+
+
+def test_rules_that_undo_each_other_are_stopped() -> None:
+    """A sentence instead of an endless loop."""
+
+    @rule(op("aten.relu.default", self="x"))
+    def there(g, node, x):  # type: ignore[no-untyped-def]
+        return g.op("aten.clamp_min.default", self=x, min=0)
+
+    @rule(op("aten.clamp_min.default", self="x"))
+    def back(g, node, x):  # type: ignore[no-untyped-def]
+        return g.op("aten.relu.default", self=x)
+
+    from torch_ir.passes import Pass, apply_rules
+
+    both = Pass("both", lambda ir: apply_rules(ir, there, back))
+    with pytest.raises(GraphError, match="rules undo each other: there, back"):
+        optimized(small("x: float32[2]", relu="aten.relu.default(x)"), [both])
+
+
+def test_what_a_pattern_captures_is_what_a_function_takes() -> None:
+    """A slip of the pen is found when the rule is written, not when it is applied."""
+    with pytest.raises(RegistryError, match="captures 'input', but its function does not take it; did you mean"):
+
+        @rule(op("aten.relu.default", self="input"))
+        def slip(g, node, inputs):  # type: ignore[no-untyped-def]
+            return inputs

@@ -1,0 +1,93 @@
+"""Memory: which tensors share it, and what of it the caller gets to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from torch._ops import OpOverload
+
+from torch_ir.analysis.formulas import base_name
+from torch_ir.analysis.traffic import SOMETIMES_VIEWS, VIEWS, is_view
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ops.facts import gives_its_input, may_alias
+from torch_ir.ops.registry import executor_of
+from torch_ir.ops.schema import find_operator
+
+Functions = Mapping[str, IR]
+_NONE: Functions = MappingProxyType({})
+_RETURN = "return"
+_COPIES_OTHER_STRIDES = frozenset(("aten.contiguous", "aten.to"))
+
+
+def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
+    """Whether what a node makes may lie where something that it reads lies; a call is judged by its body, if given."""
+    operator = find_operator(node.op_type)
+    if executor_of(node) is not None or gives_its_input(node.op_type, node.attrs):
+        return True
+    if not isinstance(operator, OpOverload):
+        body = functions.get(node.attrs["function"]) if operator is None and node.is_call else None
+        return body is None or _gives_inputs(body)
+    return is_view(node) if base_name(node.op_type) in SOMETIMES_VIEWS else may_alias(operator)
+
+
+def _gives_inputs(body: IR) -> bool:
+    """Whether a result of a function may lie in one of its inputs."""
+    given = set(body.graph_inputs)
+    return any(not given.isdisjoint(memory_of(result, body.functions)) for result in body.graph_outputs)
+
+
+def memory_of(tensor: TensorMeta, functions: Functions = _NONE) -> set[TensorMeta]:
+    """The tensors in whose memory this one may lie: inputs, weights, or what an operator made anew."""
+    found: set[TensorMeta] = set()
+    seen = {tensor}
+    left = [tensor]
+    while left:
+        maker = (one := left.pop()).producer
+        if maker is None or not shares_memory(maker, functions):
+            found.add(one)
+        else:
+            left += [source for source in maker.inputs if source not in seen]
+            seen.update(maker.inputs)
+    return found
+
+
+def home_of(tensor: TensorMeta) -> TensorMeta:
+    """The tensor in whose memory this one is sure to lie: itself, unless it is a view."""
+    while (maker := tensor.producer) is not None and _is_sure_to_share(maker):
+        tensor = maker.inputs[0]
+    return tensor
+
+
+def _is_sure_to_share(node: OpNode) -> bool:
+    """Whether what a node makes lies where the first tensor that it reads lies, whatever it is given."""
+    name = base_name(node.op_type)
+    if executor_of(node) is not None or not (len(node.inputs) == 1 or name.endswith("_as")):
+        return False
+    if name in _COPIES_OTHER_STRIDES:
+        return is_view(node) and node.inputs[0].stride == node.outputs[0].stride
+    if name in SOMETIMES_VIEWS:
+        return is_view(node) and not name.startswith("aten.resolve_")
+    return name in VIEWS or gives_its_input(node.op_type, node.attrs)
+
+
+def is_held_by_caller(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
+    """Whether the caller gets to hold this tensor, itself or through a view."""
+    seen = {tensor}
+    left = [tensor]
+    while left:
+        for reader in left.pop()._uses:
+            if reader.op_type == _RETURN:
+                return True
+            if shares_memory(reader, functions):
+                left += [made for made in reader.outputs if made not in seen]
+                seen.update(reader.outputs)
+    return False
+
+
+def moves_results(old: TensorMeta, new: TensorMeta, functions: Functions = _NONE) -> bool:
+    """Whether the caller would see that `new` stands for `old`: a result would share memory that it did not share."""
+    if not is_held_by_caller(old, functions):
+        return False
+    others = memory_of(new, functions) - {home_of(old)}
+    return any(memory.producer is None or is_held_by_caller(memory, functions) for memory in others)

@@ -1,0 +1,122 @@
+"""Open sizes: numbers that a graph admits for them, and the expression behind numbers that were seen at several."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import combinations_with_replacement
+
+from torch_ir.analysis.amounts import product, total
+from torch_ir.errors import ExpressionError
+from torch_ir.ir import IR, evaluate
+from torch_ir.ir.records import Dim
+
+Points = tuple[Mapping[str, int], ...]
+_WANTED = 5
+_TRIES = 20_000
+_LARGEST_DIVISOR = 32
+_MOST = 4096  # of a size that has no bound
+
+
+_around: ContextVar[IR | None] = ContextVar("the graph around", default=None)
+
+
+@contextmanager
+def inside(ir: IR) -> Iterator[None]:
+    """While functions of this graph are looked at, the sizes that they speak of are those of the graph."""
+    token = _around.set(ir if ir.symbols or _around.get() is None else _around.get())
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+def is_inside() -> bool:
+    """Whether what is looked at is a function of a graph."""
+    return _around.get() is not None
+
+
+def decided_by_data(ir: IR) -> frozenset[str]:
+    """The open sizes that no caller chooses, so that nobody knows which of them go together."""
+    symbols = ir.symbols or getattr(_around.get(), "symbols", {})
+    given = {id(tensor) for graph in (ir, _around.get()) if graph is not None for tensor in graph.graph_inputs}
+    return frozenset(name for name, symbol in symbols.items() if id(symbol.tensor) not in given)
+
+
+def points_of(ir: IR) -> Points:
+    """Several choices of the open sizes that the graph admits, different in every size where that is possible."""
+    around = _around.get()
+    if not ir.symbols:
+        return points_of(around) if around is not None and around.symbols else ()
+    draw = random.Random(0)
+    found: list[dict[str, int]] = []
+    for attempt in range(_TRIES):
+        most = _MOST if attempt % 2 else 64  # some are small, so that one of two sizes may be the smaller one
+        sizes = {}
+        for name, symbol in ir.symbols.items():
+            low = max(symbol.min or 0, 2)
+            high = most if symbol.max is None else min(symbol.max, max(most, low))
+            sizes[name] = draw.randint(min(low, high), max(low, high)) if high >= low else high
+        if sizes not in found and _admits(ir, sizes):
+            found.append(sizes)
+            if len(found) == _WANTED:
+                break
+    return tuple(found)
+
+
+def _admits(ir: IR, sizes: Mapping[str, int]) -> bool:
+    try:
+        return all(evaluate(text, sizes) for text in ir.constraints) and all(
+            evaluate(dim, sizes) >= 0 for tensor in ir.graph_inputs for dim in tensor.shape
+        )
+    except (ExpressionError, ZeroDivisionError):
+        return False
+
+
+def expressed(values: Sequence[int], known: Sequence[Dim], points: Points) -> Dim | None:
+    """The expression that has these values at these points: a number, a size that is known, or one made of such."""
+    if len(set(values)) == 1 and len(points) > 1:
+        return values[0]
+    seen = list(zip(points, values, strict=True))
+    for candidate in _candidates(known, points):
+        if all(evaluate(candidate, point) == value for point, value in seen):
+            return candidate
+    sizes = dict.fromkeys(size for size in (*known, *points[0]) if isinstance(size, str)) if points else {}
+    for size in sizes:
+        if (found := _divided(size, seen)) is not None:
+            return found
+    return None
+
+
+def products(shape: Sequence[Dim]) -> list[Dim]:
+    """Every product of some of these sizes: what strides are made of."""
+    found: list[Dim] = [1]
+    for dim in reversed(shape):
+        found += [product(dim, other) for other in found]
+    return list(dict.fromkeys(found))
+
+
+def _candidates(known: Sequence[Dim], points: Points) -> Iterator[Dim]:
+    """Sizes that are known, then single symbols, then sums, multiples and products of two of these."""
+    names = list(points[0]) if points else []
+    sizes = list(dict.fromkeys([*known, *names]))
+    yield from (size for size in sizes if isinstance(size, str))
+    for one, other in combinations_with_replacement(sizes, 2):
+        if isinstance(one, str) or isinstance(other, str):
+            yield product(one, other)
+            yield total([one, other])
+            yield total([one, product(-1, other)])
+            yield total([other, product(-1, one)])
+
+
+def _divided(size: str, seen: Sequence[tuple[Mapping[str, int], int]]) -> Dim | None:
+    """A size over a small number, rounded down, as windows and steps make it; `(height - 1) // 2 + 1`."""
+    for divisor in range(1, _LARGEST_DIVISOR + 1):
+        for shift in range(divisor):
+            rest = {value - (evaluate(size, point) - shift) // divisor for point, value in seen}
+            if len(rest) == 1:
+                shifted = f"({size} - {shift})" if shift else f"({size})"
+                return total([f"{shifted} // {divisor}" if divisor > 1 else shifted, int(rest.pop())])
+    return None

@@ -1,0 +1,46 @@
+"""Calling an operator with its arguments under the names that the graph gives them: `tensors.0`, `tensors.1`, `dim`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from torch_ir.ops.names import to_torch
+
+
+def keywords(
+    tensors: Mapping[str, Any], attrs: Mapping[str, Any], change: Callable[[Any], Any] = to_torch
+) -> dict[str, Any]:
+    """The arguments of a call as torch takes them; lists of tensors are put together from their elements."""
+    flat = {**tensors, **{name: mapped(value, change) for name, value in attrs.items()}}
+    return {name: _given(name, flat) for name in dict.fromkeys(full.partition(".")[0] for full in flat)}
+
+
+def _given(name: str, flat: Mapping[str, Any]) -> Any:
+    if name in flat:
+        return flat[name]
+    start = len(name) + 1
+    count = len({full[start:].partition(".")[0] for full in flat if full.startswith(f"{name}.")})
+    return [_given(f"{name}.{index}", flat) for index in range(count)]
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value, or the items of a list, changed."""
+    return [mapped(item, change) for item in value] if isinstance(value, (list, tuple)) else change(value)
+
+
+def results(operator: OpOverload, arguments: Mapping[str, Any]) -> list[Any]:
+    """What a call gives, as a list of the results that are there."""
+    made = operator(**arguments)
+    several = list(made) if isinstance(made, (list, tuple)) else [made]
+    return [result for result in several if result is not None]
+
+
+def empty(shape: Any, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:
+    """A tensor without memory; row-major unless strides are given."""
+    if stride is None:
+        return torch.empty(shape, dtype=dtype, device="meta")
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")

@@ -1,0 +1,109 @@
+"""The builder: how a rule makes new nodes. Names, origins, defaults and shapes are taken care of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+from torch_ir.ir import Dim, OpNode, TensorMeta
+from torch_ir.ir.free_names import FreeNames
+
+
+class Knowledge(Protocol):
+    """What must be known about operators and the graph to rewrite it; `torch_ir.analysis.knowledge` has it of torch."""
+
+    def call(
+        self, op_type: str, arguments: Mapping[str, Any], hints: Sequence[Dim] = ()
+    ) -> tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]: ...
+
+    def is_weight(self, tensor: TensorMeta) -> bool: ...
+
+    def scalar_of(self, tensor: TensorMeta) -> Any: ...
+
+    def value_of(self, tensor: TensorMeta) -> Any: ...
+
+    def is_home(self, device: str | None) -> bool: ...
+
+    def is_idle(self, node: OpNode) -> bool: ...
+
+    def agree(self, one: TensorMeta, other: TensorMeta) -> bool: ...
+
+    def objection(self, old: TensorMeta, new: TensorMeta) -> str: ...
+
+    def replace(self, old: TensorMeta, new: TensorMeta) -> None: ...
+
+
+class Builder:
+    """Makes the nodes that stand for others, which are given as `replaced`; the last of them gives its place."""
+
+    def __init__(self, know: Knowledge, names: Callable[[], FreeNames], replaced: Sequence[OpNode]) -> None:
+        self.nodes: list[OpNode] = []
+        self._know = know
+        self._names = names
+        self._replaced = list(replaced)
+
+    @cached_property
+    def _hints(self) -> list[Dim]:
+        """Sizes that new tensors may well have."""
+        made = [tensor for node in self._replaced for tensor in node.outputs]
+        return [dim for tensor in made for dim in (*tensor.shape, *(tensor.stride or ()))]
+
+    @property
+    def _origins(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for node in self._replaced for name in node.origins))
+
+    def op(self, op_type: str, /, **arguments: Any) -> Any:
+        """The tensor that a new call makes, or the tuple of all that it makes; what is not said has its default.
+
+        g.op("aten.mul.Tensor", self=x, other=scale)
+        """
+        inputs, attrs, outputs = self._know.call(op_type, arguments, self._hints)
+        names = self._names()
+        name = names.free(op_type.split(".")[1])
+        for index, made in enumerate(outputs):
+            made.name = name if len(outputs) == 1 else names.free(f"{name}_{index}")
+        node = OpNode(
+            name,
+            op_type,
+            inputs.values(),
+            outputs,
+            attrs,
+            args=inputs,
+            origin=self._replaced[-1].origin,
+            origins=self._origins,
+        )
+        self.nodes.append(node)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def like(self, node: OpNode, /, **changed: Any) -> Any:
+        """The same call with some arguments changed."""
+        made = self.op(node.op_type, **{**arguments_of(node), **changed})
+        self.nodes[-1].origins = tuple(dict.fromkeys((*node.origins, *self._origins)))
+        return made
+
+    def stands_for(self, *nodes: OpNode | None) -> None:
+        """Count further nodes, beside those of the pattern, among those that new nodes stand for."""
+        self._replaced[:0] = [node for node in nodes if node is not None]
+
+    def is_weight(self, tensor: TensorMeta) -> bool:
+        """Whether a tensor depends on weights and constants alone, so that whatever is made of it is made only once."""
+        return self._know.is_weight(tensor)
+
+    def is_home(self, device: str | None) -> bool:
+        """Whether everything is on that device, or on one and the same where none is given, so that nothing moves."""
+        return self._know.is_home(device)
+
+    def scalar_of(self, tensor: TensorMeta) -> Any:
+        """The number that every element of a tensor is known to be without any weight; None where there is none."""
+        return self._know.scalar_of(tensor)
+
+    def value_of(self, tensor: TensorMeta) -> Any:
+        """The value of a tensor, which is not to be changed; None where it is not known without weights, or large."""
+        return self._know.value_of(tensor)
+
+
+def arguments_of(node: OpNode) -> dict[str, Any]:
+    """Every argument of a call under its own name: tensors, attributes, and lists of tensors as lists."""
+    names = dict.fromkeys(full.partition(".")[0] for full in (*node.args, *node.attrs))
+    return {name: node[name] for name in names}

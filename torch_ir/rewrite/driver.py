@@ -1,0 +1,141 @@
+"""The driver: applies rules everywhere until none has anything left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+from torch_ir.errors import GraphError, ShapeError
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.free_names import FreeNames
+from torch_ir.rewrite.builder import Builder, Knowledge
+from torch_ir.rewrite.journal import current_journal
+from torch_ir.rewrite.pattern import Match, Pattern, match
+from torch_ir.rewrite.rule import Rule
+
+_MOST_PER_NODE = 20  # changes; rules that make more than that undo each other
+
+
+def rewrite(ir: IR, rules: Iterable[Rule], know: Knowledge) -> int:
+    """Apply rules to a graph, not to its functions, and again wherever that changed something; return how often."""
+    return _Rewriting(ir, list(rules), know).run()
+
+
+class _Rewriting:
+    """One run: what is still to be looked at, and what is gone already."""
+
+    def __init__(self, ir: IR, rules: Sequence[Rule], know: Knowledge) -> None:
+        self.ir = ir
+        self.rules = rules
+        self.know = know
+        self.journal = current_journal()
+        self.by_op: dict[str, list[tuple[Rule, Pattern]]] = {}
+        self.gone: set[OpNode] = set()
+        self.touched: set[OpNode] = set()
+        self.count = 0
+
+    @cached_property
+    def names(self) -> FreeNames:
+        """What is free beside the names of the graph; most runs need none."""
+        return FreeNames({node.name for node in self.ir.nodes} | {tensor.name for tensor in self.ir.tensors()})
+
+    def run(self) -> int:
+        most = _MOST_PER_NODE * (len(self.ir.nodes) + 5)
+        self._sweep(self.ir.nodes)
+        while self.touched:
+            self._sweep(self.touched - self.gone)
+            if self.count > most:
+                raise GraphError(f"rules undo each other: {', '.join(rule.name for rule in self.rules)}")
+        return self.count
+
+    def _sweep(self, nodes: Iterable[OpNode]) -> None:
+        """Look once at these nodes, in program order."""
+        todo = {node for node in nodes if self._rules_for(node.op_type)}
+        before: dict[OpNode, list[OpNode]] = {}
+        changes = self.count
+        self.touched = set()
+        for node in self.ir.nodes if todo else ():
+            if node in todo and node not in self.gone and (made := self._changed(node)):
+                before[node] = made
+        if self.count > changes:
+            self.ir.nodes = [
+                one for node in self.ir.nodes for one in (*before.get(node, ()), node) if one not in self.gone
+            ]
+
+    def _rules_for(self, op_type: str) -> list[tuple[Rule, Pattern]]:
+        if op_type not in self.by_op:
+            self.by_op[op_type] = [
+                (rule, pattern) for rule in self.rules for pattern in rule.patterns if pattern.names(op_type)
+            ]
+        return self.by_op[op_type]
+
+    def _changed(self, node: OpNode) -> list[OpNode]:
+        """The nodes that the first rule which wants this node puts before it; none where no rule does."""
+        for rule, pattern in self._rules_for(node.op_type):
+            found = match(pattern, node)
+            if found is None:
+                continue
+            build = Builder(self.know, lambda: self.names, found.nodes)
+            try:
+                result = rule.change(build, node, **found.captures)
+            except ShapeError as error:
+                result = str(error)
+            why = self._refusal(rule, node, result)
+            if why is None:
+                self._replace(rule, found, result)
+                return build.nodes
+            for made in reversed(build.nodes):
+                made.inputs = ()
+            if why:
+                self.journal.decline(rule.name, node.name, why)
+        return []
+
+    def _refusal(self, rule: Rule, node: OpNode, result: Any) -> str | None:
+        """Why a result is not taken; an empty text where the rule gave no reason, and None where it is taken."""
+        if result is None or isinstance(result, str):
+            return result or ""
+        results = _listed(result)
+        if len(results) != len(node.outputs):
+            raise GraphError(f"rule {rule.name!r} gives {len(results)} tensors for the {len(node.outputs)} of {node!r}")
+        for old, new in zip(node.outputs, results, strict=True):
+            if new is None and old._uses:
+                raise GraphError(f"rule {rule.name!r} gives nothing for {old!r}, which is read")
+            if new is None or new is old:
+                continue
+            if not self.know.agree(old, new):
+                raise GraphError(f"rule {rule.name!r} gives {new!r} in the place of {old!r}")
+            if why := self.know.objection(old, new):
+                return why
+        return "" if all(new is None or new is old for old, new in zip(node.outputs, results, strict=True)) else None
+
+    def _replace(self, rule: Rule, found: Match, result: Any) -> None:
+        node = found.node
+        for old, new in zip(node.outputs, _listed(result), strict=True):
+            if new is not None and new is not old:
+                self.touched.update(old._uses)
+                if new.producer is not None:
+                    self.touched.add(new.producer)
+                self.know.replace(old, new)
+        self.count += 1
+        self.journal.changed(rule.name, node.name, node.origins)
+        self._let_go(node)
+
+    def _let_go(self, node: OpNode) -> None:
+        """Remove a node that nobody needs any more, and those that were there for it alone."""
+        left = [node]
+        while left:
+            one = left.pop()
+            if one in self.gone or not self.know.is_idle(one):
+                continue
+            self.gone.add(one)
+            sources = [source for source in one.inputs if source.producer is not None]
+            one.inputs = ()
+            for source in sources:
+                if source.producer is not None:
+                    left.append(source.producer)
+                self.touched.update(source._uses)  # a value that has fewer readers may be changed now
+
+
+def _listed(result: Any) -> list[TensorMeta | None]:
+    return list(result) if isinstance(result, (list, tuple)) else [result]
