@@ -6,7 +6,9 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.proof import captured
 from tests.test_draw import HOSTILE
 from torch_ir.cli.main import main
 from torch_ir.draw import ir_to_mermaid, render
@@ -336,3 +338,15 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "  mylib.Layer: 3\n" in capsys.readouterr().out
     assert main(["info", file, "--level", "modules"]) == 1
     assert "'modules' is no level" in capsys.readouterr().err
+
+
+def test_what_is_computed_of_weights_alone_is_a_weight() -> None:
+    """In a folded picture of an optimised model merged weights do not stand between layers; fused calls are whole."""
+    from tests.test_optimise_blocks import Tower
+    from torch_ir import optimize
+
+    better, _ = optimize(captured(Tower().eval(), torch.randn(2, 5, 8)), "full")
+    assert "aten.cat.default" in {node.op_type for node in better.nodes}
+    scene = build_scene(better, fold=True)
+    assert not any("cat" in box.lines for box in scene.boxes)
+    assert [frame.title for frame in scene.frames] == ["blocks.0 \N{HORIZONTAL ELLIPSIS} 3  \N{MULTIPLICATION SIGN}4"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch_ir._version import __version__
 
 if TYPE_CHECKING:
-    from torch_ir.analysis import Cost, Diff, cost, diff
+    from torch_ir.analysis import Cost, Diff, cost, cost_report, diff, liveness, subgraph
     from torch_ir.capture import NodeInfo, convert_exported_program, export_model, extract_ir, meta_init
     from torch_ir.draw import generate_op_distribution_pie, ir_to_mermaid, render
     from torch_ir.errors import (
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
         register_executor,
         register_op,
     )
-    from torch_ir.rewrite import Pattern, op
+    from torch_ir.passes import apply_rules, list_passes, named_pass, optimize, rule_pass
+    from torch_ir.rewrite import Builder, Pattern, Rule, op, rule
     from torch_ir.run import (
         IRExecutor,
         execute_ir,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         Target,
         coverage,
         describe,
+        to_torch,
     )
     from torch_ir.verify import (
         BlockReport,
@@ -71,7 +73,7 @@ if TYPE_CHECKING:
     )
 
 _ROOMS = {
-    "analysis": ("Cost", "Diff", "cost", "diff"),
+    "analysis": ("Cost", "Diff", "cost", "cost_report", "diff", "liveness", "subgraph"),
     "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "meta_init"),
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render"),
     "errors": (
@@ -83,13 +85,15 @@ _ROOMS = {
     "ir": ("IR", "Limits", "OpNode", "Symbol", "TensorMeta"),
     "ir.files": ("deserialize_ir", "load_ir", "save_ir", "serialize_ir", "validate_ir"),
     "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
-    "rewrite": ("Pattern", "op"),
+    "passes": ("apply_rules", "list_passes", "named_pass", "optimize", "rule_pass"),
+    "rewrite": ("Builder", "Pattern", "Rule", "op", "rule"),
     "run": (
         "IRExecutor", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors", "open_weights",
         "random_weights",
     ),
     "targets": (
         "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Placeholder", "Target", "coverage", "describe",
+        "to_torch",
     ),
     "verify": (
         "BlockReport", "Divergence", "VerificationReport", "verify_blocks", "verify_ir", "verify_ir_with_state_dict",
@@ -98,16 +102,18 @@ _ROOMS = {
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "IR", "BlockReport", "CaptureWarning", "Comparison", "Contract", "ConversionError", "Cost", "CoverageReport",
-    "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError", "IRExecutor",
-    "Layer", "Limits", "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "SerializationError", "Symbol",
-    "Target", "TensorMeta", "TorchIRError", "VerificationReport", "WeightLoadError", "WeightWarning", "__version__",
-    "compare_golden", "convert_exported_program", "cost", "coverage", "describe", "deserialize_ir", "diff",
-    "execute_ir", "export_model", "extract_ir", "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn",
-    "get_execution_fn", "ir_to_mermaid", "list_registered_ops", "load_ir", "load_protobuf", "load_weights",
-    "load_weights_pt", "load_weights_safetensors", "meta_init", "op", "open_weights", "random_weights",
-    "register_executor", "register_op", "render", "save_ir", "save_protobuf", "serialize_ir", "to_protobuf",
-    "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "write_golden",
+    "IR", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Contract", "ConversionError", "Cost",
+    "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError",
+    "IRExecutor", "Layer", "Limits", "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "Rule",
+    "SerializationError", "Symbol", "Target", "TensorMeta", "TorchIRError", "VerificationReport", "WeightLoadError",
+    "WeightWarning", "__version__", "apply_rules", "compare_golden", "convert_exported_program", "cost",
+    "cost_report", "coverage", "describe", "deserialize_ir", "diff", "execute_ir", "export_model", "extract_ir",
+    "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid",
+    "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf", "load_weights", "load_weights_pt",
+    "load_weights_safetensors", "meta_init", "named_pass", "op", "open_weights", "optimize", "random_weights",
+    "register_executor", "register_op", "render", "rule", "rule_pass", "save_ir", "save_protobuf", "serialize_ir",
+    "subgraph", "to_protobuf", "to_torch", "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict",
+    "write_golden",
 ]  # fmt: skip
 
 

@@ -12,7 +12,23 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir._version import __version__
-from torch_ir.cli import compare, convert, coverage, diff, extract, golden, info, llm, lower, run, verify, visualize
+from torch_ir.cli import (
+    bench,
+    compare,
+    convert,
+    cost,
+    coverage,
+    diff,
+    extract,
+    golden,
+    info,
+    llm,
+    lower,
+    optimize,
+    run,
+    verify,
+    visualize,
+)
 from torch_ir.errors import CaptureWarning, TorchIRError, WeightWarning
 
 _SHOWN_LINES = 4
@@ -57,7 +73,10 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"torch-ir {__version__}")
     verbs = parser.add_subparsers(dest="verb", title="commands")
-    for verb in (extract, llm, info, convert, visualize, coverage, lower, run, verify, golden, compare, diff):
+    for verb in (
+        extract, llm, info, convert, visualize, cost, optimize, coverage, lower, run, verify, golden, compare, diff,
+        bench,
+    ):  # fmt: skip
         verb.add_parser(verbs)
     return parser
 

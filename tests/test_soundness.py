@@ -1,0 +1,240 @@
+"""Every pass, every level and passes in any order leave what a graph does as it is, on graphs drawn at random."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.random_graphs import random_graph, shrunk
+from tests.rewriting import small
+from tests.soundness import are_exact, fault
+from torch_ir import extract_ir
+from torch_ir.analysis.prologue import split_prologue
+from torch_ir.ir import IR
+from torch_ir.ir.functions import outline
+from torch_ir.passes import list_passes
+from torch_ir.passes.levels import LEVELS
+from torch_ir.rewrite.journal import current_journal
+
+PASSES = [made.name for made in list_passes()]
+_CHUNK = 100  # graphs of one slow test
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tensors of a few elements are computed several times faster by one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def check(seed: int, passes: list[str], *, settles: bool = True) -> None:
+    """Draw a graph and judge what passes make of it; of one that fails, the smallest that still does is shown."""
+    ir = random_graph(seed, steady=not are_exact(passes))
+    found = fault(ir, passes, settles=settles)
+    if found:
+        kind = found.partition(":")[0]
+        least = shrunk(ir, lambda one: fault(one, passes, settles=settles).partition(":")[0] == kind)
+        pytest.fail(f"seed {seed}, {', '.join(passes)}: {fault(least, passes, settles=settles)}\n{least}")
+
+
+def some_passes(seed: int) -> list[str]:
+    """Passes in any order, some of them twice."""
+    draw = random.Random(seed)
+    return draw.choices(PASSES, k=draw.randint(2, 6))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_is_sound(level: str) -> None:
+    """A second run finds nothing more to do, but for `full`: what a fused call hides is no weight to others then."""
+    for seed in range(60):
+        check(seed, list(LEVELS[level]), settles=level != "full")
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_pass_is_sound(name: str) -> None:
+    for seed in range(1000, 1004):
+        check(seed, [name])
+
+
+def test_passes_are_sound_in_any_order() -> None:
+    for seed in range(2000, 2040):
+        check(seed, some_passes(seed), settles=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(10_000, 12_000, _CHUNK))
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_is_sound_on_thousands(level: str, start: int) -> None:
+    for seed in range(start, start + _CHUNK):
+        check(seed, list(LEVELS[level]), settles=level != "full")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PASSES)
+def test_a_pass_is_sound_on_hundreds(name: str) -> None:
+    for seed in range(20_000, 20_100):
+        check(seed, [name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(30_000, 32_000, _CHUNK))
+def test_passes_are_sound_in_any_order_on_thousands(start: int) -> None:
+    for seed in range(start, start + _CHUNK):
+        check(seed, some_passes(seed), settles=False)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(4)
+        self.up, self.gate, self.down = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        made: Tensor = self.down(torch.sigmoid(self.gate(y)) * self.gate(y) * self.up(y))
+        return x + made * 1.0
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_is_sound_on_repeated_blocks(level: str) -> None:
+    """Blocks that are calls of one function stay such calls, and compute what they did."""
+    model = nn.Sequential(*(Block() for _ in range(3))).eval().to("meta")
+    ir = extract_ir(model, (torch.empty(2, 4, device="meta"),)).fold_blocks()
+    assert ir.functions
+    assert fault(ir, LEVELS[level], settles=level != "full") == ""
+
+
+CORNERS = {
+    "an unread node that only copies": (
+        "x: float32[2]",
+        {"alias": "aten.alias.default(x)", "neg": "aten.neg.default(x)"},
+    ),
+    "two copies that are no views": (
+        "x: complex64[2]",
+        {"conj": "aten.conj_physical.default(x)", "back": "aten.conj_physical.default(conj)"},
+    ),
+    "bools are not subtracted": ("x: int32[3], y: bool[3]", {"add": "aten.add.Tensor(x, y, alpha=-1)"}),
+    "a whole 0 has no negative": (
+        "x: float32[9], n: int8[9]",
+        {"neg": "aten.neg.default(n)", "add": "aten.add.Tensor(neg, x)"},
+    ),
+    "a bound that wraps": (
+        "x: uint8[4]",
+        {"clamp": "aten.clamp.default(x, -1)", "relu": "aten.relu.default(clamp)"},
+    ),
+    "a bound of another dtype": (
+        "x: int64[4]",
+        {"hardtanh": "aten.hardtanh.default(x, 0.0, 6.0)", "clamp": "aten.clamp.default(hardtanh, None, 1)"},
+    ),
+    "infinite and complex": ("x: float32[9], y: complex64[9]", {"add": "aten.add.Tensor(x, y)"}),
+    "one and complex": ("x: complex64[9]", {"mul": "aten.mul.Tensor(x, 1)", "div": "aten.div.Tensor(mul, 1.0)"}),
+}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners(name: str) -> None:
+    """Graphs on which a rule that looks right is wrong."""
+    inputs, calls = CORNERS[name]
+    assert fault(small(inputs, **calls), LEVELS["clean"]) == ""
+
+
+def test_what_is_given_to_a_returned_call_is_computed_once() -> None:
+    """A call shares memory with what it is given only where its body does."""
+    ir = small("x: float32[4]", weights="w: float32[4]", cos="aten.cos.default(w)", mul="aten.mul.Tensor(x, cos)")
+    outline(ir, [ir.node("mul")], "body")
+    assert [node.name for node in split_prologue(ir)[0]] == ["cos"]
+    ir = small("x: float32[4]", weights="w: float32[4]", cos="aten.cos.default(w)", alias="aten.alias.default(cos)")
+    outline(ir, [ir.node("alias")], "body")
+    assert split_prologue(ir)[0] == []
+
+
+def test_the_same_seed_gives_the_same_graph() -> None:
+    for seed in range(20):
+        assert random_graph(seed).to_json() == random_graph(seed).to_json()
+
+
+def test_graphs_have_everything_that_passes_meet() -> None:
+    """Each of these must be among a few hundred graphs; what is never drawn is never tested."""
+    seen: Counter[str] = Counter()
+    for seed in range(250):
+        seen.update(_features(random_graph(seed)))
+    wanted = (
+        "open sizes", "call", "cond", "new values", "constant", "buffer", "tied", "input returned", "returned twice",
+        "no dimension", "no element", "strided input", "unread node", "float32", "float64", "float16", "bfloat16",
+        "int8", "int16", "int32", "int64", "uint8", "bool", "complex64", "aten.dropout.default",
+        "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten.slice_scatter.default",
+        "aten.batch_norm.default", "aten._native_batch_norm_legit_functional.default", "aten.conv2d.default",
+        "aten.scaled_dot_product_attention.default", "aten.linear.default", "aten.topk.default",
+    )  # fmt: skip
+    assert [name for name in wanted if not seen[name]] == []
+
+
+def _features(ir: IR) -> set[str]:
+    """What is special about a graph."""
+    tensors, results = list(ir.tensors()), ir.graph_outputs
+    found = {node.op_type.rpartition("higher_order.")[2] for node in ir.all_nodes()} | {t.dtype for t in tensors}
+    found |= {param.param.kind for param in ir.params if param.param is not None}
+    facts = {
+        "open sizes": bool(ir.symbols),
+        "new values": bool(ir.mutations),
+        "tied": bool(ir.tied_weights),
+        "input returned": not set(results).isdisjoint(ir.graph_inputs),
+        "returned twice": len(set(results)) < len(results),
+        "no dimension": any(not tensor.shape for tensor in tensors),
+        "no element": any(0 in tensor.shape for tensor in tensors),
+        "strided input": any(tensor.stride is not None for tensor in ir.graph_inputs),
+        "unread node": any(not made._uses for node in ir.nodes for made in node.outputs),
+    }
+    return found | {name for name, holds in facts.items() if holds}
+
+
+def _returns(ir: IR, name: str) -> int:
+    """Let the graph return another tensor."""
+    changed = [tensor for tensor in ir.tensors() if tensor.name == name and tensor not in ir.graph_outputs]
+    ir.graph_outputs = changed or ir.graph_outputs
+    return len(changed)
+
+
+def wrong_values(ir: IR) -> int:
+    return _returns(ir, "relu")
+
+
+def shared_memory(ir: IR) -> int:
+    return _returns(ir, "x")
+
+
+def endless(ir: IR) -> int:
+    """Something to do in every run."""
+    current_journal().changed("endless", ir.nodes[0].name)
+    return 0
+
+
+def other_random_numbers(ir: IR) -> int:
+    before, ir.nodes = ir.nodes, [*ir.nodes[1:], ir.nodes[0]]
+    return int(before[0].op_type == "aten.rand_like.default")
+
+
+def test_faults_are_found() -> None:
+    """A pass that is wrong is told from one that is right."""
+    copy = small(
+        "x: float32[3, 4]", clone="aten.clone.default(x)", relu="aten.relu.default(x)", neg="aten.neg.default(x)"
+    )
+    copy.graph_outputs = [copy.node("clone").output]
+    assert "off by" in fault(copy, [wrong_values])
+    assert fault(copy, [shared_memory]) == "input 0 and result 0 share memory"
+    assert fault(copy, [endless]) == "not settled: endless at clone"
+    assert fault(copy, [lambda ir: 0]) == ""
+    drawn = small("x: float32[3, 4]", ["one", "two"], one="aten.rand_like.default(x)", two="aten.randn_like.default(x)")
+    assert "off by" in fault(drawn, [other_random_numbers], settles=False)
+
+
+def test_a_failing_graph_shrinks() -> None:
+    """What has nothing to do with a failure goes."""
+    ir = random_graph(7)
+    least = shrunk(ir, lambda one: any(node.op_type == ir.nodes[-1].op_type for node in one.nodes))
+    assert len(least.nodes) <= 3

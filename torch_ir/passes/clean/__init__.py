@@ -1,0 +1,17 @@
+"""What does nothing goes, what has several spellings gets one, and what is known is computed."""
+
+from torch_ir.passes.clean import (  # noqa: F401  # they register themselves
+    canonicalize,
+    casts,
+    common_subexpressions,
+    dead_code,
+    fold_constants,
+    hoist_from_functions,
+    hoist_prologue,
+    identities,
+    near_identities,
+    propagate_sizes,
+    quantization,
+    reshapes,
+    transposes,
+)

@@ -1,0 +1,46 @@
+"""Common subexpressions: what is computed twice from the same is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from torch_ir.analysis.knowledge import Knowledge
+from torch_ir.ir import IR, OpNode
+from torch_ir.ops.facts import is_pure, is_uninitialised
+from torch_ir.passes.registry import named_pass
+from torch_ir.rewrite.journal import current_journal
+
+
+@named_pass("common-subexpressions")
+def common_subexpressions(ir: IR) -> int:
+    """Compute only once what several nodes compute from the same tensors.
+
+    before   a = neg(x);  b = neg(x);  c = add(a, b)
+    after    a = neg(x);               c = add(a, a)
+    """
+    know, entries = Knowledge.of(ir), current_journal()
+    first: dict[Hashable, OpNode] = {}
+    gone: set[OpNode] = set()
+    for node in ir.nodes:
+        if not is_pure(node) or is_uninitialised(node):
+            continue
+        twin = first.setdefault(_computation(node), node)
+        if twin is node:
+            continue
+        pairs = list(zip(node.outputs, twin.outputs, strict=True))
+        if why := next(filter(None, (know.objection(old, new) for old, new in pairs)), ""):
+            entries.decline("common-subexpressions", node.name, why)
+            continue
+        for old, new in pairs:
+            old.replace_all_uses_with(new)
+        twin.origins = tuple(dict.fromkeys((*twin.origins, *node.origins)))
+        node.inputs = ()
+        gone.add(node)
+        entries.changed("common-subexpressions", node.name, node.origins)
+    ir.nodes = [node for node in ir.nodes if node not in gone]
+    return len(gone)
+
+
+def _computation(node: OpNode) -> Hashable:
+    """All that decides what a node gives; an attribute as text, which tells 1 from 1.0 and from True."""
+    return node.op_type, node.args, node.inputs, repr(node.attrs)

@@ -1,0 +1,104 @@
+"""Weights of functions: what the body of a block makes of weights alone is made before its calls, once for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_ir.analysis.knowledge import Knowledge
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.free_names import FreeNames
+from torch_ir.ir.functions import FUSED, calls_by_function, fresh, origins_in
+from torch_ir.ir.origins import placed_in
+from torch_ir.ir.structure import call as structure_of_call
+from torch_ir.passes.registry import named_pass
+from torch_ir.rewrite.journal import current_journal
+
+
+@named_pass("hoist-from-functions")
+def hoist_from_functions(ir: IR) -> int:
+    """Compute before a call what its function makes of weights alone, so that it is computed once.
+
+    before   function block(x, w) { t = permute(w);  y = mm(x, t) }                      a = block(x, w1)
+    after    function block(x, t) {                  y = mm(x, t) }   t1 = permute(w1);  a = block(x, t1)
+    """
+    count = 0
+    for name, calls in calls_by_function(ir).items():
+        if not calls[0].op_type.startswith(FUSED):
+            count += _Hoisting(ir, ir.functions[name], calls).run()
+    return count
+
+
+def _weights(body: IR) -> list[OpNode]:
+    """The nodes that depend on weights alone, but for those that the function returns and what is made of these."""
+    know, returned = Knowledge.of(body), set(body.returns.inputs)
+    found: list[OpNode] = []
+    outside = set(body.graph_inputs)
+    for node in body.nodes:
+        is_kept = not node.outputs or not returned.isdisjoint(node.outputs) or not outside.issuperset(node.inputs)
+        if not is_kept and all(map(know.is_weight, node.outputs)):
+            found.append(node)
+            outside.update(node.outputs)
+    return found
+
+
+class _Hoisting:
+    """One function, its calls, and the nodes that leave it."""
+
+    def __init__(self, ir: IR, body: IR, calls: Sequence[OpNode]) -> None:
+        self.ir, self.body, self.calls = ir, body, calls
+        self.moved = _weights(body)
+        staying = {*body.nodes, body.returns}.difference(self.moved)
+        made = [tensor for node in self.moved for tensor in node.outputs]
+        self.crossing = [tensor for tensor in made if not staying.isdisjoint(tensor._uses)]
+        taken = {tensor.name for tensor in body.tensors()}
+        self.inputs = [tensor.copy(fresh(f"{tensor.name}_once", taken)) for tensor in self.crossing]
+
+    def run(self) -> int:
+        """Move the nodes, and drop inputs that nobody reads; returns how many of both there were."""
+        if self.moved:
+            self._move()
+        return len(self.moved) + self._drop_unread()
+
+    def _move(self) -> None:
+        names = FreeNames({node.name for node in self.ir.nodes} | {tensor.name for tensor in self.ir.tensors()})
+        before = {call: self._copies(call, names) for call in self.calls}
+        self.ir.nodes = [one for node in self.ir.nodes for one in (*before.get(node, ()), node)]
+        for tensor, given in zip(self.crossing, self.inputs, strict=True):
+            tensor.replace_all_uses_with(given)
+        gone = set(self.moved)
+        for node in self.moved:
+            node.inputs = ()
+            current_journal().changed("hoist-from-functions", node.name, node.origins)
+        self.body.nodes = [node for node in self.body.nodes if node not in gone]
+        self.body.graph_inputs += self.inputs
+        self.body.input_tree = structure_of_call(len(self.body.graph_inputs))
+        Knowledge.of(self.body).assume_weights(self.inputs)
+
+    def _copies(self, call: OpNode, names: FreeNames) -> list[OpNode]:
+        """The nodes that leave, for one call, which from now on is given what they make."""
+        given = dict(zip(call.args, call.inputs, strict=True))
+        values: dict[TensorMeta, TensorMeta] = {tensor: given[tensor.name] for tensor in self.body.graph_inputs}
+        told = dict(zip(self.body.nodes, origins_in(call, self.body), strict=True))
+        copies = []
+        for node in self.moved:
+            name = names.free(told[node][0] if node.origins == (node.name,) else node.name)
+            for index, tensor in enumerate(node.outputs):
+                values[tensor] = tensor.copy(name if len(node.outputs) == 1 else names.free(f"{name}_{index}"))
+            copies.append(node.copy(values.__getitem__, name))
+            copies[-1].origin, copies[-1].origins = placed_in(call.origin, node.origin), told.pop(node)
+        call.origins = tuple(name for own in told.values() for name in own) or call.origins
+        made = [values[tensor] for tensor in self.crossing]
+        call.set_inputs([*call.inputs, *made], [*call.args, *(tensor.name for tensor in self.inputs)])
+        return copies
+
+    def _drop_unread(self) -> int:
+        """Let go of inputs that only served nodes that are gone; returns how many."""
+        inputs = self.body.graph_inputs
+        read = {tensor.name for tensor in inputs if tensor._uses}
+        if len(read) < len(inputs):
+            self.body.graph_inputs = [tensor for tensor in inputs if tensor.name in read]
+            self.body.input_tree = structure_of_call(len(read))
+            for call in self.calls:
+                kept = [(name, tensor) for name, tensor in zip(call.args, call.inputs, strict=True) if name in read]
+                call.set_inputs([tensor for _, tensor in kept], [name for name, _ in kept])
+        return len(inputs) - len(read)

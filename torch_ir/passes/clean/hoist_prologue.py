@@ -1,0 +1,28 @@
+"""The prologue: what is computed once, when weights are bound, stands before what is computed in every run."""
+
+from __future__ import annotations
+
+from torch_ir.analysis.prologue import split_prologue
+from torch_ir.ir import IR
+from torch_ir.passes.registry import named_pass
+from torch_ir.rewrite.journal import current_journal
+
+
+@named_pass("hoist-prologue")
+def hoist_prologue(ir: IR) -> int:
+    """Put the nodes that depend on weights alone at the front, and change nothing else; both parts keep their order.
+
+    before   a = relu(x);  w1 = mul(w, s);  b = linear(a, w1)
+    after    w1 = mul(w, s);  a = relu(x);  b = linear(a, w1)
+    """
+    once, every = split_prologue(ir)
+    order = [*once, *every]
+    if order == ir.nodes:
+        return 0
+    fixed, front = set(once), 0
+    while ir.nodes[front] in fixed:
+        front += 1
+    for node in once[front:]:
+        current_journal().changed("hoist-prologue", node.name, node.origins)
+    ir.nodes = order
+    return len(once) - front

@@ -1,0 +1,113 @@
+"""Identities: calls whose result is what they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_ir.analysis.aliasing import memory_of
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ops.facts import gives_its_input
+from torch_ir.passes.clean import neutral_elements, repeated_operators
+from torch_ir.passes.clean.likeness import as_sizes, is_like
+from torch_ir.passes.clean.reshapes import RESHAPE
+from torch_ir.passes.registry import rule_pass
+from torch_ir.rewrite import Builder, op, rule
+
+# Where the shape stays, every element stays in its place.
+_SAME_IF_SHAPE_STAYS = tuple(
+    f"aten.{name}"
+    for name in (
+        "alias.default", "amax.default", "amin.default", "broadcast_to.default", "detach.default", "expand.default",
+        "expand_as.default", "lift_fresh.default", "narrow.default", "positive.default", "repeat.default",
+        "resolve_neg.default", "slice.Tensor", "tile.default",
+    )
+)  # fmt: skip
+_COPIES = tuple(
+    f"aten.{name}.default" for name in ("clone", "contiguous", "lift", "lift_fresh_copy", "expand_copy", "alias_copy")
+)
+_DROPOUTS = tuple(f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_"))
+_SPLITS = tuple(
+    f"aten.{name}"
+    for name in (
+        "chunk.default", "split.Tensor", "split.sizes", "split_with_sizes.default", "tensor_split.indices",
+        "tensor_split.sections", "unsafe_chunk.default", "unsafe_split.Tensor", "unsafe_split_with_sizes.default",
+    )
+)  # fmt: skip
+
+
+def _unless_changed(node: OpNode, x: TensorMeta) -> TensorMeta | None:
+    """What a node reads, if what it makes cannot be told from it."""
+    return x if is_like(x, node.output) else None
+
+
+@rule(op(*_SAME_IF_SHAPE_STAYS))
+def nothing_changes(g: Builder, node: OpNode) -> Any:
+    """alias(x), slice(x, 0, size of x), expand(x, shape of x)  ->  x"""
+    return _unless_changed(node, node.inputs[0])
+
+
+@rule(op(*_COPIES))
+def needless_copy(g: Builder, node: OpNode) -> Any:
+    """clone(x), contiguous(x)  ->  x, where x lies like the copy"""
+    x = node.inputs[0]
+    if not is_like(x, node.output):
+        return None
+    if any(memory.producer is None and memory.param is None for memory in memory_of(x)):
+        return "it copies an input, which a caller may lay out in another way"
+    return x
+
+
+@rule(op(*_DROPOUTS))
+def idle_dropout(g: Builder, node: OpNode) -> Any:
+    """dropout(x, p, train=False), dropout(x, 0.0)  ->  x"""
+    return node["input"] if gives_its_input(node.op_type, node.attrs) else "it drops in training"
+
+
+@rule(op("aten.native_dropout.default", input="x", train=False))
+def idle_dropout_without_mask(g: Builder, node: OpNode, x: TensorMeta) -> Any:
+    """native_dropout(x, p, train=False)  ->  x, if nobody reads the mask"""
+    return "its mask is read" if node.outputs[1].consumers else (x, None)
+
+
+@rule(op("aten.pad.default", "aten.constant_pad_nd.default", self="x", pad="pad"))
+def no_padding(g: Builder, node: OpNode, x: TensorMeta, pad: list[Any]) -> Any:
+    """pad(x, [0, 0])  ->  x"""
+    return None if any(pad) else _unless_changed(node, x)
+
+
+@rule(op("aten.cat.default"))
+def one_part(g: Builder, node: OpNode) -> Any:
+    """cat([x])  ->  x"""
+    return _unless_changed(node, node.inputs[0]) if len(node.inputs) == 1 else None
+
+
+@rule(op(*_SPLITS))
+def one_piece(g: Builder, node: OpNode) -> Any:
+    """split(x, size of x)  ->  x"""
+    return _unless_changed(node, node.inputs[0]) if len(node.outputs) == 1 else None
+
+
+@rule(op("aten.stack.default"), op("aten.unbind.int"))
+def only_one(g: Builder, node: OpNode) -> Any:
+    """stack([x])  ->  reshape(x);  [y] = unbind(x)  ->  y = reshape(x)"""
+    if len(node.inputs) != 1 or len(node.outputs) != 1:
+        return None
+    return g.op(RESHAPE, self=node.inputs[0], shape=as_sizes(node.output.shape))
+
+
+identities = rule_pass(
+    "identities",
+    "Remove calls that change nothing: idle dropout, whole slices, copies of what nobody changes, x * 1.",
+    [
+        nothing_changes,
+        needless_copy,
+        idle_dropout,
+        idle_dropout_without_mask,
+        no_padding,
+        one_part,
+        one_piece,
+        only_one,
+        *neutral_elements.EXACT,
+        *repeated_operators.EXACT,
+    ],
+)

@@ -1,0 +1,118 @@
+"""Neutral elements: x * 1, x - 0, x & True, and choices by a mask that is the same everywhere.
+
+Adding 0 to a floating-point number turns -0.0 into 0.0, so it is no identity to the last bit, but for x + -0.0.
+Complex numbers have no neutral elements at all, to the last bit, but for x - 0.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.clean.likeness import is_like
+from torch_ir.rewrite import Builder, op, rule
+
+_AND = ("aten.__and__.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default")
+_OR = ("aten.__or__.Tensor", "aten.bitwise_or.Tensor", "aten.logical_or.default")
+_SIGNED_ZEROS = ("float", "bfloat", "complex")
+
+
+def _number(g: Builder, value: Any) -> Any:
+    """The number that an argument is, or that a tensor holds everywhere; None where nobody knows."""
+    return g.scalar_of(value) if isinstance(value, TensorMeta) else value
+
+
+def _left(g: Builder, node: OpNode, x: Any, y: Any, neutral: float) -> TensorMeta | None:
+    """`x`, if it is what the node makes and `y` is neutral."""
+    return x if isinstance(x, TensorMeta) and is_like(x, node.output) and _number(g, y) == neutral else None
+
+
+def _either(g: Builder, node: OpNode, x: Any, y: Any, neutral: float) -> TensorMeta | None:
+    return _left(g, node, x, y, neutral) or _left(g, node, y, x, neutral)
+
+
+@rule(op("aten.mul.Tensor", "aten.mul.Scalar", self="x", other="y"))
+def times_one(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
+    """mul(x, 1)  ->  x"""
+    return _either(g, node, x, y, 1) if _is_real(node) else None
+
+
+@rule(
+    op("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", self="x", other="y"),
+    op("aten.pow.Tensor_Scalar", self="x", exponent="y"),
+)
+def over_one(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
+    """div(x, 1), pow(x, 1)  ->  x"""
+    return _left(g, node, x, y, 1) if _is_real(node) else None
+
+
+@rule(op("aten.sub.Tensor", "aten.sub.Scalar", self="x", other="y", alpha=1))
+def minus_zero(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
+    """sub(x, 0)  ->  x"""
+    return None if _is_negative_zero(_number(g, y)) else _left(g, node, x, y, 0)
+
+
+@rule(op("aten.add.Tensor", "aten.add.Scalar", self="x", other="y", alpha=1))
+def plus_zero(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
+    """add(x, 0)  ->  x, for whole numbers, and for any with -0.0"""
+    kept = _either(g, node, x, y, 0)
+    if kept is None or not kept.dtype.startswith(_SIGNED_ZEROS):
+        return kept
+    return kept if _is_real(node) and _is_negative_zero(_number(g, y if kept is x else x)) else None
+
+
+@rule(op("aten.add.Tensor", "aten.add.Scalar", self="x", other="y", alpha=1))
+def plus_any_zero(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
+    """add(x, 0.0)  ->  x, though -0.0 stays what it is"""
+    return _either(g, node, x, y, 0)
+
+
+def _is_real(node: OpNode) -> bool:
+    """Whether numbers have one part: 1 + 0i makes NaN of infinite parts, and -0.0 + 0i loses the sign of -0.0i."""
+    return not node.output.dtype.startswith("complex")
+
+
+def _is_negative_zero(number: Any) -> bool:
+    return isinstance(number, float) and number == 0 and math.copysign(1, number) < 0
+
+
+@rule(op(*_AND, self="x", other="y"))
+def and_true(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
+    """x & True  ->  x"""
+    return _either(g, node, x, y, True) if node.output.dtype == "bool" else None
+
+
+@rule(op(*_OR, self="x", other="y"))
+def or_false(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
+    """x | False  ->  x"""
+    return _either(g, node, x, y, False) if node.output.dtype == "bool" else None
+
+
+@rule(op("aten.where.self", condition="mask", self="x", other="y"))
+def decided(g: Builder, node: OpNode, mask: TensorMeta, x: TensorMeta, y: TensorMeta) -> Any:
+    """where(True, x, y)  ->  x;  where(False, x, y)  ->  y"""
+    return _left(g, node, x, mask, True) or _left(g, node, y, mask, False)
+
+
+@rule(op("aten.masked_fill", self="x", mask="mask"))
+def nothing_masked(g: Builder, node: OpNode, x: TensorMeta, mask: TensorMeta) -> Any:
+    """masked_fill(x, False, value)  ->  x"""
+    return _left(g, node, x, mask, False)
+
+
+_reciprocal = op("aten.reciprocal.default", self="y").named("inverse").read_once()
+
+
+@rule(op("aten.mul.Tensor", self=_reciprocal, other="x"), op("aten.mul.Tensor", self="x", other=_reciprocal))
+def times_reciprocal(g: Builder, node: OpNode, inverse: OpNode, x: Any, y: TensorMeta) -> Any:
+    """mul(x, reciprocal(y))  ->  div(x, y), which rounds once instead of twice"""
+    if not isinstance(x, TensorMeta) or inverse.output.dtype != y.dtype:
+        return None  # a reciprocal of whole numbers decides on the dtype
+    return g.op("aten.div.Tensor", self=x, other=y)
+
+
+EXACT = (times_one, over_one, minus_zero, plus_zero, and_true, or_false, decided, nothing_masked)
+
+
+NEAR = (plus_any_zero, times_reciprocal)

@@ -1,0 +1,85 @@
+"""Repeated operators: twice the same is once or nothing, and two bounds are one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.clean.likeness import is_like
+from torch_ir.rewrite import Builder, op, rule
+
+_ONCE_IS_ENOUGH = tuple(f"aten.{name}.default" for name in ("abs", "ceil", "floor", "round", "sgn", "sign", "trunc"))
+_UNDONE = tuple(f"aten.{name}.default" for name in ("bitwise_not", "conj_physical", "logical_not", "neg"))
+_NOT = op("aten.logical_not.default", "aten.bitwise_not.default", self="mask")
+# What they bound values by, from below and from above.
+_BOUNDS: Mapping[str, Callable[[OpNode], tuple[Any, Any]]] = {
+    "aten.relu.default": lambda node: (0, None),
+    "aten.relu6.default": lambda node: (0, 6),
+    "aten.clamp.default": lambda node: (node["min"], node["max"]),
+    "aten.clamp_min.default": lambda node: (node["min"], None),
+    "aten.clamp_max.default": lambda node: (None, node["max"]),
+    "aten.hardtanh.default": lambda node: (node["min_val"], node["max_val"]),
+}
+
+
+@rule(*(op(name, self=op(name, self="x")) for name in _ONCE_IS_ENOUGH))
+def once_is_enough(g: Builder, node: OpNode, x: TensorMeta) -> Any:
+    """abs(abs(x))  ->  abs(x)"""
+    return node["self"]
+
+
+@rule(*(op(name, self=op(name, self="x")) for name in _UNDONE))
+def undone(g: Builder, node: OpNode, x: TensorMeta) -> Any:
+    """neg(neg(x)), logical_not(logical_not(x))  ->  x"""
+    return x if is_like(x, node.output) else None
+
+
+@rule(op("aten.abs.default", self=op("aten.neg.default", self="x")))
+def sign_is_dropped(g: Builder, node: OpNode, x: TensorMeta) -> Any:
+    """abs(neg(x))  ->  abs(x)"""
+    return None if x.dtype.startswith("uint") else g.op("aten.abs.default", self=x)
+
+
+@rule(op("aten.where.self", condition=_NOT, self="x", other="y"))
+def other_way_round(g: Builder, node: OpNode, mask: TensorMeta, x: TensorMeta, y: TensorMeta) -> Any:
+    """where(not mask, x, y)  ->  where(mask, y, x)"""
+    return g.op("aten.where.self", condition=mask, self=y, other=x) if mask.dtype == "bool" else None
+
+
+@rule(op(*_BOUNDS, self=op(*_BOUNDS, self="x").named("inner")))
+def one_bound(g: Builder, node: OpNode, inner: OpNode, x: TensorMeta) -> Any:
+    """clamp(relu(x), max=6)  ->  clamp(x, 0, 6)"""
+    if not x.dtype == inner.output.dtype == node.output.dtype:
+        return None
+    (low, high), (least, most) = _bounds(inner), _bounds(node)
+    if not (low <= high and least <= most):
+        return None  # torch gives the upper bound then, or NaN
+    if "float" not in x.dtype and not all(map(_is_small, (low, high, least, most))):
+        return None  # to the dtype of whole numbers, -1 may be 255, and clamping by a fraction leaves it
+    both = (min(max(low, least), most), min(max(high, least), most))
+    if both == (low, high):
+        return inner.output
+    if len(inner.output.consumers) > 1:
+        return "another node reads what the first bound gives"
+    if both == (least, most):
+        return g.like(node, self=x)
+    return g.op("aten.clamp.default", self=x, min=_finite(both[0]), max=_finite(both[1]))
+
+
+def _bounds(node: OpNode) -> tuple[Any, Any]:
+    low, high = _BOUNDS[node.op_type](node)
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _is_small(bound: Any) -> bool:
+    """Whether every dtype holds a bound, or there is none."""
+    return math.isinf(bound) or (type(bound) is int and 0 <= bound <= 127)
+
+
+def _finite(bound: Any) -> Any:
+    return None if math.isinf(bound) else bound
+
+
+EXACT = (once_is_enough, undone, sign_is_dropped, other_way_round, one_bound)

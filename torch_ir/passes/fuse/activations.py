@@ -1,0 +1,119 @@
+"""Activations that are written out become their operators: GELU in both forms, SiLU, hard swish, Mish.
+
+However it is written, the product is a polynomial of x and of one curve: 0.5 * x + 0.5 * x * erf(x / sqrt(2)). The
+operators round otherwise than what is written out, and in bfloat16 and float16 less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from torch_ir.analysis.formulas import base_name
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.fuse.spelling import Polynomial, between, maker, polynomial
+from torch_ir.passes.registry import rule_pass
+from torch_ir.rewrite import Builder, op, rule
+
+_ARITHMETIC = ("aten.mul", "aten.div", "aten.add", "aten.sub", "aten.rsub", "aten.pow", "aten.square")
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_ROOT = math.sqrt(2 / math.pi)
+_DEEPEST = 4
+
+
+class _Form(NamedTuple):
+    """What is written: the curve, what it is a curve of, and what its result is multiplied with and added to."""
+
+    curve: str
+    inside: Polynomial  # of x
+    without: Polynomial  # of x: the part that the curve is not in
+    with_curve: Polynomial  # of x: what the curve is multiplied with
+    op_type: str
+    arguments: dict[str, Any]
+
+
+_FORMS = (
+    _Form("erf", {1: math.sqrt(0.5)}, {1: 0.5}, {1: 0.5}, "aten.gelu.default", {"approximate": "none"}),
+    _Form("tanh", {1: _ROOT, 3: _ROOT * 0.044715}, {1: 0.5}, {1: 0.5}, "aten.gelu.default", {"approximate": "tanh"}),
+    _Form("sigmoid", {1: 1.0}, {}, {1: 1.0}, "aten.silu.default", {}),
+    _Form("relu6", {1: 1.0, 0: 3.0}, {}, {1: 1 / 6}, "aten.hardswish.default", {}),
+    _Form("hardsigmoid", {1: 1.0}, {}, {1: 1.0}, "aten.hardswish.default", {}),
+    _Form("tanh of softplus", {1: 1.0}, {}, {1: 1.0}, "aten.mish.default", {}),
+)
+
+
+@rule(op("aten.mul.Tensor"), op("aten.div.Tensor"))
+def activation(g: Builder, node: OpNode) -> Any:
+    """x * sigmoid(x)  ->  silu(x);  0.5 * x * (1 + erf(x / sqrt(2)))  ->  gelu(x), and so on"""
+    if node.output.dtype not in _FLOATS:
+        return None
+    for curve, name, inner in _curves(node):
+        for form in _FORMS:
+            if form.curve != name:
+                continue
+            for x in _tensors(inner):
+                if _agree(polynomial(inner, x), form.inside) and _is_product(node.output, x, curve, form):
+                    g.stands_for(*between(node, [x]))
+                    return g.op(form.op_type, self=x, **form.arguments)
+    return None
+
+
+def _curves(node: OpNode) -> Iterator[tuple[TensorMeta, str, TensorMeta]]:
+    """Curves that a product is made of and that nobody else reads, each with what it is a curve of."""
+    left = [(tensor, 0) for tensor in node.inputs]
+    while left:
+        tensor, depth = left.pop()
+        if (part := maker(tensor, *_ARITHMETIC)) is not None:
+            left += [(source, depth + 1) for source in part.inputs if depth < _DEEPEST]
+        elif tensor.producer is not None and len(tensor._uses) == 1 and (name := _curve(tensor.producer)):
+            inner = tensor.producer["self"]
+            yield tensor, name, inner.producer["self"] if name == "tanh of softplus" else inner
+
+
+def _curve(node: OpNode) -> str:
+    """What a curve is called; nothing for what is none."""
+    name = base_name(node.op_type).removeprefix("aten.")
+    if name == "tanh" and (inner := maker(node["self"], "aten.softplus")):
+        return "tanh of softplus" if (inner.attrs.get("beta"), inner.attrs.get("threshold")) == (1, 20) else ""
+    bounds = [
+        node.attrs.get(bound) for bound in {"hardtanh": ("min_val", "max_val"), "clamp": ("min", "max")}.get(name, ())
+    ]
+    if name == "relu6" or bounds == [0, 6]:
+        return "relu6"
+    return name if name in ("erf", "tanh", "sigmoid", "hardsigmoid") else ""
+
+
+def _tensors(inner: TensorMeta) -> list[TensorMeta]:
+    """The tensors that a polynomial may be one of, the nearest first."""
+    found = {inner: None}
+    left = [(inner, 0)]
+    while left:
+        tensor, depth = left.pop(0)
+        if depth < _DEEPEST + 1 and (node := maker(tensor, *_ARITHMETIC)):
+            found.update(dict.fromkeys(node.inputs))
+            left += [(source, depth + 1) for source in node.inputs]
+    return list(found)
+
+
+def _is_product(result: TensorMeta, x: TensorMeta, curve: TensorMeta, form: _Form) -> bool:
+    """Whether a result is `without + with_curve * curve`: a polynomial of x for each of two values of the curve."""
+    if result.shape != x.shape or result.dtype != x.dtype or curve.dtype != x.dtype:
+        return False
+    zero, one = (polynomial(result, x, known={curve: value}) for value in (0.0, 1.0))
+    if zero is None or one is None:
+        return False
+    slope = {power: one.get(power, 0.0) - zero.get(power, 0.0) for power in {**one, **zero}}
+    two = polynomial(result, x, known={curve: 2.0})
+    doubled = {power: zero.get(power, 0.0) + 2 * factor for power, factor in slope.items()}
+    return _agree(zero, form.without) and _agree(slope, form.with_curve) and _agree(two, doubled)
+
+
+def _agree(one: Polynomial | None, other: Polynomial) -> bool:
+    """Whether two polynomials are the same, as far as constants in float32 can tell."""
+    if one is None:
+        return False
+    return all(math.isclose(one.get(p, 0.0), other.get(p, 0.0), rel_tol=2e-7, abs_tol=1e-12) for p in {**one, **other})
+
+
+activations = rule_pass("activations", "Call the operators for activations that are written out.", [activation])

@@ -1,0 +1,292 @@
+"""Attention that is written out becomes the operator; its mask and its heads are told to the operator in the best way.
+
+A row whose every score is masked with -inf gives NaN when it is written out, and zeros in the operator. So a mask must
+be known, or be sure to be finite; one that is made of weights counts as such. Where a mask is known and leaves a score
+in every row, -1e4 and less masks a score entirely. In bfloat16 and float16 the operator computes in float32, so its
+result is at least as precise as what is written out.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_ir.analysis.formulas import base_name
+from torch_ir.ir import Dtype, OpNode, TensorMeta
+from torch_ir.ops.facts import gives_its_input
+from torch_ir.passes.fuse.spelling import CASTS, is_number, maker, orders
+from torch_ir.passes.registry import rule_pass
+from torch_ir.rewrite import Builder, op, rule
+
+SDPA = "aten.scaled_dot_product_attention.default"
+_MASKED = -1e4  # no score beside others in its row that has this added matters
+_NO_SCORE = -1e30  # what is added to a score and leaves nothing of it
+_PRODUCTS = ("aten.matmul", "aten.bmm", "aten.baddbmm")
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+_SAME_VALUES = ("aten.expand", "aten.slice", "aten.unsqueeze", "aten.view", "aten.reshape", "aten.permute")
+_RESHAPES = ("aten.reshape", "aten.view", "aten._unsafe_view", "aten.flatten", "aten.unsqueeze", "aten.clone")
+
+
+class _Mask(NamedTuple):
+    """A mask that is added to scores, or that says which of them become `fill`, or which do not."""
+
+    tensor: TensorMeta
+    fill: float | None = None
+    is_kept: bool = False  # whether it says which scores stay
+
+
+class _Scores(NamedTuple):
+    """What is written between a softmax and the product of queries and keys."""
+
+    query: TensorMeta
+    key: TensorMeta  # transposed
+    scale: float
+    mask: _Mask | None
+    nodes: list[OpNode]
+
+
+@rule(op("aten.matmul.default", self="weights", other="value"), op("aten.bmm.default", self="weights", mat2="value"))
+def attention(g: Builder, node: OpNode, weights: TensorMeta, value: TensorMeta) -> Any:
+    """matmul(softmax(matmul(q, k^T) * s + mask), v)  ->  scaled_dot_product_attention(q, k, v, mask, scale=s)"""
+    softmax, passed = _softmax(weights)
+    found = _scores(g, softmax["self"]) if softmax is not None else None
+    if softmax is None or found is None:
+        return None
+    query, batch = found.query, found.query.shape[:-2]
+    if not batch or found.key.shape[:-2] != batch or value.shape[:-2] != batch:
+        return "queries, keys and values do not have the same batch and heads"
+    if {query.dtype, found.key.dtype, value.dtype, node.output.dtype} - {query.dtype} or query.dtype not in _FLOATS:
+        return "queries, keys and values do not have the same dtype"
+    if softmax["self"].shape != (*batch, query.shape[-2], found.key.shape[-1]):
+        return "the mask makes the scores larger"
+    inner = [*passed, softmax, *found.nodes]
+    if shared := [node.name for node in inner if len(node.output.consumers) > 1]:
+        return f"{shared[0]!r} is read elsewhere too"
+    mask, why = _told(g, found.mask, query)
+    if why:
+        return why
+    g.stands_for(*inner)
+    key = g.op("aten.transpose.int", self=found.key, dim0=-2, dim1=-1)
+    return g.op(SDPA, query=query, key=key, value=value, attn_mask=mask, scale=found.scale)
+
+
+def _softmax(tensor: TensorMeta) -> tuple[OpNode | None, list[OpNode]]:
+    """The softmax over the last dimension, and the nodes that only pass it on."""
+    passed: list[OpNode] = []
+    while (node := tensor.producer) is not None:
+        if base_name(node.op_type) not in CASTS and not gives_its_input(node.op_type, node.attrs):
+            break
+        passed.append(node)
+        tensor = node.inputs[0]
+    found = maker(tensor, "aten.softmax", "aten._softmax")
+    is_last = found is not None and found.attrs["dim"] in (-1, len(tensor.shape) - 1)
+    return (found if is_last else None), passed
+
+
+def _scores(g: Builder, tensor: TensorMeta) -> _Scores | None:
+    """Scores as they are written: product, scale, mask, with casts in between."""
+    mask: _Mask | None = None
+    scale = 1.0
+    nodes: list[OpNode] = []
+    while (node := tensor.producer) is not None:
+        nodes.append(node)
+        name = base_name(node.op_type)
+        if name in CASTS:
+            tensor = node.inputs[0]
+        elif name in ("aten.mul", "aten.div") and (factor := _factor(g, node)):
+            tensor, scale = node["self"], scale * factor
+        elif mask is None and scale == 1.0 and (masked := _masked(g, node)):
+            tensor, mask = masked
+        else:
+            return _product(g, node, scale, mask, nodes)
+    return None
+
+
+def _masked(g: Builder, node: OpNode) -> tuple[TensorMeta, _Mask] | None:
+    """What is masked, and the mask, if a node masks scores."""
+    name = base_name(node.op_type)
+    if name == "aten.add":
+        for scores, mask in orders(node):
+            if isinstance(mask, TensorMeta) and _is_score(scores):
+                return scores, _Mask(mask)
+    if name == "aten.masked_fill" and (fill := _number(g, node["value"])) is not None:
+        return node["self"], _Mask(node["mask"], fill)
+    if node.op_type in ("aten.where.self", "aten.where.ScalarOther"):
+        fill = _number(g, node["other"])
+        return None if fill is None else (node["self"], _Mask(node["condition"], fill, is_kept=True))
+    return None
+
+
+def _is_score(tensor: Any) -> bool:
+    """Whether this is made by a product of matrices, with casts and factors behind it."""
+    while (node := maker(tensor, "aten.mul", "aten.div", *CASTS)) is not None:
+        tensor = node.inputs[0]
+    return maker(tensor, *_PRODUCTS) is not None
+
+
+def _product(g: Builder, node: OpNode, scale: float, mask: _Mask | None, nodes: list[OpNode]) -> _Scores | None:
+    """The scores that a product of matrices makes; factors of queries and keys are part of the scale."""
+    if base_name(node.op_type) not in _PRODUCTS:
+        return None
+    query, key = node.inputs[-2:]
+    if base_name(node.op_type) == "aten.baddbmm":
+        if node["beta"] not in (0, 1) or not is_number(node["alpha"]) or (mask is not None and node["beta"]):
+            return None
+        scale *= node["alpha"]
+        mask = _Mask(node["self"]) if node["beta"] else mask
+    if (scaled := _scaled(query)) and (factor := _factor(g, scaled)):
+        query, scale, nodes = scaled["self"], scale * factor, [*nodes, scaled]
+    if (scaled := _scaled(key)) and (factor := _factor(g, scaled)):
+        key, scale, nodes = scaled["self"], scale * factor, [*nodes, scaled]
+    return _Scores(query, key, scale, mask, nodes)
+
+
+def _scaled(tensor: TensorMeta) -> OpNode | None:
+    """The node that multiplies queries or keys for this attention alone."""
+    return maker(tensor, "aten.mul", "aten.div") if len(tensor.consumers) == 1 else None
+
+
+def _factor(g: Builder, node: OpNode) -> float | None:
+    """The number that a tensor is multiplied with, if the result has its shape and dtype."""
+    number = _number(g, node["other"])
+    source = node["self"]
+    if not number or not isinstance(source, TensorMeta) or node.attrs.get("rounding_mode") is not None:
+        return None
+    if source.shape != node.output.shape or source.dtype != node.output.dtype:
+        return None
+    return number if base_name(node.op_type) == "aten.mul" else 1.0 / number
+
+
+def _number(g: Builder, value: Any) -> float | None:
+    found = g.scalar_of(value) if isinstance(value, TensorMeta) else value
+    return float(found) if is_number(found) else None
+
+
+def _told(g: Builder, mask: _Mask | None, query: TensorMeta) -> tuple[TensorMeta | None, str]:
+    """The mask as the operator takes it, or why it cannot be told to it."""
+    if mask is None:
+        return None, ""
+    if len(mask.tensor.shape) < 2:
+        return None, "the mask has less than two dimensions"
+    value = g.value_of(mask.tensor)
+    if mask.fill is None:
+        if mask.tensor.dtype != query.dtype:
+            return None, f"the mask is {mask.tensor.dtype}, and queries are {query.dtype}"
+        is_safe = _is_finite(g, mask.tensor) if value is None else bool(value.isfinite().any(-1).all())
+        return mask.tensor, "" if is_safe else "a row that is masked as a whole would give zeros, not NaN"
+    if value is not None and mask.fill <= _MASKED and bool((value if mask.is_kept else ~value).any(-1).all()):
+        return mask.tensor if mask.is_kept else g.op("aten.logical_not.default", self=mask.tensor), ""
+    if not _NO_SCORE >= mask.fill > -math.inf:
+        return None, "a row that is masked as a whole would give zeros, not NaN or the mean of all values"
+    one, other = (0.0, mask.fill) if mask.is_kept else (mask.fill, 0.0)
+    added = g.op("aten.where.Scalar", condition=mask.tensor, self=one, other=other)
+    return added if added.dtype == query.dtype else g.op("aten.to.dtype", self=added, dtype=Dtype(query.dtype)), ""
+
+
+def _is_finite(g: Builder, tensor: TensorMeta) -> bool:
+    """Whether all elements are finite: each is one of two numbers, known, a weight, or such a number plus a weight."""
+    while (node := maker(tensor, *_SAME_VALUES)) is not None:
+        tensor = node["self"]
+    if (value := g.value_of(tensor)) is not None:
+        return bool(value.isfinite().all())
+    if g.is_weight(tensor):  # a row that weights mask would be NaN whatever the model is given
+        return True
+    node = maker(tensor, "aten.where", "aten.masked_fill", "aten.mul", "aten.add")
+    if node is None or node.op_type == "aten.where.default":
+        return False
+    name = base_name(node.op_type)
+    if name == "aten.mul":
+        factor = _number(g, node["other"])
+        return factor is not None and math.isfinite(factor) and _is_zero_or_one(node["self"])
+    if name == "aten.add":
+        return any(g.is_weight(bias) and _is_finite(g, rest) for rest, bias in orders(node) if len(node.inputs) == 2)
+    parts = [node["self"], node["value"] if name == "aten.masked_fill" else node["other"]]
+    return all(_is_finite_part(g, part) for part in parts)
+
+
+def _is_finite_part(g: Builder, part: Any) -> bool:
+    number = _number(g, part)
+    return math.isfinite(number) if number is not None else isinstance(part, TensorMeta) and _is_finite(g, part)
+
+
+def _is_zero_or_one(tensor: Any) -> bool:
+    """Whether this is a truth value as a number, or one minus it."""
+    node = maker(tensor, "aten.rsub")
+    tensor = node["self"] if node is not None and node["other"] == 1 and node["alpha"] == 1 else tensor
+    cast = maker(tensor, *CASTS)
+    return cast is not None and cast.inputs[0].dtype == "bool"
+
+
+@rule(op(SDPA, attn_mask="mask", is_causal=False))
+def known_mask(g: Builder, node: OpNode, mask: TensorMeta | None) -> Any:
+    """attention(..., attn_mask=mask)  ->  attention(..., is_causal=True), or without a mask, where it says just that"""
+    value = None if mask is None else g.value_of(mask)
+    if value is None or value.ndim < 2 or mask is None:
+        return None
+    kept = value if mask.dtype == "bool" else value == 0
+    if mask.dtype != "bool" and not bool((kept | (value <= _MASKED)).all()):
+        return None
+    if bool(kept.all()):
+        return g.like(node, attn_mask=None)
+    sizes = (node["query"].shape[-2], node["key"].shape[-2])
+    if kept.shape[-2:] != sizes or not bool((kept == _triangle(*sizes)).all()):
+        return None
+    return g.like(node, attn_mask=None, is_causal=True)
+
+
+@lru_cache(maxsize=2)
+def _triangle(rows: int, columns: int) -> torch.Tensor:
+    """The causal mask: every query with the keys up to its own place."""
+    return torch.ones(rows, columns, dtype=torch.bool).tril()
+
+
+@rule(op(SDPA, key="key", value="value", enable_gqa=False))
+def grouped_heads(g: Builder, node: OpNode, key: TensorMeta, value: TensorMeta) -> Any:
+    """attention(q, repeat(k, n), repeat(v, n))  ->  attention(q, k, v, enable_gqa=True)"""
+    found = [_before_repetition(key), _before_repetition(value)]
+    single = [tensor for tensor in found if tensor is not None]
+    if len(single) != 2 or single[0].shape[1] != single[1].shape[1]:
+        return None
+    keys, values = (_four_dimensions(g, tensor) for tensor in single)
+    g.stands_for(key.producer, value.producer)
+    return g.like(node, key=keys, value=values, enable_gqa=True)
+
+
+def _before_repetition(tensor: TensorMeta) -> TensorMeta | None:
+    """What is expanded so that each head stands several times next to itself, with a dimension of 1 for that or not."""
+    shape = tensor.shape
+    while (node := maker(tensor, *_RESHAPES)) is not None:
+        tensor = node["self"]
+    expanded = maker(tensor, "aten.expand")
+    if expanded is None or len(shape) != 4:
+        return None
+    before: TensorMeta = expanded["self"]
+    if tensor.shape == shape:
+        return before if before.shape == (shape[0], 1, *shape[2:]) != shape else None
+    batch, heads, *rest = shape
+    count = tensor.shape[2] if len(tensor.shape) == 5 else 0
+    if not (isinstance(heads, int) and isinstance(count, int) and count > 1):
+        return None
+    inner = (batch, heads // count)
+    is_repeated = tensor.shape == (*inner, count, *rest) and before.shape == (*inner, 1, *rest)
+    return before if is_repeated and heads % count == 0 else None
+
+
+def _four_dimensions(g: Builder, tensor: TensorMeta) -> Any:
+    """The tensor without the dimension along which it was expanded, or what had not got it yet."""
+    if len(tensor.shape) == 4:
+        return tensor
+    source = maker(tensor, "aten.unsqueeze", "aten.reshape", "aten.view")
+    if source is not None and source["self"].shape == (*tensor.shape[:2], *tensor.shape[3:]):
+        return source["self"]
+    return g.op("aten.squeeze.dim", self=tensor, dim=2)
+
+
+attentions = rule_pass(
+    "attention",
+    "Call the operator for attention, with heads that are shared and masks that are causal told as such.",
+    [attention, known_mask, grouped_heads],
+)

@@ -1,0 +1,71 @@
+"""Element-wise operators that follow each other become one call: one loop over one shape."""
+
+from __future__ import annotations
+
+import torch
+from torch._ops import OpOverload
+
+from torch_ir.analysis.formulas import base_name
+from torch_ir.analysis.traffic import is_view
+from torch_ir.ir import IR, OpNode
+from torch_ir.ops.schema import find_operator
+from torch_ir.passes.fuse.fused_calls import Group, Limits, fuse_groups
+from torch_ir.passes.fuse.spelling import CASTS
+from torch_ir.passes.registry import named_pass
+
+_LEAST = 2  # nodes of a group; one alone is no less work when it is called another name
+
+
+@named_pass("fuse-elementwise", fuses=True)
+def fuse_elementwise(ir: IR) -> int:
+    """Make one call of element-wise operators that read each other and make tensors of one shape.
+
+    before   mul = x * 2;  add = mul + y;  tanh = tanh(add)
+    after    tanh = fused.elementwise(input=x, input_1=y)
+    """
+    limits = Limits(ir)
+    inner = {node for node in ir.nodes if is_elementwise(node) and limits.admits(node)}
+    groups = [Group("elementwise", nodes) for nodes in _connected(ir, inner) if len(nodes) >= _LEAST]
+    return fuse_groups(ir, [group for group in groups if not limits.objection(group, only_result=False)])
+
+
+def is_elementwise(node: OpNode) -> bool:
+    """Whether every element of what a node makes is computed from one element of each tensor that it reads."""
+    operator = find_operator(node.op_type)
+    if not isinstance(operator, OpOverload) or len(node.outputs) != 1 or not node.inputs:
+        return False
+    is_cast = base_name(node.op_type) in CASTS
+    return (is_cast or torch.Tag.pointwise in operator.tags) and not is_view(node)
+
+
+def _connected(ir: IR, inner: set[OpNode]) -> list[list[OpNode]]:
+    """Nodes that read each other and lie between the same borders.
+
+    The depth of a node is how many borders between what may be fused and what may not lie on the longest way to it. On
+    no way between two nodes of the same depth is there a border, so no group is left and entered again.
+    """
+    depth: dict[OpNode, int] = {}
+    group_of: dict[OpNode, list[OpNode]] = {}
+    for node in ir.nodes:
+        makers = [tensor.producer for tensor in node.inputs if tensor.producer is not None]
+        joined = {maker for maker in makers if {maker, node} <= inner and _shape(maker) == _shape(node)}
+        depth[node] = max((depth[maker] + (maker not in joined) for maker in makers), default=0)
+        if node in inner:
+            together = [node]
+            for maker in makers:
+                if maker in joined and depth[maker] == depth[node] and group_of[maker] is not together:
+                    together = _merged(group_of[maker], together, group_of)
+            group_of[node] = together
+    return list({id(group): group for group in group_of.values()}.values())
+
+
+def _merged(one: list[OpNode], other: list[OpNode], group_of: dict[OpNode, list[OpNode]]) -> list[OpNode]:
+    """The nodes of both groups as one; the shorter list goes into the longer one."""
+    small, large = sorted((one, other), key=len)
+    large += small
+    group_of.update(dict.fromkeys(small, large))
+    return large
+
+
+def _shape(node: OpNode) -> object:
+    return node.outputs[0].shape

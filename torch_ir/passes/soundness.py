@@ -1,0 +1,98 @@
+"""What must hold after every pass: the graph holds together, and what it takes and gives is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.sizes import inside
+from torch_ir.errors import GraphError, ShapeError
+from torch_ir.ir import IR, OpNode, TensorMeta
+
+_LARGE = 1000  # nodes and weights
+
+
+class Watchdog:
+    """Looks at a graph after every pass; what did not change since the last look is not looked at again."""
+
+    def __init__(self, ir: IR) -> None:
+        self.ir = ir
+        self._signature = signature(ir)
+        self._shapes = Shapes(ir)
+        self._seen: dict[OpNode, tuple[object, ...]] = {node: _parts(node) for node in ir.nodes}
+        self._bodies = {name: Watchdog(body) for name, body in ir.functions.items()}
+
+    def look(self, name: str) -> None:
+        """Raise GraphError if the pass of that name broke the graph; strides that it changed are noted in the graph.
+
+        Of a large graph only what changed is judged in full; `optimize` has the whole of it checked at the end.
+        """
+        try:
+            self._update_shapes()
+            if len(self.ir.nodes) + len(self.ir.params) <= _LARGE or not _is_in_order(self.ir):
+                self.ir.check()
+            if (found := signature(self.ir)) != self._signature:
+                raise GraphError(f"the signature was {self._signature}, and is {found}")
+        except GraphError as error:
+            raise GraphError(f"pass {name!r} broke the graph: {error}") from error
+
+    def _update_shapes(self) -> None:
+        """Infer again what depends on a change; shapes and dtypes must be as the graph says, strides may be new."""
+        moved: set[TensorMeta] = set()
+        for node in self.ir.nodes:
+            if self._is_new(node) or (moved and not moved.isdisjoint(node.inputs)):
+                moved.update(self._update(node))
+        with inside(self.ir):
+            for name, body in self.ir.functions.items():
+                watched = self._bodies.get(name)
+                if watched is None or watched.ir is not body:
+                    watched = self._bodies[name] = Watchdog(body)
+                    watched._seen = {}
+                watched._update_shapes()
+
+    def _is_new(self, node: OpNode) -> bool:
+        """Whether a node, or something about it, was put there since the last look."""
+        seen = self._seen.get(node)
+        return seen is None or seen[0] is not node._inputs or seen[1] is not node.attrs or seen[2] != node.op_type
+
+    def _update(self, node: OpNode) -> list[TensorMeta]:
+        """The outputs of a node whose strides are not what they were."""
+        self._seen[node] = _parts(node)
+        try:
+            made = self._shapes.of(node)
+        except ShapeError as error:
+            raise GraphError(f"{node!r}: {error}") from None
+        if made is None:
+            return []
+        if len(made) != len(node.outputs) or not all(map(self._shapes.agree, node.outputs, made)):
+            raise GraphError(f"{node!r} makes {made}, but the graph says {list(node.outputs)}")
+        moved = [old for old, new in zip(node.outputs, made, strict=True) if old.stride != new.stride]
+        for old, new in zip(node.outputs, made, strict=True):
+            old.stride = new.stride
+        return moved
+
+
+def _parts(node: OpNode) -> tuple[object, ...]:
+    return node._inputs, node.attrs, node.op_type
+
+
+def _is_in_order(ir: IR) -> bool:
+    """Whether every node reads what is made before it: a quick look, which does not say where it is not so."""
+    made = {*ir.graph_inputs, *ir.params}
+    for node in ir.nodes:
+        if not made.issuperset(node._inputs):
+            return False
+        made.update(node._outputs)
+    return made.issuperset(ir.returns._inputs)
+
+
+def signature(ir: IR) -> Hashable:
+    """What callers rely on: inputs, outputs, how they are nested, what is changed, and which sizes are open."""
+    return (
+        tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in ir.graph_inputs),
+        tuple((tensor.shape, tensor.dtype) for tensor in ir.graph_outputs),
+        tuple(target.name for target, _ in ir.mutations),
+        tuple(sorted(ir.symbols)),
+        repr(ir.input_tree),
+        repr(ir.output_tree),
+    )

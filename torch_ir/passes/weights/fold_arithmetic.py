@@ -1,0 +1,97 @@
+"""Arithmetic after a convolution or a linear layer: what is added, and what is multiplied with, goes into its weights.
+
+That is so for numbers and for weights that have one element for each channel. A weight that is divided by is taken to
+have no zero in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.weights.affine import LAYERS, Layer, Scale, layer_of, obstacle, shared, wide, with_scaled_output
+from torch_ir.rewrite import Builder, op, rule
+
+_layer = op(*LAYERS).named("before")
+
+
+@rule(op("aten.add", self=_layer, other="other", alpha=1), op("aten.add", self="other", other=_layer, alpha=1))
+def add_to_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
+    """conv(x, w, b) + c  ->  conv(x, w, b + c)"""
+    layer = _foldable(g, node, before, other)
+    return with_scaled_output(g, layer, None, other) if isinstance(layer, Layer) else layer
+
+
+@rule(op("aten.sub", self=_layer, other="other", alpha=1))
+def subtract_from_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
+    """conv(x, w, b) - c  ->  conv(x, w, b + -c)"""
+    layer = _foldable(g, node, before, other)
+    return with_scaled_output(g, layer, None, _negative(g, other)) if isinstance(layer, Layer) else layer
+
+
+@rule(op("aten.sub", self="other", other=_layer, alpha=1))
+def subtract_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
+    """c - conv(x, w, b)  ->  conv(x, w * -1, b * -1 + c)"""
+    layer = _foldable(g, node, before, other, scales=True)
+    return with_scaled_output(g, layer, -1.0, other) if isinstance(layer, Layer) else layer
+
+
+@rule(op("aten.mul", self=_layer, other="other"), op("aten.mul", self="other", other=_layer))
+def multiply_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
+    """conv(x, w, b) * c  ->  conv(x, w * c, b * c)"""
+    layer = _foldable(g, node, before, other, scales=True)
+    return with_scaled_output(g, layer, other, None) if isinstance(layer, Layer) else layer
+
+
+@rule(op("aten.div.Tensor", "aten.div.Scalar", self=_layer, other="other"))
+def divide_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
+    """conv(x, w, b) / c  ->  conv(x, w * (1 / c), b * (1 / c))"""
+    layer = _foldable(g, node, before, other, scales=True)
+    if not isinstance(layer, Layer) or other == 0:
+        return layer if isinstance(layer, str) else None
+    return with_scaled_output(g, layer, _inverse(g, other), None)
+
+
+def _foldable(g: Builder, node: OpNode, before: OpNode, other: Any, *, scales: bool = False) -> Layer | str | None:
+    """The layer whose weights may take up `other`, why they may not, or None where nobody would think so."""
+    layer = layer_of(before)
+    if layer is None or node.outputs[0].dtype != layer.made.dtype:
+        return None
+    if isinstance(other, TensorMeta):
+        if not g.is_weight(other) or not _is_per_channel(other, layer):
+            return None
+    elif not isinstance(other, (int, float)):
+        return None
+    why = obstacle(g.is_weight, layer.weight, layer.bias) or shared(layer.made)
+    if scales and not why:
+        why = shared(layer.weight)  # which would then be kept twice for the sake of one cheap operator
+    return why or layer
+
+
+def _is_per_channel(tensor: TensorMeta, layer: Layer) -> bool:
+    """Whether a tensor has one element, or one for each channel in the place where channels are."""
+    if tensor.placement is not None or len(tensor.shape) > len(layer.made.shape):
+        return False
+    places = range(-len(tensor.shape), 0)
+    return all(
+        size == 1 or (place == layer.axis and size == layer.channels)
+        for place, size in zip(places, tensor.shape, strict=True)
+    )
+
+
+def _negative(g: Builder, value: Scale) -> Scale:
+    made: Scale = g.op("aten.neg.default", self=wide(g, value)) if isinstance(value, TensorMeta) else -value
+    return made
+
+
+def _inverse(g: Builder, value: Scale) -> Scale:
+    made: Scale = g.op("aten.reciprocal.default", self=wide(g, value)) if isinstance(value, TensorMeta) else 1 / value
+    return made
+
+
+fold_arithmetic = rule_pass(
+    "fold-arithmetic",
+    "Fold what is added to a convolution or linear layer, or multiplied with it, into its weights.",
+    [add_to_layer, subtract_from_layer, subtract_layer, multiply_layer, divide_layer],
+)

@@ -1,0 +1,90 @@
+"""Linear layers: every spelling of a product with a weight is written as one, and two in a row become one."""
+
+from __future__ import annotations
+
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.clean.likeness import as_sizes
+from torch_ir.passes.clean.orders import ORDERS, PERMUTE, order_of
+from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.weights.affine import FLOATS, LINEAR, layer_of, narrow, obstacle, plus, shared, spread, wide
+from torch_ir.rewrite import Builder, op, rule
+
+_RESHAPES = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
+_flat = op(*_RESHAPES, "aten.flatten.using_ints", self="x").named("flat")
+_product = op(LINEAR, input=_flat, weight="weight", bias="bias").read_once()
+
+
+@rule(op("aten.mm.default", self="x", mat2="weight"), op("aten.matmul.default", self="x", other="weight"))
+def product_as_linear(g: Builder, node: OpNode, x: TensorMeta, weight: TensorMeta) -> object:
+    """matmul(x, w)  ->  linear(x, w.T),  matmul(x, w.T)  ->  linear(x, w)"""
+    return g.op(LINEAR, input=x, weight=_turned(g, weight)) if _is_matrix(g, weight, x) else None
+
+
+@rule(op("aten.addmm.default", self="bias", mat1="x", mat2="weight", beta=1, alpha=1))
+def product_and_sum_as_linear(g: Builder, node: OpNode, bias: TensorMeta, x: TensorMeta, weight: TensorMeta) -> object:
+    """addmm(b, x, w)  ->  linear(x, w.T, b)"""
+    size = weight.shape[1]
+    if not _is_matrix(g, weight, x) or not isinstance(size, int):
+        return None
+    if bias.shape != (size,):
+        if not g.is_weight(bias) or any(dim != 1 for dim in bias.shape[:-1]):
+            return None
+        bias = spread(g, bias, size)
+    return g.op(LINEAR, input=x, weight=_turned(g, weight), bias=bias)
+
+
+@rule(op(*_RESHAPES, "aten.unflatten.int", self=_product))
+def linear_of_rows(
+    g: Builder, node: OpNode, x: TensorMeta, flat: OpNode, weight: TensorMeta, bias: TensorMeta | None
+) -> object:
+    """reshape(linear(reshape(x, [6, 8]), w, b), [2, 3, 4])  ->  linear(x, w, b),  where x is, or becomes, [2, 3, 8]"""
+    if len(weight.shape) != 2 or node.output.shape[-1:] != weight.shape[:1]:
+        return None
+    wanted = (*node.output.shape[:-1], weight.shape[1])
+    if x.shape != wanted:
+        if len(flat.output.consumers) > 1:
+            return None
+        x = g.op("aten.reshape.default", self=x, shape=as_sizes(wanted))
+    return g.op(LINEAR, input=x, weight=weight, bias=bias)
+
+
+@rule(op(LINEAR, input=op(LINEAR).named("before")))
+def two_linears(g: Builder, node: OpNode, before: OpNode) -> object:
+    """linear(linear(x, w1, b1), w2, b2)  ->  linear(x, w2 @ w1, w2 @ b1 + b2),  where that is no more work"""
+    first, second = layer_of(before), layer_of(node)
+    if first is None or second is None:
+        return None
+    if why := obstacle(g.is_weight, first.weight, first.bias, second.weight, second.bias) or shared(first.made):
+        return why
+    (made, between), read = second.sizes, first.sizes[1]
+    if read * made > between * (read + made):
+        return f"one layer from {read} to {made} is more work than two by way of {between}"
+    weight, bias = wide(g, second.weight), None if second.bias is None else wide(g, second.bias)
+    if first.bias is not None:
+        moved: TensorMeta = g.op("aten.mv.default", self=weight, vec=wide(g, first.bias))
+        bias = moved if bias is None else plus(g, moved, bias)
+    weight = g.op("aten.mm.default", self=weight, mat2=wide(g, first.weight))
+    dtype = second.weight.dtype
+    bias = None if bias is None else narrow(g, bias, dtype)
+    return g.op(LINEAR, input=before["input"], weight=narrow(g, weight, dtype), bias=bias)
+
+
+def _is_matrix(g: Builder, weight: TensorMeta, x: TensorMeta) -> bool:
+    """Whether this is the weight of a linear layer: a matrix that stays as it is, though `x` does not."""
+    is_whole = weight.dtype in FLOATS and len(weight.shape) == 2 and weight.placement is None
+    return is_whole and g.is_weight(weight) and not g.is_weight(x)
+
+
+def _turned(g: Builder, matrix: TensorMeta) -> TensorMeta:
+    """The transpose of a matrix, which is there already where the matrix is one itself."""
+    maker = matrix.producer
+    is_turned = maker is not None and maker.op_type in ORDERS and order_of(maker) == (1, 0)
+    made: TensorMeta = maker["self"] if maker is not None and is_turned else g.op(PERMUTE, self=matrix, dims=[1, 0])
+    return made
+
+
+linear = rule_pass(
+    "linear",
+    "Write products with a weight as linear layers, and two linear layers in a row as one where that is less work.",
+    [product_as_linear, product_and_sum_as_linear, linear_of_rows, two_linears],
+)

@@ -1,0 +1,152 @@
+"""Linear layers of one module that read the same tensor, such as query, key and value, become one layer and a split.
+
+It is the same arithmetic in one larger product, and the tensor is read once. The parts are views of what the product
+makes, which lives as long as any of them, so the peak of memory may grow. Layers of different modules, which are needed
+at different times, stay apart for that reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+
+from torch_ir.analysis.knowledge import Knowledge
+from torch_ir.analysis.strides import moved_by
+from torch_ir.analysis.traffic import is_view
+from torch_ir.errors import ShapeError
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.free_names import FreeNames
+from torch_ir.passes.registry import named_pass
+from torch_ir.passes.weights.affine import LINEAR, Layer, layer_of, obstacle
+from torch_ir.rewrite import Builder
+from torch_ir.rewrite.journal import current_journal
+
+_NAME = "merge-projections"
+
+
+@named_pass(_NAME)
+def merge_projections(ir: IR) -> int:
+    """Compute linear layers of one module that read the same tensor as one layer over their weights together.
+
+    before   q = linear(x, wq);  k = linear(x, wk)
+    after    q, k = split(linear(x, cat([wq, wk])), [8, 8], -1)
+    """
+    merging = _Merging(ir)
+    made = {group[0].node: merging.merged(group) for group in _groups(ir)}
+    if merging.gone:
+        ir.nodes = _in_order(new for node in ir.nodes for new in (*made.get(node, ()), node) if new not in merging.gone)
+    return merging.count
+
+
+def _groups(ir: IR) -> list[list[Layer]]:
+    """Layers that go together: of one module, reading one tensor, with weights of one dtype."""
+    groups: dict[Hashable, list[Layer]] = {}
+    for node in ir.nodes:
+        layer = layer_of(node) if node.op_type == LINEAR else None
+        if layer is not None:
+            module = node.origin.module.rpartition(".")[0]
+            groups.setdefault((node["input"], layer.weight.dtype, module), []).append(layer)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+class _Merging:
+    """One run: what is known, and what is gone."""
+
+    def __init__(self, ir: IR) -> None:
+        self.know = Knowledge.of(ir)
+        self.names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
+        self.copying = {node for node in ir.nodes if not is_view(node)}
+        self.gone: set[OpNode] = set()
+        self.count = 0
+
+    def merged(self, group: Sequence[Layer]) -> list[OpNode]:
+        """The nodes that stand for those layers of a group that can be merged; none where fewer than two can."""
+        group = _allowed(group, map(self._objection, group))
+        while len(group) > 1:
+            build = Builder(self.know, lambda: self.names, [layer.node for layer in group])
+            try:
+                parts = _parts(build, group)
+                reasons = [self._stride_objection(layer.made, part) for layer, part in zip(group, parts, strict=True)]
+            except ShapeError as error:
+                reasons = [str(error)] * len(group)
+            if not any(reasons):
+                self._replace(group, parts)
+                return build.nodes
+            for node in reversed(build.nodes):
+                node.inputs = ()
+            group = _allowed(group, reasons)
+        return []
+
+    def _replace(self, group: Sequence[Layer], parts: Sequence[TensorMeta]) -> None:
+        for layer, part in zip(group, parts, strict=True):
+            layer.made.replace_all_uses_with(part)
+            layer.node.inputs = ()
+            self.gone.add(layer.node)
+            current_journal().changed(_NAME, layer.node.name, layer.node.origins)
+        self.count += 1
+
+    def _objection(self, layer: Layer) -> str:
+        if not self.know.names_no_size(layer.node):
+            return "the graph reads a size off it"
+        if self.know.is_held(layer.made):
+            return "the caller would hold a part of a larger tensor"
+        return obstacle(self.know.is_weight, layer.weight, layer.bias)
+
+    def _stride_objection(self, old: TensorMeta, part: TensorMeta) -> str:
+        """Why somebody who reads `old` could not read it with the strides of `part`, or nothing."""
+        try:
+            moved_by(self.know.shapes, old, part.stride, self._obstacle)
+        except ShapeError as error:
+            return str(error)
+        return ""
+
+    def _obstacle(self, reader: OpNode) -> str:
+        if not reader.op_type.startswith("aten."):
+            return f"{reader.name!r} may need its elements side by side"
+        if reader not in self.copying and not is_view(reader):
+            return f"{reader.name!r} would have to copy it"
+        return ""
+
+
+def _allowed(group: Sequence[Layer], reasons: Iterable[str]) -> list[Layer]:
+    """The layers of a group against which there is no reason; the others are written down."""
+    kept = []
+    for layer, why in zip(group, reasons, strict=True):
+        if why:
+            current_journal().decline(_NAME, layer.node.name, why)
+        else:
+            kept.append(layer)
+    return kept
+
+
+def _parts(g: Builder, group: Sequence[Layer]) -> Sequence[TensorMeta]:
+    """What each layer makes, as parts of what one layer over all their weights makes."""
+    weight = g.op("aten.cat.default", tensors=[layer.weight for layer in group], dim=0)
+    bias = None
+    if any(layer.bias is not None for layer in group):
+        bias = g.op("aten.cat.default", tensors=[_bias(g, layer) for layer in group], dim=0)
+    whole = g.op(LINEAR, input=group[0].node["input"], weight=weight, bias=bias)
+    sizes = [layer.channels for layer in group]
+    parts: Sequence[TensorMeta] = g.op("aten.split_with_sizes.default", self=whole, split_sizes=sizes, dim=-1)
+    return parts
+
+
+def _bias(g: Builder, layer: Layer) -> TensorMeta:
+    zeros = {"self": layer.weight, "size": [layer.channels]}
+    made: TensorMeta = layer.bias or g.op("aten.new_zeros.default", **zeros)
+    return made
+
+
+def _in_order(nodes: Iterable[OpNode]) -> list[OpNode]:
+    """The nodes in this order, but for the makers of weights that are needed earlier now."""
+    placed: dict[OpNode, None] = {}
+
+    def place(node: OpNode) -> None:
+        if node not in placed:
+            for tensor in node.inputs:
+                if tensor.producer is not None:
+                    place(tensor.producer)
+            placed[node] = None
+
+    for node in nodes:
+        place(node)
+    return list(placed)
