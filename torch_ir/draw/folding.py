@@ -11,8 +11,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.functions import inline, read_by
+from torch_ir.ir import IR, OpNode, Param, TensorMeta
+from torch_ir.ir.functions import FUSED, inline, read_by
 from torch_ir.ir.origins import call_around, modules_around
 
 _PERIOD = 6  # layers that differ in turn, such as five of local attention and one of global, repeat together
@@ -49,12 +49,28 @@ def unfolded(ir: IR) -> Folding:
 def folded(ir: IR, placeholders: Collection[str] = (), open_calls: bool = False) -> Folding:
     """Runs of equal modules as one each; modules whose placeholders differ are not equal.
 
-    With `open_calls`, what is inside a call is drawn in its place: of equal layers, that of the first.
+    What is computed of weights alone is shown as a weight. With `open_calls`, what is inside a call is drawn in its
+    place: of equal layers, that of the first.
     """
-    shown = ir.clone() if open_calls else ir
+    shown = ir.clone()
+    shown.nodes = _without_ready(shown, shown.nodes)
     folder = _Folder(shown, placeholders)
     items = list(folder.items(shown.nodes, 0))
     return Folding(shown, list(folder.opened(items)) if open_calls else items, folder.stands)
+
+
+def _without_ready(ir: IR, nodes: Sequence[OpNode]) -> list[OpNode]:
+    """The nodes that depend on more than weights; what the others make is a weight from now on, and only drawn so."""
+    kept = []
+    for node in nodes:
+        is_result = any(ir.returns in made._uses for made in node.outputs)
+        if node.inputs and not node.is_call and not is_result and all(tensor.param for tensor in node.inputs):
+            node.inputs = ()
+            for made in node.outputs:
+                made.producer, made.param = None, Param((made.name,), "temporary")
+        else:
+            kept.append(node)
+    return kept
 
 
 def nodes_in(items: Sequence[OpNode | Fold]) -> Iterator[OpNode]:
@@ -180,15 +196,16 @@ class _Folder:
             if isinstance(item, Fold):
                 yield Fold(item.title, item.module, tuple(self.opened(item.items)))
             elif self._can_be_opened(item):
-                inside = inline(self._ir, item)
+                inside = _without_ready(self._ir, inline(self._ir, item))
                 made = {tensor.name: tensor for node in inside for tensor in node.outputs}
-                self.stands.update((tensor, made[tensor.name]) for tensor in item.outputs)
+                self.stands.update((tensor, made[tensor.name]) for tensor in item.outputs if tensor.name in made)
                 yield from self.opened(self.items(inside, len(modules_around(item.origin.module)) - 1))
             else:
                 yield item
 
     def _can_be_opened(self, node: OpNode) -> bool:
-        body = self._ir.functions.get(node.attrs["function"]) if node.is_call else None
+        is_fused = node.op_type.startswith(FUSED)
+        body = self._ir.functions.get(node.attrs["function"]) if node.is_call and not is_fused else None
         return body is not None and not body.symbols and not body.params
 
     def _unit(self, path: str, nodes: list[OpNode]) -> _Unit:
