@@ -3,7 +3,7 @@ BIN := .venv/bin
 
 .PHONY: demo test test-all lint types bench proto clean
 
-demo: .venv/.installed  ## ResNet-18: build on meta, extract, save, draw, load, execute, verify
+demo: .venv/.installed  ## ResNet-18: build on meta, extract, save, draw, load, execute, verify, optimise, compare
 	$(BIN)/python examples/demo.py
 
 test: lint types  ## everything that must pass before a change lands

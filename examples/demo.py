@@ -1,4 +1,4 @@
-"""The main job on ResNet-18: build on meta, extract, save, look, load, execute with random weights, verify.
+"""The main job on ResNet-18: build on meta, extract, save, look, load, execute, verify, optimise, compare.
 
 python examples/demo.py [--output DIR]
 """
@@ -67,6 +67,15 @@ def main() -> int:
     with step("verify it against the original model"):
         is_valid, report = torch_ir.verify_ir_with_state_dict(loaded, real.state_dict(), real, (image,))
         print("\n".join(f"   {line}" for line in str(report).splitlines()))
+
+    better, weights = output / "better.json", output / "weights.pt"
+    with step(f"torch-ir optimize {file} -o {better} --level full --verify"):
+        is_valid &= torch_ir_command(["optimize", str(file), "-o", str(better), "--level", "full", "--verify"]) == 0
+
+    torch.save(real.state_dict(), weights)
+    against = ["--against", "eager", "--model", "catalogue.resnet18:resnet18", "--repeat", "10"]
+    with step(f"torch-ir bench {file} {better} --weights {weights} {' '.join(against)}"):
+        is_valid &= torch_ir_command(["bench", str(file), str(better), "--weights", str(weights), *against]) == 0
 
     print(f"\nEverything is in {output.resolve()}")
     return 0 if is_valid else 1

@@ -1,0 +1,111 @@
+"""What optimising buys, next to the best of the ONNX optimisers on the same model, and what it takes."""
+
+import json
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import torch_ir
+from benchmarks.measure import digits, median_time, race, ratios, table
+from benchmarks.models import EXECUTED, EXTRACTED, Case, llama, llama_405b, tokens
+from torch_ir import IR, IRExecutor, optimize
+from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.traffic import is_view
+from torch_ir.passes.proof import prove
+
+PEERS = json.loads((Path(__file__).with_suffix("").parent / "peer_optimisers.json").read_text(encoding="utf-8"))
+LEVELS = ("basic", "full")
+LAYERS = (8, 16, 32, 64, 126)
+
+
+def mobilenet() -> nn.Module:
+    from catalogue import find
+
+    return find("mobilenet_v2").build()
+
+
+# The models, each with the name under which the peers' figures are kept.
+CASES = [
+    (EXECUTED[0], "ResNet-18, opset 20"),
+    (EXTRACTED[0], "ResNet-50, opset 20"),
+    (Case("MobileNetV2", mobilenet, lambda: {"x": torch.randn(1, 3, 224, 224)}), "MobileNetV2, opset 20"),
+    (EXTRACTED[1], "BERT-base, opset 23"),
+    (EXTRACTED[3], "ViT-base, opset 23"),
+    (EXTRACTED[2], "GPT-2, opset 23"),
+    (Case("Llama, 8 layers", lambda: llama(8, 512), tokens), "Llama, 8 layers, 512 wide, opset 23"),
+]
+
+
+def run() -> str:
+    """Figures before and after, then the time that it takes as models grow."""
+    bought = [row for case, peer in CASES for row in _bought(case, PEERS["models"][peer])]
+    header = [
+        "model",
+        "graph",
+        "nodes per run",
+        "of these no views",
+        "GFLOPs",
+        "MB moved",
+        "MB at the peak",
+        "verified",
+    ]
+    runs = table(["model", "extracted", *(f"{level} (range)" for level in LEVELS), "eager (range)"], map(_timed, CASES))
+    growth = table(["layers", "nodes", "extract", *(f"{level} (range)" for level in LEVELS)], map(_grown, LAYERS))
+    return f"{table(header, bought)}\n\n{runs}\n\n{growth}"
+
+
+def extracted(case: Case) -> IR:
+    with torch_ir.meta_init():
+        model = case.build().eval()
+    inputs = {name: tensor.to("meta") for name, tensor in case.inputs().items()}
+    return torch_ir.extract_ir(model, (), kwargs=inputs)
+
+
+def _bought(case: Case, peers: dict[str, Any]) -> Iterator[list[str]]:
+    """Before, after each level, and the least that any peer has in each column."""
+    ir = extracted(case)
+    yield [case.name, "extracted", *_figures(ir), ""]
+    for level in LEVELS:
+        better, _ = optimize(ir, level)
+        yield ["", f"optimised, {level}", *_figures(better), str(prove(ir, better, trials=1).is_valid).lower()]
+    best = {name: min(peer[name] for peer in peers.values()) for name in ("compute", "without_views", "flops", "bytes")}
+    amounts = [digits(best["flops"] / 1e9), digits(best["bytes"] / 1e6), "", ""]
+    yield ["", "best peer in each column", str(best["compute"]), str(best["without_views"]), *amounts]
+
+
+def _figures(ir: IR) -> list[str]:
+    from torch_ir.passes.report import measured
+
+    cost = measured(ir)
+    working = [node for node in split_prologue(ir)[1] if node.outputs and not is_view(node)]
+    amounts = [float(cost.flops) / 1e9, float(cost.bytes) / 1e6, float(cost.peak) / 1e6]
+    return [str(cost.nodes), str(len(working)), *map(digits, amounts)]
+
+
+def _timed(entry: tuple[Case, str]) -> list[str]:
+    """A run of the graph, and what part of that time the better ones and the model take."""
+    case = entry[0]
+    torch.manual_seed(0)
+    model, inputs = case.build().eval(), case.inputs()
+    ir = extracted(case)
+    graphs = {"extracted": ir, **{level: optimize(ir, level)[0] for level in LEVELS}}
+    roads = {name: partial(IRExecutor(graph, model.state_dict()), **inputs) for name, graph in graphs.items()}
+    with torch.no_grad():
+        times = race({**roads, "eager": partial(model, **inputs)}, 10, calls=3)
+    base = times["extracted"].wall
+    return [case.name, median_time(base), *(ratios(times[name].wall, base) for name in (*LEVELS, "eager"))]
+
+
+def _grown(layers: int) -> list[str]:
+    """Llamas at the widths of the 405B model."""
+    model, inputs = Case("Llama", partial(llama_405b, layers), tokens).on_meta()
+    extract = partial(torch_ir.extract_ir, model, (), kwargs=inputs)
+    ir = extract()
+    times = race({"extract": extract, **{level: partial(optimize, ir, level, by_block=True) for level in LEVELS}}, 5)
+    base = times["extract"].wall
+    spent = [f"{median_time(times[level].wall)}, {ratios(times[level].wall, base)}" for level in LEVELS]
+    return [str(layers), str(len(ir.nodes)), median_time(base), *spent]
