@@ -28,7 +28,10 @@ def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
     if not isinstance(operator, OpOverload):
         body = functions.get(node.attrs["function"]) if operator is None and node.is_call else None
         return body is None or _gives_inputs(body)
-    return is_view(node) if base_name(node.op_type) in SOMETIMES_VIEWS else may_alias(operator)
+    if base_name(node.op_type) not in SOMETIMES_VIEWS:
+        return may_alias(operator)
+    is_open = not all(made.is_static for made in node.outputs)  # what copies at most sizes is a view at a size of 1
+    return is_view(node) or (is_open and node.inputs[0].dtype == node.outputs[0].dtype and not node.attrs.get("copy"))
 
 
 def _gives_inputs(body: IR) -> bool:
