@@ -212,6 +212,15 @@ def test_a_proof_tells_rounding_from_a_mistake() -> None:
     assert retyped(one, "float64").graph_outputs[0].dtype == "float64"
 
 
+def test_nan_everywhere_proves_nothing() -> None:
+    """Two graphs that give nothing but NaN look the same whatever they compute; one number is enough to judge them."""
+    one, other = (
+        small("x: float32[2]", less="aten.sub.Tensor(x, 1e9)", root=f"aten.{name}.default(less)")
+        for name in ("sqrt", "log")
+    )
+    assert str(prove(one, other)) == "not the same: both give NaN throughout, which proves nothing"
+
+
 # -- names and options -------------------------------------------------------------------------------------------------
 
 

@@ -49,12 +49,16 @@ class Constants:
     """What is known about the values of one graph; the graph may change in between, as values stay what they are."""
 
     def __init__(self, ir: IR) -> None:
-        self._values: dict[TensorMeta, torch.Tensor | None] = dict.fromkeys(ir.graph_inputs)
-        self._values.update((target, None) for target, _ in ir.mutations)
+        self._never = {target for target, _ in ir.mutations}
+        self._values: dict[TensorMeta, torch.Tensor | None] = dict.fromkeys(self._never)
         self._scalars: dict[TensorMeta, Number | None] = {}
 
     def assume(self, tensor: TensorMeta, value: torch.Tensor | None) -> None:
         """Take an input of a function for a constant, as every call gives it that one."""
+        if value is None or self._values.get(tensor) is not None:
+            return
+        self._scalars.clear()  # what was not known may be known now
+        self._values = {one: known for one, known in self._values.items() if known is not None or one in self._never}
         self._values[tensor] = value
 
     def value(self, tensor: TensorMeta) -> torch.Tensor | None:

@@ -52,9 +52,7 @@ class Knowledge:
 
     def assume(self, tensor: TensorMeta, values: Collection[TensorMeta], outer: Knowledge) -> None:
         """Take an input of a function for what all its calls give it: a weight, or one and the same constant."""
-        if self._fixed.get(tensor):
-            return
-        self._fixed[tensor] = all(map(outer.is_weight, values))
+        self._fixed[tensor] = self._fixed.get(tensor, False) or all(map(outer.is_weight, values))
         if self._fixed[tensor] and len(values) == 1:
             self.constants.assume(tensor, outer.value_of(*values))
 
