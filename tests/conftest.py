@@ -1,6 +1,14 @@
 """Options: reports of the whole-catalogue test, and the sweeps that are too slow for every run."""
 
+import os
+
 import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What is remembered is remembered for this run, and nothing of the user's is read."""
+    os.environ["TORCH_IR_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

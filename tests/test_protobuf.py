@@ -349,12 +349,12 @@ def test_convert_there_and_back(
     assert main(["info", "m.json"]) == main(["info", "m.pb"]) == 0
     printed = capsys.readouterr()
     assert printed.out[: len(printed.out) // 2] == printed.out[len(printed.out) // 2 :]
-    assert main(["convert", "m.json", "-o", "m.onnx"]) == 1
+    assert main(["convert", "m.json", "-o", "m.tflite"]) == 1
     assert main(["info", "none.pb"]) == 1
     Path("bad.pb").write_bytes(b"{}")
     assert main(["convert", "bad.pb", "-o", "m.json"]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "torch-ir: error: m.onnx must end in .pb, .binpb or .json"
+    assert lines[0] == "torch-ir: error: m.tflite must end in .json, .pb, .binpb, .onnx, .mlir, .py or .pt2"
     assert lines[1] == "torch-ir: error: cannot read none.pb: No such file or directory"
     assert lines[2].startswith("torch-ir: error: bad.pb: not a protobuf file of torch_ir")
     assert Path("m.json").read_bytes() == Path("back.json").read_bytes()

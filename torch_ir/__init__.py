@@ -15,7 +15,8 @@ from torch_ir._version import __version__
 
 if TYPE_CHECKING:
     from torch_ir.analysis import Cost, Diff, cost, cost_report, diff, liveness, subgraph
-    from torch_ir.capture import NodeInfo, convert_exported_program, export_model, extract_ir, meta_init
+    from torch_ir.backends import Compiled, compile, list_backends, register_backend
+    from torch_ir.capture import NodeInfo, convert_exported_program, export_model, extract_ir, from_fx, meta_init
     from torch_ir.draw import generate_op_distribution_pie, ir_to_mermaid, render
     from torch_ir.errors import (
         CaptureWarning,
@@ -59,8 +60,13 @@ if TYPE_CHECKING:
         Lowered,
         Placeholder,
         Target,
+        bind_onnx,
         coverage,
         describe,
+        dynamic_shapes_of,
+        to_mlir,
+        to_onnx,
+        to_python,
         to_torch,
     )
     from torch_ir.verify import (
@@ -74,7 +80,8 @@ if TYPE_CHECKING:
 
 _ROOMS = {
     "analysis": ("Cost", "Diff", "cost", "cost_report", "diff", "liveness", "subgraph"),
-    "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "meta_init"),
+    "backends": ("Compiled", "compile", "list_backends", "register_backend"),
+    "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "from_fx", "meta_init"),
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render"),
     "errors": (
         "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "GuardError",
@@ -92,8 +99,8 @@ _ROOMS = {
         "random_weights",
     ),
     "targets": (
-        "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Placeholder", "Target", "coverage", "describe",
-        "to_torch",
+        "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Placeholder", "Target", "bind_onnx", "coverage",
+        "describe", "dynamic_shapes_of", "to_mlir", "to_onnx", "to_python", "to_torch",
     ),
     "verify": (
         "BlockReport", "Divergence", "VerificationReport", "verify_blocks", "verify_ir", "verify_ir_with_state_dict",
@@ -102,18 +109,18 @@ _ROOMS = {
 _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
-    "IR", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Contract", "ConversionError", "Cost",
+    "IR", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract", "ConversionError", "Cost",
     "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError",
     "IRExecutor", "Layer", "Limits", "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "Rule",
     "SerializationError", "Symbol", "Target", "TensorMeta", "TorchIRError", "VerificationReport", "WeightLoadError",
-    "WeightWarning", "__version__", "apply_rules", "compare_golden", "convert_exported_program", "cost",
-    "cost_report", "coverage", "describe", "deserialize_ir", "diff", "execute_ir", "export_model", "extract_ir",
-    "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid",
-    "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf", "load_weights", "load_weights_pt",
-    "load_weights_safetensors", "meta_init", "named_pass", "op", "open_weights", "optimize", "random_weights",
-    "register_executor", "register_op", "render", "rule", "rule_pass", "save_ir", "save_protobuf", "serialize_ir",
-    "subgraph", "to_protobuf", "to_torch", "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict",
-    "write_golden",
+    "WeightWarning", "__version__", "apply_rules", "bind_onnx", "compare_golden", "compile", "convert_exported_program",
+    "cost", "cost_report", "coverage", "describe", "deserialize_ir", "diff", "dynamic_shapes_of", "execute_ir",
+    "export_model", "extract_ir", "from_fx", "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn",
+    "get_execution_fn", "ir_to_mermaid", "list_backends", "list_passes", "list_registered_ops", "liveness", "load_ir",
+    "load_protobuf", "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init", "named_pass", "op",
+    "open_weights", "optimize", "random_weights", "register_backend", "register_executor", "register_op", "render",
+    "rule", "rule_pass", "save_ir", "save_protobuf", "serialize_ir", "subgraph", "to_mlir", "to_onnx", "to_protobuf",
+    "to_python", "to_torch", "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "write_golden",
 ]  # fmt: skip
 
 

@@ -1,30 +1,35 @@
-"""`torch-ir bench`: time graph files, and other roads from the first of them to numbers, side by side."""
+"""`torch-ir bench`: time graph files, and the first of them in other back ends, side by side."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.roads import check_roads, graph_road, road
-from torch_ir.cli.verb import add_inputs, add_verb, load_graph, print_json, show_progress
-from torch_ir.errors import CommandError
+from torch_ir.cli.verb import BACKENDS, add_inputs, add_optimize, add_verb, load_graph, print_json, show_progress
+from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
-    from torch_ir.run.bench import Spread, Timing
+    from torch_ir.run.bench import Action, Spread, Timing
 
 _EXAMPLES = """
 model.json
 model.json better.json --weights model.safetensors
 model.json --against eager,inductor --model net.py:Net --threads 4
+model.json --against onednn,openvino,iree --level full
 model.json --against onnxruntime --dim batch=4 --repeat 50 --json
 """
+
+
+_EAGER = "eager"
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and keywords of the model
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -37,8 +42,9 @@ def add_parser(verbs: Verbs) -> None:
         "--against",
         metavar="NAMES",
         default="",
-        help="other roads for the first file: eager, inductor, onnxruntime; separated by commas",
+        help=f"what else computes the first file: {', '.join((_EAGER, *BACKENDS))}; separated by commas",
     )
+    add_optimize(parser, "optimise the graph for these: clean, basic or full (default: as it is)")
     parser.add_argument("--model", metavar="MODULE:FACTORY", help="the original model, for `eager` and its weights")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     parser.add_argument("--repeat", type=int, default=20, metavar="N", help="rounds (default: 20)")
@@ -62,15 +68,19 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.ir.structure import rebuild
     from torch_ir.run.bench import bench, threads
 
-    check_roads(names)
+    _check_backends(names)
     graphs = {path: load_graph(path) for path in dict.fromkeys(arguments.files)}
     first = next(iter(graphs.values()))
     call = rebuild(first.input_tree, graph_inputs(first, specs, dims, arguments.seed))
     torch.manual_seed(arguments.seed)
     model = _model(arguments)
     weights, whose = _weights(arguments, graphs, model)
-    roads: dict[str, Any] = {path: partial(graph_road, ir, weights, call) for path, ir in graphs.items()}
-    roads.update((name, partial(road, name, first, weights, call, model)) for name in names)
+    roads: dict[str, Any] = {path: partial(_graph, ir, weights, call) for path, ir in graphs.items()}
+    for name in names:
+        if name == _EAGER:
+            roads[name] = partial(_eager, first, weights, call, model)
+        else:
+            roads[name] = partial(_backend, name, arguments.level, first, weights, call)
     with threads(arguments.threads) as count:
         found = bench(
             roads,
@@ -81,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
             progress=show_progress,
         )
     about = {"model": first.model_name, "weights": whose, "rounds": arguments.repeat, "threads": count}
-    eager = {"eager": _eager(arguments)} if "eager" in names else {}
+    eager = {_EAGER: _what_is_eager(arguments)} if _EAGER in names else {}
     if arguments.json:
         print_json({**about, **eager, "roads": {name: _record(result) for name, result in found.items()}})
     else:
@@ -95,6 +105,20 @@ def _check(arguments: argparse.Namespace) -> list[str]:
         if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
             raise CommandError(f"--{name} is at least 1, not {getattr(arguments, name)}")
     return list(dict.fromkeys(name.strip() for name in arguments.against.split(",") if name.strip()))
+
+
+def _check_backends(names: list[str]) -> None:
+    """Refuse what is not known, or cannot run here."""
+    from torch_ir.backends import find_backend
+
+    for name in names:
+        if name == _EAGER:
+            continue
+        if name not in BACKENDS:
+            known = (_EAGER, *BACKENDS)
+            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise CommandError(f"there is no back end {name!r}{hint}")
+        find_backend(name)
 
 
 def _model(arguments: argparse.Namespace) -> nn.Module | None:
@@ -125,8 +149,39 @@ def _weights(
     return made, "random"
 
 
-def _eager(arguments: argparse.Namespace) -> str:
-    """What the road of that name runs."""
+def _graph(ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
+    """The graph in our own executor."""
+    from torch_ir.run import IRExecutor
+
+    return _bound(IRExecutor(ir, _known(ir, weights)), call)
+
+
+def _eager(ir: IR, weights: Mapping[str, Tensor], call: Call, model: nn.Module | None) -> Action:
+    """The original model, or the graph as a module."""
+    from torch_ir.targets import to_torch
+
+    return _bound(model if model is not None else to_torch(ir, weights), call)
+
+
+def _backend(name: str, level: str | None, ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
+    from torch_ir.backends import compile
+
+    return _bound(compile(ir, _known(ir, weights), backend=name, level=level), call)
+
+
+def _known(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that a graph has."""
+    keys = {key for param in ir.params if param.param for key in param.param.keys}
+    return {key: value for key, value in weights.items() if key in keys}
+
+
+def _bound(function: Callable[..., Any], call: Call) -> Action:
+    """A call on inputs of its own, which it may write to."""
+    args, kwargs = copy.deepcopy(call)
+    return lambda: function(*args, **kwargs)
+
+
+def _what_is_eager(arguments: argparse.Namespace) -> str:
     if arguments.model:
         return f"the model, {arguments.model}"
     return f"the ATen calls of {arguments.files[0]} one by one; name the original with --model to run that"

@@ -1,4 +1,4 @@
-"""`torch-ir convert`: a graph file into the other encoding."""
+"""`torch-ir convert`: a graph file into the other encoding, or into what another tool reads."""
 
 from __future__ import annotations
 
@@ -10,33 +10,102 @@ from torch_ir.cli.verb import add_verb, load_graph, save_graph
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
     from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
 
 _EXAMPLES = """
 model.json -o model.pb
 model.pb -o model.json
 model.json -o small.json --compact
+model.json -o model.onnx --weights model.safetensors
+model.json -o model.mlir
+model.json -o model.py
 """
+_OURS = (".json", ".pb", ".binpb")
+_THEIRS = (".onnx", ".mlir", ".py", ".pt2")
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "convert", "write an IR file as protobuf, or back as JSON", _EXAMPLES, run)
+    parser = add_verb(
+        verbs, "convert", "write an IR file as protobuf or JSON, as ONNX, MLIR, Python or .pt2", _EXAMPLES, run
+    )
     parser.add_argument("file", metavar="FILE", help="an IR file; .pb and .binpb are protobuf, others are JSON")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", required=True, help="the file to write: .pb and .binpb, or .json"
+        "-o", "--output", metavar="FILE", required=True, help=f"the file to write: {', '.join((*_OURS, *_THEIRS))}"
+    )
+    parser.add_argument(
+        "-w", "--weights", metavar="FILE", help="weights to put into .onnx (default: none) or .pt2; or `random`"
     )
     parser.add_argument("--compact", action="store_true", help="write what repeats only once (JSON)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.formats import is_protobuf
-
-    if not is_protobuf(arguments.output) and Path(arguments.output).suffix.lower() != ".json":
-        raise CommandError(f"{arguments.output} must end in .pb, .binpb or .json")
+    kind = Path(arguments.output).suffix.lower()
+    _check(arguments, kind)
+    ir = load_graph(arguments.file)
     if arguments.compact:
-        if is_protobuf(arguments.output):
-            raise CommandError("--compact is for JSON files: protobuf says what repeats only once anyway")
-        load_graph(arguments.file).save(arguments.output, compact=True)
+        ir.save(arguments.output, compact=True)
+    elif kind in _OURS:
+        save_graph(ir, arguments.output)
     else:
-        save_graph(load_graph(arguments.file), arguments.output)
+        _write_theirs(ir, kind, arguments)
     return 0
+
+
+def _check(arguments: argparse.Namespace, kind: str) -> None:
+    if kind not in (*_OURS, *_THEIRS):
+        raise CommandError(f"{arguments.output} must end in {', '.join((*_OURS, *_THEIRS[:-1]))} or {_THEIRS[-1]}")
+    if arguments.compact and kind in (".pb", ".binpb"):
+        raise CommandError("--compact is for JSON files: protobuf says what repeats only once anyway")
+    if arguments.compact and kind in _THEIRS:
+        raise CommandError(f"--compact is for JSON files, not for {kind}")
+    if arguments.weights and kind not in (".onnx", ".pt2"):
+        raise CommandError(f"--weights is for .onnx and .pt2; {kind} files hold no weights")
+    if kind == ".pt2" and not arguments.weights:
+        raise CommandError("a .pt2 file holds weights: give --weights FILE, or --weights random")
+
+
+def _write_theirs(ir: IR, kind: str, arguments: argparse.Namespace) -> None:
+    from torch_ir.targets import to_mlir, to_onnx, to_python
+
+    if kind == ".onnx":
+        to_onnx(ir, arguments.output, _weights(ir, arguments.weights))
+    elif kind == ".mlir":
+        to_mlir(ir, arguments.output)
+    elif kind == ".py":
+        to_python(ir, arguments.output)
+    else:
+        _write_pt2(ir, arguments.output, _weights(ir, arguments.weights))
+
+
+def _write_pt2(ir: IR, path: str, weights: Mapping[str, Tensor] | None) -> None:
+    """The graph as torch.export's own file, with the sizes that vary."""
+    import io
+
+    import torch
+
+    from torch_ir.analysis.sizes import points_of
+    from torch_ir.ir.document import write_bytes
+    from torch_ir.ir.structure import rebuild
+    from torch_ir.passes.proof import drawn_inputs
+    from torch_ir.targets import dynamic_shapes_of, to_torch
+
+    module = to_torch(ir, weights)
+    args, kwargs = rebuild(ir.input_tree, drawn_inputs(ir, next(iter(points_of(ir)), {}), 0))
+    with torch.no_grad():
+        program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes_of(ir))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    write_bytes(path, buffer.getvalue())
+
+
+def _weights(ir: IR, file: str | None) -> Mapping[str, Tensor] | None:
+    from torch_ir.run import load_weights, random_weights
+
+    if file is None:
+        return None
+    return random_weights(ir) if file == "random" else load_weights(file)

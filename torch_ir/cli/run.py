@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import add_inputs, add_verb, load_graph, print_json
+from torch_ir.cli.verb import add_backend, add_inputs, add_verb, load_graph, print_json, shown_log
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
 
 _EXAMPLES = """
 model.json --weights model.safetensors
@@ -19,6 +20,8 @@ model.json --weights random --dim batch=4
 model.json --weights model.pt --input x=@image.npy -o out.safetensors
 model.json --weights random --input "ids=i64[1,8]<1000" --json
 model.json --weights checkpoint/ --stream
+model.json --weights model.safetensors --backend onnxruntime
+model.json --weights random --backend auto --level full
 """
 
 
@@ -31,6 +34,7 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--stream", action="store_true", help="read each weight when it is needed, and keep it no longer"
     )
+    add_backend(parser)
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs to .safetensors or .pt")
@@ -46,28 +50,55 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{arguments.output}: outputs are written as .safetensors or .pt")
     if arguments.stream and arguments.weights == "random":
         raise CommandError("--stream reads weights from files; there is none for --weights random")
+    if arguments.stream and arguments.backend != "torch":
+        raise CommandError("--stream is for the back end torch: the others want their weights whole")
     import torch
 
-    import torch_ir
     from torch_ir.cli.tensors import graph_inputs
 
     ir = load_graph(arguments.file)
     torch.manual_seed(arguments.seed)
-    if arguments.weights == "random":
-        executor = torch_ir.IRExecutor(ir, torch_ir.random_weights(ir, arguments.seed))
-    else:
-        executor = torch_ir.IRExecutor(ir)
-        executor.load_weights(arguments.weights, stream=arguments.stream)
-    results = executor.execute(tuple(graph_inputs(ir, specs, dims, arguments.seed)))
+    values = graph_inputs(ir, specs, dims, arguments.seed)
+    results, why = _interpreted(arguments, ir, values) if _is_plain(arguments) else _compiled(arguments, ir, values)
     outputs = dict(zip((tensor.name for tensor in ir.graph_outputs), results, strict=True))
     if arguments.output:
         _save(outputs, Path(arguments.output))
     described = [{"name": name, **describe(value)} for name, value in outputs.items()]
     if arguments.json:
-        print_json({"outputs": described})
+        print_json({"outputs": described, **({"backend": why} if why else {})})
     else:
-        print("\n".join(map(_line, described)))
+        print("\n".join([*map(_line, described), *filter(None, [why])]))
     return 0
+
+
+def _is_plain(arguments: argparse.Namespace) -> bool:
+    return arguments.backend == "torch" and arguments.level is None
+
+
+def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple[tuple[Any, ...], str]:
+    """The outputs of our own executor, which can stream weights."""
+    from torch_ir.run import IRExecutor, random_weights
+
+    if arguments.weights == "random":
+        executor = IRExecutor(ir, random_weights(ir, arguments.seed))
+    else:
+        executor = IRExecutor(ir)
+        executor.load_weights(arguments.weights, stream=arguments.stream)
+    return executor.execute(tuple(values)), ""
+
+
+def _compiled(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple[tuple[Any, ...], str]:
+    """The outputs of a back end; of `auto`, why it is this one."""
+    from torch_ir.backends import compile, find_backend
+    from torch_ir.run import load_weights, random_weights
+
+    find_backend(arguments.backend)
+    random = arguments.weights == "random"
+    weights = random_weights(ir, arguments.seed) if random else load_weights(arguments.weights)
+    with shown_log("torch_ir.backends"):
+        compiled = compile(ir, weights, backend=arguments.backend, level=arguments.level)
+        outputs = compiled.run(values)
+    return outputs, compiled.why if arguments.backend == "auto" else ""
 
 
 def describe(value: Any) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import SerializationError, TorchIRError
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from torch_ir.ir import IR
 
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+# by name, so that no help text imports torch; a test holds it against the table itself
+BACKENDS = ("torch", "onednn", "inductor", "onnxruntime", "openvino", "iree", "auto")
 
 
 def add_verb(
@@ -44,6 +49,22 @@ def add_inputs(parser: argparse.ArgumentParser, dim_help: str) -> None:
         help="an input, such as 1x3x224x224, ids=i64[batch,seq], x:1x8xf16, i64[1,8]<100 or x=@file.npy; repeatable",
     )
     parser.add_argument("-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help=dim_help)
+
+
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """The options that say what computes a graph."""
+    parser.add_argument(
+        "--backend",
+        default="torch",
+        metavar="NAME",
+        help=f"what computes it: {', '.join(BACKENDS)} (default: torch)",
+    )
+    add_optimize(parser, "optimise the graph first: clean, basic or full (default: as it is)")
+
+
+def add_optimize(parser: argparse.ArgumentParser, text: str) -> None:
+    """The option that says how far a graph is optimised before it runs."""
+    parser.add_argument("--level", choices=("clean", "basic", "full"), metavar="LEVEL", help=text)
 
 
 def add_level(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +115,23 @@ def show_progress(text: str) -> None:
     """One line that is written over, for whoever watches."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def shown_log(name: str) -> Iterator[None]:
+    """Show what a part of torch_ir logs about its progress."""
+    logger = logging.getLogger(name)
+    handler = logging.Handler()
+    handler.emit = lambda record: show_progress(record.getMessage())  # type: ignore[method-assign]
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
+        show_progress("")
 
 
 def print_json(record: Any) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.ops.names import to_torch
 
@@ -32,7 +31,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return [mapped(item, change) for item in value] if isinstance(value, (list, tuple)) else change(value)
 
 
-def results(operator: OpOverload, arguments: Mapping[str, Any]) -> list[Any]:
+def results(operator: Callable[..., Any], arguments: Mapping[str, Any]) -> list[Any]:
     """What a call gives, as a list of the results that are there."""
     made = operator(**arguments)
     several = list(made) if isinstance(made, (list, tuple)) else [made]

@@ -100,7 +100,8 @@ def race(
 ) -> dict[str, Timing]:
     """Time actions in `repeat` rounds, after a few calls of each to warm up.
 
-    In every round each has one turn, and another one begins. `progress` is told how many rounds are done.
+    In every round each has one turn, and another one begins; the first call of a turn does not count. `progress` is
+    told how many rounds are done.
     """
     names = list(actions)
     calls = {name: _calls(action, clock) for name, action in actions.items()}
@@ -109,6 +110,7 @@ def race(
         first = number % len(names)
         with _uncollected():
             for name in (*names[first:], *names[:first]):
+                actions[name]()  # not timed: the threads and caches are still those of another
                 seconds[name].append(_turn(actions[name], calls[name], clock))
         progress(number + 1)
     base = seconds[names[0]]

@@ -131,11 +131,11 @@ class IRExecutor:
     def _keep(self, changed: Mapping[TensorMeta, Any], outside: Sequence[Any]) -> None:
         """Remember what the model changed; copied where the caller holds the same memory and may write to it."""
         assert self._params is not None  # the run began with them
-        held = {_memory(value) for value in outside}
+        held = {storage_of(value) for value in outside}
         for index, param in enumerate(self.ir.params):
             if param in changed:
                 new = changed[param]
-                self._params[index] = new.clone() if _memory(new) in held else new
+                self._params[index] = new.clone() if storage_of(new) in held else new
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         if not kwargs and len(args) == len(self.ir.graph_inputs) and all(isinstance(arg, torch.Tensor) for arg in args):
@@ -160,7 +160,7 @@ def _opened(ir: IR) -> IR:
     return copy
 
 
-def _memory(value: Any) -> int | None:
+def storage_of(value: Any) -> int | None:
     """What tells whether two tensors share memory."""
     is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
     return value.untyped_storage()._cdata if is_dense else None

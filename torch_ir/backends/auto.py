@@ -1,0 +1,111 @@
+"""The back end `auto`: measure those that are installed on the first call, keep the fastest, and remember it.
+
+compiled = torch_ir.compile(ir, weights, backend="auto")
+compiled(x)
+print(compiled.why)
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+from torch import Tensor
+
+from torch_ir.backends.choices import Choice, Choices, key_of
+from torch_ir.backends.table import Backend, Run, installed_backends, register_backend
+from torch_ir.errors import TorchIRError
+from torch_ir.ir import IR
+from torch_ir.run.bench import Action, bench
+
+_BASE = "torch"  # runs every graph, and is what the others must agree with
+_ROUNDS = 12
+_log = logging.getLogger(__name__)
+
+
+@register_backend("auto", "the fastest of those that are installed, measured and remembered", races=False)
+def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
+    return Auto(ir, weights)
+
+
+class Auto:
+    """Chooses when it is first called, or takes what was chosen for the same graph, inputs and machine before."""
+
+    def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
+        self._ir = ir
+        self._weights = weights
+        self._run: Run | None = None
+        self._choice = Choice("", {}, {})
+
+    @property
+    def chosen(self) -> str:
+        """The back end that runs; empty before the first call."""
+        return self._choice.backend
+
+    @property
+    def why(self) -> str:
+        """What was measured, in one sentence."""
+        return str(self._choice)
+
+    def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
+        if self._run is None:
+            choices, key = Choices(), key_of(self._ir, values)
+            self._run = self._remembered(choices.get(key)) or self._measured(values)
+            choices.keep(key, self._choice)
+        return self._run(values)
+
+    def _remembered(self, choice: Choice | None) -> Run | None:
+        """What was the fastest before, if it still works."""
+        found = installed_backends().get(choice.backend) if choice else None
+        if choice is None or found is None:
+            return None
+        try:
+            run = found.prepare(self._ir, self._weights)
+        except TorchIRError:  # what has changed since then is in no key
+            return None
+        self._choice = choice
+        return run
+
+    def _measured(self, values: Sequence[Any]) -> Run:
+        """Let each challenge the fastest so far, so that no more than two hold the weights at a time."""
+        racing = {name: found for name, found in installed_backends().items() if found.races}
+        best, run = _BASE, racing.pop(_BASE).prepare(self._ir, self._weights)
+        seconds: dict[str, float] = {}
+        failed: dict[str, str] = {}
+        for name, challenger in racing.items():
+            _log.info("measuring %s", name)
+            other = _Lazy(challenger, self._ir, self._weights)
+            found = bench({best: partial(_on, run, values), name: partial(_on, other, values)}, _ROUNDS)
+            theirs, ours = found[name], found[best]
+            if isinstance(theirs, str) or isinstance(ours, str):
+                failed[name] = str(theirs)
+                continue
+            seconds.setdefault(best, ours.time.median)
+            seconds[name] = seconds[best] * theirs.ratio.median  # so that a machine that slows down misleads nobody
+            if theirs.ratio.median < 1:
+                best, run = name, other.run
+        self._choice = Choice(best, seconds, failed)
+        return run
+
+
+class _Lazy:
+    """A back end that makes the graph ready in its first run, so that who watches that sees it fail."""
+
+    def __init__(self, found: Backend, ir: IR, weights: Mapping[str, Tensor]) -> None:
+        self._prepare = partial(found.prepare, ir, weights)
+
+    @cached_property
+    def run(self) -> Run:
+        return self._prepare()
+
+    def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
+        return self.run(values)
+
+
+def _on(run: Run, values: Sequence[Any]) -> Action:
+    """A call on inputs of its own."""
+    own = copy.deepcopy(list(values))
+    return lambda: run(own)

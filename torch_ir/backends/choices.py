@@ -1,0 +1,94 @@
+"""Which back end was the fastest for a graph, some inputs and this machine: remembered from process to process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_ir._version import __version__
+from torch_ir.backends.cache import cache_folder
+from torch_ir.backends.table import installed_backends
+from torch_ir.errors import SerializationError
+from torch_ir.ir import IR
+from torch_ir.ir.document import write_text
+from torch_ir.ops.names import dtype_name
+
+_PACKAGES = ("torch", "onnxruntime", "openvino")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The fastest, the seconds of a call of each, and why others have none."""
+
+    backend: str
+    seconds: Mapping[str, float]
+    failed: Mapping[str, str]
+
+    def __str__(self) -> str:
+        if not self.backend:
+            return "nothing was measured yet; the first call does it"
+        ordered = sorted(self.seconds, key=self.seconds.__getitem__)
+        told = ", ".join(f"{name} {1e3 * self.seconds[name]:.3g} ms" for name in ordered)
+        wrong = [f"{name}: {reason}" for name, reason in self.failed.items()]
+        return "; ".join([f"{self.backend} is the fastest", *filter(None, [told]), *wrong])
+
+
+class Choices:
+    """The file of choices; one that cannot be read is as good as none, and is written anew."""
+
+    def __init__(self) -> None:
+        self._path = cache_folder() / "fastest.json"
+
+    def get(self, key: str) -> Choice | None:
+        """What was chosen under a key."""
+        record: Any = self._read().get(key)
+        try:
+            return Choice(str(record["backend"]), dict(record["seconds"]), dict(record["failed"]))
+        except (TypeError, KeyError, ValueError):
+            return None
+
+    def keep(self, key: str, choice: Choice) -> None:
+        """Remember a choice, if the folder can be written to."""
+        text = json.dumps({**self._read(), key: asdict(choice)}, indent=1)
+        with suppress(SerializationError):
+            write_text(self._path, text)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def key_of(ir: IR, values: Sequence[Any]) -> str:
+    """A digest of everything that a choice depends on."""
+    given = [(dtype_name(v.dtype), *v.shape) if isinstance(v, torch.Tensor) else type(v).__name__ for v in values]
+    versions = {name: _version(name) for name in _PACKAGES}
+    about = [__version__, versions, sorted(installed_backends()), torch.get_num_threads(), _processor(), given]
+    return hashlib.sha256(f"{ir.to_json()}{about}".encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _processor() -> str:
+    """What the machine calls its processor."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

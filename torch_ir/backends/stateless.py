@@ -1,0 +1,30 @@
+"""A graph that changes nothing but its outputs: buffers that the model changes come in and go out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.structure import call, flat
+
+
+def stateless(ir: IR, shown: Iterable[TensorMeta] = ()) -> tuple[IR, list[TensorMeta]]:
+    """A copy that takes changing buffers after its inputs, and gives new values after its outputs; and those buffers.
+
+    The buffers are those of the graph that was given, in the order in which the copy takes them. Last of all, the copy
+    gives the tensors of the graph that are to be `shown`.
+    """
+    copy = ir.clone()
+    by_name = {tensor.name: tensor for tensor in copy.tensors()}
+    changing = {target for target, _ in copy.mutations}
+    at = [index for index, param in enumerate(copy.params) if param in changing]
+    state = [copy.params[index] for index in at]
+    copy.params = [param for param in copy.params if param not in changing]
+    for tensor in state:
+        tensor.param = None
+    copy.graph_inputs += state
+    results = [*copy.returns.inputs, *(by_name[tensor.name] for tensor in shown)]
+    copy.mutations = []
+    copy.graph_outputs = results
+    copy.input_tree, copy.output_tree = call(len(copy.graph_inputs)), flat(len(results))
+    return copy.check(), [ir.params[index] for index in at]

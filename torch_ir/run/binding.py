@@ -1,0 +1,37 @@
+"""A graph without its prologue: what depends on weights alone is computed here, and becomes a weight itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from torch_ir.analysis.prologue import crossing, split_prologue
+from torch_ir.ir import IR, Param
+from torch_ir.ir.functions import fresh
+from torch_ir.run.plan import Program
+from torch_ir.run.stored import Weight, loaded
+from torch_ir.run.weights import fit_weights
+
+
+def bind(ir: IR, weights: Mapping[str, Weight]) -> tuple[IR, dict[str, torch.Tensor]]:
+    """A copy whose weights are used as they are, and their values by key; what only the prologue reads is gone."""
+    given = [loaded(value).detach() for value in fit_weights(ir, weights, {})]
+    ir = ir.clone()
+    values = dict(zip(ir.params, given, strict=True))
+    once, every = split_prologue(ir)
+    ready = crossing(once, every, ir)
+    with torch.no_grad():
+        made = Program(ir, once, ir.params, ready)(*given, {})
+    taken = {key for param in ir.params if param.param for key in param.param.keys}
+    for tensor, value in zip(ready, made, strict=True):
+        weight = tensor.copy()
+        weight.param = Param((fresh(f"computed_{tensor.name}", taken),), "buffer")  # no word that nn.Module knows
+        tensor.replace_all_uses_with(weight)
+        values[weight] = value
+    for node in once:
+        node.inputs = ()
+    ir.nodes = every
+    changing = {target for target, _ in ir.mutations}
+    ir.params = [param for param in values if param.consumers or param in changing]
+    return ir.check(), {param.key or param.name: values[param] for param in ir.params}
