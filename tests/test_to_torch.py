@@ -5,6 +5,7 @@ import inspect
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -24,6 +25,7 @@ from torch_ir.errors import CaptureWarning, ConversionError, ExecutionError, Tor
 from torch_ir.ir import Param
 from torch_ir.ir.structure import Record
 from torch_ir.ops.registry import unregister
+from torch_ir.targets import dynamic_shapes_of
 
 ENTRIES = catalogue.entries()
 CHOSEN = ("buffer_mutation", "constants", "control_flow", "inplace", "nested_inputs", "shared_weights", "while_loop")
@@ -125,6 +127,29 @@ def test_inductor_runs_it() -> None:
     assert_computes_the_same(catalogue.find("mlp"), "inductor")
 
 
+SAVED = ("buffer_mutation", "control_flow", "nested_inputs", "shared_weights")
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_saved_program_comes_back(name: str, tmp_path: Path) -> None:
+    """As a `.pt2` file: the loaded program computes the same, and is the graph that it was made of, ties included."""
+    entry = catalogue.find(name)
+    model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
+    ir = captured(model, *inputs, **kwargs)
+    filled = to_torch(ir)
+    filled.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    torch.export.save(torch.export.export(filled, *copy.deepcopy((inputs, kwargs))), tmp_path / "model.pt2")
+    loaded = torch.export.load(tmp_path / "model.pt2")
+    assert str(diff(ir, torch_ir.convert_exported_program(loaded))) == "the graphs are equal"
+    if not ir.tied_weights:  # only the program tells that two parameters of its module are one
+        assert str(diff(ir, captured(loaded.module(), *inputs, **kwargs))) == "the graphs are equal"
+    with torch.no_grad():
+        torch.manual_seed(1)
+        got = loaded.module()(*copy.deepcopy(inputs), **copy.deepcopy(kwargs))
+        torch.manual_seed(1)
+        assert_same(got, model(*inputs, **kwargs))
+
+
 class Sized(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +167,7 @@ class Sized(nn.Module):
         }
 
 
-def test_sizes_that_vary() -> None:
+def test_sizes_that_vary(tmp_path: Path) -> None:
     """Symbols are read off inputs, numbers are computed from them, and arguments keep their names for torch.export."""
     model, x, y = Sized().eval(), torch.randn(3, 6, 8), torch.randn(6)
     batch, length = Dim("batch", max=64), Dim("length", max=63)
@@ -151,12 +176,17 @@ def test_sizes_that_vary() -> None:
     same = to_torch(ir)
     assert str(inspect.signature(same.forward)) == "(x, /, *, y)"
     same.load_state_dict(model.state_dict(), assign=True)
-    program = torch.export.export(same, (x,), {"y": y}, dynamic_shapes=dynamic)
+    asked = dynamic_shapes_of(ir)
+    assert str(asked) == str(dynamic)
+    program = torch.export.export(same, (x,), {"y": y}, dynamic_shapes=asked)
     assert str(diff(ir, torch_ir.convert_exported_program(program))) == "the graphs are equal"
     assert str(diff(ir, captured(to_torch(ir), x, y=y, dynamic=dynamic))) == "the graphs are equal"
+    torch.export.save(program, tmp_path / "sized.pt2")
+    loaded = torch_ir.convert_exported_program(torch.export.load(tmp_path / "sized.pt2"))
     other, others = torch.randn(5, 10, 8), torch.randn(10)
     with torch.no_grad():
         assert_same(same(other, y=others), model(other, y=others))
+        assert_same(to_torch(loaded, model.state_dict())(other, y=others), model(other, y=others))
 
 
 def test_a_size_that_is_never_alone() -> None:
@@ -166,6 +196,21 @@ def test_a_size_that_is_never_alone() -> None:
     ir = captured(model, x, dynamic={"x": {0: 2 * n + 1}})
     assert ir.graph_inputs[0].shape == ("(2 * n) + 1",)
     assert_same(to_torch(ir)(torch.arange(13.0)), model(torch.arange(13.0)))
+
+
+def test_the_sizes_that_torch_is_told_of() -> None:
+    """Along the inputs as the model nests them; linear sizes of one symbol, and what is left to torch."""
+    n = Dim("n", min=2, max=32)
+    model = module(lambda self, x, pair: x["a"][: pair[0].shape[0]] + pair[0] + pair[1])
+    inputs = {"a": torch.randn(9)}, [torch.randn(4), torch.randn(1)]
+    ir = captured(model, *inputs, dynamic={"x": {"a": {0: 2 * n + 1}}, "pair": [{0: n}, None]})
+    asked = dynamic_shapes_of(ir)
+    assert str(asked) == "{'arg0': {'a': {0: 2*n + 1}}, 'arg1': [{0: Dim('n', max=32)}, None]}"
+    again = captured(to_torch(ir), *inputs, dynamic=asked)
+    assert str(diff(ir, again)) == "the graphs are equal"
+    ir.constraints = ["n % 2 == 0"]
+    assert dynamic_shapes_of(ir) == {"arg0": {"a": {0: Dim.AUTO}}, "arg1": [{0: Dim.AUTO}, None]}
+    assert dynamic_shapes_of(captured(model, *inputs)) is None
 
 
 def test_sizes_made_of_data() -> None:

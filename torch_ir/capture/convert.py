@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -133,8 +133,15 @@ def _ties(program: ExportedProgram) -> dict[str, tuple[str, ...]]:
     """From each state-dict key to all keys of the same tensor, in state-dict order."""
     groups: dict[Any, list[str]] = {}
     for key, tensor in program.state_dict.items():
-        groups.setdefault(id(tensor), []).append(key)
+        groups.setdefault(_place(tensor), []).append(key)
     return {key: tuple(group) for group in groups.values() if len(group) > 1 for key in group}
+
+
+def _place(tensor: torch.Tensor) -> Hashable:
+    """How a tensor lies in which memory: tied weights of a program that was loaded from a file are equal only there."""
+    if tensor.layout != torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _input_tree(program: ExportedProgram, leaves: list[Tree]) -> Branch:

@@ -4,12 +4,16 @@ from torch_ir.targets.contract import Contract
 from torch_ir.targets.coverage import coverage
 from torch_ir.targets.coverage_report import CoverageReport
 from torch_ir.targets.describe import describe
+from torch_ir.targets.dynamic_shapes import dynamic_shapes_of
 from torch_ir.targets.lowered import Layer, Lowered, Missing, Placeholder
 from torch_ir.targets.rules import Declined
 from torch_ir.targets.target import Target
+from torch_ir.targets.to_mlir import to_mlir
+from torch_ir.targets.to_onnx import bind_onnx, to_onnx
+from torch_ir.targets.to_python import to_python
 from torch_ir.targets.to_torch import to_torch
 
 __all__ = [
-    "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Missing", "Placeholder", "Target", "coverage",
-    "describe", "to_torch",
+    "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Missing", "Placeholder", "Target", "bind_onnx",
+    "coverage", "describe", "dynamic_shapes_of", "to_mlir", "to_onnx", "to_python", "to_torch",
 ]  # fmt: skip

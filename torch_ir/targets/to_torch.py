@@ -23,6 +23,6 @@ def to_torch(ir: IR, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
     loaded, but not when a parameter is written to. Calls of functions are put inline. The inputs of a call are not
     checked against the graph; `IRExecutor` does that.
     """
-    from torch_ir.targets.torch_module import build
+    from torch_ir.targets.torch.module import build
 
     return build(ir, weights)

@@ -11,17 +11,15 @@ from torch import Tensor, fx, nn
 
 from torch_ir.analysis.prologue import crossing, split_prologue
 from torch_ir.errors import ConversionError, WeightLoadError, did_you_mean
-from torch_ir.ir import IR, Branch, OpNode, Param, Slot, TensorMeta
-from torch_ir.ir.functions import fresh, inline_all
+from torch_ir.ir import IR, Branch, Param, Slot, TensorMeta
+from torch_ir.ir.functions import fresh
 from torch_ir.ops.facts import writes_in_place
 from torch_ir.ops.inner_tensors import plain_tensors
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.pytree import values_of_call
-from torch_ir.ops.registry import executor_of
-from torch_ir.ops.runnable import check_operators, with_named_arguments
-from torch_ir.ops.schema import find_operator
+from torch_ir.ops.runnable import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
-from torch_ir.targets.torch_graph import is_name, write_program
+from torch_ir.targets.torch.graph import is_name, write_program
 
 _READY = "_ready_{}"
 
@@ -40,6 +38,7 @@ class ATenModule(nn.Module):
         super().__init__()
         self._tree = tree
         self._ties = tuple(ties)  # of each weight, its keys
+        self._paths = [tuple(keys[0].split(".")) for keys in self._ties]
         self._prologue = prologue
         self._program = program
         self._ready = [_READY.format(index) for index in range(ready)]
@@ -50,14 +49,14 @@ class ATenModule(nn.Module):
         return self._program(*values, *self._weights(), *(getattr(self, name) for name in self._ready))
 
     def _weights(self) -> list[Tensor]:
-        return [_found(self, keys[0]) for keys in self._ties]
+        return [_found(self, path) for path in self._paths]
 
     def settle(self) -> None:
         """Tie what is one weight, and compute what depends on weights alone."""
-        for keys in self._ties:
+        for keys, weight in zip(self._ties, self._weights(), strict=True):
             for key in keys[1:]:
                 holder, name = _holder(self, key)
-                setattr(holder, name, _found(self, keys[0]))
+                setattr(holder, name, weight)
         if self._prologue is not None:
             with torch.no_grad():
                 for name, value in zip(self._ready, self._prologue(*self._weights()), strict=True):
@@ -70,7 +69,7 @@ def _settle(module: ATenModule, _: Any) -> None:
 
 def build(ir: IR, weights: Mapping[str, Tensor] | None) -> nn.Module:
     """The module of a graph; see `to_torch`."""
-    ir = _flat(ir)
+    ir = with_calls_inline(ir)
     once, every = ([], ir.nodes) if weights is None else split_prologue(ir)
     ready = crossing(once, every, ir)
     module: ATenModule = _class_of(ir)(
@@ -84,32 +83,10 @@ def build(ir: IR, weights: Mapping[str, Tensor] | None) -> nn.Module:
     writes = any(map(writes_in_place, ir.all_nodes()))
     changing = set(ir.params) if writes else {target for target, _ in ir.mutations}
     for tensor, value in zip(ir.params, values, strict=True):
-        _hold(module, _param(tensor), value.clone() if tensor in changing else value)
+        hold(module, _param(tensor), value.clone() if tensor in changing else value)
     if weights is not None:
         module.settle()
     return module.eval()
-
-
-def _flat(ir: IR) -> IR:
-    """A graph whose only calls are those that a registered executor computes."""
-    check_operators(ir.check())
-    ir = with_named_arguments(ir)
-
-    def has_body_alone(node: OpNode) -> bool:
-        return executor_of(node) is None and find_operator(node.op_type) is None
-
-    if any(node.is_call and has_body_alone(node) for node in ir.all_nodes()):
-        ir = ir.clone()
-        for graph in _graphs(ir):
-            inline_all(graph, has_body_alone)
-    return ir
-
-
-def _graphs(ir: IR) -> Iterator[IR]:
-    """A graph and its functions; those inside come after what they are inside of."""
-    yield ir
-    for body in list(ir.functions.values()):
-        yield from _graphs(body)
 
 
 def _class_of(ir: IR) -> Any:
@@ -118,12 +95,12 @@ def _class_of(ir: IR) -> Any:
     def forward(self: ATenModule, *args: Any, **kwargs: Any) -> Any:
         return ATenModule.forward(self, *args, **kwargs)
 
-    forward.__signature__ = _signature(ir)  # type: ignore[attr-defined]  # what `inspect` asks for
+    forward.__signature__ = signature_of(ir)  # type: ignore[attr-defined]  # what `inspect` asks for
     name = ir.model_name if is_name(ir.model_name) else ATenModule.__name__
     return type(name, (ATenModule,), {"forward": forward})
 
 
-def _signature(ir: IR) -> inspect.Signature:
+def signature_of(ir: IR) -> inspect.Signature:
     positional, keywords = ir.input_tree.items
     assert isinstance(positional, Branch)  # a tuple of arguments
     assert isinstance(keywords, Branch)  # a dict of keywords
@@ -179,7 +156,7 @@ def _fitted(ir: IR, weights: Mapping[str, Tensor]) -> list[Tensor]:
     return values
 
 
-def _hold(module: nn.Module, param: Param, value: Tensor) -> None:
+def hold(module: nn.Module, param: Param, value: Tensor) -> None:
     """Let a module have a weight under its keys, in modules of their own where these have dots."""
     parameter = nn.Parameter(value, requires_grad=False) if param.kind == "parameter" else value
     for key in param.keys:
@@ -211,8 +188,8 @@ def _holder(module: nn.Module, key: str) -> tuple[nn.Module, str]:
     return module, name
 
 
-def _found(module: nn.Module, key: str) -> Any:
-    value: Any = module
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
+def _found(module: nn.Module, path: Sequence[str]) -> Any:
+    """What a path of names leads to; `getattr` on modules is slow, and this is done for every weight in every call."""
+    for part in path[:-1]:
+        module = module._modules[part]  # type: ignore[assignment]  # `hold` put a module there
+    return getattr(module, path[-1])

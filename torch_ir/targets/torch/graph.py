@@ -117,9 +117,9 @@ class _Writer:
         unfit = next((name for name in others if not is_name(name)), None)
         if unfit is not None:
             raise ConversionError(f"{node!r} has an argument {unfit!r:.60}, which is no name")
-        said = {name: value for name, value in known.items() if not _is_default(found, name, value)}
+        said = {name: value for name, value in known.items() if not is_default(found, name, value)}
         target: Any = on_copies(found) if isinstance(found, OpOverload) and facts.gives_new_values(node) else found
-        args = places if isinstance(found, OpOverload) else map(_tuples, places)
+        args = places if isinstance(found, OpOverload) else map(tuples, places)
         made = self.graph.create_node("call_function", target, tuple(args), {**said, **others}, name=node.name)
         if target is found and returns_one(found):
             return made, True
@@ -194,7 +194,7 @@ class _Writer:
         """Give inputs and buffers that the model changes their new values; what shows the old ones is copied before."""
         places = {target: self.values[target] for target, _ in self.ir.mutations}
         for tensor in dict.fromkeys(self.ir.returns.inputs):
-            if _shows(tensor, places.keys()):
+            if shows(tensor, places.keys()):
                 self.values[tensor] = self._compute(_CLONE, self.values[tensor])
         for target, value in self.ir.mutations:
             self._compute(_COPY, places[target], self.values[value])
@@ -228,18 +228,18 @@ def _laid_flat(executor: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _is_default(found: Operator, name: str, value: Any) -> bool:
+def is_default(found: Operator, name: str, value: Any) -> bool:
     """Whether an argument need not be said; torch's compiler knows no keywords of control flow."""
-    default = next(argument.default for argument in arguments(found) if argument.name == name)
-    return type(value) is type(default) and bool(value == default)
+    argument = next(argument for argument in arguments(found) if argument.name == name)
+    return argument.has_default and type(value) is type(argument.default) and bool(value == argument.default)
 
 
-def _tuples(value: Any) -> Any:
+def tuples(value: Any) -> Any:
     """Lists as tuples, which torch's control flow insists on."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
-def _shows(tensor: TensorMeta, targets: Collection[TensorMeta]) -> bool:
+def shows(tensor: TensorMeta, targets: Collection[TensorMeta]) -> bool:
     """Whether a tensor is one of these, or may be a view of one."""
     waiting = [tensor] if targets else []
     while waiting:

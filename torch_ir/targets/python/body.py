@@ -1,0 +1,276 @@
+"""One graph as the lines of a Python function: a statement for each node, in program order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch._ops import OpOverload
+
+from torch_ir.errors import ConversionError
+from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
+from torch_ir.ir.expressions import names_in
+from torch_ir.ir.structure import Tree, leaves
+from torch_ir.ops import facts
+from torch_ir.ops.calling import keywords
+from torch_ir.ops.runnable import ordered_arguments, returns_one
+from torch_ir.ops.schema import Operator, arguments, find_operator, operator_name
+from torch_ir.targets.python.text import (
+    Code,
+    attribute,
+    call,
+    comment,
+    expression,
+    free_name,
+    is_plain_name,
+    literal,
+    place,
+    solution,
+)
+from torch_ir.targets.torch.graph import is_default, shows, tuples
+
+_GUARDS = {"torch_ir.decision.default": "decision", "torch_ir.fixed_shape.default": "fixed_shape"}
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the source: its name, the sizes that it is given by name, and whether it gives one value itself."""
+
+    name: str
+    sizes: Mapping[str, str]
+    gives_one: bool
+
+    def told(self, sizes: Mapping[str, str]) -> list[str]:
+        """The sizes as arguments, where these are known."""
+        return [f"{argument}={expression(size, sizes)}" for size, argument in self.sizes.items()]
+
+
+class Body:
+    """Writes one graph. `helper` gives the name of a helper that the file then has; `functions` are those in reach."""
+
+    def __init__(
+        self,
+        ir: IR,
+        taken: set[str],
+        functions: Mapping[str, Function],
+        helper: Callable[[str], str],
+        indent: str,
+    ) -> None:
+        self.ir = ir
+        self.taken = taken
+        self.functions = functions
+        self.helper = helper
+        self.indent = indent
+        self.lines: list[str] = []
+        self.values: dict[TensorMeta, str] = {
+            tensor: place(tensor.param.keys[0]) for tensor in ir.params if tensor.param is not None
+        }
+        self.sizes: dict[str, str] = {}
+        self._bound: dict[TensorMeta, list[Symbol]] = {}  # what can be read off each tensor
+        for symbol in ir.symbols.values():
+            if symbol.tensor is not None:
+                self._bound.setdefault(symbol.tensor, []).append(symbol)
+        self._module = ""
+
+    def line(self, text: str) -> None:
+        self.lines.append(self.indent + text)
+
+    def give(self, tensor: TensorMeta, name: str = "") -> str:
+        """Let a tensor have a name."""
+        self.values[tensor] = name or free_name(tensor.name, self.taken)
+        return self.values[tensor]
+
+    def know(self, symbol: str) -> str:
+        """Let a size have a name."""
+        self.sizes[symbol] = free_name(symbol, self.taken)
+        return self.sizes[symbol]
+
+    def bind(self, tensors: Iterable[TensorMeta]) -> None:
+        """From here on, the sizes that can be read off these tensors are known."""
+        for tensor in tensors:
+            for symbol in self._bound.get(tensor, ()):
+                size, shown = self.values[tensor], symbol.name
+                if symbol.dim is not None:
+                    size, shown = f"{size}.shape[{symbol.dim}]", str(tensor.shape[symbol.dim])
+                solved = solution(shown, symbol.name, size, self.sizes)
+                self.line(f"{self.know(symbol.name)} = {solved}")
+
+    def calls(self) -> None:
+        """Compute every node."""
+        for node in self.ir.nodes:
+            if node.origin.module != self._module:
+                self._module = node.origin.module
+                told = filter(None, (self._module or "the model itself", node.origin.module_class))
+                self.line(comment(": ".join(told)))
+            self._call(node)
+            self.bind(node.outputs)
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def _call(self, node: OpNode) -> None:
+        tensors = {name: Code(self.values[tensor]) for name, tensor in zip(node.args, node.inputs, strict=True)}
+        found = find_operator(node.op_type)
+        if found is None:
+            self._call_function(node, tensors)
+            return
+        values = keywords(tensors, node.attrs, lambda value: value)
+        copies = self._copies(node, found, values)
+        name, said = self._operator(found), self._arguments(node, found, values)
+        made = node.outputs[: len(node.outputs) - copies]
+        if not made or returns_one(found) or self._gives_as_many(found, made):
+            left = self._left(made, is_list=not returns_one(found))
+            self.lines += call(name, said, self.indent, left, _types(made))
+        else:
+            flat, left = self.helper("flat"), self._left(made, is_list=True)
+            self.lines += call(flat, [f"{name}({', '.join(said)})"], self.indent, left, _types(made))
+
+    def _call_function(self, node: OpNode, tensors: Mapping[str, Code]) -> None:
+        """A call of a function of the graph, which returns one value or several."""
+        reference = node.attrs["function"]
+        function, body = self.functions[reference], self.ir.functions[reference]
+        said = [str(tensors[tensor.name]) for tensor in body.graph_inputs]
+        said += function.told(self.sizes)
+        left = self._left(node.outputs, is_list=not function.gives_one)
+        self.lines += call(function.name, said, self.indent, left, _types(node.outputs))
+
+    def _left(self, made: Sequence[TensorMeta], is_list: bool) -> str:
+        """What a call is assigned to; results that nobody reads have no name."""
+        names = [self.give(tensor) if tensor.consumers or tensor in self._bound else "_" for tensor in made]
+        return f"({names[0]},)" if is_list and len(names) == 1 else ", ".join(names)
+
+    def _gives_as_many(self, found: Operator, made: Sequence[TensorMeta]) -> bool:
+        """Whether the results of an operator are just these, one by one or in one list."""
+        if not isinstance(found, OpOverload):
+            return False
+        kinds = [str(result.type) for result in found._schema.returns]
+        return len(kinds) == 1 or (len(kinds) == len(made) and not any("List" in kind for kind in kinds))
+
+    def _operator(self, found: Operator) -> str:
+        name = operator_name(found)
+        if name in _GUARDS:
+            return self.helper(_GUARDS[name])
+        namespace, *rest = name.split(".")
+        text = "aten" if namespace == "aten" else attribute("torch.ops", namespace)
+        for part in rest:
+            text = attribute(text, part)
+        return text
+
+    def _arguments(self, node: OpNode, found: Operator, values: Mapping[str, Any]) -> list[str]:
+        """Tensors that come first by place, all other arguments by name; control flow knows places only."""
+        places, known, others = ordered_arguments(node, found, values, lambda default: default)
+        unfit = next((name for name in others if not is_plain_name(name)), None)
+        if unfit is not None:
+            raise ConversionError(f"{node!r} has an argument {unfit!r:.60}, which is no name")
+        said = {name: value for name, value in known.items() if not is_default(found, name, value)}
+        if not isinstance(found, OpOverload):
+            return [*map(self._value, map(tuples, places)), *self._named({**said, **others})]
+        names = [argument.name for argument in arguments(found) if not argument.keyword_only]
+        first = _by_place(names, places)
+        later = {n: v for n, v in zip(names[first:], places[first:], strict=True) if not is_default(found, n, v)}
+        return [*map(self._value, places[:first]), *self._named({**later, **said})]
+
+    def _named(self, values: Mapping[str, Any]) -> Iterator[str]:
+        return (f"{name}={self._value(value)}" for name, value in values.items())
+
+    def _value(self, value: Any) -> str:
+        return literal(self._coded(value))
+
+    def _coded(self, value: Any) -> Any:
+        """An attribute whose sizes and functions are source already."""
+        if isinstance(value, Expr):
+            return Code(expression(value, self.sizes))
+        if isinstance(value, FunctionRef):
+            function = self.functions[value]
+            sizes = ", ".join(function.told(self.sizes))
+            return Code(f"lambda *given: {function.name}(*given, {sizes})" if sizes else function.name)
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._coded, value))
+        return {key: self._coded(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    def _copies(self, node: OpNode, found: Operator, values: dict[str, Any]) -> int:
+        """Let an operator that writes, but must not, write to copies: its last outputs; returns how many there are."""
+        if not (isinstance(found, OpOverload) and facts.gives_new_values(node)):
+            return 0
+        written = [name for name in facts.mutated_arguments(found) if values.get(name) is not None]
+        count = sum(len(values[name]) if isinstance(values[name], list) else 1 for name in written)
+        outputs = iter(node.outputs[len(node.outputs) - count :])
+
+        def copied(value: Any) -> Code:
+            tensor = next(outputs)
+            self.lines += call("aten.clone.default", [str(value)], self.indent, self.give(tensor), _types([tensor]))
+            return Code(self.values[tensor])
+
+        for name in written:
+            values[name] = list(map(copied, values[name])) if isinstance(values[name], list) else copied(values[name])
+        return count
+
+    # -- what comes back ------------------------------------------------------------------------------------------
+
+    def write_back(self) -> None:
+        """Give inputs and buffers that the model changes their new values; what shows the old ones is copied before."""
+        places = {target: self.values[target] for target, _ in self.ir.mutations}
+        if places:
+            self.line("# what the model changes")
+        for tensor in dict.fromkeys(self.ir.returns.inputs):
+            if shows(tensor, places.keys()):
+                before = self.values[tensor]
+                self.lines += call("aten.clone.default", [before], self.indent, self.give(tensor))
+        for target, value in self.ir.mutations:
+            self.lines += call("aten.copy_.default", [places[target], self.values[value]], self.indent)
+
+    def returned(self, tree: Tree) -> str:
+        """What the graph returns, nested as the model nests it."""
+        if isinstance(tree, Slot):
+            return self.values[self.ir.graph_outputs[tree]]
+        if not isinstance(tree, Branch):
+            return self._value(tree)
+        items = [Code(self.returned(item)) for item in tree.items]
+        if tree.kind == "dict" or (tree.kind == "object" and tree.keys):
+            made = literal(dict(zip(tree.keys, items, strict=True)))
+            return made if tree.kind == "dict" else f"{self.helper('Record')}({made})"
+        if tree.kind == "tuple" and tree.keys:
+            name = tree.type_name.rpartition(".")[2]
+            said = f"{literal(name if is_plain_name(name) else 'Tuple')}, {literal(tree.keys)}"
+            return f"{self.helper('named_tuple')}({said})({', '.join(items)})"
+        return literal(items if tree.kind == "list" else tuple(items))
+
+
+def sizes_read(ir: IR) -> set[str]:
+    """The symbols whose values a graph needs and does not read off its own tensors."""
+    read = {name for node in ir.nodes for name in _names(list(node.attrs.values()))}
+    read |= {name for _, leaf in leaves(ir.output_tree) for name in _names(leaf)}
+    for symbol in ir.symbols.values():
+        if symbol.tensor is not None and symbol.dim is not None:
+            read |= names_in(symbol.tensor.shape[symbol.dim])
+    for body in ir.functions.values():
+        read |= sizes_read(body)
+    return read - ir.symbols.keys()
+
+
+def _names(value: Any) -> Iterator[str]:
+    if isinstance(value, Expr):
+        yield from names_in(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _names(item)
+    elif isinstance(value, dict):
+        yield from _names(list(value.values()))
+
+
+def _by_place(names: Sequence[str], values: Sequence[Any]) -> int:
+    """How many arguments are said by place: tensors that come first, and all up to one whose name Python keeps."""
+    count = 0
+    while count < len(values) and _holds_tensor(values[count]):
+        count += 1
+    return max([count, *(index + 1 for index, name in enumerate(names) if not is_plain_name(name))])
+
+
+def _holds_tensor(value: Any) -> bool:
+    return any(map(_holds_tensor, value)) if isinstance(value, list) else isinstance(value, Code)
+
+
+def _types(tensors: Sequence[TensorMeta]) -> str:
+    """The types of what a statement makes, as a comment."""
+    told = (f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]" for tensor in tensors)
+    return comment(", ".join(told)) if tensors else ""
