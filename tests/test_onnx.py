@@ -1,0 +1,451 @@
+"""ONNX: a graph with or without weights as a file that others open, and in ONNX Runtime."""
+
+import copy
+import json
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import onnx
+import onnx_ir
+import onnxruntime
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.export import Dim
+from torch.utils import _pytree as pytree
+
+import catalogue
+from catalogue import Entry
+from tests.proof import module
+from torch_ir import IR, extract_ir, optimize
+from torch_ir.backends import compile
+from torch_ir.errors import (
+    CaptureWarning,
+    ConversionError,
+    ExecutionError,
+    MissingFileError,
+    SerializationError,
+    TorchIRError,
+    WeightLoadError,
+)
+from torch_ir.targets import bind_onnx, to_onnx
+
+CHOSEN = ("buffer_mutation", "cnn", "control_flow", "decoder_kv_cache", "nested_inputs", "transformer_encoder")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What these roads say aloud is an error here; what a capture warns of is not their subject."""
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore", CaptureWarning)
+        torch.manual_seed(0)
+        yield
+
+
+def captured(model: nn.Module, *inputs: Any, dynamic: Any = None, **kwargs: Any) -> IR:
+    return extract_ir(model, inputs, kwargs=kwargs, strict=False, dynamic_shapes=dynamic)
+
+
+def assert_same(got: Any, wanted: Any) -> None:
+    """The same leaves in the same order, as near as kernels of two libraries are."""
+    torch.testing.assert_close(
+        pytree.tree_leaves(got), pytree.tree_leaves(wanted), rtol=1e-3, atol=1e-4, equal_nan=True
+    )
+
+
+def run_file(path: Path, *inputs: Tensor) -> list[Tensor]:
+    """What ONNX Runtime makes of a file that onnx's own checker admits."""
+    onnx.checker.check_model(path, full_check=True)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    found = session.run(None, {name: value.numpy() for name, value in zip(names, inputs, strict=True)})
+    return [torch.from_numpy(numpy.asarray(value)) for value in found]
+
+
+# -- the back end -----------------------------------------------------------------------------------------------------
+
+
+def assert_runs_as_the_model(entry: Entry, level: str | None = "full") -> None:
+    model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
+    compiled = compile(captured(model, *inputs, **kwargs), model.state_dict(), backend="onnxruntime", level=level)
+    for _ in range(2):  # buffers are what the first call left
+        given, given_kwargs = copy.deepcopy((inputs, kwargs))
+        with torch.no_grad():
+            wanted = model(*inputs, **kwargs)
+        assert_same(compiled(*given, **given_kwargs), wanted)
+        assert_same((given, given_kwargs), (inputs, kwargs))
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_model_runs_as_in_eager(name: str) -> None:
+    """Convolutions, attention, a cache, a buffer that changes, nested inputs and outputs, control flow."""
+    assert_runs_as_the_model(catalogue.find(name))
+
+
+def test_one_session_takes_every_size() -> None:
+    """A size that varies is an input's to choose, at each call."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Flatten(0)).eval()
+    ir = captured(model, torch.randn(3, 5, 4), dynamic={"input": {0: Dim("batch"), 1: Dim("length", max=64)}})
+    compiled = compile(ir, model.state_dict(), backend="onnxruntime")
+    for shape in ((3, 5, 4), (1, 1, 4), (7, 64, 4)):
+        x = torch.randn(shape)
+        with torch.no_grad():
+            assert_same(compiled(x), model(x))
+    with pytest.raises(ExecutionError, match="length = 65 is out of range"):
+        compiled(torch.randn(1, 65, 4))
+
+
+def test_dtypes_that_numpy_lacks_and_tensors_without_elements() -> None:
+    """Values go in and out by their memory, so that every dtype of both sides does."""
+
+    def forward(self: nn.Module, x: Tensor, mask: Tensor, small: Tensor, none: Tensor, z: Tensor) -> Any:
+        halved = (x.to(torch.float32) / 2).to(torch.bfloat16)
+        return halved, ~mask, small.to(torch.float32) * 2, torch.cat([none, none]), torch.view_as_complex(z) * 1j
+
+    inputs = (
+        torch.randn(3).to(torch.bfloat16),
+        torch.tensor([True, False]),
+        torch.tensor([-3, 4], dtype=torch.int8),
+        torch.empty(0, 2, dtype=torch.float16),
+        torch.randn(4, 2),
+    )
+    model = module(forward)
+    compiled = compile(captured(model, *inputs), {}, backend="onnxruntime")
+    assert_same(compiled(*inputs), model(*inputs))
+
+
+def test_attention_without_heads() -> None:
+    """The exporter knows attention over four dimensions alone; three are as good, mask included."""
+    attend = nn.functional.scaled_dot_product_attention
+    model = module(lambda self, x, mask: attend(x, x, x, attn_mask=mask))
+    x, mask = torch.randn(2, 5, 4), torch.ones(5, 5, dtype=torch.bool).tril()
+    compiled = compile(captured(model, x, mask), {}, backend="onnxruntime")
+    assert_same(compiled(x, mask), model(x, mask))
+
+
+def test_an_input_may_lie_as_it_likes() -> None:
+    """Transposed, strided, or one that wants a gradient."""
+    model = nn.Linear(4, 8).eval()
+    compiled = compile(captured(model, torch.randn(3, 4)), model.state_dict(), backend="onnxruntime")
+    for x in (torch.randn(4, 3).T, torch.randn(6, 8)[::2, ::2], torch.randn(3, 4, requires_grad=True)):
+        assert_same(compiled(x), model(x).detach())
+
+
+def test_numbers_are_inputs_too() -> None:
+    """A Python number that varies is a scalar to ONNX Runtime."""
+    model, x = module(lambda self, x, n: x[:n] * n), torch.randn(8)
+    compiled = compile(captured(model, x, 3, dynamic=(None, Dim.DYNAMIC)), {}, backend="onnxruntime")
+    assert_same(compiled(x, 5), model(x, 5))
+
+
+def test_a_run_that_fails_is_one_sentence() -> None:
+    """An index that no row has, as the operator of the graph that met it."""
+    model = nn.Embedding(4, 2).eval()
+    compiled = compile(captured(model, torch.tensor([1])), model.state_dict(), backend="onnxruntime")
+    with pytest.raises(ExecutionError, match=r"ONNX Runtime does not run Embedding: (.*)\n  Embedding V4 N2$"):
+        compiled(torch.tensor([9]))
+
+
+def test_weights_are_out_of_reach() -> None:
+    """Whoever writes to an output that shows a weight, an input or another output changes nothing else."""
+    model = module(lambda self, x: (self.weight, x, x, self.weight.T))
+    model.weight = nn.Parameter(torch.randn(2, 2))
+    x = torch.randn(2)
+    compiled = compile(captured(model, x), model.state_dict(), backend="onnxruntime")
+    first = compiled(x)
+    before = copy.deepcopy(first)
+    for value in first:
+        value.zero_()
+    assert_same(compiled(before[1]), before)
+    assert_same(model.weight, before[0])
+
+
+def test_what_onnx_runtime_does_not_run_is_one_sentence(tmp_path: Path) -> None:
+    """Its kernels do not take every dtype; the operator is named with its shapes. As a file the graph is fine."""
+    model = nn.Conv2d(3, 4, 3).to(torch.bfloat16).eval()
+    ir = captured(model, torch.randn(1, 3, 8, 8).to(torch.bfloat16))
+    to_onnx(ir, tmp_path / "model.onnx", model.state_dict())
+    onnx.checker.check_model(tmp_path / "model.onnx", full_check=True)
+    with pytest.raises(ExecutionError) as refused:
+        compile(ir, model.state_dict(), backend="onnxruntime")
+    assert str(refused.value).startswith("ONNX Runtime does not run Conv2d: Could not find an implementation for Conv")
+    assert str(refused.value).endswith("\n  Conv2d C3 N4 K3x3 S1x1 P0x0 D1x1 G1")
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+class Tied(nn.Module):
+    """Two keys for one weight, a buffer that no state dict holds, a weight that is folded, and names that collide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(600, 512)
+        self.norm = nn.BatchNorm1d(512)
+        self.head = nn.Linear(512, 600, bias=False)
+        self.head.weight = self.embed.weight
+        self.ids = nn.Parameter(torch.randn(512))
+        self.register_buffer("shift", torch.randn(512), persistent=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embed(ids) + self.shift * self.ids
+        return self.head(self.norm(x.transpose(1, 2)).transpose(1, 2))
+
+
+@pytest.fixture(scope="module")
+def tied() -> tuple[nn.Module, IR, Tensor]:
+    torch.manual_seed(0)
+    model, ids = Tied().eval(), torch.randint(600, (2, 7))
+    model.norm.running_var.uniform_(0.5, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CaptureWarning)
+        return model, captured(model, ids, dynamic={"ids": {0: Dim("batch")}}), ids
+
+
+@pytest.fixture(scope="module")
+def written(tied: tuple[nn.Module, IR, Tensor], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("free") / "model.onnx"
+    to_onnx(optimize(tied[1], "full")[0], path)
+    assert list(path.parent.iterdir()) == [path]
+    return path.read_bytes()
+
+
+@pytest.fixture
+def free(written: bytes, tmp_path: Path) -> Path:
+    """The optimised graph in a file without weights."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(written)
+    return path
+
+
+def test_a_file_without_weights_is_bound_later(tied: tuple[nn.Module, IR, Tensor], free: Path) -> None:
+    """By a mapping, which is written beside; by a checkpoint, which is pointed into; by another one again."""
+    model, _, ids = tied
+    assert free.stat().st_size < 40_000
+    with pytest.raises(Exception, match="weights-that-are-not-bound-yet"):
+        onnxruntime.InferenceSession(free)
+    bind_onnx(free, model.state_dict())
+    side = [path for path in free.parent.iterdir() if path != free]
+    assert [path.suffix for path in side] == [".safetensors"]
+    assert_same(run_file(free, ids), model(ids))
+
+    other = copy.deepcopy(model)
+    nn.init.uniform_(other.head.weight)
+    held = {key: value for key, value in other.state_dict().items() if key != "embed.weight"}  # the other key will do
+    (free.parent / "shards").mkdir()
+    checkpoint = free.parent / "shards" / "model.safetensors"
+    save_file(held, checkpoint)
+    before = checkpoint.read_bytes()
+    bind_onnx(free, checkpoint)
+    assert not side[0].exists()
+    assert checkpoint.read_bytes() == before
+    assert_same(run_file(free, ids), other(ids))
+    assert_same(run_file(free, ids[:1]), other(ids[:1]))
+
+
+def test_a_sharded_checkpoint_is_pointed_into(tied: tuple[nn.Module, IR, Tensor], free: Path) -> None:
+    """A folder with an index, as hubs have it, is as good as a file."""
+    model, _, ids = tied
+    state = {key: value for key, value in model.state_dict().items() if key != "head.weight"}
+    shards = {"a.safetensors": ["embed.weight"], "b.safetensors": [key for key in state if key != "embed.weight"]}
+    for name, keys in shards.items():
+        save_file({key: state[key] for key in keys}, free.parent / name)
+    placed = {key: name for name, keys in shards.items() for key in keys}
+    (free.parent / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+    bind_onnx(free, free.parent)
+    assert_same(run_file(free, ids), model(ids))
+
+
+def test_weights_that_are_given_are_folded_and_written(tied: tuple[nn.Module, IR, Tensor], tmp_path: Path) -> None:
+    """Beside the file, in a file of its own; the next pair takes the place of this one."""
+    model, ir, ids = tied
+    path = tmp_path / "new" / "model.onnx"
+    to_onnx(optimize(ir, "full")[0], path, model.state_dict())
+    assert_same(run_file(path, ids), model(ids))
+    first = sorted(entry.name for entry in path.parent.iterdir())
+    assert len(first) == 2
+    assert len({entry.stat().st_mode for entry in path.parent.iterdir()}) == 1
+    model = copy.deepcopy(model)
+    nn.init.uniform_(model.head.weight)
+    to_onnx(optimize(ir, "full")[0], path, model.state_dict())
+    assert_same(run_file(path, ids), model(ids))
+    assert len(list(path.parent.iterdir())) == 2
+    assert sorted(entry.name for entry in path.parent.iterdir()) != first
+    with pytest.raises(WeightLoadError, match="has no weights that could be bound"):
+        bind_onnx(path, model.state_dict())
+
+
+def test_no_weight_is_ever_made(tmp_path: Path) -> None:
+    """Four terabytes, on meta."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1_000_000, 1_000_000), nn.ReLU()).eval()
+        x = torch.empty(1, 1_000_000)
+    to_onnx(captured(model, x), tmp_path / "huge.onnx")
+    graph = onnx.load(tmp_path / "huge.onnx", load_external_data=False).graph
+    assert {tensor.name: list(tensor.dims) for tensor in graph.initializer} == {
+        "0.weight": [1_000_000, 1_000_000],
+        "0.bias": [1_000_000],
+    }
+    assert (tmp_path / "huge.onnx").stat().st_size < 10_000
+
+
+class Stateful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self.calls += 1
+        return self.body(x) + self.calls, y, y
+
+
+def test_a_file_speaks_as_the_graph_does(tmp_path: Path) -> None:
+    """Names of inputs, outputs, weights and sizes, the origin of nodes, and state that starts as the model's does."""
+    model, path = Stateful().eval(), tmp_path / "model.onnx"
+    x, y = torch.randn(3, 4), torch.randn(2)
+    ir = captured(model, x, y, dynamic={"x": {0: Dim("batch")}, "y": None})
+    to_onnx(ir, path, model.state_dict())
+    file = onnx_ir.load(path)
+    assert [given.name for given in file.graph.inputs] == ["x", "y", "calls"]
+    assert [str(file.graph.inputs[0].shape), str(file.graph.outputs[0].shape)] == ["[batch,4]", "[batch,4]"]
+    assert [given.name for given in file.graph.outputs] == [ir.graph_outputs[0].name, "y_1", "y_2", "calls.new"]
+    assert set(file.graph.initializers) >= {"body.0.weight", "body.0.bias", "calls"}
+    assert (file.graph.name, file.producer_name, file.opset_imports) == ("Stateful", "torch_ir", {"": 20})
+    gemm = next(node for node in file.graph if node.op_type == "Gemm")
+    assert gemm.metadata_props == {"torch_ir.node": "linear", "torch_ir.module": "body.0"}
+    assert str(tmp_path.parent) not in path.read_bytes().decode(errors="ignore")
+    with torch.no_grad():
+        first, second = (copy.deepcopy(model(x, y)[0]) for _ in range(2))
+    found = run_file(path, x, y)
+    assert_same(found[0], first)
+    session = onnxruntime.InferenceSession(path)
+    assert_same(
+        torch.from_numpy(session.run(None, {"x": x.numpy(), "y": y.numpy(), "calls": found[3].numpy()})[0]), second
+    )
+
+
+def test_the_opset_can_be_chosen(tmp_path: Path) -> None:
+    """A later one, where a runtime wants it."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), torch.randn(2, 4)
+    to_onnx(captured(model, x), tmp_path / "model.onnx", opset=23)
+    bind_onnx(tmp_path / "model.onnx", model.state_dict())
+    assert onnx_ir.load(tmp_path / "model.onnx").opset_imports == {"": 23}
+    assert_same(run_file(tmp_path / "model.onnx", x), model(x))
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op("torch_ir_test::twist", mutates_args=())
+def twist(x: Tensor) -> Tensor:
+    return x.flip(0)
+
+
+@twist.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_operators_without_onnx_are_listed_together(tmp_path: Path) -> None:
+    """All of them, with shapes, in place of a report; and no file is there."""
+    model = module(lambda self, x: twist(torch.relu(x)) + torch.linalg.eigvalsh(x) + twist(x.T))
+    with pytest.raises(ConversionError) as refused:
+        to_onnx(captured(model, torch.randn(3, 3)), tmp_path / "model.onnx")
+    first, *others = str(refused.value).splitlines()
+    assert first.endswith("does not become ONNX: ONNX has nothing for")
+    assert others == ["  torch_ir_test.twist.default 3x3 -> 3x3", "  aten.linalg_eigvalsh.default UPLO 'L' 3x3 -> 3"]
+    assert os.listdir(tmp_path) == []
+
+
+def refuse_missing(path: Path, state: dict[str, Tensor]) -> None:
+    bind_onnx(path, {key: value for key, value in state.items() if "embed" not in key and "head" not in key})
+
+
+def refuse_shape(path: Path, state: dict[str, Tensor]) -> None:
+    bind_onnx(path, {**state, "ids": torch.randn(3)})
+
+
+def refuse_elsewhere(path: Path, state: dict[str, Tensor]) -> None:
+    (path.parent / "a").mkdir()
+    os.rename(path, path.parent / "a" / path.name)
+    save_file({key: value.clone() for key, value in state.items()}, path.parent / "there.safetensors")
+    bind_onnx(path.parent / "a" / path.name, path.parent / "there.safetensors")
+
+
+def refuse_suffix(path: Path, state: dict[str, Tensor]) -> None:
+    bind_onnx(path.with_suffix(".pb"), state)
+
+
+def refuse_absent(path: Path, state: dict[str, Tensor]) -> None:
+    bind_onnx(path.with_name("other.onnx"), state)
+
+
+def refuse_garbage(path: Path, state: dict[str, Tensor]) -> None:
+    path.write_bytes(b"\xff" * 100)
+    bind_onnx(path, state)
+
+
+@pytest.mark.parametrize(
+    ("act", "kind", "said"),
+    [
+        (refuse_missing, WeightLoadError, "'embed.weight' is missing"),
+        (refuse_shape, WeightLoadError, "'ids' has shape [3], the graph needs [512]"),
+        (refuse_elsewhere, WeightLoadError, "or below, and ONNX points to no other place"),
+        (refuse_suffix, ConversionError, "must end in .onnx"),
+        (refuse_absent, MissingFileError, "no such file"),
+        (refuse_garbage, SerializationError, "is not an ONNX file of ours"),
+    ],
+)
+def test_bad_bindings_are_one_sentence(
+    act: Any, kind: type[TorchIRError], said: str, tied: tuple[nn.Module, IR, Tensor], free: Path
+) -> None:
+    """What, where and the nearest fix; the file is as it was."""
+    before = free.read_bytes()
+    with pytest.raises(kind) as refused:
+        act(free, tied[0].state_dict())
+    assert said in str(refused.value)
+    left = [path for path in free.parent.rglob("*") if path.suffix == ".onnx"]
+    assert [path.read_bytes() for path in left] in ([before], [b"\xff" * 100])
+    assert not list(free.parent.glob("*weights-*"))
+
+
+def test_a_place_that_cannot_be_written(tied: tuple[nn.Module, IR, Tensor], tmp_path: Path) -> None:
+    """A sentence, and nothing is left of the attempt, not even the weights beside."""
+    (tmp_path / "model.onnx").mkdir()
+    with pytest.raises(SerializationError, match="cannot write"):
+        to_onnx(tied[1], tmp_path / "model.onnx", tied[0].state_dict())
+    assert os.listdir(tmp_path) == ["model.onnx"]
+
+
+def test_bad_requests_are_one_sentence(tied: tuple[nn.Module, IR, Tensor], tmp_path: Path) -> None:
+    """Before anything is exported."""
+    with pytest.raises(ConversionError, match=r"must end in \.onnx"):
+        to_onnx(tied[1], tmp_path / "model.pb")
+    with pytest.raises(ConversionError, match="opset is 18 to 23, not 7"):
+        to_onnx(tied[1], tmp_path / "model.onnx", opset=7)
+    with pytest.raises(WeightLoadError, match=r"'embed.weight' is missing"):
+        to_onnx(tied[1], tmp_path / "model.onnx", {})
+    assert os.listdir(tmp_path) == []
+
+
+# -- the catalogue ----------------------------------------------------------------------------------------------------
+
+# what torch.onnx, or ONNX Runtime, does not take
+REFUSED = {"mixed_precision": "ONNX Runtime does not run .* Could not find an implementation"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.name)
+def test_the_catalogue(entry: Entry) -> None:
+    """All of it, optimised, but for what the table names; that is refused in one sentence."""
+    if entry.name in REFUSED:
+        with pytest.raises(TorchIRError, match=REFUSED[entry.name]):
+            assert_runs_as_the_model(entry)
+    else:
+        assert_runs_as_the_model(entry)

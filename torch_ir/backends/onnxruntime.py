@@ -1,0 +1,117 @@
+"""The back end `onnxruntime`: the graph as ONNX, in a session of ONNX Runtime over the memory of the weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from torch_ir.backends.table import Run, packages, register_backend
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR
+from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.run.binding import bind
+from torch_ir.targets.describe import describe
+
+_NUMPY = {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"}
+_SMALL = 1 << 18  # elements of all outputs together
+_ALIKE = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
+
+
+@register_backend(
+    "onnxruntime",
+    "ONNX Runtime",
+    require=packages("the back end onnxruntime", "onnx", "onnx", "onnxscript", "onnxruntime"),
+)
+def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
+    """A session with as many threads as torch uses; nothing is written to a disk."""
+    import onnx_ir
+    import onnxruntime
+
+    from torch_ir.targets.onnx.model import onnx_model, weights_of
+    from torch_ir.targets.to_onnx import default_opset
+
+    bound, values = bind(ir, weights)
+    model = onnx_model(bound, default_opset(bound))
+    held = {name: _given(values[keys[0]]) for name, keys in weights_of(model).items()}
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4  # what is wrong is raised
+    options.add_external_initializers(list(held), list(held.values()))
+    content = onnx_ir.to_proto(model).SerializeToString()
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have nothing in common
+        raise ExecutionError(_refusal(bound, model, str(error))) from None
+    names = [tensor.name for tensor in bound.graph_inputs]
+    compute = _by_numpy(session) if _is_light(bound) else _by_memory(session, bound)
+
+    def run(inputs: Sequence[Any], _held: Any = held) -> Sequence[Any]:  # whose memory the session reads
+        feeds = {name: torch.as_tensor(value) for name, value in zip(names, inputs, strict=True)}
+        try:
+            return compute(feeds)
+        except Exception as error:
+            raise ExecutionError(_refusal(bound, model, str(error))) from None
+
+    return run
+
+
+def _is_light(ir: IR) -> bool:
+    """Whether numpy knows every dtype, and outputs are small: copies then cost less than sharing memory."""
+    known = all(tensor.dtype in _NUMPY for tensor in (*ir.graph_inputs, *ir.graph_outputs))
+    sizes = [prod(map(int, tensor.shape)) if tensor.is_static else _SMALL for tensor in ir.graph_outputs]
+    return known and sum(sizes) < _SMALL
+
+
+def _by_numpy(session: Any) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
+    def compute(feeds: Mapping[str, Tensor]) -> list[Tensor]:
+        results = session.run(None, {name: value.numpy(force=True) for name, value in feeds.items()})
+        return [torch.as_tensor(result) for result in results]
+
+    return compute
+
+
+def _by_memory(session: Any, ir: IR) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
+    dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in ir.graph_outputs]
+
+    def compute(feeds: Mapping[str, Tensor]) -> list[Tensor]:
+        results = session.run_with_ort_values(None, {name: _given(value) for name, value in feeds.items()})
+        return [_tensor(result, dtype) for result, dtype in zip(results, dtypes, strict=True)]
+
+    return compute
+
+
+def _given(value: Tensor) -> Any:
+    """A tensor as ONNX Runtime takes it, in the same memory; numpy does not know all of its dtypes."""
+    from onnx_ir.tensor_adapters import from_torch_dtype
+    from onnxruntime import OrtValue
+
+    from torch_ir.targets.onnx.model import plain
+
+    value = plain(value)
+    same = value.view(_ALIKE[value.element_size()]).numpy()
+    return OrtValue.ortvalue_from_numpy_with_onnx_type(same, from_torch_dtype(value.dtype).value)
+
+
+def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
+    """What ONNX Runtime gives, in the same memory but for bytes, which dlpack does not tell apart."""
+    if dtype.is_complex:
+        return torch.view_as_complex(from_dlpack(value))
+    return torch.from_numpy(value.numpy()).view(dtype) if dtype.itemsize == 1 else from_dlpack(value)
+
+
+def _refusal(ir: IR, model: Any, error: str) -> str:
+    """What is in the way, as an operator of the graph where ONNX Runtime names a node."""
+    from torch_ir.targets.onnx.program import NODE
+
+    reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\d+ ", "", error).partition("\n")[0]
+    said = f"ONNX Runtime does not run {ir.model_name or 'the graph'}: {reason}"
+    words = set(re.findall(r"\w+", error))
+    origin = next((node.metadata_props.get(NODE) for node in model.graph if node.name in words), None)
+    return said if origin is None else f"{said}\n  {describe(with_calls_inline(ir).node(origin))}"

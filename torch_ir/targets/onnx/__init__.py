@@ -1,0 +1,1 @@
+"""A graph as an ONNX model."""
