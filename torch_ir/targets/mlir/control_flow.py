@@ -1,0 +1,94 @@
+"""What is no operator of the dialect but a construct of it: branches, loops and assertions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from torch_ir.errors import ConversionError
+from torch_ir.ir import Expr, OpNode
+from torch_ir.targets.mlir.numbers import BOOL, INT, Value
+from torch_ir.targets.mlir.spelling import quoted, torch_type
+
+if TYPE_CHECKING:
+    from torch_ir.targets.mlir.writer import Writer
+
+_FOR_EVER = 2**63 - 1  # how often a loop may go round
+
+
+def _cond(writer: Writer, node: OpNode) -> list[Value]:
+    text = writer.text
+    condition = _truth(writer, _reads(writer, node, "pred")[0])
+    operands = _reads(writer, node, "operands.")
+    made = [Value(text.name(tensor.name), torch_type(tensor)) for tensor in node.outputs]
+    types = ", ".join(value.type for value in made)
+    text.open(f"{', '.join(value.name for value in made)} = torch.prim.If {condition.name} -> ({types}) {{")
+    for function, end in (("true_fn", "} else {"), ("false_fn", "}")):
+        given = _like(writer, writer.inside(writer.ir.functions[node.attrs[function]], operands), made)
+        text.place = node.name
+        text.say(f"torch.prim.If.yield {', '.join(value.name for value in given)} : {types}")
+        text.close(end)
+    return made
+
+
+def _while_loop(writer: Writer, node: OpNode) -> list[Value]:
+    text = writer.text
+    is_wanted, body = (writer.ir.functions[node.attrs[name]] for name in ("cond_fn", "body_fn"))
+    start, others = _reads(writer, node, "carried_inputs."), _reads(writer, node, "additional_inputs.")
+    first = _truth(writer, writer.inside(is_wanted, [*start, *others])[0])
+    made = [Value(text.name(tensor.name), torch_type(tensor)) for tensor in node.outputs]
+    carried = [Value(text.name(f"{tensor.name}.carried"), torch_type(tensor)) for tensor in node.outputs]
+    types = ", ".join(value.type for value in made)
+    begun = ", ".join(value.name for value in _like(writer, start, made))
+    left = ", ".join(value.name for value in made)
+    most = text.constant(_FOR_EVER).name
+    label = ", ".join(f"{value.name}: {value.type}" for value in [Value(text.name("round"), INT), *carried])
+    text.open(f"{left} = torch.prim.Loop {most}, {first.name}, init({begun}) {{", [f"^bb0({label}):"])
+    given = _like(writer, writer.inside(body, [*carried, *others]), made)
+    again = _truth(writer, writer.inside(is_wanted, [*given, *others])[0])
+    text.place = node.name
+    names = ", ".join(value.name for value in given)
+    text.say(f"torch.prim.Loop.condition {again.name}, iter({names} : {types})")
+    text.close(f"}} : ({INT}, {BOOL}, {types}) -> ({types})")
+    return made
+
+
+def _assertion(writer: Writer, node: OpNode) -> list[Value]:
+    condition = node.attrs["self"]
+    if isinstance(condition, Expr):
+        holds = writer.sizes.of(condition)
+        writer.text.say(f"torch.runtime.assert {holds.name}, {quoted(node.attrs['assert_msg'])}")
+    elif not condition:
+        raise ConversionError(f"{node!r} asserts what is never so")
+    return []
+
+
+WRITERS: dict[str, Callable[[Writer, OpNode], list[Value]]] = {
+    "higher_order.cond": _cond,
+    "higher_order.while_loop": _while_loop,
+    "aten._assert_scalar.default": _assertion,
+}
+
+
+def _reads(writer: Writer, node: OpNode, start: str) -> list[Value]:
+    """The tensors of the arguments whose names begin so."""
+    pairs = zip(node.args, node.inputs, strict=True)
+    return [writer.values[tensor.name] for name, tensor in pairs if name.startswith(start)]
+
+
+def _truth(writer: Writer, value: Value) -> Value:
+    """A tensor of one element as a truth value."""
+    return value if value.type == BOOL else writer.text.compute("torch.aten.Bool.Tensor", [value], BOOL)
+
+
+def _like(writer: Writer, values: Sequence[Value], wanted: Sequence[Value]) -> list[Value]:
+    """Values whose types say as much of their sizes as others do."""
+    return [_cast(writer, *pair) for pair in zip(values, wanted, strict=True)]
+
+
+def _cast(writer: Writer, value: Value, wanted: Value) -> Value:
+    if value.type == wanted.type:
+        return value
+    made = Value(writer.text.name("cast"), wanted.type)
+    writer.text.say(f"{made.name} = torch.tensor_static_info_cast {value.name} : {value.type} to {made.type}")
+    return made

@@ -1,0 +1,128 @@
+"""Arithmetic on sizes in the torch dialect: which operator computes what, and what it gives."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch_ir.errors import ConversionError, did_you_mean
+from torch_ir.ir.expressions import SIGNS, Call, Program, Skip, parse
+
+INT, FLOAT, BOOL = "!torch.int", "!torch.float", "!torch.bool"
+
+
+class Value(NamedTuple):
+    """A value of the text: `%conv1` and its type."""
+
+    name: str
+    type: str
+
+
+# what Python computes, on operands of which type -> the operator, and what it gives
+_OPERATORS: dict[tuple[Callable[..., Any], str], tuple[str, str]] = {
+    (operator.add, INT): ("torch.aten.add.int", INT),
+    (operator.sub, INT): ("torch.aten.sub.int", INT),
+    (operator.mul, INT): ("torch.aten.mul.int", INT),
+    (operator.floordiv, INT): ("torch.aten.floordiv.int", INT),
+    (operator.neg, INT): ("torch.aten.neg.int", INT),
+    (operator.truediv, INT): ("torch.aten.div.int", FLOAT),
+    (operator.add, FLOAT): ("torch.aten.add.float", FLOAT),
+    (operator.mul, FLOAT): ("torch.aten.mul.float", FLOAT),
+    (operator.truediv, FLOAT): ("torch.aten.div.float", FLOAT),
+    (operator.sub, FLOAT): ("torch.aten.sub.float", FLOAT),
+    (operator.neg, FLOAT): ("torch.aten.neg.float", FLOAT),
+    (max, INT): ("torch.prim.max.int", INT),
+    (min, INT): ("torch.prim.min.int", INT),
+    (float, INT): ("torch.aten.Float.Scalar", FLOAT),
+    (math.sqrt, INT): ("torch.aten.sqrt.int", FLOAT),
+    (operator.eq, INT): ("torch.aten.eq.int", BOOL),
+    (operator.ne, INT): ("torch.aten.ne.int", BOOL),
+    (operator.lt, INT): ("torch.aten.lt.int", BOOL),
+    (operator.le, INT): ("torch.aten.le.int", BOOL),
+    (operator.gt, INT): ("torch.aten.gt.int", BOOL),
+    (operator.ge, INT): ("torch.aten.ge.int", BOOL),
+    (operator.not_, BOOL): ("torch.aten.__not__", BOOL),
+    (operator.and_, BOOL): ("torch.aten.__and__.bool", BOOL),
+    (operator.or_, BOOL): ("torch.aten.__or__.bool", BOOL),
+}
+_FOLDED = (max, min)  # of any number of operands
+Apply = Callable[[str, list[Value], str], Value]  # operator, operands, type of the result -> the result
+Constant = Callable[[Any], Value]
+
+
+class Sizes:
+    """What is known of sizes at a place of the text; `apply` and `constant` write there."""
+
+    def __init__(self, apply: Apply, constant: Constant) -> None:
+        self.values: dict[str, Any] = {}  # symbols, and expressions that were computed before
+        self._apply = apply
+        self._constant = constant
+
+    def of(self, text: str) -> Value:
+        """The value of an expression."""
+        if text not in self.values:
+            self.values[text] = self._computed(parse(str(text)), text)
+        found = self.values[text]
+        return found if isinstance(found, Value) else self._constant(found)
+
+    def bind(self, name: str, expression: int | str, size: Value) -> None:
+        """From here on, a symbol is what makes a linear expression of it equal to a size."""
+        if expression == name:
+            self.values[name] = size
+            return
+        ends = []
+        for value in (0, 1):
+            self.values[name] = value
+            ends.append(self._computed(parse(str(expression)), str(expression)))
+        slope = self._call(operator.sub, [ends[1], ends[0]], name)
+        rest = self._call(operator.sub, [size, ends[0]], name)
+        self.values[name] = self._call(operator.floordiv, [rest, slope], name)
+
+    def _computed(self, program: Program, text: str, start: int = 0, stop: int | None = None) -> Any:
+        stack: list[Any] = []
+        at, stop = start, len(program) if stop is None else stop
+        while at < stop:
+            step = program[at]
+            at += 1
+            if isinstance(step, str):
+                if step not in self.values:
+                    raise ConversionError(f"nothing gives the size {step!r}{did_you_mean(step, self.values)}")
+                stack.append(self.values[step])
+            elif isinstance(step, Call):
+                first = len(stack) - step.arity
+                stack[first:] = [self._call(step.function, stack[first:], text)]
+            elif isinstance(step, Skip):
+                combine = operator.or_ if step.when else operator.and_
+                stack[-1] = self._call(combine, [stack[-1], self._computed(program, text, at, step.to)], text)
+                at = step.to
+            else:
+                stack.append(step)
+        return stack[0]
+
+    def _call(self, function: Callable[..., Any], operands: list[Any], text: str) -> Any:
+        """The result of a call: a number where all operands are numbers, else the value of an operator."""
+        if not any(isinstance(operand, Value) for operand in operands):
+            return self._folded(function, operands, text)
+        if SIGNS.get(function) == "**" and operands[1] in (2, 3):
+            function, operands = operator.mul, [operands[0]] * operands[1]
+        if function is operator.mod:  # the dialect's remainder has the sign of the dividend where it is compiled
+            whole = self._call(operator.floordiv, operands, text)
+            function, operands = operator.sub, [operands[0], self._call(operator.mul, [whole, operands[1]], text)]
+        while len(operands) > 2 and function in (*_FOLDED, operator.mul):
+            operands = [self._call(function, operands[:2], text), *operands[2:]]
+        values = [operand if isinstance(operand, Value) else self._constant(operand) for operand in operands]
+        if len({value.type for value in values}) > 1 and all(value.type in (INT, FLOAT) for value in values):
+            values = [self._call(float, [value], text) if value.type == INT else value for value in values]
+        found = _OPERATORS.get((function, values[0].type))
+        if found is None:
+            sign = SIGNS.get(function, getattr(function, "__name__", "?"))
+            raise ConversionError(f"the size {str(text)!r:.80} needs {sign!r}, which the torch dialect has not for it")
+        return self._apply(found[0], values, found[1])
+
+    def _folded(self, function: Callable[..., Any], operands: list[Any], text: str) -> Any:
+        try:
+            return function(*operands)
+        except (ArithmeticError, ValueError, TypeError) as error:
+            raise ConversionError(f"cannot compute the size {str(text)!r:.80}: {error}") from None
