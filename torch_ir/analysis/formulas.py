@@ -71,10 +71,11 @@ def _bilinear(node: OpNode) -> Dim:
 
 def _convolution(node: OpNode) -> Dim:
     """The whole weight for every place of the result, or of the input where the convolution is transposed."""
-    weight = _shape(node, "weight", 3)
+    read, kernel = ("X", "W") if base_name(node.op_type) in _PACKED else ("input", "weight")
+    weight = _shape(node, kernel, 3)
     is_transposed = base_name(node.op_type) in _TRANSPOSED or node.attrs.get("transposed") is True
     spatial = len(weight) - 2
-    places = _shape(node, "input", spatial + 1) if is_transposed else node.outputs[0].shape
+    places = _shape(node, read, spatial + 1) if is_transposed else node.outputs[0].shape
     return product(*places[: -spatial - 1], *places[-spatial:], *weight)
 
 
@@ -124,7 +125,8 @@ def _labels(text: str, rank: int) -> list[str]:
     return [*before, *(f".{number}" for number in range(hidden, 0, -1)), *after]
 
 
-_TRANSPOSED = frozenset(f"aten.conv_transpose{rank}d" for rank in (1, 2, 3))
+_PACKED = ("mkldnn._convolution_pointwise", "mkldnn._convolution_transpose_pointwise")
+_TRANSPOSED = frozenset([*(f"aten.conv_transpose{rank}d" for rank in (1, 2, 3)), _PACKED[1]])
 _LEFT_OPERAND = {
     "mm": "self", "bmm": "self", "matmul": "self", "mv": "self", "dot": "self", "vdot": "self", "inner": "self",
     "linear": "input", "addmm": "mat1", "baddbmm": "batch1", "addmv": "mat", "_int_mm": "self", "_scaled_mm": "self",
@@ -143,6 +145,8 @@ _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 FORMULAS: dict[str, Callable[[OpNode], Dim]] = {
     **{f"aten.{name}": _matrices(left) for name, left in _LEFT_OPERAND.items()},
     **{f"aten.{name}": _convolution for name in _CONVOLUTIONS},
+    **dict.fromkeys(_PACKED, _convolution),
+    "mkldnn._linear_pointwise": _matrices("X"),
     **{f"aten.{name}": _attention for name in _ATTENTIONS},
     **{f"aten.{name}": _recurrent for name in _RECURRENT},
     **{f"aten.{name}_cell": _recurrent_cell for name in _RECURRENT},

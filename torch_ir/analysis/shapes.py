@@ -20,6 +20,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from torch_ir.analysis.packing import RULES
 from torch_ir.analysis.sizes import Points, decided_by_data, expressed, inside, points_of, products
 from torch_ir.errors import ShapeError, first_line
 from torch_ir.ir import IR, Device, Dim, Expr, OpNode, TensorMeta, evaluate
@@ -116,7 +117,7 @@ class Shapes:
         found = self.known.get(key)
         if found is None:
             found = _asked(operator, tensors, values)
-            if operator.namespace == "aten":  # the rule of a custom operator may be registered anew
+            if operator.namespace in ("aten", "mkldnn"):  # the rule of a custom operator may be registered anew
                 self.known[key] = found
         if isinstance(found, str):
             if found:
@@ -175,7 +176,7 @@ def _asked(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str
     was_silent, _log.disabled = _log.disabled, True  # torch logs a traceback for every call that it refuses
     try:
         with torch.no_grad(), enable_python_dispatcher(), mode:
-            made = results(operator, keywords(given, attrs, _on_cpu))
+            made = results(RULES.get(str(operator), operator), keywords(given, attrs, _on_cpu))
     except ArithmeticError:  # a mistake of the rule for shapes, not of the call
         return ""
     except Exception as error:

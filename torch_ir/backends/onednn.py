@@ -1,0 +1,36 @@
+"""The back end `onednn`: our own executor, over weights that are packed once for oneDNN on this CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ir.backends.table import Run, register_backend
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR
+from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.passes import optimize
+from torch_ir.run.binding import bind
+from torch_ir.run.executor import IRExecutor
+
+PASSES = ("pack-linears", "winograd", "pack-convolutions", "common-subexpressions")
+
+
+def require_onednn() -> None:
+    """Refuse where torch was built without oneDNN."""
+    if not torch._C._has_mkldnn:
+        raise ExecutionError("this torch has no oneDNN (torch.backends.mkldnn); take one of its builds for x86 or Arm")
+
+
+@register_backend("onednn", "ATen calls one by one, over weights packed for oneDNN", require=require_onednn)
+def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
+    packed, _ = optimize(with_calls_inline(ir), passes=PASSES)
+    executor = IRExecutor(*bind(packed, weights))  # which lets go of the weights that are packed now
+
+    def run(values: Sequence[Any]) -> Sequence[Any]:
+        return executor.run(values).outputs
+
+    return run

@@ -1,0 +1,189 @@
+"""Convolutions as oneDNN's own operator: weights packed once, and bias, sum and activation computed on the way.
+
+What such a convolution makes lies with channels last in memory, and what follows it keeps that. A NaN that comes to an
+activation which cuts off (relu, hardtanh, hardsigmoid) is a number after it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_ir.analysis.formulas import base_name
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.weights.affine import obstacle
+from torch_ir.rewrite import Builder, op, rule
+
+PACKED = "mkldnn._convolution_pointwise.default"
+PACKED_SUM = "mkldnn._convolution_pointwise.binary"
+PACKED_TRANSPOSED = "mkldnn._convolution_transpose_pointwise.default"
+_CONVOLUTIONS = ("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution.default")
+_TRANSPOSED = "aten.conv_transpose2d.input"
+_GEOMETRY = ("padding", "stride", "dilation")
+_FEW_PRODUCTS = 2_000_000  # they take as long as what a call of oneDNN takes beside its products
+_SAME_NAME = ("relu", "sigmoid", "tanh", "hardswish", "hardsigmoid")
+_ACTIVATIONS = tuple(
+    f"aten.{name}" for name in (*_SAME_NAME, "relu6", "silu", "leaky_relu", "hardtanh", "clamp", "clamp_min", "gelu")
+)
+_packed = op(PACKED).when(attr="none").read_once().named("conv")
+_packed_transposed = op(PACKED_TRANSPOSED).when(attr="none").read_once().named("conv")
+Activation = tuple[str, list[float], str]  # as oneDNN's operators take it: what, with which numbers, computed how
+
+
+@rule(op(*_CONVOLUTIONS))
+def pack_convolution(g: Builder, node: OpNode) -> object:
+    """conv2d(x, w, b)  ->  _convolution_pointwise(x, packed(w), b)"""
+    if g.is_weight(node["input"]):
+        return None
+    if node.attrs.get("transposed"):
+        return "a transposed convolution is packed as aten.conv_transpose2d alone"
+    if why := objection(g, node):
+        return why
+    if _is_small(node):
+        return "its few products take torch less time than a call of oneDNN"
+    return _packed_as(g, node, PACKED, "mkldnn._reorder_convolution_weight.default", _GEOMETRY)
+
+
+@rule(op(_TRANSPOSED))
+def pack_transposed(g: Builder, node: OpNode) -> object:
+    """conv_transpose2d(x, w, b)  ->  _convolution_transpose_pointwise(x, packed(w), b)"""
+    if g.is_weight(node["input"]):
+        return None
+    if why := objection(g, node):
+        return why
+    names = ("output_padding", *_GEOMETRY)
+    return _packed_as(g, node, PACKED_TRANSPOSED, "mkldnn._reorder_convolution_transpose_weight.default", names)
+
+
+@rule(
+    op("aten.add.Tensor", self=_packed, other="other", alpha=1),
+    op("aten.add.Tensor", self="other", other=_packed, alpha=1),
+)
+def sum_into_convolution(g: Builder, node: OpNode, conv: OpNode, other: Any) -> object:
+    """conv(x) + other  ->  _convolution_pointwise.binary(x, other, "add")"""
+    made = conv.output
+    if not isinstance(other, TensorMeta) or (other.shape, other.dtype) != (made.shape, made.dtype):
+        return None
+    same = {name: conv[name] for name in ("X", "W", "B", "padding", "stride", "dilation", "groups")}
+    how = {"binary_attr": "add", "alpha": 1, "unary_attr": None, "unary_scalars": [], "unary_algorithm": ""}
+    return g.op(PACKED_SUM, other=other, **same, **how)
+
+
+@rule(op(*_ACTIVATIONS, self=_packed), op(*_ACTIVATIONS, self=_packed_transposed))
+def activation_into_convolution(g: Builder, node: OpNode, conv: OpNode) -> object:
+    """relu(conv(x))  ->  _convolution_pointwise(x, attr="relu")"""
+    found = activation_of(node)
+    if found is None or node.output.dtype != conv.output.dtype:
+        return None
+    attr, scalars, algorithm = found
+    return g.like(conv, attr=attr, scalars=scalars, algorithm=algorithm)
+
+
+@rule(op(*_ACTIVATIONS, self=op(PACKED_SUM).when(unary_attr=None).read_once().named("conv")))
+def activation_into_sum(g: Builder, node: OpNode, conv: OpNode) -> object:
+    """relu(conv(x) + other)  ->  _convolution_pointwise.binary(x, other, "add", unary_attr="relu")"""
+    found = activation_of(node)
+    if found is None:
+        return None
+    return g.like(conv, unary_attr="relu") if found[0] == "relu" else "after a sum oneDNN computes a relu alone"
+
+
+def activation_of(node: OpNode) -> Activation | None:
+    """An activation as oneDNN's operators take it; None where they have none that is the same."""
+    name = base_name(node.op_type).removeprefix("aten.")
+    if name in _SAME_NAME:
+        return name, [], ""
+    if name == "gelu":
+        return "gelu", [], node["approximate"]
+    if name in ("silu", "leaky_relu"):
+        return ("swish", [], "") if name == "silu" else ("leaky_relu", [float(node["negative_slope"])], "")
+    low, high = _bounds(name, node)
+    if low == 0 and high is None:
+        return "relu", [], ""
+    are_numbers = all(isinstance(bound, (int, float)) for bound in (low, high))
+    return ("hardtanh", [float(low), float(high)], "") if are_numbers and low <= high else None
+
+
+def _bounds(name: str, node: OpNode) -> tuple[Any, Any]:
+    """Between what an activation that cuts off keeps its values; None where it does not."""
+    if name == "relu6":
+        return 0, 6
+    low, high = ("min_val", "max_val") if name == "hardtanh" else ("min", "max")
+    return node[low], None if name == "clamp_min" else node[high]
+
+
+def objection(g: Builder, node: OpNode) -> str:
+    """Why oneDNN cannot take over a convolution, or nothing."""
+    x, weight = node["input"], node["weight"]
+    if not g.is_home("cpu") or x.placement is not None or weight.placement is not None:
+        return "oneDNN packs weights for a CPU"
+    if not is_computed(x.dtype) or weight.dtype != x.dtype:
+        return f"oneDNN does not compute convolutions of {x.dtype} on this CPU"
+    if len(weight.shape) not in (4, 5) or len(x.shape) != len(weight.shape):
+        return "oneDNN packs convolutions of batches over two or three dimensions"
+    if isinstance(node["padding"], str):
+        return f"its padding is {node['padding']!r} rather than numbers"
+    if not weight.is_static or 0 in weight.shape:
+        return "the sizes of its weight are open"
+    return obstacle(g.is_weight, weight, node["bias"])
+
+
+def _is_small(node: OpNode) -> bool:
+    """Whether a convolution of one image is one small product of matrices, which torch calls at once."""
+    batch, *others = node.output.shape
+    reads, *kernel = node["weight"].shape[1:]
+    sizes = [size for size in (*others, reads) if isinstance(size, int)]
+    is_product = batch == 1 and node["groups"] == 1 and set(kernel) == {1} and node.output.is_static
+    return is_product and math.prod(sizes) < _FEW_PRODUCTS
+
+
+def is_computed(dtype: str) -> bool:
+    """Whether oneDNN computes in this dtype on this CPU."""
+    return dtype == "float32" or (dtype == "bfloat16" and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def each(value: Any, rank: int) -> list[Any]:
+    """One number for every dimension; a list of one, or the number itself, is for all of them."""
+    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
+    return numbers * rank if len(numbers) == 1 else numbers
+
+
+def _likely_size(x: TensorMeta) -> list[int] | None:
+    """The sizes to pack for; any others will do as well, though perhaps less quickly."""
+    batch, *others = x.shape
+    fixed = [size for size in others if isinstance(size, int)]
+    return [batch if isinstance(batch, int) else 1, *fixed] if len(fixed) == len(others) else None
+
+
+def packed_bias(g: Builder, bias: TensorMeta | None) -> TensorMeta | None:
+    """A bias without gaps, as oneDNN reads it however it lies."""
+    made: TensorMeta | None = None if bias is None else g.op("aten.contiguous.default", self=bias)
+    return made
+
+
+def _packed_as(g: Builder, node: OpNode, op_type: str, packing: str, names: Sequence[str]) -> TensorMeta:
+    """The call of oneDNN's operator, over a weight that is packed for the sizes that are most likely."""
+    rank = len(node["weight"].shape) - 2
+    geometry = {**{name: each(node[name], rank) for name in names}, "groups": node["groups"]}
+    made: TensorMeta = g.op(
+        op_type,
+        X=node["input"],
+        W=g.op(packing, self=node["weight"], **geometry, input_size=_likely_size(node["input"])),
+        B=packed_bias(g, node["bias"]),
+        **geometry,
+        attr="none",
+        scalars=[],
+        algorithm="",
+    )
+    return made
+
+
+pack_convolutions = rule_pass(
+    "pack-convolutions",
+    "Call oneDNN's convolutions over weights packed once for this CPU, with the sum and the activation after them.",
+    [pack_convolution, pack_transposed, sum_into_convolution, activation_into_convolution, activation_into_sum],
+)
