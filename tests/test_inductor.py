@@ -1,0 +1,219 @@
+"""The back end `inductor`: what it compiles gives what the model gives, at all sizes, and leaves torch as it was."""
+
+import copy
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch._inductor import config
+
+import catalogue
+from torch_ir import IR, ExecutionError, extract_ir, to_torch
+from torch_ir.backends import Compiled, compile
+from torch_ir.backends.placement import placed
+from torch_ir.ir import Device, OpNode, TensorMeta
+from torch_ir.run.bench import difference
+
+has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+class Net(nn.Module):
+    """A convolution, a linear layer, tensors that are made on the device, and a buffer that changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.last = nn.Linear(4, 5)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.calls += 1
+        x = torch.relu(self.norm(self.conv(x))).mean((2, 3))
+        return nn.functional.gelu(self.last(x)) + torch.arange(5, device=x.device), self.calls
+
+
+class Rows(nn.Module):
+    """Linear layers over any number of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.layers(x) * y.sum(0) + x.shape[0]
+
+
+@pytest.fixture(scope="module")
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+@pytest.fixture(scope="module")
+def ir(net: nn.Module) -> IR:
+    return extract_ir(net, (torch.randn(2, 3, 8, 8),), strict=False)
+
+
+@pytest.fixture(scope="module")
+def compiled(net: nn.Module, ir: IR) -> Compiled:
+    return compile(ir, net.state_dict())
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[nn.Module, Compiled]:
+    torch.manual_seed(0)
+    model = Rows().eval()
+    some = {0: torch.export.Dim("rows", max=64)}
+    ir = extract_ir(model, (torch.randn(3, 6), torch.randn(3, 4)), dynamic_shapes=(some, some), strict=False)
+    return model, compile(ir, model.state_dict())
+
+
+def eager(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """What a model gives, the model left as it is."""
+    with torch.no_grad():
+        return copy.deepcopy(model)(*args, **kwargs)
+
+
+def test_buffers_are_kept_from_call_to_call(net: nn.Module, compiled: Compiled) -> None:
+    """A compiled graph gives what the model gives, and counts on; the weights that it was given stay as they are."""
+    x = torch.randn(2, 3, 8, 8)
+    (first, _), (second, calls) = compiled(x), compiled(x)
+    assert not difference(eager(net, x)[0], first)
+    assert torch.equal(first, second)
+    assert (int(calls), int(net.calls)) == (2, 0)
+
+
+def test_inputs_may_lie_as_they_like(net: nn.Module, compiled: Compiled) -> None:
+    """An input with other strides than those of the capture, or inside another tensor, is what its numbers are."""
+    x = torch.randn(3, 3, 8, 8)
+    for laid in (x[1:], x[:2].to(memory_format=torch.channels_last), x[:2].transpose(2, 3)):
+        assert not difference(eager(net, laid)[0], compiled(laid)[0])
+
+
+def test_results_belong_to_the_caller(compiled: Compiled) -> None:
+    """What a call gave is not written to by the next one."""
+    first, _ = compiled(torch.randn(2, 3, 8, 8))
+    before = first.clone()
+    compiled(torch.randn(2, 3, 8, 8))
+    assert torch.equal(first, before)
+
+
+def test_several_sizes_share_their_code(rows: tuple[nn.Module, Compiled]) -> None:
+    """A graph with open sizes is compiled once for many; torch takes a size of 1 by itself, as it may broadcast."""
+    model, compiled = rows
+    made = []
+    for count in (5, 9, 2, 64, 1, 7, 1):
+        x, y = torch.randn(count, 6), torch.randn(count, 4)
+        before = counters["aot_autograd"]["total"]
+        assert not difference(eager(model, x, y), compiled(x, y))
+        made.append(counters["aot_autograd"]["total"] - before)
+    assert made == [1, 0, 0, 0, 1, 0, 0]
+
+
+def test_sizes_out_of_range_are_refused(rows: tuple[nn.Module, Compiled]) -> None:
+    """The ranges of a graph hold for what it is compiled to."""
+    with pytest.raises(ExecutionError, match="rows = 65 is out of range"):
+        rows[1](torch.randn(65, 6), torch.randn(65, 4))
+
+
+def _plain_settings() -> dict[str, Any]:
+    """Torch's settings but for objects, of which each look gives another copy."""
+    plain = (bool, int, float, str, tuple, list, dict, type(None))
+    return {name: value for name, value in config.get_config_copy().items() if isinstance(value, plain)}
+
+
+def test_torch_is_left_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    """Settings and log levels are those of before, and nothing is logged."""
+    levels = {name: logging.getLogger(name).level for name in ("torch", "torch._inductor", "torch._dynamo")}
+    settings = _plain_settings()
+    model = nn.Linear(3, 3).eval()
+    compile(extract_ir(model, (torch.randn(2, 3),), strict=False), model.state_dict())
+    assert _plain_settings() == settings
+    assert {name: logging.getLogger(name).level for name in levels} == levels
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_what_cannot_be_compiled_is_said_in_one_sentence() -> None:
+    """An operator that torch cannot infer shapes for is named, with its node."""
+    with torch.library._scoped_library("torch_ir_test", "DEF") as library:
+        library.define("opaque(Tensor x) -> Tensor")
+        library.impl("opaque", lambda x: x.clone(), "CPU")
+        x, y = TensorMeta("x", (2, 3), "float32"), TensorMeta("y", (2, 3), "float32")
+        node = OpNode("opaque", "torch_ir_test.opaque.default", [x], [y], {})
+        ir = IR([node], [x], [y], [])
+        with pytest.raises(ExecutionError) as caught:
+            compile(ir, level=None)
+    assert re.fullmatch(
+        r"inductor cannot compile OpNode\('opaque', 'torch_ir_test.opaque.default'\): .*opaque.*", str(caught.value)
+    )
+
+
+def test_a_graph_moves_to_another_device(ir: IR) -> None:
+    """What a graph makes by itself is made on the device that was asked for; the graph that was given stays."""
+    moved = placed(ir, torch.device("cuda:1"))
+    places = [node["device"] for graph in (ir, moved) for node in graph.nodes if "arange" in node.op_type]
+    assert places == [Device("cpu"), Device("cuda:1")]
+    assert (ir.device, moved.device) == ("cpu", "cuda:1")
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "said"),
+    [
+        ("toaster", "inductor", "nothing can be computed on 'toaster': "),
+        ("meta", "onednn", "onednn runs on the CPU; on meta there are inductor and torch"),
+    ],
+)
+def test_devices_that_cannot_be(ir: IR, net: nn.Module, device: str, backend: str, said: str) -> None:
+    """A device that is not there, or that a back end does not know, is refused in one sentence."""
+    with pytest.raises(ExecutionError) as caught:
+        compile(ir, net.state_dict(), backend=backend, device=device)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_inputs_elsewhere_are_refused(compiled: Compiled) -> None:
+    """Inputs are not moved."""
+    with pytest.raises(ExecutionError, match="input 'x' is on meta, the graph runs on cpu; move it there"):
+        compiled(torch.randn(2, 3, 8, 8, device="meta"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [entry.name for entry in catalogue.entries()])
+def test_the_catalogue(name: str) -> None:
+    """Every model gives what it gives without a compiler, in the first call and in the second."""
+    entry = catalogue.find(name)
+    torch.manual_seed(0)
+    model, args, kwargs = entry.build(), entry.inputs(), entry.kwargs()
+    compiled = compile(extract_ir(model, args, kwargs=kwargs, strict=False), model.state_dict())
+    with torch.no_grad():
+        for _ in range(2):
+            given = copy.deepcopy((args, kwargs))
+            expected = model(*given[0], **given[1])
+            given = copy.deepcopy((args, kwargs))
+            assert not difference(expected, compiled(*given[0], **given[1]))
+
+
+@pytest.mark.slow
+def test_a_package_of_compiled_code(net: nn.Module, tmp_path: Path) -> None:
+    """AOTInductor takes the module that `to_torch` gives."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4)).eval()
+    x = torch.randn(2, 6)
+    module = to_torch(extract_ir(model, (x,), strict=False), model.state_dict())
+    path = str(tmp_path / "model.pt2")
+    torch._inductor.aoti_compile_and_package(torch.export.export(module, (x,)), package_path=path)
+    assert not difference(eager(model, x), torch._inductor.aoti_load_package(path)(x))
+
+
+@has_gpu
+def test_on_a_gpu(net: nn.Module, ir: IR) -> None:
+    """Kernels that are recorded once give what the model gives for inputs of later calls."""
+    compiled = compile(ir, net.state_dict(), device="cuda")
+    for _ in range(3):
+        x = torch.randn(2, 3, 8, 8, device="cuda")
+        assert not difference(eager(net.cuda(), x)[0], compiled(x)[0], rtol=1e-3, atol=1e-3)

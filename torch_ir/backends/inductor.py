@@ -1,0 +1,113 @@
+"""The back end `inductor`: torch's own compiler, with the weights as constants of what it compiles.
+
+Inductor is given the ATen calls of the graph as they stand, without TorchDynamo before it: there is nothing to trace,
+and nothing to guard but sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from torch_ir.backends.cuda_graph import recorded
+from torch_ir.backends.table import Run, register_backend
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR, TensorMeta, evaluate
+from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.passes import optimize
+from torch_ir.run.binding import bind
+from torch_ir.run.executor import read_sizes
+from torch_ir.run.plan import Sizes
+from torch_ir.run.stored import Weight, loaded
+from torch_ir.run.weights import fit_weights
+from torch_ir.targets.torch.graph import write_program
+
+Call = Callable[..., Sequence[Any]]
+
+
+def require_compiler() -> None:
+    """Refuse where there is no C++ compiler."""
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler:
+        raise ExecutionError("inductor needs a C++ compiler, and finds none: install g++ or clang++") from None
+
+
+@register_backend("inductor", "torch's own compiler", require=require_compiler)
+def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
+    """Code for fixed sizes is made here; code for others in the first call, once for all that take the same way."""
+    from torch_ir.backends.inductor_code import Versions
+
+    graph, values = bind(with_calls_inline(ir), weights)
+    device = torch.empty((), device=graph.device).device
+    if device.type == "cpu" and torch._C._has_mkldnn:
+        graph, _ = optimize(graph, passes=("winograd",))
+    module = _module(graph, fit_weights(graph, values, {}))
+    call = Versions(graph, module).run if graph.symbols else _at_once(graph, module, device)
+
+    def run(values: Sequence[Any]) -> Sequence[Any]:
+        return call(*_laid_out(graph, values, device))
+
+    return run
+
+
+def _at_once(ir: IR, module: fx.GraphModule, device: torch.device) -> Call:
+    """Code for a graph of fixed sizes; on a GPU its kernels are recorded, and launched as one."""
+    from torch_ir.backends.inductor_code import compiled
+
+    blank = [_blank(tensor, device) for tensor in ir.graph_inputs]
+    call = compiled(ir, module, _laid_out(ir, blank, device)).call
+    return recorded(call) if device.type == "cuda" else call
+
+
+def _module(ir: IR, weights: Sequence[Weight]) -> fx.GraphModule:
+    """The graph as a module from its inputs to a list of its outputs, which holds the weights."""
+    module = write_program(ir, ir.nodes, [*ir.graph_inputs, *ir.params], ir.graph_outputs)
+    places = module.graph.find_nodes(op="placeholder")[len(ir.graph_inputs) :]
+    for index, (weight, place) in enumerate(zip(weights, places, strict=True)):
+        module.register_buffer(f"weight_{index}", loaded(weight))
+        with module.graph.inserting_before(place):
+            place.replace_all_uses_with(module.graph.get_attr(f"weight_{index}"))
+        module.graph.erase_node(place)
+    module.recompile()
+    return module
+
+
+# -- inputs -----------------------------------------------------------------------------------------------------------
+
+
+def _laid_out(ir: IR, values: Sequence[Any], device: torch.device) -> list[Any]:
+    """The inputs with the strides that the code is made for: those of the capture, or row-major."""
+    told = any(tensor.stride is not None for tensor in ir.graph_inputs)
+    sizes = read_sizes(ir, values) if told and ir.symbols else {}
+    numbers = {symbol.tensor for symbol in ir.symbols.values() if symbol.dim is None}
+    laid = []
+    for tensor, value in zip(ir.graph_inputs, values, strict=True):
+        if not isinstance(value, Tensor) and tensor not in numbers:  # a tensor without dimensions, given as a number
+            value = torch.tensor(value, dtype=TORCH_DTYPES[tensor.dtype], device=device)
+        if isinstance(value, Tensor) and value.device != device:
+            raise ExecutionError(
+                f"input {tensor.name!r} is on {value.device}, the graph runs on {device}; move it there"
+            )
+        laid.append(_with_strides(tensor, value, sizes) if isinstance(value, Tensor) else value)
+    return laid
+
+
+def _with_strides(tensor: TensorMeta, value: Tensor, sizes: Sizes) -> Tensor:
+    wanted = tuple(int(evaluate(step, sizes)) for step in tensor.stride or ())
+    if not wanted or 0 in wanted:  # an expanded tensor has no memory to copy to
+        return value.contiguous()
+    return value if value.stride() == wanted else value.new_empty_strided(value.shape, wanted).copy_(value)
+
+
+def _blank(tensor: TensorMeta, device: torch.device) -> Tensor:
+    """A tensor as the graph takes it, without values."""
+    shape: Any = tensor.shape
+    return torch.empty(shape, dtype=TORCH_DTYPES[tensor.dtype], device=device)

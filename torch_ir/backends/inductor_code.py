@@ -1,0 +1,178 @@
+"""What Inductor makes of a graph: code for sizes, and what must hold of them for it.
+
+It imports the compiler, which takes seconds: import it where something is compiled.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._inductor
+from torch import Tensor, fx
+from torch._dynamo.source import LocalSource
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from torch_ir.errors import ExecutionError, first_line
+from torch_ir.ir import IR, TensorMeta
+
+Call = Callable[..., Sequence[Any]]
+
+
+class _OneDNN(CustomGraphPass):
+    """Gives linear layers in float32 that Inductor packed for MKL to oneDNN, which is quicker on AMD's processors."""
+
+    def __call__(self, graph: fx.Graph) -> None:
+        module = graph.owning_module
+        assert module is not None  # Inductor compiles modules
+        for node in graph.find_nodes(op="call_function", target=torch.ops.mkl._mkl_linear):
+            x, _, weight, bias, rows = node.args
+            if weight.op != "get_attr":
+                continue
+            packed = torch.ops.mkldnn._reorder_linear_weight(getattr(module, weight.target), rows)
+            name = f"{weight.target}_packed"
+            module.register_buffer(name, packed)
+            with graph.inserting_before(node):
+                place = graph.get_attr(name)
+                place.meta.update(weight.meta)
+                operator = torch.ops.mkldnn._linear_pointwise.default
+                made = graph.call_function(operator, (x, place, bias, "none", [], ""))
+            made.meta.update(node.meta)
+            node.replace_all_uses_with(made)
+            graph.erase_node(node)
+
+    def uuid(self) -> str:
+        return "torch_ir: linear layers by oneDNN"
+
+
+# what Inductor is told while it compiles; frozen weights are constants, packed for its kernels
+_OPTIONS: dict[str, Any] = {"freezing": True}
+if torch._C.has_mkl and torch._C._has_mkldnn:
+    _OPTIONS["post_grad_custom_pre_pass"] = _OneDNN()
+
+
+@dataclass
+class Version:
+    """Code, and what must hold of the inputs for it: sizes and numbers that it takes as fixed, and a text by torch."""
+
+    call: Call
+    fixed: list[Any]  # of each input; None in the place of what varies
+    sizes: ShapeEnv
+    guards: str | None
+
+    def fits(self, values: Sequence[Any]) -> bool:
+        if not all(map(_agree, self.fixed, map(_sizes, values))):
+            return False
+        return not self.guards or self.sizes.evaluate_guards_expression(self.guards, values)
+
+
+def _sizes(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else value
+
+
+def _agree(fixed: Any, sizes: Any) -> bool:
+    if isinstance(fixed, tuple):
+        return all(map(_agree, fixed, sizes))
+    return fixed is None or bool(fixed == sizes)
+
+
+class Versions:
+    """A graph of several sizes, and the code that was made for it so far."""
+
+    def __init__(self, ir: IR, module: fx.GraphModule) -> None:
+        self._ir = ir
+        self._module = module
+        self._made: list[Version] = []
+        self._met: dict[tuple[Any, ...], Call] = {}  # the code for sizes, once that has been found out
+
+    def run(self, *values: Any) -> Sequence[Any]:
+        key = tuple(map(_sizes, values))
+        call = self._met.get(key)
+        if call is None:
+            call = self._met[key] = self._fitting(values).call
+        return call(*values)
+
+    def _fitting(self, values: Sequence[Any]) -> Version:
+        found = next((version for version in self._made if version.fits(values)), None)
+        if found is None:
+            found = compiled(self._ir, self._module, values)
+            self._made.append(found)
+        return found
+
+
+def compiled(ir: IR, module: fx.GraphModule, values: Sequence[Any]) -> Version:
+    """Code for values such as these: sizes that vary in the graph vary in it."""
+    sizes = ShapeEnv()
+    mode = FakeTensorMode(shape_env=sizes)
+    given = [_symbolic(mode, index, *pair) for index, pair in enumerate(zip(ir.graph_inputs, values, strict=True))]
+    fixed = [_fixed(value) for value in given]
+    with torch.no_grad(), _quiet(), _packed_shapes():
+        try:
+            call = torch._inductor.compile(module, given, options=_OPTIONS)
+        except Exception as error:  # whatever a compiler raises
+            raise ExecutionError(f"inductor cannot compile {_said(error, ir)}") from error
+    return Version(call, fixed, sizes, sizes.produce_guards_expression(given))
+
+
+def _symbolic(mode: FakeTensorMode, index: int, tensor: TensorMeta, value: Any) -> Any:
+    """A value without numbers, whose size varies where the graph says so."""
+    source = LocalSource(f"t{index}")  # as torch names it in guards
+    if isinstance(value, Tensor):
+        varying = [DimDynamic.DYNAMIC if isinstance(size, str) else DimDynamic.STATIC for size in tensor.shape]
+        return mode.from_tensor(value, source=source, symbolic_context=StatelessSymbolicContext(varying))
+    if type(value) is int and mode.shape_env is not None:
+        symbol = mode.shape_env.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+        return mode.shape_env.create_symintnode(symbol, hint=value, source=source)
+    return value
+
+
+def _fixed(value: Any) -> Any:
+    """A number or the sizes of a tensor, None in the place of what varies."""
+    if isinstance(value, Tensor):
+        return tuple(map(_fixed, value.shape))
+    return None if isinstance(value, torch.SymInt) else value
+
+
+@contextmanager
+def _packed_shapes() -> Iterator[None]:
+    """Let torch know the shape of a packed weight, which is that of the weight."""
+    if not torch._C._has_mkldnn:
+        yield
+        return
+    with torch.library._scoped_library("mkldnn", "FRAGMENT") as library:
+        name = "mkldnn::_reorder_convolution_weight"
+        torch.library.register_fake(name, lambda self, *how: torch.empty_like(self), lib=library)
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let torch warn of nothing; what the user asked its loggers for is still said."""
+    known = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.split(".")[0] == "torch"]
+    raised = [logger for logger in known if logger.level == logging.WARNING]
+    for logger in raised:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger in raised:
+            logger.setLevel(logging.WARNING)
+
+
+def _said(error: BaseException, ir: IR) -> str:
+    """Where a compiler stopped, as far as it says that, and the first line of why."""
+    node = re.search(r"^While executing %(\w+) ", str(error), re.MULTILINE)
+    operator = re.search(r"^\s*target: (\S+)", str(error), re.MULTILINE)
+    known = [repr(one) for one in ir.nodes if node and one.name == node[1]]
+    place = known[0] if known else operator[1] if operator else "the graph"
+    return f"{place}: {first_line(error)}"
