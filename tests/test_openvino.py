@@ -1,0 +1,168 @@
+"""The back end openvino computes what the model computes, or says in one sentence which operators are in the way."""
+
+import copy
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+import catalogue
+from catalogue import Entry
+from tests.captured import captured
+from torch_ir import extract_ir
+from torch_ir.backends import compile
+from torch_ir.errors import CaptureWarning, ConversionError
+from torch_ir.run.bench import difference
+
+pytest.importorskip("openvino", reason="openvino is not installed")
+
+SAMPLE = ("cnn", "transformer_encoder", "decoder_kv_cache", "buffer_mutation", "inplace", "multi_output")
+REFUSED = {"fft": "aten._fft_r2c.default", "message_passing": "aten.scatter_reduce.two"}
+ROUNDED = {"mixed_precision": 1e-2}  # bfloat16 is rounded at other places; eager is as far from float64
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore", CaptureWarning)
+        torch.manual_seed(0)
+        yield
+
+
+def assert_same(entry: Entry, level: str | None = "full") -> None:
+    """In two calls, so that state counts: what comes back, and what is written to inputs."""
+    model, call = entry.build(), (entry.inputs(), entry.kwargs())
+    ir = extract_ir(model, call[0], kwargs=call[1], strict=False)
+    compiled = compile(ir, model.state_dict(), backend="openvino", level=level)
+    tolerance = ROUNDED.get(entry.name)
+    for _ in range(2):
+        (args, kwargs), (same, same_kwargs) = copy.deepcopy((call, call))
+        with torch.no_grad():
+            wanted = model(*args, **kwargs)
+        assert difference(wanted, compiled(*same, **same_kwargs), tolerance, tolerance) == ""
+        assert difference((args, kwargs), (same, same_kwargs)) == ""
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_model_gives_what_eager_gives(name: str) -> None:
+    """Convolutions, attention, a KV cache, buffers that change, writes, results that are inputs or come twice."""
+    assert_same(catalogue.find(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [None, "full"])
+@pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.name)
+def test_every_model_is_right_or_refused(entry: Entry, level: str | None) -> None:
+    """Nothing is computed wrongly in silence; the table of docs/openvino.md."""
+    if entry.name not in REFUSED:
+        assert_same(entry, level)
+        return
+    with pytest.raises(ConversionError, match=REFUSED[entry.name]):
+        assert_same(entry, level)
+
+
+def test_sizes_vary_in_one_compiled_model() -> None:
+    """A size that varies is not compiled in; those out of range are refused as everywhere."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 5)).eval()
+    ir = extract_ir(model, (torch.randn(2, 3, 8, 8),), strict=False, dynamic_shapes=({0: Dim("batch", max=8)},))
+    compiled = compile(ir, model.state_dict(), backend="openvino")
+    for batch in (1, 3, 8):
+        x = torch.randn(batch, 3, 8, 8)
+        torch.testing.assert_close(compiled(x), model(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_results_are_the_callers_own() -> None:
+    """A later call changes no earlier result, of fixed or varying size, and results outlive what made them."""
+    for sizes in (None, ({0: Dim("batch", max=8)},)):
+        ir = extract_ir(nn.ReLU().eval(), (torch.ones(2, 3),), strict=False, dynamic_shapes=sizes)
+        compiled = compile(ir, {}, backend="openvino")
+        first = compiled(torch.ones(2, 3))
+        compiled(torch.full((2, 3), 5.0))
+        del compiled
+        assert first.tolist() == torch.ones(2, 3).tolist()
+
+
+def test_threads_may_call_at_once() -> None:
+    """They wait for each other."""
+    ir = extract_ir(nn.ReLU().eval(), (torch.ones(64, 64),), strict=False)
+    compiled = compile(ir, {}, backend="openvino")
+    wrong: list[float] = []
+
+    def work(number: float) -> None:
+        for _ in range(20):
+            result = compiled(torch.full((64, 64), number))
+            wrong.extend([number] * bool((result != number).any()))
+
+    workers = [threading.Thread(target=work, args=(float(number),)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+def test_inputs_may_lie_anyhow_in_memory() -> None:
+    """Views, transposes, bfloat16, and inputs that nothing reads."""
+
+    class Mixed(nn.Module):
+        def forward(self, a: Tensor, unused: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+            return a + 1, b * 2
+
+    def inputs() -> tuple[Tensor, ...]:
+        return torch.randn(6, 4).t(), torch.ones(3), torch.randn(8, 3)[::2].bfloat16()
+
+    ir = extract_ir(Mixed().eval(), tuple(value.contiguous() for value in inputs()), strict=False)
+    compiled, given = compile(ir, {}, backend="openvino"), inputs()
+    assert difference(Mixed()(*given), compiled(*given)) == ""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.div(x, 3, rounding_mode="floor"),
+        lambda x: x // torch.tensor(-3),
+        lambda x: torch.div(x, -2, rounding_mode="trunc"),
+        lambda x: x >> 2,
+    ],
+)
+def test_whole_numbers_are_rounded_as_torch_rounds_them(function: Callable[[Tensor], Tensor]) -> None:
+    """Down, also below zero; OpenVINO itself rounds towards zero."""
+    x = torch.arange(-12, 12).reshape(4, 6)
+    compiled = compile(captured(function, (4, 6), dtype=torch.int64), {}, backend="openvino")
+    assert compiled(x).tolist() == function(x).tolist()
+
+
+def test_what_is_not_converted_is_listed() -> None:
+    """One sentence, then each operator with its shapes; no traces of C++."""
+    ir = captured(lambda x: torch.linalg.svd(x)[1] + torch.special.i1(x[0]), (4, 4))
+    with pytest.raises(ConversionError) as caught:
+        compile(ir, {}, backend="openvino")
+    said = str(caught.value)
+    assert said.startswith("_Function does not become a model of OpenVINO: it does not take\n  ")
+    assert "aten.special_i1.default 4 -> 4" in said
+    assert ".cpp" not in said
+
+
+def test_nothing_is_printed_written_or_reported(tmp_path: Path) -> None:
+    """OpenVINO tells its makers of its use, and leaves files in the home folder; here it does neither."""
+    program = """
+import sys, torch, torch_ir
+from torch_ir.backends import compile
+ir = torch_ir.extract_ir(torch.nn.ReLU().eval(), (torch.ones(2),), strict=False)
+compile(ir, {}, backend="openvino")(torch.ones(2))
+sys.exit(any(name.startswith("openvino_telemetry") for name in sys.modules))
+"""
+    environment: dict[str, Any] = {**os.environ, "HOME": str(tmp_path)}
+    command = [sys.executable, "-W", "error", "-W", "ignore::FutureWarning:copyreg", "-c", program]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,226 @@
+"""The back end `openvino`: the graph in OpenVINO, on the CPU and in the precision of the model."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from torch_ir.analysis.sizes import points_of
+from torch_ir.backends.openvino_operators import decompositions
+from torch_ir.backends.table import Run, packages, register_backend
+from torch_ir.errors import ConversionError, ExecutionError, first_line
+from torch_ir.ir import IR, TensorMeta, evaluate
+from torch_ir.ir.structure import flat
+from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.targets.describe import describe
+from torch_ir.targets.to_torch import to_torch
+from torch_ir.targets.torch.module import signature_of
+
+_TELEMETRY = "openvino_telemetry"
+
+
+@register_backend("openvino", "OpenVINO", require=packages("the back end openvino", "openvino", "openvino"))
+def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
+    """One compiled model for all sizes, with as many threads as torch uses; nothing is written or sent."""
+    graph = with_calls_inline(ir).clone()
+    made = [tensor for tensor in dict.fromkeys(graph.graph_outputs) if tensor.producer is not None]
+    results = list(graph.graph_outputs)
+    session = _Session(graph, made, weights) if made else None
+    numbers = {symbol.tensor for symbol in graph.symbols.values() if symbol.dim is None}
+    kept = {param: weights[param.key or param.name] for param in graph.params if param in results}
+
+    def run(values: Sequence[Any]) -> Sequence[Any]:
+        known: dict[TensorMeta, Any] = {**kept, **dict(zip(graph.graph_inputs, values, strict=True))}
+        if session is not None:
+            known.update(zip(made, session.run(values), strict=True))
+        return [known[tensor].item() if tensor in numbers else known[tensor] for tensor in results]
+
+    return run
+
+
+class _Session:
+    """A compiled model that computes some tensors of a graph, each of them in memory of its own."""
+
+    def __init__(self, ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]) -> None:
+        self._name = ir.model_name or "the graph"
+        compiled, self._memory = _compiled(ir, made, weights)
+        self._request = compiled.create_infer_request()
+        self._turn = threading.Lock()
+        _, *names = signature_of(ir).parameters
+        # inputs that nothing reads are left out
+        self._places = [next(at for at, name in enumerate(names) if name in port.names) for port in compiled.inputs]
+        self._dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in made]
+        self._shapes = [_fixed_shape(tensor) for tensor in made]
+
+    def run(self, values: Sequence[Any]) -> list[Tensor]:
+        given = [torch.as_tensor(values[place]).detach().contiguous() for place in self._places]
+        found = [
+            None if shape is None else torch.empty(shape, dtype=dtype)
+            for shape, dtype in zip(self._shapes, self._dtypes, strict=True)
+        ]
+        with self._turn:
+            for index, value in enumerate(given):
+                self._request.set_input_tensor(index, _shared(value))
+            for index, result in enumerate(found):
+                if result is not None:
+                    self._request.set_output_tensor(index, _shared(result))
+            try:
+                self._request.infer(share_outputs=True)
+            except RuntimeError as error:
+                raise ExecutionError(f"OpenVINO does not run {self._name}: {_reason(error)}") from None
+            return [self._copied(index) if result is None else result for index, result in enumerate(found)]
+
+    def _copied(self, index: int) -> Tensor:
+        """A result whose size is known only now; the next call overwrites what OpenVINO gives."""
+        dtype = self._dtypes[index]
+        result = torch.from_numpy(self._request.get_output_tensor(index).data.copy())
+        return result.view(dtype) if dtype == torch.bfloat16 else result
+
+
+def _fixed_shape(tensor: TensorMeta) -> list[int] | None:
+    fixed = [dim for dim in tensor.shape if isinstance(dim, int)]
+    return fixed if len(fixed) == len(tensor.shape) else None
+
+
+def _shared(value: Tensor) -> Any:
+    """A tensor as OpenVINO takes it, in the same memory."""
+    openvino = _openvino()
+    if value.dtype == torch.bfloat16:  # which numpy does not know
+        return openvino.Tensor(value.view(torch.int16).numpy(), value.shape, openvino.Type.bf16)
+    return openvino.Tensor(value.numpy(), shared_memory=True)
+
+
+# -- from a graph to a compiled model ---------------------------------------------------------------------------------
+
+
+@cache
+def _openvino() -> Any:
+    """The package; what it would report about its use to its makers stays unreported."""
+    if "openvino" not in sys.modules and _TELEMETRY not in sys.modules:
+        sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # Python's way to say that there is none
+        try:
+            import openvino
+        finally:
+            del sys.modules[_TELEMETRY]
+    import openvino
+
+    return openvino
+
+
+@cache
+def _core() -> Any:
+    return _openvino().Core()
+
+
+def _compiled(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]) -> tuple[Any, Any]:
+    """A compiled model, and what must live as long as it does: it reads weights where they are."""
+    model, memory = _converted(ir, made, weights)
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 where the CPU has it
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY",
+        "SNIPPETS_MODE": "DISABLE",  # kernels made of several nodes, on which fixed sizes crash the process
+    }
+    try:
+        return _core().compile_model(model, "CPU", settings), memory
+    except RuntimeError as error:
+        raise ConversionError(f"OpenVINO does not compile {ir.model_name or 'the graph'}: {_reason(error)}") from None
+
+
+def _converted(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]) -> tuple[Any, Any]:
+    """The graph as a model of OpenVINO that computes each of these tensors once, and what holds its weights."""
+    _openvino()
+    from openvino.frontend import FrontEndManager
+    from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
+
+    ir.graph_outputs = list(made)
+    ir.output_tree = flat(len(made))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = _exported(ir, weights)
+        _check_sizes(ir, program)
+        frontend = FrontEndManager().load_by_framework("pytorch")
+        try:
+            program = program.run_decompositions(decompositions())
+            decoder = TorchFXPythonDecoder(program.module(), dynamic_shapes=True)
+            model = frontend.convert(frontend.load(decoder))
+            if not ir.symbols:
+                _fix_sizes(ir, model)
+            return model, decoder
+        except Exception as error:  # whatever the frontend meets
+            raise ConversionError(_refusal(ir, str(error))) from None
+
+
+def _fix_sizes(ir: IR, model: Any) -> None:
+    """Tell OpenVINO the sizes of a graph in which none varies, for which it has quicker kernels."""
+    _, *names = signature_of(ir).parameters
+    shapes = dict(zip(names, (list(tensor.shape) for tensor in ir.graph_inputs), strict=True))
+    model.reshape({port: next(shapes[name] for name in port.names if name in shapes) for port in model.inputs})
+
+
+def _exported(ir: IR, weights: Mapping[str, Tensor]) -> ExportedProgram:
+    """The graph as torch.export captures it; the sizes that vary stay open."""
+    points = points_of(ir)
+    if ir.symbols and not points:
+        raise ConversionError(f"no sizes are found that {ir.model_name or 'the graph'} admits")
+    sizes = points[0] if points else {}
+    numbers = {symbol.tensor: symbol.name for symbol in ir.symbols.values() if symbol.dim is None}
+    values = [
+        sizes[numbers[tensor]]
+        if tensor in numbers
+        else torch.zeros([int(evaluate(dim, sizes)) for dim in tensor.shape], dtype=TORCH_DTYPES[tensor.dtype])
+        for tensor in ir.graph_inputs
+    ]
+    vary = tuple(
+        Dim.DYNAMIC
+        if tensor in numbers
+        else {at: Dim.AUTO for at, dim in enumerate(tensor.shape) if isinstance(dim, str)}
+        for tensor in ir.graph_inputs
+    )
+    try:
+        return torch.export.export(to_torch(ir, weights), tuple(values), dynamic_shapes=vary, strict=False)
+    except Exception as error:  # whatever torch.export meets
+        raise ConversionError(
+            f"torch.export does not take {ir.model_name or 'the graph'}: {first_line(error)}"
+        ) from None
+
+
+def _check_sizes(ir: IR, program: ExportedProgram) -> None:
+    """Refuse where torch.export holds a size that varies, of which OpenVINO would know nothing."""
+    shown = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    for tensor, name in zip(ir.graph_inputs, program.graph_signature.user_inputs, strict=True):
+        for dim, found in zip(tensor.shape, getattr(shown[str(name)], "shape", ()), strict=False):  # a number has none
+            if isinstance(dim, str) and isinstance(found, int):
+                raise ConversionError(
+                    f"torch.export holds the size {dim!r} of {tensor.name!r} at {found}; specialize it"
+                )
+
+
+# -- what OpenVINO refuses --------------------------------------------------------------------------------------------
+
+
+def _refusal(ir: IR, said: str) -> str:
+    """One sentence, and the operators that are in the way."""
+    names = set(re.findall(r"\w+\.\w+\.\w+", said.partition("Summary:")[2]))
+    held = {node.op_type for node in ir.all_nodes()}
+    lines = [describe(node) for node in ir.all_nodes() if node.op_type in names] + sorted(names - held)
+    listed = "".join(f"\n  {line}" for line in dict.fromkeys(lines))
+    reason = f"it does not take{listed}" if lines else _reason(said)
+    return f"{ir.model_name or 'the graph'} does not become a model of OpenVINO: {reason}"
+
+
+def _reason(error: object) -> str:
+    """What an error of OpenVINO says, without the places in its source."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line and not re.match(r"Exception from |Check '|FrontEnd API failed", line)]
+    return told[0] if told else lines[0]

@@ -1,0 +1,73 @@
+"""Operators that OpenVINO lacks, or computes differently, as others that it computes right."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+from torch.export.decomp_utils import CustomDecompTable
+
+_aten = torch.ops.aten
+_TAKEN_APART: tuple[OpOverload, ...] = (
+    _aten.slice_scatter.default,  # several in a row may overwrite each other's memory
+    _aten.select_scatter.default,  # likewise
+    _aten.index_add.default,
+    _aten.linalg_vector_norm.default,
+)
+
+
+@cache
+def decompositions() -> Any:
+    """What torch.export takes apart for OpenVINO."""
+    from openvino.frontend.pytorch.torchdynamo.export_decompositions import ops_to_not_decompose
+
+    table: Any = CustomDecompTable()  # type: ignore[no-untyped-call]  # torch does not annotate it
+    for operator in set(ops_to_not_decompose()).intersection(table.keys()):
+        table.pop(operator)
+    for operator in _TAKEN_APART:
+        table[operator] = decomposition_table[operator]
+    table[_aten._trilinear.default] = _trilinear
+    table[_aten.floor_divide.default] = _floor_divide
+    table[_aten.div.Tensor_mode] = table[_aten.div.Scalar_mode] = _divide
+    table[_aten.__rshift__.Scalar] = table[_aten.__rshift__.Tensor] = _shift_right
+    return table
+
+
+def _trilinear(
+    one: Tensor,
+    two: Tensor,
+    three: Tensor,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    for dim in expand1:
+        one = one.unsqueeze(dim)
+    for dim in expand2:
+        two = two.unsqueeze(dim)
+    for dim in expand3:
+        three = three.unsqueeze(dim)
+    return (one * two * three).sum(sumdim)
+
+
+def _divide(left: Tensor, right: Any, *, rounding_mode: str | None) -> Any:
+    return _floor_divide(left, right) if rounding_mode == "floor" else NotImplemented
+
+
+def _floor_divide(left: Tensor, right: Any) -> Any:
+    """Whole numbers rounded down; OpenVINO rounds them towards zero."""
+    whole = torch.div(left, right, rounding_mode="trunc")
+    if whole.is_floating_point():
+        return NotImplemented
+    is_above = (left - whole * right != 0) & ((left < 0) != (right < 0))
+    return whole - is_above.to(whole.dtype)
+
+
+def _shift_right(left: Tensor, right: Any) -> Any:
+    return _floor_divide(left, 2**right)
