@@ -19,6 +19,7 @@ from benchmarks import (
     first_call,
     growth,
     huge,
+    latency,
     optimise,
     peer_optimisers,
     streaming,
@@ -28,10 +29,11 @@ from benchmarks.measure import machine
 TABLES: dict[str, Any] = {
     "extract": extract, "first_call": first_call, "deep": deep, "growth": growth, "huge": huge,
     "architectures": architectures, "files": files, "deep_files": deep_files, "execute": execute,
-    "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,
+    "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers, "latency": latency,
 }  # fmt: skip
 QUICK = ("extract", "growth", "files", "execute")
-EVERY = tuple(name for name in TABLES if name != "peer_optimisers")  # which needs packages of its own
+ALONE = ("peer_optimisers", "latency")  # the one needs packages of its own, the other half an hour
+EVERY = tuple(name for name in TABLES if name not in ALONE)
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
 
@@ -40,7 +42,7 @@ def main() -> int:
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"which: {', '.join(TABLES)} (default: {', '.join(QUICK)})"
     )
-    parser.add_argument("--all", action="store_true", help="run all but peer_optimisers, in about half an hour")
+    parser.add_argument("--all", action="store_true", help=f"run all but {' and '.join(ALONE)}, in about half an hour")
     parser.add_argument("--against", action="store_true", help="run torch.export on the huge models, too")
     parser.add_argument("--write", action="store_true", help="replace the tables in docs/benchmarks.md")
     options = parser.parse_args()

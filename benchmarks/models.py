@@ -45,6 +45,12 @@ def resnet50() -> nn.Module:
     return resnet50()
 
 
+def mobilenet_v2() -> nn.Module:
+    from catalogue import find
+
+    return find("mobilenet_v2").build()
+
+
 def bert_base() -> nn.Module:
     from transformers import BertConfig, BertModel
 
@@ -104,4 +110,12 @@ EXTRACTED = [
 EXECUTED = [
     Case("ResNet-18", resnet18, lambda: {"x": torch.randn(1, 3, 224, 224)}, calls=3),
     Case("tiny Llama", lambda: llama(layers=4, hidden=64), lambda: tokens(length=16), calls=20),
+]
+SERVED = [
+    EXECUTED[0],
+    EXTRACTED[0],
+    Case("MobileNetV2", mobilenet_v2, lambda: {"x": torch.randn(1, 3, 224, 224)}),
+    EXTRACTED[1],
+    EXTRACTED[3],
+    EXTRACTED[2],
 ]

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 import torch_ir
 from benchmarks.measure import digits, median_time, race, ratios, table
-from benchmarks.models import EXECUTED, EXTRACTED, Case, llama, llama_405b, tokens
+from benchmarks.models import SERVED, Case, llama, llama_405b, tokens
 from torch_ir import IR, IRExecutor, optimize
 from torch_ir.analysis.prologue import split_prologue
 from torch_ir.analysis.traffic import is_view
@@ -20,22 +19,10 @@ from torch_ir.passes.proof import prove
 PEERS = json.loads((Path(__file__).with_suffix("").parent / "peer_optimisers.json").read_text(encoding="utf-8"))
 LEVELS = ("basic", "full")
 LAYERS = (8, 16, 32, 64, 126)
-
-
-def mobilenet() -> nn.Module:
-    from catalogue import find
-
-    return find("mobilenet_v2").build()
-
-
+OPSETS = {"BERT-base": 23, "ViT-base": 23, "GPT-2": 23}
 # The models, each with the name under which the peers' figures are kept.
 CASES = [
-    (EXECUTED[0], "ResNet-18, opset 20"),
-    (EXTRACTED[0], "ResNet-50, opset 20"),
-    (Case("MobileNetV2", mobilenet, lambda: {"x": torch.randn(1, 3, 224, 224)}), "MobileNetV2, opset 20"),
-    (EXTRACTED[1], "BERT-base, opset 23"),
-    (EXTRACTED[3], "ViT-base, opset 23"),
-    (EXTRACTED[2], "GPT-2, opset 23"),
+    *((case, f"{case.name}, opset {OPSETS.get(case.name, 20)}") for case in SERVED),
     (Case("Llama, 8 layers", lambda: llama(8, 512), tokens), "Llama, 8 layers, 512 wide, opset 23"),
 ]
 

@@ -1,0 +1,98 @@
+"""How fast a call is: the model in eager and in its compilers, and our graph by each road; as ratios in one process."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+import torch_ir
+from benchmarks import latency_peers as peers
+from benchmarks.measure import measured_alone, table
+from benchmarks.models import SERVED, Case
+from torch_ir.backends import compile, installed_backends
+from torch_ir.run.bench import Timing, bench, threads
+
+THREADS = 2
+CALLS = 3  # in a turn
+ROUNDS = 12
+OURS = "ours: "
+ALONE = ("iree", "auto")  # the one's threads would disturb the others, the other is one of them
+Action = Callable[[], Any]
+
+
+def run(rounds: int = ROUNDS) -> str:
+    """A column for each model: how many times as fast as eager every road is, with the quartiles."""
+    found = {case.name: _of_model(case.name, rounds) for case in SERVED}
+    roads = dict.fromkeys(road for by_road in found.values() for road in by_road)
+    rows = [[road, *(_cell(by_road.get(road)) for by_road in found.values())] for road in roads]
+    return table(["", *found], [*rows, ["**our fastest / the fastest peer**", *map(_lead, found.values())]])
+
+
+def _of_model(name: str, rounds: int) -> dict[str, Any]:
+    """All roads of a model in a process, and in one of its own what would disturb them."""
+    together = measured_alone("benchmarks.latency", name, rounds) or {}
+    apart = measured_alone("benchmarks.latency", name, rounds, "iree") or {}
+    return {**together, **{road: result for road, result in apart.items() if road.startswith(OURS)}}
+
+
+def _cell(result: Any) -> str:
+    """Times as fast as eager, with the quartiles; or why there is no time."""
+    if not isinstance(result, list):
+        return str(result or "")
+    low, median, high = result
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _lead(results: dict[str, Any]) -> str:
+    """How many times as fast our fastest road is as the fastest that does not take our graph."""
+    speed = {road: result[1] for road, result in results.items() if isinstance(result, list)}
+    ours = max((value, road) for road, value in speed.items() if road.startswith(OURS))
+    theirs = max((value, road) for road, value in speed.items() if not road.startswith(OURS))
+    return f"{ours[0] / theirs[0]:.2f}: {ours[1].removeprefix(OURS)} / {theirs[1]}"
+
+
+def measured(case: Case, rounds: int, *names: str) -> dict[str, Any]:
+    """By road: the quartiles of how many times as fast as eager it is, or why it has no time."""
+    torch.manual_seed(0)
+    model, inputs = case.build().eval(), case.inputs()
+    with threads(THREADS):
+        roads = {road: partial(_often, make) for road, make in _roads(model, inputs, names)}
+        found = bench(roads, rounds, rtol=1e-3, atol=1e-3)
+    return {road: _speed(result) for road, result in found.items()}
+
+
+def _speed(result: Timing | str) -> list[float] | str:
+    if isinstance(result, str):
+        return result
+    return [1 / part for part in (result.ratio.high, result.ratio.median, result.ratio.low)]
+
+
+def _roads(
+    model: nn.Module, inputs: dict[str, Any], names: tuple[str, ...]
+) -> Iterator[tuple[str, Callable[[], Action]]]:
+    yield "eager", lambda: lambda: model(**inputs)
+    if not names:
+        yield from ((name, partial(make, model, inputs)) for name, make in peers.installed().items())
+    ir = torch_ir.extract_ir(model, (), kwargs=inputs, strict=False)
+    for name in names or [name for name in installed_backends() if name not in ALONE]:
+        yield f"{OURS}{name}", partial(_ours, ir, name, model, inputs)
+
+
+def _often(make: Callable[[], Action]) -> Action:
+    """A few calls in a row, so that a turn is long enough to time."""
+    action = make()
+    return lambda: [action() for _ in range(CALLS)][-1]
+
+
+def _ours(ir: torch_ir.IR, backend: str, model: nn.Module, inputs: dict[str, Any]) -> Action:
+    compiled = compile(ir, model.state_dict(), backend=backend)
+    return lambda: compiled(**inputs)
+
+
+if __name__ == "__main__":
+    name, rounds, *names = sys.argv[1:]
+    print(json.dumps(measured(next(case for case in SERVED if case.name == name), int(rounds), *names)))
