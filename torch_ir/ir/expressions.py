@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple, Union
 
-from torch_ir.errors import ExpressionError, did_you_mean
+from torch_ir.errors import ConversionError, ExpressionError, did_you_mean
 
 Number = Union[int, float, bool]
 
@@ -138,6 +138,37 @@ def evaluate(text: str | int, values: Mapping[str, Number]) -> Number:
         return _compute(parse(str(text)), values)
     except (ArithmeticError, ValueError, TypeError) as error:
         raise ExpressionError(f"cannot compute {str(text)[:80]!r}: {error}") from None
+
+
+def translate(text: str | int, names: Mapping[str, Any], apply: Callable[[Callable[..., Any], list[Any]], Any]) -> Any:
+    """An expression for somebody else to compute: `names` are what stands for names, `apply` what stands for a call.
+
+    Nothing is skipped: `and` and `or` call `operator.and_` and `operator.or_` on both sides. A number is itself.
+    """
+    if not isinstance(text, str):
+        return text
+    program = parse(str(text))
+
+    def along(at: int, stop: int) -> Any:
+        stack: list[Any] = []
+        while at < stop:
+            step = program[at]
+            at += 1
+            if isinstance(step, str):
+                if step not in names:
+                    raise ConversionError(f"nothing gives the size {step!r}{did_you_mean(step, names)}")
+                stack.append(names[step])
+            elif isinstance(step, Call):
+                first = len(stack) - step.arity
+                stack[first:] = [apply(step.function, stack[first:])]
+            elif isinstance(step, Skip):
+                stack[-1] = apply(operator.or_ if step.when else operator.and_, [stack[-1], along(at, step.to)])
+                at = step.to
+            else:
+                stack.append(step)
+        return stack[0]
+
+    return along(0, len(program))
 
 
 def names_in(text: str | int) -> frozenset[str]:

@@ -7,8 +7,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch_ir.errors import ConversionError, did_you_mean
-from torch_ir.ir.expressions import SIGNS, Call, Program, Skip, parse
+from torch_ir.errors import ConversionError
+from torch_ir.ir.expressions import SIGNS, translate
 
 INT, FLOAT, BOOL = "!torch.int", "!torch.float", "!torch.bool"
 
@@ -63,7 +63,7 @@ class Sizes:
     def of(self, text: str) -> Value:
         """The value of an expression."""
         if text not in self.values:
-            self.values[text] = self._computed(parse(str(text)), text)
+            self.values[text] = self._computed(text)
         found = self.values[text]
         return found if isinstance(found, Value) else self._constant(found)
 
@@ -75,31 +75,13 @@ class Sizes:
         ends = []
         for value in (0, 1):
             self.values[name] = value
-            ends.append(self._computed(parse(str(expression)), str(expression)))
+            ends.append(self._computed(str(expression)))
         slope = self._call(operator.sub, [ends[1], ends[0]], name)
         rest = self._call(operator.sub, [size, ends[0]], name)
         self.values[name] = self._call(operator.floordiv, [rest, slope], name)
 
-    def _computed(self, program: Program, text: str, start: int = 0, stop: int | None = None) -> Any:
-        stack: list[Any] = []
-        at, stop = start, len(program) if stop is None else stop
-        while at < stop:
-            step = program[at]
-            at += 1
-            if isinstance(step, str):
-                if step not in self.values:
-                    raise ConversionError(f"nothing gives the size {step!r}{did_you_mean(step, self.values)}")
-                stack.append(self.values[step])
-            elif isinstance(step, Call):
-                first = len(stack) - step.arity
-                stack[first:] = [self._call(step.function, stack[first:], text)]
-            elif isinstance(step, Skip):
-                combine = operator.or_ if step.when else operator.and_
-                stack[-1] = self._call(combine, [stack[-1], self._computed(program, text, at, step.to)], text)
-                at = step.to
-            else:
-                stack.append(step)
-        return stack[0]
+    def _computed(self, text: str) -> Any:
+        return translate(text, self.values, lambda function, operands: self._call(function, operands, text))
 
     def _call(self, function: Callable[..., Any], operands: list[Any], text: str) -> Any:
         """The result of a call: a number where all operands are numbers, else the value of an operator."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import keyword
 import math
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch_ir.errors import ConversionError, did_you_mean
+from torch_ir.errors import ConversionError
 from torch_ir.ir import Device, Dtype, Layout, MemoryFormat
-from torch_ir.ir.expressions import SIGNS, Call, Program, Skip, parse
+from torch_ir.ir.expressions import SIGNS, translate
 from torch_ir.ir.functions import fresh
 
 WIDTH = 110
@@ -24,6 +25,7 @@ _FUNCTIONS = {
     "int": "torch.sym_int",
     "float": "torch.sym_float",
 }
+_BOTH_SIDES: dict[Callable[..., Any], str] = {operator.and_: "and", operator.or_: "or"}
 
 
 def is_plain_name(text: Any) -> bool:
@@ -101,7 +103,7 @@ def call(function: str, arguments: Sequence[str], indent: str, left: str = "", r
 
 def expression(text: str | int, sizes: Mapping[str, str]) -> str:
     """A dimension expression in Python; `sizes` are what stands for its symbols."""
-    return _written(parse(str(text)), sizes)[0] if isinstance(text, str) else str(text)
+    return _part(translate(text, {name: (size, True) for name, size in sizes.items()}, _operation))[0]
 
 
 def solution(shown: int | str, name: str, size: str, sizes: Mapping[str, str]) -> str:
@@ -112,36 +114,20 @@ def solution(shown: int | str, name: str, size: str, sizes: Mapping[str, str]) -
     return f"({size} - ({zero})) // (({one}) - ({zero}))"
 
 
-def _written(program: Program, sizes: Mapping[str, str], start: int = 0, stop: int | None = None) -> tuple[str, bool]:
-    """The text of some steps, and whether it can be an operand without brackets."""
-    stack: list[tuple[str, bool]] = []
-    at, stop = start, len(program) if stop is None else stop
-    while at < stop:
-        step = program[at]
-        at += 1
-        if isinstance(step, str):
-            if step not in sizes:
-                raise ConversionError(f"nothing gives the size {step!r}{did_you_mean(step, sizes)}")
-            stack.append((sizes[step], True))
-        elif isinstance(step, Call):
-            first = len(stack) - step.arity
-            stack[first:] = [_operation(SIGNS[step.function], stack[first:])]
-        elif isinstance(step, Skip):
-            right = _written(program, sizes, at, step.to)
-            stack[-1] = (f"{_operand(stack[-1])} {'or' if step.when else 'and'} {_operand(right)}", False)
-            at = step.to
-        else:
-            stack.append((literal(step), True))
-    return stack[0]
+def _part(value: Any) -> tuple[str, bool]:
+    """The text of a number or of a part, and whether it can be an operand without brackets."""
+    return value if isinstance(value, tuple) else (literal(value), True)
 
 
-def _operation(sign: str, operands: list[tuple[str, bool]]) -> tuple[str, bool]:
+def _operation(function: Callable[..., Any], values: list[Any]) -> tuple[str, bool]:
+    operands = list(map(_part, values))
     texts = [text for text, _ in operands]
+    sign = _BOTH_SIDES.get(function) or SIGNS[function]
     if sign == "where":
         return f"({_operand(operands[1])} if {_operand(operands[0])} else {_operand(operands[2])})", True
     if sign in ("min", "max") and len(texts) == 2:
         return f"torch.sym_{sign}({', '.join(texts)})", True
-    if sign.isalpha() and sign != "not":
+    if sign.isalpha() and sign not in ("not", "and", "or"):
         return f"{_FUNCTIONS.get(sign, f'math.{sign}')}({', '.join(texts)})", True
     if len(operands) == 1:
         return f"{sign} {_operand(operands[0])}" if sign == "not" else f"{sign}{_operand(operands[0])}", False

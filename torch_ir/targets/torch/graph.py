@@ -16,9 +16,9 @@ import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 
-from torch_ir.errors import ConversionError, did_you_mean
+from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
-from torch_ir.ir.expressions import FUNCTIONS, Call, Program, Skip, parse
+from torch_ir.ir.expressions import FUNCTIONS, translate
 from torch_ir.ir.structure import Record, Tree, rebuild
 from torch_ir.ops import facts
 from torch_ir.ops.calling import keywords
@@ -150,28 +150,7 @@ class _Writer:
 
     def _number(self, text: str | int) -> Any:
         """The value of an expression: a number, or the node that computes it."""
-        return self._computed(parse(str(text))) if isinstance(text, str) else text
-
-    def _computed(self, program: Program, start: int = 0, stop: int | None = None) -> Any:
-        stack: list[Any] = []
-        at, stop = start, len(program) if stop is None else stop
-        while at < stop:
-            step = program[at]
-            at += 1
-            if isinstance(step, str):
-                if step not in self.sizes:
-                    raise ConversionError(f"nothing gives the size {step!r}{did_you_mean(step, self.sizes)}")
-                stack.append(self.sizes[step])
-            elif isinstance(step, Call):
-                first = len(stack) - step.arity
-                stack[first:] = [self._compute(_SYMBOLIC.get(step.function, step.function), *stack[first:])]
-            elif isinstance(step, Skip):
-                combine = operator.or_ if step.when else operator.and_
-                stack[-1] = self._compute(combine, stack[-1], self._computed(program, at, step.to))
-                at = step.to
-            else:
-                stack.append(step)
-        return stack[0]
+        return translate(text, self.sizes, lambda one, args: self._compute(_SYMBOLIC.get(one, one), *args))
 
     def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
         """A call, or its result where everything is known."""
