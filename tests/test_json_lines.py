@@ -10,7 +10,6 @@ import pytest
 
 from tests.graphs import chain, everything, mlp, tensor
 from tests.refusals import without_digest
-from tests.test_json_refused import damaged
 from torch_ir.errors import SerializationError
 from torch_ir.ir import IR, Limits, OpNode, Origin, Param, TensorData, TensorMeta, decode
 from torch_ir.ir.document import parse_document, write_document
@@ -75,6 +74,25 @@ def test_other_spellings_are_read_all_the_same() -> None:
         assert old in text
         assert outcome(IR.from_json, text.replace(old, new)) == outcome(slowly, text.replace(old, new))
     assert IR.from_json(text.replace("\n{", "\n {")).to_json() == varied().to_json()
+
+
+_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[-+.\w]+|[][{}:,]')
+_JUNK = ["null", "true", "-1", "0", "1.5", '""', '"x"', "[]", "{}", "[[1]]", '{"$int": "5"}']
+_NO_JSON = ["1e999", "NaN", '"\\ud800"']
+
+
+def damaged(text: str, randomness: random.Random) -> Iterator[str]:
+    """Endlessly: the text with one or two tokens replaced, dropped, doubled, cut or swapped with another."""
+    while True:
+        found = text
+        for _ in range(randomness.choice((1, 1, 2))):
+            tokens = list(_TOKENS.finditer(found))
+            token, other = randomness.choice(tokens), randomness.choice(tokens)
+            new = randomness.choice(
+                [randomness.choice(_JUNK + _NO_JSON), other[0], "", f"{token[0]},{token[0]}", token[0][:-1]]
+            )
+            found = found[: token.start()] + new + found[token.end() :]
+        yield found
 
 
 def edited(text: str, randomness: random.Random) -> Iterator[str]:

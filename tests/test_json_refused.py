@@ -3,13 +3,13 @@
 import copy
 import json
 import random
-import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.damage.kinds import JUNK
 from tests.graphs import everything, mlp
 from tests.refusals import changed, refused, without_digest
 from torch_ir.errors import SerializationError
@@ -19,37 +19,39 @@ from torch_ir.ir import IR, Limits
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "message", "rule"),
     [
-        ("", "not JSON: Expecting value at line 1, column 1"),
-        ("\ufeff{}", "not JSON: Unexpected UTF-8 BOM"),
-        ("[]", "$: the file holds no JSON object"),
-        ("null", "$: the file holds no JSON object"),
-        ("{}", "$: 'nodes' is missing"),
-        ('{"a": 1, "a": 2}', "the key 'a' stands twice in one object"),
-        ('{"a": {"b": [], "b": 1}}', "the key 'b' stands twice in one object"),
-        ('{"a": NaN}', "NaN is not JSON"),
-        ('{"a": -Infinity}', "-Infinity is not JSON"),
-        ('{"a": 1e999}', "1e999 is too large for a float"),
-        ('{"a": 1E+999}', "1E+999 is too large for a float"),
-        ('{"a": -17.5e0400}', "-17.5e0400 is too large for a float"),
-        ('{"a": 9223372036854775808}', "9223372036854775808 does not fit 64 bits"),
-        ('{"a": -9223372036854775809}', "-9223372036854775809 does not fit 64 bits"),
-        ('{"a": ' + "9" * 5000 + "}", "does not fit 64 bits"),
-        ('{"a": "\\ud800"}', "half of a surrogate pair"),
-        ('{"\\udc00": 1}', "half of a surrogate pair"),
-        ('{"a": "\ud800"}', "not valid Unicode"),
-        ('{"a": 1,}', "not JSON: "),
-        ("{'a': 1}", "not JSON: "),
-        ('{"a": 01}', "not JSON: "),
-        ('{"a": "tab\there"}', "not JSON: Invalid control character"),
-        ('{"a": 1} // comment', "not JSON: Extra data"),
-        ('{"a": "\\x"}', "not JSON: "),
+        ("", "not JSON: Expecting value at line 1, column 1", "R3"),
+        ("\ufeff{}", "not JSON: Unexpected UTF-8 BOM", "R1"),
+        ("[]", "$: the file holds no JSON object", "R1"),
+        ("null", "$: the file holds no JSON object", "R1"),
+        ("{}", "$: 'nodes' is missing", "R4"),
+        ('{"a": 1, "a": 2}', "the key 'a' stands twice in one object", "R3"),
+        ('{"a": {"b": [], "b": 1}}', "the key 'b' stands twice in one object", "R3"),
+        ('{"a": NaN}', "NaN is not JSON", "R3"),
+        ('{"a": -Infinity}', "-Infinity is not JSON", "R3"),
+        ('{"a": 1e999}', "1e999 is too large for a float", "R3"),
+        ('{"a": 1E+999}', "1E+999 is too large for a float", "R3"),
+        ('{"a": -17.5e0400}', "-17.5e0400 is too large for a float", "R3"),
+        ('{"a": 9223372036854775808}', "9223372036854775808 does not fit 64 bits", "R3"),
+        ('{"a": -9223372036854775809}', "-9223372036854775809 does not fit 64 bits", "R3"),
+        ('{"a": ' + "9" * 5000 + "}", "does not fit 64 bits", "R3"),
+        ('{"a": "\\ud800"}', "half of a surrogate pair", "R3"),
+        ('{"\\udc00": 1}', "half of a surrogate pair", "R3"),
+        ('{"a": "\ud800"}', "not valid Unicode", "R1"),
+        ('{"a": 1,}', "not JSON: ", "R3"),
+        ("{'a': 1}", "not JSON: ", "R3"),
+        ('{"a": 01}', "not JSON: ", "R3"),
+        ('{"a": "tab\there"}', "not JSON: Invalid control character", "R3"),
+        ('{"a": 1} // comment', "not JSON: Extra data", "R3"),
+        ('{"a": "\\x"}', "not JSON: ", "R3"),
     ],
 )
-def test_what_is_not_strict_json_is_refused(text: str, message: str) -> None:
+def test_what_is_not_strict_json_is_refused(text: str, message: str, rule: str) -> None:
     """One document, every key once, numbers that fit, strings that are Unicode; the message says where."""
-    assert message in str(refused(text))
+    error = refused(text)
+    assert message in str(error)
+    assert (error.rule, error.path) == (rule, "$")
 
 
 def test_whole_surrogate_pairs_are_characters() -> None:
@@ -104,139 +106,145 @@ def test_many_keys_that_repeat_are_refused_quickly() -> None:
 
 # -- wrong values -----------------------------------------------------------------------------------------------------
 
-WRONG: list[tuple[str, Any, str]] = [
-    ("model_name", 1, "$.model_name"),
-    ("pytorch_version", [], "$.pytorch_version"),
-    ("device", "gpu", "$.device"),
-    ("device", "cuda:\u00b2", "$.device"),
-    ("device", 0, "$.device"),
-    ("graph_inputs", {}, "$.graph_inputs"),
-    ("graph_inputs[0]", "x", "$.graph_inputs[0]"),
-    ("graph_inputs[0].name", None, "$.graph_inputs[0].name"),
-    ("graph_inputs[0].name", [], "$.graph_inputs[0].name"),
-    ("graph_inputs[0].shape", 4, "$.graph_inputs[0].shape"),
-    ("graph_inputs[0].shape", "44", "$.graph_inputs[0].shape"),
-    ("graph_inputs[0].shape[0]", -1, "$.graph_inputs[0].shape[0]"),
-    ("graph_inputs[0].shape[0]", 1.0, "$.graph_inputs[0].shape[0]"),
-    ("graph_inputs[0].shape[0]", True, "$.graph_inputs[0].shape[0]"),
-    ("graph_inputs[0].shape[0]", [1], "$.graph_inputs[0].shape[0]"),
-    ("graph_inputs[0].shape[0]", "2 *", "$.graph_inputs[0].shape[0]"),
-    ("graph_inputs[0].shape[0]", "1" * 5000, "$.graph_inputs[0].shape[0]"),
-    ("graph_inputs[0].dtype", "float23", "$.graph_inputs[0].dtype"),
-    ("graph_inputs[0].dtype", None, "$.graph_inputs[0].dtype"),
-    ("graph_inputs[0].stride", None, "$.graph_inputs[0].stride"),
-    ("graph_inputs[0].stride", "11", "$.graph_inputs[0].stride"),
-    ("graph_inputs[0].stride", [1, None], "$.graph_inputs[0].stride[1]"),
-    ("graph_inputs[0].producer_node", 3, "$.graph_inputs[0].producer_node"),
-    ("graph_inputs[0].producer_output_idx", "0", "$.graph_inputs[0].producer_output_idx"),
-    ("graph_outputs", None, "$.graph_outputs"),
-    ("graph_outputs[0]", None, "$.graph_outputs[0]"),
-    ("weights", "none", "$.weights"),
-    ("weights[0]", [], "$.weights[0]"),
-    ("weights[0].name", "other", "$.weight_name_mapping.p_w"),
-    ("weight_name_mapping", [], "$.weight_name_mapping"),
-    ("weight_name_mapping.p_w", 1, "$.weight_name_mapping.p_w"),
-    ("weight_name_mapping.extra", "first.w", "$"),
-    ("params", [], "$.params"),
-    ("params.p_w", "parameter", "$.params.p_w"),
-    ("params.p_w.kind", "secret", "$.params.p_w.kind"),
-    ("params.p_w.tied", "second.w", "$.params.p_w.tied"),
-    ("params.p_w.tied", [1], "$.params.p_w.tied[0]"),
-    ("params.nobody", {}, "$"),
-    ("constants", [], "$.constants"),
-    ("constants.nobody", {}, "$.constants"),
-    ("constants.steps", [], "$.constants.steps"),
-    ("constants.steps.dtype", "int15", "$.constants.steps.dtype"),
-    ("constants.steps.shape", None, "$.constants.steps.shape"),
-    ("constants.steps.shape", [3], "$.constants.steps"),
-    ("constants.steps.shape", ["batch"], "$.constants.steps"),
-    ("constants.steps.base64", 5, "$.constants.steps.base64"),
-    ("constants.steps.base64", "AQD//w=", "$.constants.steps"),
-    ("constants.steps.base64", "AQD/\u00e9w==", "$.constants.steps"),
-    ("constants.steps.base64", "AQD/", "$.constants.steps"),
-    ("nodes", {}, "$.nodes"),
-    ("nodes[0]", 1, "$.nodes[0]"),
-    ("nodes[0].name", 1, "$.nodes[0].name"),
-    ("nodes[0].op_type", None, "$.nodes[0].op_type"),
-    ("nodes[0].inputs", {}, "$.nodes[0].inputs"),
-    ("nodes[0].inputs[1]", None, "$.nodes[0].inputs[1]"),
-    ("nodes[0].inputs[1].name", 7, "$.nodes[0].inputs[1].name"),
-    ("nodes[0].outputs", 1, "$.nodes[0].outputs"),
-    ("nodes[0].outputs[0].shape[0]", None, "$.nodes[0].outputs[0].shape[0]"),
-    ("nodes[0].outputs[0].stride", 5, "$.nodes[0].outputs[0].stride"),
-    ("nodes[0].attrs", [], "$.nodes[0].attrs"),
-    ("nodes[0].args", "self", "$.nodes[0].args"),
-    ("nodes[0].args[1]", 1, "$.nodes[0].args[1]"),
-    ("nodes[0].args", ["self"], "$.nodes[0]"),
-    ("nodes[0].module", 1, "$.nodes[0].module"),
-    ("nodes[0].call", "1", "$.nodes[0].call"),
-    ("nodes[0].call", True, "$.nodes[0].call"),
-    ("nodes[0].module_class", [], "$.nodes[0].module_class"),
-    ("nodes[0].source", {}, "$.nodes[0].source"),
-    ("nodes[0].origins", {}, "$.nodes[0].origins"),
-    ("nodes[0].origins[1]", None, "$.nodes[0].origins[1]"),
-    ("nodes[1].attrs.dtype", {"$dtype": "float23"}, "$.nodes[1].attrs.dtype.$dtype"),
-    ("nodes[1].attrs.dtype", {"$dtype": 1}, "$.nodes[1].attrs.dtype.$dtype"),
-    ("nodes[1].attrs.dtype", {"$dtype": "int8", "more": 1}, "$.nodes[1].attrs.dtype"),
-    ("nodes[1].attrs.dtype", {"$Dtype": "int8"}, "$.nodes[1].attrs.dtype"),
-    ("nodes[1].attrs.device", {"$device": "tpu"}, "$.nodes[1].attrs.device.$device"),
-    ("nodes[1].attrs.layout", {"$layout": "dense"}, "$.nodes[1].attrs.layout.$layout"),
-    ("nodes[1].attrs.layout", {"$layout": []}, "$.nodes[1].attrs.layout.$layout"),
-    ("nodes[1].attrs.memory_format", {"$memory_format": "nhwc"}, "$.nodes[1].attrs.memory_format.$memory_format"),
-    ("nodes[1].attrs.size", {"$expr": "batch +"}, "$.nodes[1].attrs.size.$expr"),
-    ("nodes[1].attrs.size", {"$expr": 1}, "$.nodes[1].attrs.size.$expr"),
-    ("nodes[1].attrs.far", {"$float": "infinity"}, "$.nodes[1].attrs.far.$float"),
-    ("nodes[1].attrs.far", {"$float": 1.0}, "$.nodes[1].attrs.far.$float"),
-    ("nodes[1].attrs.large", {"$int": "1e5"}, "$.nodes[1].attrs.large.$int"),
-    ("nodes[1].attrs.large", {"$int": "--1"}, "$.nodes[1].attrs.large.$int"),
-    ("nodes[1].attrs.large", {"$int": "1" * 101}, "$.nodes[1].attrs.large.$int"),
-    ("nodes[1].attrs.large", {"$int": "\u0663"}, "$.nodes[1].attrs.large.$int"),
-    ("nodes[1].attrs.imaginary", {"$complex": [1]}, "$.nodes[1].attrs.imaginary.$complex"),
-    ("nodes[1].attrs.imaginary", {"$complex": [1, "2"]}, "$.nodes[1].attrs.imaginary.$complex"),
-    ("nodes[1].attrs.imaginary", {"$complex": 1}, "$.nodes[1].attrs.imaginary.$complex"),
-    ("nodes[1].attrs.nested[1][0]", {"$function": []}, "$.nodes[1].attrs.nested[1][0].$function"),
-    ("nodes[3].attrs.function", {"$function": "nobody"}, "$"),
-    ("mutations", {}, "$.mutations"),
-    ("mutations[0]", [], "$.mutations[0]"),
-    ("mutations[0].target", "b_stat", "$.mutations[0].target"),
-    ("mutations[0].value", 1, "$.mutations[0].value"),
-    ("symbols", [], "$.symbols"),
-    ("symbols.batch", 3, "$.symbols.batch"),
-    ("symbols.batch.min", "1", "$.symbols.batch.min"),
-    ("symbols.batch.dim", True, "$.symbols.batch.dim"),
-    ("symbols.batch.tensor", "y", "$.symbols.batch.tensor"),
-    ("constraints", "batch", "$.constraints"),
-    ("constraints[0]", 1, "$.constraints[0]"),
-    ("constraints[0]", "batch <", "$.constraints[0]"),
-    ("input_tree", 1, "$.input_tree"),
-    ("input_tree", {"$branch": "set", "items": []}, "$.input_tree.$branch"),
-    ("input_tree", {"$branch": "tuple"}, "$.input_tree"),
-    ("input_tree.items[1].keys", ["a", "b"], "$.input_tree.items[1]"),
-    ("input_tree.items[1].keys[0]", {"a": 1}, "$.input_tree.items[1].keys[0]"),
-    ("output_tree", None, "$.output_tree"),
-    ("output_tree.tree.keys", ["pair", "pair", 1], "$.output_tree.tree.keys"),
-    ("output_tree.tree.keys", {}, "$.output_tree.tree.keys"),
-    ("output_tree.tree.items[2].type", 1, "$.output_tree.tree.items[2].type"),
-    ("output_tree.tree.items[1]", {"$tensor": "2"}, "$.output_tree.tree.items[1].$tensor"),
-    ("output_tree.tree.items[1]", {"$tensor": 7}, "$"),
-    ("functions", [], "$.functions"),
-    ("functions.body", [], "$.functions.body"),
-    ("functions.body.nodes[0].name", 1, "$.functions.body.nodes[0].name"),
-    ("functions.body.shared_weights", ["missing"], "$.functions.body.shared_weights[0]"),
-    ("functions.body.shared_weights", [7], "$.functions.body.shared_weights[0]"),
-    ("shared_weights", ["w"], "$.shared_weights[0]"),
-    ("functions.body.functions.inner.weights", 1, "$.functions.body.functions.inner.weights"),
-    ("extensions", [], "$.extensions"),
+WRONG: list[tuple[str, Any, str, str]] = [
+    ("model_name", 1, "$.model_name", "R4"),
+    ("pytorch_version", [], "$.pytorch_version", "R4"),
+    ("device", "gpu", "$.device", "R5"),
+    ("device", "cuda:\u00b2", "$.device", "R5"),
+    ("device", 0, "$.device", "R4"),
+    ("graph_inputs", {}, "$.graph_inputs", "R4"),
+    ("graph_inputs[0]", "x", "$.graph_inputs[0]", "R4"),
+    ("graph_inputs[0].name", None, "$.graph_inputs[0].name", "R4"),
+    ("graph_inputs[0].name", [], "$.graph_inputs[0].name", "R4"),
+    ("graph_inputs[0].shape", 4, "$.graph_inputs[0].shape", "R4"),
+    ("graph_inputs[0].shape", "44", "$.graph_inputs[0].shape", "R4"),
+    ("graph_inputs[0].shape[0]", -1, "$.graph_inputs[0].shape[0]", "R4"),
+    ("graph_inputs[0].shape[0]", 1.0, "$.graph_inputs[0].shape[0]", "R4"),
+    ("graph_inputs[0].shape[0]", True, "$.graph_inputs[0].shape[0]", "R4"),
+    ("graph_inputs[0].shape[0]", [1], "$.graph_inputs[0].shape[0]", "R4"),
+    ("graph_inputs[1].shape[0]", "2 *", "$.graph_inputs[1].shape[0]", "R1"),
+    ("graph_inputs[1].shape[0]", "1" * 5000, "$.graph_inputs[1].shape[0]", "R1"),
+    ("graph_inputs[1].shape[0]", "1e999", "$.graph_inputs[1].shape[0]", "R1"),
+    ("nodes[0].inputs[1].shape[0]", 2.0, "$.nodes[0].inputs[1].shape[0]", "R4"),
+    ("nodes[0].inputs[1].shape[0]", True, "$.nodes[0].inputs[1].shape[0]", "R4"),
+    ("nodes[0].inputs[1].producer_output_idx", False, "$.nodes[0].inputs[1].producer_output_idx", "R4"),
+    ("graph_inputs[0].dtype", "float23", "$.graph_inputs[0].dtype", "R5"),
+    ("graph_inputs[0].dtype", None, "$.graph_inputs[0].dtype", "R4"),
+    ("graph_inputs[0].stride", None, "$.graph_inputs[0].stride", "R4"),
+    ("graph_inputs[0].stride", "11", "$.graph_inputs[0].stride", "R4"),
+    ("graph_inputs[0].stride", [1, None], "$.graph_inputs[0].stride[1]", "R4"),
+    ("graph_inputs[0].producer_node", 3, "$.graph_inputs[0].producer_node", "R4"),
+    ("graph_inputs[0].producer_output_idx", "0", "$.graph_inputs[0].producer_output_idx", "R4"),
+    ("graph_inputs[0].producer_output_idx", 7, "$.graph_inputs[0].producer_output_idx", "R7"),
+    ("nodes[0].call", -1, "$.nodes[0].call", "R4"),
+    ("graph_outputs", None, "$.graph_outputs", "R4"),
+    ("graph_outputs[0]", None, "$.graph_outputs[0]", "R4"),
+    ("weights", "none", "$.weights", "R4"),
+    ("weights[0]", [], "$.weights[0]", "R4"),
+    ("weights[0].name", "other", "$.weight_name_mapping.p_w", "R7"),
+    ("weight_name_mapping", [], "$.weight_name_mapping", "R4"),
+    ("weight_name_mapping.p_w", 1, "$.weight_name_mapping.p_w", "R7"),
+    ("weight_name_mapping.extra", "first.w", "$.weight_name_mapping", "R7"),
+    ("params", [], "$.params", "R4"),
+    ("params.p_w", "parameter", "$.params.p_w", "R4"),
+    ("params.p_w.kind", "secret", "$.params.p_w.kind", "R5"),
+    ("params.p_w.tied", "second.w", "$.params.p_w.tied", "R4"),
+    ("params.p_w.tied", [1], "$.params.p_w.tied[0]", "R4"),
+    ("params.nobody", {}, "$.weight_name_mapping", "R7"),
+    ("constants", [], "$.constants", "R4"),
+    ("constants.nobody", {}, "$.constants.nobody", "R8"),
+    ("constants.steps", [], "$.constants.steps", "R4"),
+    ("constants.steps.dtype", "int15", "$.constants.steps.dtype", "R5"),
+    ("constants.steps.shape", None, "$.constants.steps.shape", "R4"),
+    ("constants.steps.shape", [3], "$.constants.steps", "R15"),
+    ("constants.steps.shape", ["batch"], "$.constants.steps.shape", "R15"),
+    ("constants.steps.base64", 5, "$.constants.steps.base64", "R4"),
+    ("constants.steps.base64", "AQD//w=", "$.constants.steps.base64", "R15"),
+    ("constants.steps.base64", "AQD/\u00e9w==", "$.constants.steps.base64", "R15"),
+    ("constants.steps.base64", "AQD/", "$.constants.steps", "R15"),
+    ("nodes", {}, "$.nodes", "R4"),
+    ("nodes[0]", 1, "$.nodes[0]", "R4"),
+    ("nodes[0].name", 1, "$.nodes[0].name", "R4"),
+    ("nodes[0].op_type", None, "$.nodes[0].op_type", "R4"),
+    ("nodes[0].inputs", {}, "$.nodes[0].inputs", "R4"),
+    ("nodes[0].inputs[1]", None, "$.nodes[0].inputs[1]", "R4"),
+    ("nodes[0].inputs[1].name", 7, "$.nodes[0].inputs[1].name", "R4"),
+    ("nodes[0].outputs", 1, "$.nodes[0].outputs", "R4"),
+    ("nodes[0].outputs[0].shape[0]", None, "$.nodes[0].outputs[0].shape[0]", "R4"),
+    ("nodes[0].outputs[0].stride", 5, "$.nodes[0].outputs[0].stride", "R4"),
+    ("nodes[0].attrs", [], "$.nodes[0].attrs", "R4"),
+    ("nodes[0].args", "self", "$.nodes[0].args", "R4"),
+    ("nodes[0].args[1]", 1, "$.nodes[0].args[1]", "R4"),
+    ("nodes[0].args", ["self"], "$.nodes[0].args", "R7"),
+    ("nodes[0].module", 1, "$.nodes[0].module", "R4"),
+    ("nodes[0].call", "1", "$.nodes[0].call", "R4"),
+    ("nodes[0].call", True, "$.nodes[0].call", "R4"),
+    ("nodes[0].module_class", [], "$.nodes[0].module_class", "R4"),
+    ("nodes[0].source", {}, "$.nodes[0].source", "R4"),
+    ("nodes[0].origins", {}, "$.nodes[0].origins", "R4"),
+    ("nodes[0].origins[1]", None, "$.nodes[0].origins[1]", "R4"),
+    ("nodes[1].attrs.dtype", {"$dtype": "float23"}, "$.nodes[1].attrs.dtype.$dtype", "R5"),
+    ("nodes[1].attrs.dtype", {"$dtype": 1}, "$.nodes[1].attrs.dtype.$dtype", "R4"),
+    ("nodes[1].attrs.dtype", {"$dtype": "int8", "more": 1}, "$.nodes[1].attrs.dtype", "R5"),
+    ("nodes[1].attrs.dtype", {"$Dtype": "int8"}, "$.nodes[1].attrs.dtype", "R5"),
+    ("nodes[1].attrs.device", {"$device": "tpu"}, "$.nodes[1].attrs.device.$device", "R5"),
+    ("nodes[1].attrs.layout", {"$layout": "dense"}, "$.nodes[1].attrs.layout.$layout", "R5"),
+    ("nodes[1].attrs.layout", {"$layout": []}, "$.nodes[1].attrs.layout.$layout", "R5"),
+    ("nodes[1].attrs.memory_format", {"$memory_format": "nhwc"}, "$.nodes[1].attrs.memory_format.$memory_format", "R5"),
+    ("nodes[1].attrs.size", {"$expr": "batch +"}, "$.nodes[1].attrs.size.$expr", "R1"),
+    ("nodes[1].attrs.size", {"$expr": 1}, "$.nodes[1].attrs.size.$expr", "R4"),
+    ("nodes[1].attrs.far", {"$float": "infinity"}, "$.nodes[1].attrs.far.$float", "R5"),
+    ("nodes[1].attrs.far", {"$float": 1.0}, "$.nodes[1].attrs.far.$float", "R5"),
+    ("nodes[1].attrs.large", {"$int": "1e5"}, "$.nodes[1].attrs.large.$int", "R3"),
+    ("nodes[1].attrs.large", {"$int": "--1"}, "$.nodes[1].attrs.large.$int", "R3"),
+    ("nodes[1].attrs.large", {"$int": "1" * 101}, "$.nodes[1].attrs.large.$int", "R3"),
+    ("nodes[1].attrs.large", {"$int": "\u0663"}, "$.nodes[1].attrs.large.$int", "R3"),
+    ("nodes[1].attrs.imaginary", {"$complex": [1]}, "$.nodes[1].attrs.imaginary.$complex", "R3"),
+    ("nodes[1].attrs.imaginary", {"$complex": [1, "2"]}, "$.nodes[1].attrs.imaginary.$complex", "R3"),
+    ("nodes[1].attrs.imaginary", {"$complex": 1}, "$.nodes[1].attrs.imaginary.$complex", "R4"),
+    ("nodes[1].attrs.nested[1][0]", {"$function": []}, "$.nodes[1].attrs.nested[1][0].$function", "R4"),
+    ("nodes[3].attrs.function", {"$function": "nobody"}, "$.nodes[3].attrs.function.$function", "R8"),
+    ("mutations", {}, "$.mutations", "R4"),
+    ("mutations[0]", [], "$.mutations[0]", "R4"),
+    ("mutations[0].target", "b_stat", "$.mutations[0].target", "R8"),
+    ("mutations[0].value", 1, "$.mutations[0].value", "R4"),
+    ("symbols", [], "$.symbols", "R4"),
+    ("symbols.batch", 3, "$.symbols.batch", "R4"),
+    ("symbols.batch.min", "1", "$.symbols.batch.min", "R4"),
+    ("symbols.batch.dim", True, "$.symbols.batch.dim", "R4"),
+    ("symbols.batch.tensor", "y", "$.symbols.batch.tensor", "R8"),
+    ("constraints", "batch", "$.constraints", "R4"),
+    ("constraints[0]", 1, "$.constraints[0]", "R4"),
+    ("constraints[0]", "batch <", "$.constraints[0]", "R1"),
+    ("input_tree", 1, "$.input_tree", "R4"),
+    ("input_tree", {"$branch": "set", "items": []}, "$.input_tree.$branch", "R5"),
+    ("input_tree", {"$branch": "tuple"}, "$.input_tree", "R4"),
+    ("input_tree.items[1].keys", ["a", "b"], "$.input_tree.items[1].keys", "R7"),
+    ("input_tree.items[1].keys[0]", {"a": 1}, "$.input_tree.items[1].keys[0]", "R4"),
+    ("output_tree", None, "$.output_tree", "R4"),
+    ("output_tree.tree.keys", ["pair", "pair", 1], "$.output_tree.tree.keys", "R8"),
+    ("output_tree.tree.keys", {}, "$.output_tree.tree.keys", "R4"),
+    ("output_tree.tree.items[2].type", 1, "$.output_tree.tree.items[2].type", "R4"),
+    ("output_tree.tree.items[1]", {"$tensor": "2"}, "$.output_tree.tree.items[1].$tensor", "R4"),
+    ("output_tree.tree.items[1]", {"$tensor": 7}, "$.output_tree.tree", "R7"),
+    ("functions", [], "$.functions", "R4"),
+    ("functions.body", [], "$.functions.body", "R4"),
+    ("functions.body.nodes[0].name", 1, "$.functions.body.nodes[0].name", "R4"),
+    ("functions.body.shared_weights", ["missing"], "$.functions.body.shared_weights[0]", "R8"),
+    ("functions.body.shared_weights", [7], "$.functions.body.shared_weights[0]", "R4"),
+    ("shared_weights", ["w"], "$.shared_weights[0]", "R8"),
+    ("functions.body.functions.inner.weights", 1, "$.functions.body.functions.inner.weights", "R4"),
+    ("extensions", [], "$.extensions", "R4"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "path"), WRONG, ids=[f"{place}={str(value)[:20]}" for place, value, _ in WRONG]
+    ("place", "value", "path", "rule"), WRONG, ids=[f"{place}={str(value)[:20]}" for place, value, *_ in WRONG]
 )
-def test_a_wrong_value_is_refused_with_its_path(place: str, value: Any, path: str) -> None:
-    """Each field has one type and its own rules; the error carries the JSON path of the offender."""
+def test_a_wrong_value_is_refused_with_its_path(place: str, value: Any, path: str, rule: str) -> None:
+    """Each field has one type and its own rules; the error carries the JSON path of the offender, and the rule."""
     error = refused(changed(place, value))
-    assert error.path == path
+    assert (error.path, error.rule) == (path, rule)
     assert str(error).startswith(f"{path}: ")
 
 
@@ -295,54 +303,10 @@ def test_restated_facts_must_agree(place: str, value: Any, message: str) -> None
 
 # -- damage -----------------------------------------------------------------------------------------------------------
 
-_TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[-+.\w]+|[][{}:,]')
-_JUNK = ["null", "true", "-1", "0", "1.5", '""', '"x"', "[]", "{}", "[[1]]", '{"$int": "5"}']
-_NO_JSON = ["1e999", "NaN", '"\\ud800"']
-
-
-def damaged(text: str, randomness: random.Random) -> Iterator[str]:
-    """Endlessly: the text with one or two tokens replaced, dropped, doubled, cut or swapped with another."""
-    while True:
-        found = text
-        for _ in range(randomness.choice((1, 1, 2))):
-            tokens = list(_TOKENS.finditer(found))
-            token, other = randomness.choice(tokens), randomness.choice(tokens)
-            new = randomness.choice(
-                [randomness.choice(_JUNK + _NO_JSON), other[0], "", f"{token[0]},{token[0]}", token[0][:-1]]
-            )
-            found = found[: token.start()] + new + found[token.end() :]
-        yield found
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_damaged_file_is_refused_or_the_same(seed: int) -> None:
-    """With its digest, no damage goes unseen: the error is ours, or nothing was changed."""
-    text = everything().to_json()
-    for _, broken in zip(range(100), damaged(text, random.Random(seed)), strict=False):
-        try:
-            ir = IR.from_json(broken)
-        except SerializationError:
-            continue
-        assert ir.to_json() == text
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_an_edited_file_is_refused_or_holds(seed: int) -> None:
-    """Without a digest, what loads is a graph that holds, prints, copies and is written back; all else is refused."""
-    text = without_digest(everything().to_json())
-    for _, edited in zip(range(300), damaged(text, random.Random(seed)), strict=False):
-        try:
-            ir = IR.from_json(edited)
-        except SerializationError:
-            continue
-        again = ir.to_json()
-        assert IR.from_json(again).to_json() == again == ir.check().clone().to_json()
-        assert str(ir)
-
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_document_with_a_wrong_part_is_refused_or_holds(seed: int) -> None:
-    """The same for documents that are JSON, but have a part replaced by another part or by junk."""
+    """A document with a part replaced by another part or by junk is refused with its place, or is a graph again."""
     randomness = random.Random(seed)
     document = everything().to_dict()
     places = list(_places(document))
@@ -352,7 +316,7 @@ def test_a_document_with_a_wrong_part_is_refused_or_holds(seed: int) -> None:
         outer, key = randomness.choice(places)
         place = _at(edited, outer)
         other, last = randomness.choice(places)
-        junk = json.loads(randomness.choice(_JUNK))
+        junk = json.loads(randomness.choice(JUNK))
         place[key] = randomness.choice([junk, junk, copy.deepcopy(_at(document, (*other, last)))])
         try:
             again = IR.from_dict(edited).to_json()

@@ -356,5 +356,5 @@ def test_convert_there_and_back(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "torch-ir: error: m.tflite must end in .json, .pb, .binpb, .onnx, .mlir, .py or .pt2"
     assert lines[1] == "torch-ir: error: cannot read none.pb: No such file or directory"
-    assert lines[2].startswith("torch-ir: error: bad.pb: not a protobuf file of torch_ir")
+    assert lines[2].startswith("torch-ir: error: bad.pb: $: not a protobuf file of torch_ir")
     assert Path("m.json").read_bytes() == Path("back.json").read_bytes()

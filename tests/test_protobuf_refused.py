@@ -96,85 +96,85 @@ CHANGES = [_flip, _flip, _overwrite, _drop, _double]
 
 # -- bad messages -----------------------------------------------------------------------------------------------------
 
-REFUSALS: list[tuple[Callable[[Any], object], str]] = []
+REFUSALS: list[tuple[Callable[[Any], object], str, str]] = []
 
 
-def refused(message: str) -> Callable[[Callable[[Any], object]], None]:
-    """A change of the message of a good file, and what is said of it."""
-    return lambda change: REFUSALS.append((change, message))
+def refused(message: str, rule: str) -> Callable[[Callable[[Any], object]], None]:
+    """A change of the message of a good file, what is said of it, and the rule that it breaks."""
+    return lambda change: REFUSALS.append((change, message, rule))
 
 
-@refused("$.format: format is 'onnx', not 'torch-ir'")
+@refused("$.format: format is 'onnx', not 'torch-ir'", "R4")
 def _(model: Any) -> None:
     model.format = "onnx"
 
 
-@refused("$.version: the file has format version 2, but this torch_ir reads versions up to 1")
+@refused("$.version: the file has format version 2, but this torch_ir reads versions up to 1", "R4")
 def _(model: Any) -> None:
     model.version = 2
 
 
-@refused("$: it holds no graph")
+@refused("$: it holds no graph", "R4")
 def _(model: Any) -> None:
     model.ClearField("graph")
 
 
-@refused("$: it holds fields that this torch_ir does not know")
+@refused("$: it holds fields that this torch_ir does not know", "R4")
 def _(model: Any) -> None:
     model.graph.nodes[0].MergeFromString(b"\xf8\x07\x01")  # field 127
 
 
-@refused("$.types[0].dtype: unknown dtype 'float33'; did you mean 'float32'?")
+@refused("$.types[0].dtype: unknown dtype 'float33'; did you mean 'float32'?", "R5")
 def _(model: Any) -> None:
     model.types[0].dtype = "float33"
 
 
-@refused("$.types[0].shape[0]: a dimension is neither a size nor an expression")
+@refused("$.types[0].shape[0]: a dimension is neither a size nor an expression", "R4")
 def _(model: Any) -> None:
     model.types[0].shape[0].Clear()
 
 
-@refused("$.types[0].shape[0]: a dimension cannot be -1")
+@refused("$.types[0].shape[0]: a dimension cannot be -1", "R4")
 def _(model: Any) -> None:
     model.types[0].shape[0].size = -1
 
 
-@refused("$.graph_inputs[0]: there is no type 77, but only ")
+@refused("$.graph_inputs[0]: there is no type 77, but only ", "R8")
 def _(model: Any) -> None:
     model.graph.inputs[0].type = 77
 
 
-@refused("$.nodes[1]: there is no type 77, but only ")
+@refused("$.nodes[1]: there is no type 77, but only ", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[1].outputs[0].type = 77
 
 
-@refused("$.nodes[1]: there is no operation 77, but only ")
+@refused("$.nodes[1]: there is no operation 77, but only ", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[1].operation = 77
 
 
-@refused("$.nodes[1]: there is no place 77, but only ")
+@refused("$.nodes[1]: there is no place 77, but only ", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[1].place = 77
 
 
-@refused("$.nodes[2]: there is no tensor 99, but only 8 before it")
+@refused("$.nodes[2]: there is no tensor 99, but only 8 before it", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[2].inputs[0] = 99
 
 
-@refused("$.nodes[0]: there is no tensor 5, but only 5 before it")
+@refused("$.nodes[0]: there is no tensor 5, but only 5 before it", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[0].inputs[0] = 5  # its own output
 
 
-@refused("$.nodes[1]: output 1 has no name")
+@refused("$.nodes[1].outputs[1].name: output 1 has no name", "R6")
 def _(model: Any) -> None:
     model.graph.nodes[1].outputs[1].name = ""
 
 
-@refused("$.nodes[2]: operation 2 is too large to be that of two nodes")
+@refused("$.nodes[2].operation: operation 2 is too large to be that of two nodes", "R2")
 def _(model: Any) -> None:
     model.operations[2].attributes.add(name="text").value.text = "x" * 300
     model.graph.nodes[1].operation = 2
@@ -182,58 +182,58 @@ def _(model: Any) -> None:
     model.graph.nodes[2].operation = 2
 
 
-@refused("$.graph_outputs: there are only ")
+@refused("$.graph_outputs: there are only ", "R8")
 def _(model: Any) -> None:
     model.graph.outputs[0] = 99
 
 
-@refused("$.nodes[0]: OpNode('mm', 'aten.mm.default') has 1 inputs, but 2 argument names")
+@refused("$.nodes[0].args: OpNode('mm', 'aten.mm.default') has 1 inputs, but 2 argument names", "R7")
 def _(model: Any) -> None:
     del model.graph.nodes[0].inputs[0]
 
 
-@refused("$: two nodes are called 'mm'")
+@refused("$.nodes[1].name: two nodes are called 'mm'", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[1].name = "mm"
 
 
-@refused("$.nodes[0]: a node has no name")
+@refused("$.nodes[0].name: a node has no name", "R6")
 def _(model: Any) -> None:
     model.graph.nodes[0].name = ""
 
 
-@refused("$.operations[0]: an operation has no operator")
+@refused("$.operations[0].op_type: an operation has no operator", "R6")
 def _(model: Any) -> None:
     model.operations[0].op_type = ""
 
 
-@refused("$.operations[1].attrs: 'none' stands twice")
+@refused("$.operations[1].attrs: 'none' stands twice", "R3")
 def _(model: Any) -> None:
     model.operations[1].attributes[1].name = "none"
 
 
-@refused("$.operations[1].attrs.none: a value is none of the kinds that a value can be")
+@refused("$.operations[1].attrs.none: a value is none of the kinds that a value can be", "R4")
 def _(model: Any) -> None:
     model.operations[1].attributes[0].value.Clear()
 
 
-@refused("$.operations[1].attrs.none: a dict cannot have the key '$expr'")
+@refused("$.operations[1].attrs.none: a dict cannot have the key '$expr'", "R5")
 def _(model: Any) -> None:
     item = model.operations[1].attributes[0].value.dict.items.add(name="$expr")
     item.value.text = "batch"
 
 
-@refused("$.operations[1].attrs.none.$expr: bad expression")
+@refused("$.nodes[1].attrs.none.$expr: OpNode('max_1', 'aten.max.dim'): bad expression", "R1")
 def _(model: Any) -> None:
     model.operations[1].attributes[0].value.expression = "__import__('os')"
 
 
-@refused("$.operations[1].attrs.none.$int: 'ten' is not a whole number")
+@refused("$.operations[1].attrs.none.$int: 'ten' is not a whole number", "R3")
 def _(model: Any) -> None:
     model.operations[1].attributes[0].value.big_integer = "ten"
 
 
-@refused("$.operations[1].attrs.none[0][0][0]")
+@refused("$.operations[1].attrs.none[0][0][0]", "R2")
 def _(model: Any) -> None:
     value = model.operations[1].attributes[0].value
     for _level in range(40):
@@ -241,91 +241,93 @@ def _(model: Any) -> None:
     value.none = True
 
 
-@refused("$.weights[0]: a weight has no key")
+@refused("$.weights[0]: a weight has no key", "R6")
 def _(model: Any) -> None:
     del model.graph.weights[0].keys[:]
 
 
-@refused("$.weights[1]: 'p_w' stands twice")
+@refused("$.weights[1]: 'p_w' stands twice", "R8")
 def _(model: Any) -> None:
     model.graph.weights[1].tensor.name = "p_w"
 
 
-@refused("$.params.p_w.kind: 'unknown' is not one of parameter, buffer, temporary, constant")
+@refused("$.params.p_w.kind: 'unknown' is not one of parameter, buffer, temporary, constant", "R5")
 def _(model: Any) -> None:
     model.graph.weights[0].ClearField("kind")
 
 
-@refused("$.params.p_w.kind: '77' is not one of parameter, buffer, temporary, constant")
+@refused("$.params.p_w.kind: '77' is not one of parameter, buffer, temporary, constant", "R5")
 def _(model: Any) -> None:
     model.graph.weights[0].MergeFromString(b"\x18\x4d")
 
 
-@refused("$.constants.steps: int16[2] takes 4 bytes, but 3 were given")
+@refused("$.constants.steps: int16[2] takes 4 bytes, but 3 were given", "R15")
 def _(model: Any) -> None:
     model.graph.weights[2].values = b"abc"
 
 
-@refused("$.symbols.batch.tensor: no tensor is called ''")
+@refused("$.symbols.batch.tensor: no tensor is called ''", "R8")
 def _(model: Any) -> None:
     model.graph.symbols[0].tensor = ""
 
 
-@refused("$.functions: 'body' stands twice")
+@refused("$.functions: 'body' stands twice", "R3")
 def _(model: Any) -> None:
     model.graph.functions.add(name="body")
 
 
-@refused("functions are nested deeper than 20 levels")
+@refused("functions are nested deeper than 20 levels", "R2")
 def _(model: Any) -> None:
     graph = model.graph
     for level in range(22):
         graph = graph.functions.add(name=f"f{level}")
 
 
-@refused("$.functions.body.shared_weights[0]: the graph around has no weight 'q_w'; did you mean 'p_w'?")
+@refused("$.functions.body.shared_weights[0]: the graph around has no weight 'q_w'; did you mean 'p_w'?", "R8")
 def _(model: Any) -> None:
     model.graph.functions[0].shared_weights.append("q_w")
 
 
-@refused("$.functions.body.nodes[0]: there is no operation 77")
+@refused("$.functions.body.nodes[0]: there is no operation 77", "R8")
 def _(model: Any) -> None:
     model.graph.functions[0].nodes[0].operation = 77
 
 
-@refused("$.extensions: not JSON")
+@refused("$.extensions: not JSON", "R3")
 def _(model: Any) -> None:
     model.graph.extensions = "{"
 
 
-@refused("$.extensions: expected an object")
+@refused("$.extensions: expected an object", "R4")
 def _(model: Any) -> None:
     model.graph.extensions = "[1]"
 
 
-@refused("$.extensions: it is more than one JSON value")
+@refused("$.extensions: it is more than one JSON value", "R3")
 def _(model: Any) -> None:
     model.graph.extensions = '{}, "more": 1'
 
 
-@refused("$.extensions: nested deeper than 100 levels")
+@refused("$.extensions: nested deeper than 100 levels", "R2")
 def _(model: Any) -> None:
     model.graph.extensions = "[" * 1000 + "]" * 1000
 
 
-@refused("$.output_tree.tree.$branch: 'unknown' is not one of")
+@refused("$.output_tree.tree.$branch: 'unknown' is not one of", "R5")
 def _(model: Any) -> None:
     model.graph.output_tree.branch.ClearField("kind")
 
 
-@pytest.mark.parametrize(("change", "message"), REFUSALS, ids=itertools.count())
-def test_bad_messages_are_refused(change: Callable[[Any], object], message: str) -> None:
+@pytest.mark.parametrize(("change", "message", "rule"), REFUSALS, ids=itertools.count())
+def test_bad_messages_are_refused(change: Callable[[Any], object], message: str, rule: str) -> None:
     """Each with its place, named as in the JSON document."""
     model = Model.FromString(to_protobuf(everything())[:-DIGEST_LENGTH])
     change(model)
     with pytest.raises(SerializationError) as caught:
         from_protobuf(model.SerializeToString())
     assert message in str(caught.value)
+    assert caught.value.rule == rule
+    assert str(caught.value).startswith(f"{caught.value.path}: ")
 
 
 @pytest.mark.parametrize("levels", [60, 5000])

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable
+
+_WORD, _WORDS = 100, 5000  # letters, and words, that are compared
 
 
 class TorchIRError(Exception):
     """The root of every error that torch_ir raises on purpose."""
 
 
-class GraphError(TorchIRError):
+class RuleError(TorchIRError):
+    """A rule of the file format is broken.
+
+    `rule` is its number in docs/format.md (`R8`), `path` the JSON path of the offender, `node` the name of its node
+    and `hint` the nearest fix; each is empty where there is none.
+    """
+
+    def __init__(self, message: str, path: str = "", *, rule: str = "", node: str = "", hint: str = "") -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)
+        self.path, self.rule, self.node, self.hint = printable(path), rule, node, hint
+
+    def prefix(self, path: str, message: str = "", *, node: str = "") -> None:
+        """Say where the error's own path begins, and what comes before its message."""
+        self.path = printable(path) + self.path.removeprefix("$")
+        self.node = self.node or node
+        self.args = (f"{message}{self.args[0]}",)
+
+
+class GraphError(RuleError):
     """The graph contradicts itself; the message names the place."""
 
 
@@ -22,12 +43,24 @@ class ExpressionError(TorchIRError):
     """A dimension expression does not parse, or cannot be computed."""
 
 
-class SerializationError(TorchIRError):
-    """A file or record cannot be read or written; `path` is the JSON path of the offender."""
+class SerializationError(RuleError):
+    """A file or record cannot be read or written; the message begins with the JSON path of the offender.
 
-    def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(f"{path}: {message}" if path else message)
-        self.path = path
+    Where `file` is set, the message begins with that.
+    """
+
+    file = ""
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.file, self.path, super().__str__())))
+
+    @classmethod
+    def of(cls, error: RuleError, outer: str = "") -> SerializationError:
+        """The same about a file, where `outer` is the path of what the error's own path begins in."""
+        path = f"{outer}{error.path.removeprefix('$')}" if outer else error.path
+        found = cls(str(error.args[0]), path, rule=error.rule, node=error.node)
+        found.hint = error.hint  # which the message ends with
+        return found
 
 
 class MissingFileError(SerializationError, FileNotFoundError):
@@ -50,8 +83,11 @@ class GuardError(ExecutionError):
     """A value that the model decides on, or a size that it makes of data, is not what it was at capture."""
 
 
-class WeightLoadError(TorchIRError):
-    """Weights could not be read, or do not fit the graph."""
+class WeightLoadError(RuleError):
+    """Weights could not be read, or do not fit the graph: rule R14."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, rule="R14")
 
 
 class RegistryError(TorchIRError):
@@ -81,6 +117,10 @@ class CaptureWarning(UserWarning):
     """Something about the captured graph that the user should know."""
 
 
+class VersionWarning(UserWarning):
+    """A file was written with another version of torch, and operators that it names are different here."""
+
+
 class WeightWarning(UserWarning):
     """Something about the weights that is harmless, but probably not meant."""
 
@@ -90,7 +130,20 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
+def printable(text: str) -> str:
+    """Text that a terminal shows and does not obey: controls, line ends and what turns text around as their escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A tail for an error message: the nearest known word, or nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    hint = suggestion(word, known)
+    return f"; {hint}" if hint else ""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """The hint of an error: the nearest known word, or nothing; a hostile file has many, and long ones."""
+    near = difflib.get_close_matches(word[:_WORD], list(itertools.islice(known, _WORDS)), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""

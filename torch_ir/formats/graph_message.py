@@ -15,9 +15,10 @@ from torch_ir.errors import GraphError, SerializationError
 from torch_ir.formats.tables import NewTables, Record, Tables
 from torch_ir.formats.value_message import Fields, enum_name, table, value_fields, value_record
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta
-from torch_ir.ir.decode import MakeNodes
+from torch_ir.ir.decode import Unmade
 from torch_ir.ir.document import parse_document
 from torch_ir.ir.encode import MAX_FUNCTION_DEPTH
+from torch_ir.ir.limits import Counter
 from torch_ir.ir.node import copy_value
 from torch_ir.ir.records import allow_keys
 from torch_ir.ir.tensor import Scope
@@ -110,10 +111,18 @@ class GraphReader:
         self._tables = Tables(model)
         self._used: set[int] = set()  # operations that are large
         self._limits = limits
+        self._counter = Counter(limits)
 
     def record(self, message: Any, path: str = "$", depth: int = 0) -> Record:
         if depth > MAX_FUNCTION_DEPTH:
-            raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels", path)
+            told = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
+            raise SerializationError(told, path, rule="R2")
+        for key, count in (
+            ("functions", len(message.functions)),
+            ("tensors", len(message.inputs) + len(message.weights)),
+            ("nodes", len(message.nodes)),
+        ):
+            self._counter.add(key, count, path)
         functions = table(((body.name, body) for body in message.functions), f"{path}.functions")
         record: Record = {
             "model_name": message.model_name,
@@ -128,7 +137,7 @@ class GraphReader:
             "symbols": table(((symbol.name, _symbol_record(symbol)) for symbol in message.symbols), f"{path}.symbols"),
             "constraints": list(message.constraints),
             "functions": {
-                name: self.record(body, f"{path}.functions.{name}", depth + 1) for name, body in functions.items()
+                name: self.record(body, f"{path}.functions.{name:.200}", depth + 1) for name, body in functions.items()
             },
             "mesh": table(((axis.name, axis.size) for axis in message.mesh), f"{path}.mesh"),
             "fixed_layout": message.fixed_layout,
@@ -145,7 +154,8 @@ class GraphReader:
 
     def _tensor(self, message: Any, path: str) -> Record:
         if message.type >= len(self._tables.types):
-            raise SerializationError(f"there is no type {message.type}, but only {len(self._tables.types)}", path)
+            told = f"there is no type {message.type}, but only {len(self._tables.types)}"
+            raise SerializationError(told, path, rule="R8")
         return {**self._tables.types[message.type].to_dict(), "name": message.name}
 
     def _weight_tables(self, message: Any, path: str) -> Record:
@@ -156,7 +166,8 @@ class GraphReader:
             tensor = self._tensor(weight.tensor, place)
             name, keys = tensor["name"], list(weight.keys)
             if not keys or name in names:
-                raise SerializationError("a weight has no key" if not keys else f"{name!r:.60} stands twice", place)
+                told, rule = (f"{name!r:.60} stands twice", "R8") if keys else ("a weight has no key", "R6")
+                raise SerializationError(told, place, rule=rule)
             names[name] = keys[0]
             params[name] = {"kind": enum_name(weight, "kind"), "tied": keys[1:]}
             weights.append({**tensor, "name": keys[0]})
@@ -165,7 +176,7 @@ class GraphReader:
                 constants[keys[0]] = {"shape": tensor["shape"], "dtype": tensor["dtype"], "base64": values}
         return {"weights": weights, "weight_name_mapping": names, "params": params, "constants": constants}
 
-    def _nodes(self, message: Any, path: str) -> MakeNodes:
+    def _nodes(self, message: Any, path: str) -> Unmade:
         def make(scope: Scope) -> tuple[list[OpNode], list[TensorMeta]]:
             tensors = list(scope.tensors.values())
             nodes: list[OpNode] = []
@@ -177,29 +188,32 @@ class GraphReader:
                 place = f"{path}.nodes[{len(nodes)}]"
                 raise self._missing(message.nodes[len(nodes)], len(tensors), place) from None
             except GraphError as error:
-                raise SerializationError(str(error), f"{path}.nodes[{len(nodes)}]") from None
+                raise SerializationError.of(error, f"{path}.nodes[{len(nodes)}]") from None
             scope.tensors.update((tensor.name, tensor) for tensor in tensors)
             if any(number >= len(tensors) for number in message.outputs):
-                raise SerializationError(f"there are only {len(tensors)} tensors", f"{path}.graph_outputs")
+                told = f"there are only {len(tensors)} tensors"
+                raise SerializationError(told, f"{path}.graph_outputs", rule="R8")
             return nodes, [tensors[number] for number in message.outputs]
 
-        return make
+        return Unmade(len(message.nodes), make)
 
     def _node(self, message: Any, tensors: Sequence[TensorMeta]) -> OpNode:
         """A node; an IndexError where it speaks of what is not there."""
         name = message.name
         if not name:  # at once: a few bytes of a hostile file make thousands of these
-            raise GraphError("a node has no name")
+            raise GraphError("a node has no name", "$.name", rule="R6")
         number = message.operation
         operation = self._tables.operations[number]
         if operation.is_large:
             if number in self._used:
-                raise GraphError(f"operation {number} is too large to be that of two nodes")
+                told = f"operation {number} is too large to be that of two nodes"
+                raise GraphError(told, "$.operation", rule="R2", node=name)
             self._used.add(number)
         outputs: list[TensorMeta] = []
         for tensor in message.outputs:
             if outputs and not tensor.name:
-                raise GraphError(f"output {len(outputs)} has no name")
+                told = f"output {len(outputs)} has no name"
+                raise GraphError(told, f"$.outputs[{len(outputs)}].name", rule="R6", node=name)
             outputs.append(self._tables.types[tensor.type].copy(tensor.name or name))
         attrs = operation.attrs
         return OpNode(
@@ -222,7 +236,8 @@ class GraphReader:
             "tensor": (max(message.inputs, default=0), known),
         }
         kind, (number, count) = next(item for item in said.items() if item[1][0] >= item[1][1])
-        return SerializationError(f"there is no {kind} {number}, but only {count} before it", path)
+        told = f"there is no {kind} {number}, but only {count} before it"
+        return SerializationError(told, path, rule="R8", node=message.name)
 
 
 def _symbol_record(message: Any) -> Record:
@@ -237,8 +252,8 @@ def _read_extensions(text: str, limits: Limits, path: str) -> Record:
     try:
         document = parse_document(f'{{"extensions": {text}}}', limits)
     except SerializationError as error:
-        raise SerializationError(str(error), path) from None
+        raise SerializationError.of(error, path) from None
     if document.keys() != {"extensions"}:
-        raise SerializationError("it is more than one JSON value", path)
+        raise SerializationError("it is more than one JSON value", path, rule="R3")
     found: Record = document["extensions"]
     return found

@@ -44,7 +44,7 @@ def _layer_fields(record: Record) -> Fields:
     try:
         value = value_fields(encode(record["value"]))
     except SerializationError as error:
-        raise SerializationError(str(error), f"layer {record['name']!r} ({record['kind']})") from None
+        raise SerializationError.of(error, f"layer {record['name']!r} ({record['kind']})") from None
     return {**record, "weights": weights, "value": value}
 
 
@@ -84,7 +84,7 @@ def _layer_record(message: Any, path: str) -> Record:
     if not message.HasField("value"):
         return {**record, "placeholder": list(message.placeholder)}
     if message.placeholder:
-        raise SerializationError("a placeholder has a value", path)
+        raise SerializationError("a placeholder has a value", path, rule="R7")
     path = f"{path}.value"
     return {**record, "value": decode(value_record(message.value, path), path)}
 

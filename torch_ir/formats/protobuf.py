@@ -18,8 +18,10 @@ from torch_ir.formats.graph_message import GraphReader, write_graph
 from torch_ir.formats.lowered_message import lowered_fields, lowered_record
 from torch_ir.formats.tables import NewTables
 from torch_ir.ir import IR, Limits
-from torch_ir.ir.document import read_bytes, uncollected, write_bytes
+from torch_ir.ir.document import read_bytes, uncollected
 from torch_ir.ir.encode import FORMAT, graph_document
+from torch_ir.ir.limits import allow_more
+from torch_ir.ir.writing import write_bytes
 
 _DESCRIPTORS = Path(__file__).with_name("torch_ir.binpb")
 _DIGEST_FIELD = b"\x7a\x20"  # how the last field begins: number 15, 32 bytes
@@ -54,9 +56,9 @@ def from_protobuf(data: bytes, limits: Limits = Limits()) -> IR:
     with uncollected():
         model = _read("Model", FORMAT, data, limits)
         if not model.HasField("graph"):
-            raise SerializationError("it holds no graph", "$")
+            raise SerializationError("it holds no graph", "$", rule="R4")
         record = GraphReader(model, limits).record(model.graph)
-        return IR.from_dict({"format": model.format, "version": model.version, **record})
+        return IR.from_dict({"format": model.format, "version": model.version, **record}, limits)
 
 
 def _write_model(model: Any, ir: IR) -> None:
@@ -82,9 +84,9 @@ def lowered_from_protobuf(data: bytes, limits: Limits = Limits()) -> dict[str, A
         message = _read("LoweredModel", _LOWERED_FORMAT, data, limits)
         if message.version != _LOWERED_VERSION:
             told = f"the file has version {message.version}, but this torch_ir reads version {_LOWERED_VERSION}"
-            raise SerializationError(told, "$.version")
+            raise SerializationError(told, "$.version", rule="R4")
         if not message.HasField("lowered"):
-            raise SerializationError("it holds no lowered graph", "$")
+            raise SerializationError("it holds no lowered graph", "$", rule="R4")
         return lowered_record(message.lowered)
 
 
@@ -97,22 +99,23 @@ def _write(kind: str, fill: Callable[[Any], None]) -> bytes:
         fill(message)
         body: bytes = message.SerializeToString(deterministic=True)
     except (EncodeError, TypeError, ValueError) as error:  # over 2 GiB, no string, half of a surrogate pair
-        raise SerializationError(f"cannot be written as protobuf: {first_line(error)}") from None
+        raise SerializationError(f"cannot be written as protobuf: {first_line(error)}", rule="R17") from None
     return body + _digest(body)
 
 
 def _read(kind: str, file_format: str, data: bytes, limits: Limits) -> Any:
     """The message of a file of this kind, as it was written."""
-    if len(data) > limits.file_bytes:
-        raise SerializationError(f"{len(data)} bytes are more than {limits.file_bytes}")
+    for name in ("file_bytes", "message_bytes"):
+        if len(data) > (limit := getattr(limits, name)):
+            raise SerializationError(f"{len(data)} bytes are more than {limit}", rule="R2", hint=allow_more(name))
     message = _parse(kind, data)
     if message.format != file_format:
-        raise SerializationError(f"format is {message.format!r:.60}, not {file_format!r}", "$.format")
+        raise SerializationError(f"format is {message.format!r:.60}, not {file_format!r}", "$.format", rule="R4")
     message.DiscardUnknownFields()
     if message.ByteSize() != len(data):  # or a field that stands twice, which no writer writes
-        raise SerializationError("it holds fields that this torch_ir does not know", "$")
+        raise SerializationError("it holds fields that this torch_ir does not know", "$", rule="R4")
     if message.sha256 and data[-_DIGEST_LENGTH:] != _digest(data[:-_DIGEST_LENGTH]):
-        raise SerializationError("the bytes are not what was written", "$.sha256")
+        raise SerializationError("the bytes are not what was written", "$.sha256", rule="R17")
     return message
 
 
@@ -123,7 +126,7 @@ def _parse(kind: str, data: bytes) -> Any:
     try:
         message.ParseFromString(data)
     except (DecodeError, ValueError, RecursionError) as error:  # the slow implementation, written in Python, says more
-        raise SerializationError(f"not a protobuf file of torch_ir: {first_line(error)}") from None
+        raise SerializationError(f"not a protobuf file of torch_ir: {first_line(error)}", "$", rule="R1") from None
     return message
 
 

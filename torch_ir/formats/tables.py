@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch_ir.errors import SerializationError
@@ -99,17 +99,17 @@ class Tables:
         ]
 
 
-def _each(model: Any, key: str) -> list[tuple[Any, str]]:
-    return [(message, f"$.{key}[{index}]") for index, message in enumerate(getattr(model, key))]
+def _each(model: Any, key: str) -> Iterator[tuple[Any, str]]:
+    return ((message, f"$.{key}[{index}]") for index, message in enumerate(getattr(model, key)))
 
 
 def _read_operation(message: Any, path: str) -> Operation:
     if not message.op_type:  # at once: a few bytes of a hostile file make thousands of these
-        raise SerializationError("an operation has no operator", path)
+        raise SerializationError("an operation has no operator", f"{path}.op_type", rule="R6")
     values = table(((attribute.name, attribute.value) for attribute in message.attributes), f"{path}.attrs")
     attrs = {}
     for name, value in values.items():
-        place = f"{path}.attrs.{name}"
+        place = f"{path}.attrs.{name:.200}"
         attrs[name] = decode(value_record(value, place), place)
     is_flat = not any(isinstance(value, (list, dict)) for value in attrs.values())
     return Operation(message.op_type, tuple(message.arguments), attrs, is_flat, _is_large(message))
@@ -130,6 +130,7 @@ def _dims(messages: Any, path: str) -> list[Any]:
     for index, dim in enumerate(messages):
         kind = dim.WhichOneof("kind")
         if kind is None:
-            raise SerializationError("a dimension is neither a size nor an expression", f"{path}[{index}]")
+            told = "a dimension is neither a size nor an expression"
+            raise SerializationError(told, f"{path}[{index}]", rule="R4")
         found.append(getattr(dim, kind))
     return found

@@ -34,7 +34,8 @@ def value_fields(value: Any, depth: int = 0) -> Fields:
     if kind in _PLAIN:
         return {_PLAIN[kind]: value}
     if depth > MAX_NESTING:
-        raise SerializationError(f"a value is nested deeper than the {MAX_NESTING} levels that protobuf files can hold")
+        told = f"a value is nested deeper than the {MAX_NESTING} levels that protobuf files can hold"
+        raise SerializationError(told, rule="R2")
     if kind is list:
         if value and all(type(item) is int for item in value):
             return {"integers": {"items": value}}
@@ -74,7 +75,7 @@ def value_record(message: Any, path: str, depth: int = 0) -> Any:
     if kind in _TAG_OF:
         return {_TAG_OF[kind]: getattr(message, kind)}
     if kind is None:
-        raise SerializationError("a value is none of the kinds that a value can be", path)
+        raise SerializationError("a value is none of the kinds that a value can be", path, rule="R4")
     if kind == "none":
         return None
     if kind == "integers":
@@ -82,7 +83,7 @@ def value_record(message: Any, path: str, depth: int = 0) -> Any:
     if kind == "complex_number":
         return {"$complex": [_real(message.complex_number.real), _real(message.complex_number.imaginary)]}
     if depth > MAX_NESTING:
-        raise SerializationError(f"a value is nested deeper than {MAX_NESTING} levels", path)
+        raise SerializationError(f"a value is nested deeper than {MAX_NESTING} levels", path, rule="R2")
     if kind == "list":
         return _items(message.list.items, path, depth)
     if kind == "branch":
@@ -111,8 +112,8 @@ def _dict_record(messages: Iterable[Any], path: str, depth: int) -> dict[str, An
     found = table(((item.name, item.value) for item in messages), path)
     for name in found:
         if name.startswith("$"):  # it would be read as one of the document's tags
-            raise SerializationError(f"a dict cannot have the key {name!r:.60}", path)
-    return {name: value_record(value, f"{path}.{name}", depth + 1) for name, value in found.items()}
+            raise SerializationError(f"a dict cannot have the key {name!r:.60}", path, rule="R5")
+    return {name: value_record(value, f"{path}.{name:.200}", depth + 1) for name, value in found.items()}
 
 
 def table(pairs: Iterable[tuple[str, Any]], path: str) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def table(pairs: Iterable[tuple[str, Any]], path: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise SerializationError(f"{name!r:.60} stands twice", path)
+            raise SerializationError(f"{name!r:.60} stands twice", path, rule="R3")
         found[name] = value
     return found
 

@@ -1,325 +1,241 @@
-"""Judge a graph: everything that must hold, and the place where it does not."""
+"""Judge a graph: everything that must hold, and where it does not, as a path in the document of the graph."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_ir.errors import ExpressionError, GraphError, did_you_mean
+from torch_ir.errors import GraphError, suggestion
+from torch_ir.ir.check_calls import check_calls, too_long
+from torch_ir.ir.check_origins import check_origins
+from torch_ir.ir.check_signature import check_signature
 from torch_ir.ir.encode import MAX_FUNCTION_DEPTH
-from torch_ir.ir.encoding import PLAIN
 from torch_ir.ir.expressions import KEYWORDS, names_in
+from torch_ir.ir.known import Known
+from torch_ir.ir.limits import UNLIMITED, Limits, allow_more
+from torch_ir.ir.names import bad_name, is_name, is_symbol
 from torch_ir.ir.node import OpNode
-from torch_ir.ir.structure import Branch, Slot, Tree, leaves
-from torch_ir.ir.tensor import PARAM_KINDS, TensorMeta
-from torch_ir.ir.values import (
-    DTYPES,
-    LAYOUTS,
-    MEMORY_FORMATS,
-    Device,
-    Dtype,
-    Expr,
-    FunctionRef,
-    Layout,
-    MemoryFormat,
-    is_device,
-)
+from torch_ir.ir.places import given_path, returned_path, tensor_path
+from torch_ir.ir.records import Dim
+from torch_ir.ir.symbols import Symbol
+from torch_ir.ir.tensor import TensorMeta
+from torch_ir.ir.values import DTYPES
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
 
 _PLACEMENT = re.compile(r"replicate|shard\((\d{1,3})\)|partial\((?:sum|avg|min|max|product)\)")
-_NAME = re.compile(r"[^\x00-\x1f\x7f\"'`<>\\]{1,1000}")
-_LINE = re.compile(r"[^\x00-\x1f\x7f]{1,1000}")
-_SYMBOL = re.compile(r"[A-Za-z_]\w{0,99}")
 _INT64 = 1 << 63
-_CLOSED: dict[type, Callable[[str], bool]] = {
-    Dtype: DTYPES.__contains__,
-    Device: is_device,
-    Layout: LAYOUTS.__contains__,
-    MemoryFormat: MEMORY_FORMATS.__contains__,
-}
 
 
-def check(
-    ir: IR, outer_symbols: frozenset[str] = frozenset(), outer_mesh: Mapping[str, int] | None = None, depth: int = 0
-) -> None:
-    """Raise GraphError, naming the place, unless the graph and all its functions hold together."""
-    if depth > MAX_FUNCTION_DEPTH:
-        raise GraphError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels")
-    symbols = outer_symbols | ir.symbols.keys()
-    mesh = ir.mesh or outer_mesh or {}
+class _Around(NamedTuple):
+    """The graph that a graph is a function of, if any."""
+
+    graph: IR | None
+    mesh: Mapping[str, int]
+    depth: int
+
+
+def check(ir: IR, limits: Limits = UNLIMITED) -> None:
+    """Raise GraphError, naming rule and place, unless the graph and all its functions hold together."""
+    _check(ir, Known(limits), _Around(None, {}, 0))
+
+
+def _check(ir: IR, outer: Known, around: _Around) -> None:
+    if around.depth > MAX_FUNCTION_DEPTH:
+        raise GraphError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels", "$", rule="R2")
+    known = outer.inside(ir.symbols)
+    mesh = ir.mesh or around.mesh
     _check_header(ir)
-    _check_placements(_check_definitions(ir, symbols), mesh)
-    _check_symbols(ir, symbols)
+    _check_placements(ir, _check_definitions(ir, known, around.graph), mesh, around.graph)
+    _check_symbols(ir, known)
+    check_signature(ir, known, around.graph)  # before functions, which may share its weights
     for name, body in ir.functions.items():
-        if not _is_name(name):
-            raise GraphError(f"{name!r:.80} cannot be the name of a function")
+        path = f"$.functions.{name!s:.200}"
+        if not is_name(name, known.limits.name_length):
+            told = f"{name!r:.80} cannot be the name of a function"
+            raise bad_name(name, told, path, known.limits.name_length)
         try:
             # a body sees the sizes around it, but only functions of its own, so nothing recurses
-            check(body, symbols, mesh, depth + 1)
+            _check(body, known, _Around(ir, mesh, around.depth + 1))
         except GraphError as error:
-            raise GraphError(f"function {name!r}: {error}") from None
-    _check_calls(ir, symbols)
-    _check_params(ir)
-    _check_returns(ir)
-    _check_tree(ir.input_tree, len(ir.graph_inputs), symbols, "input_tree")
-    _check_tree(ir.output_tree, len(ir.graph_outputs), symbols, "output_tree")
-    _check_pair(ir.input_tree)
+            error.prefix(path, f"function {name!r}: ")
+            raise
+    check_calls(ir, known)
+    check_origins(ir)
 
 
 def _check_header(ir: IR) -> None:
-    for text in (ir.model_name, ir.pytorch_version):
+    for key, text in (("model_name", ir.model_name), ("pytorch_version", ir.pytorch_version)):
         if not isinstance(text, str) or not text.isprintable():
-            raise GraphError(f"{text!r:.80} cannot be the name of a model or a version: it cannot be printed")
+            told = f"{text!r:.80} cannot be the name of a model or a version: it cannot be printed"
+            raise GraphError(told, f"$.{key}", rule="R6")
 
 
-def _is_name(name: Any) -> bool:
-    if type(name) is str and name.isidentifier():
-        return len(name) <= 1000
-    return _is_like(name, _NAME)
+# -- tensors ----------------------------------------------------------------------------------------------------------
 
 
-def _is_like(name: Any, grammar: re.Pattern[str]) -> bool:
-    return isinstance(name, str) and grammar.fullmatch(name) is not None
-
-
-def _check_symbols(ir: IR, known: frozenset[str]) -> None:
-    for name, symbol in ir.symbols.items():
-        if not _is_like(name, _SYMBOL) or name in KEYWORDS or name != symbol.name:
-            raise GraphError(f"{name!r:.80} cannot be the name of a symbol")
-        low, high = (-_INT64 if symbol.min is None else symbol.min), (_INT64 - 1 if symbol.max is None else symbol.max)
-        if not -_INT64 <= low <= high < _INT64:
-            raise GraphError(f"symbol {name!r} can have no value: {symbol.range}")
-        if symbol.tensor is None:
-            raise GraphError(f"symbol {name!r} is bound to nothing")
-        if symbol.dim is not None:
-            if not 0 <= symbol.dim < len(symbol.tensor.shape):
-                raise GraphError(f"symbol {name!r} is bound to dimension {symbol.dim} of {symbol.tensor!r}")
-            if name not in names_in(symbol.tensor.shape[symbol.dim]):
-                raise GraphError(f"symbol {name!r} is not in dimension {symbol.dim} of {symbol.tensor!r}")
-    for text in ir.constraints:
-        _check_expression(text, known, "constraint")
-
-
-def _check_definitions(ir: IR, symbols: frozenset[str]) -> Collection[TensorMeta]:
+def _check_definitions(ir: IR, known: Known, outer: IR | None) -> Collection[TensorMeta]:
     """Every name is defined once, before its use, and every link is two-sided; gives all tensors."""
     tensors: dict[str, TensorMeta] = {}
-    nodes: set[str] = set()
-    shapes: dict[int, Any] = {}  # those that are in order, since many tensors share one
-    for tensor in [*ir.graph_inputs, *ir.params]:
-        _check_tensor(tensor, symbols)
-        if tensor.producer_node not in (None, tensor.name) or tensor.index != 0:
-            raise GraphError(f"{tensor!r} is given to the graph, but {tensor.producer_node!r} claims to make it")
-        _define(tensor, tensors)
-    for node in ir.nodes:
-        name = node.name
-        if not _is_name(name):
-            raise GraphError(f"{name!r:.80} cannot be the name of a node")
-        if name in nodes:
-            raise GraphError(f"two nodes are called {name!r}")
-        nodes.add(name)
-        for tensor in node._inputs:
-            if tensors.get(tensor.name) is not tensor or node not in tensor._uses:
-                _check_reads(node, tensors)
-        for index, tensor in enumerate(node._outputs):
-            is_seen = id(tensor.shape) in shapes and tensor.stride is None
-            if not is_seen or tensor.name != name or tensor.dtype not in DTYPES:
-                _check_tensor(tensor, symbols)
-                shapes[id(tensor.shape)] = tensor.shape
-            if tensor.producer is not node or tensor.index != index:
-                raise GraphError(f"{tensor!r} does not know that it is output {index} of {node!r}")
-            _define(tensor, tensors)
-    _check_reads(ir.returns, tensors)
+    try:
+        for tensor in [*ir.graph_inputs, *ir.params]:
+            _check_tensor(tensor, known, "$")
+            if tensor.producer_node not in (None, tensor.name) or tensor.index != 0:
+                told = f"{tensor!r:.200} is given to the graph, but {tensor.producer_node!r:.80} claims to make it"
+                raise GraphError(told, "$.producer_node", rule="R7")
+            if tensor.name in tensors:
+                raise _defined_twice(tensor, "$.name")
+            tensors[tensor.name] = tensor
+    except GraphError as error:
+        error.path = given_path(ir, len(tensors), error.path, outer)
+        raise
+    _check_nodes(ir.nodes, tensors, known)
+    _check_reads(ir.returns, tensors, lambda index: returned_path(ir, index))
     for symbol in ir.symbols.values():
         if symbol.tensor is not None and tensors.get(symbol.tensor.name) is not symbol.tensor:
-            raise GraphError(f"symbol {symbol.name!r} is bound to {symbol.tensor!r}, which is not part of the graph")
+            told = f"symbol {symbol.name!r} is bound to {symbol.tensor!r:.200}, which is not part of the graph"
+            raise GraphError(told, f"$.symbols.{symbol.name!s:.200}.tensor", rule="R8")
     return tensors.values()
 
 
-def _define(tensor: TensorMeta, tensors: dict[str, TensorMeta]) -> None:
-    if tensor.name in tensors:
-        raise GraphError(f"two tensors are called {tensor.name!r}")
-    tensors[tensor.name] = tensor
+def _check_nodes(nodes: Iterable[OpNode], tensors: dict[str, TensorMeta], known: Known) -> None:
+    names: set[str] = set()
+    shapes: dict[int, Any] = {}  # those that are in order, since many tensors share one
+    longest, most = known.limits.name_length, known.limits.list_length
+    number = index = -1
+    try:
+        for number, node in enumerate(nodes):  # noqa: B007  # an error asks for it
+            name = node.name
+            if not is_name(name, longest):
+                raise bad_name(name, f"{name!r:.80} cannot be the name of a node", "$.name", longest)
+            if name in names:
+                raise GraphError(f"two nodes are called {name!r}", "$.name", rule="R8")
+            names.add(name)
+            for tensor in node._inputs:
+                if tensors.get(tensor.name) is not tensor or node not in tensor._uses:
+                    _check_reads(node, tensors, "$.inputs[{}]".format)
+            for index, tensor in enumerate(node._outputs):
+                is_seen = id(tensor.shape) in shapes and tensor.stride is None
+                if not is_seen or tensor.name != name or tensor.dtype not in DTYPES:
+                    _check_tensor(tensor, known, f"$.outputs[{index}]")
+                    shapes[id(tensor.shape)] = tensor.shape
+                if tensor.producer is not node or tensor.index != index:
+                    told = f"{tensor!r:.200} does not know that it is output {index} of {node!r:.200}"
+                    raise GraphError(told, f"$.outputs[{index}]", rule="R7")
+                if tensor.name in tensors:
+                    raise _defined_twice(tensor, f"$.outputs[{index}].name")
+                tensors[tensor.name] = tensor
+            if index >= most:
+                raise too_long(node, "outputs", len(node._outputs), most)
+    except GraphError as error:
+        error.prefix(f"$.nodes[{number}]", node=f"{node.name!s:.1000}")
+        raise
 
 
-def _check_reads(node: OpNode, made: dict[str, TensorMeta]) -> None:
-    for tensor in node.inputs:
+def _defined_twice(tensor: TensorMeta, path: str) -> GraphError:
+    return GraphError(f"two tensors are called {tensor.name!r:.80}", path, rule="R8")
+
+
+def _check_reads(node: OpNode, made: dict[str, TensorMeta], path: Callable[[int], str]) -> None:
+    for index, tensor in enumerate(node.inputs):
         if made.get(tensor.name) is not tensor:
             if tensor.name in made:
-                raise GraphError(f"{node!r} reads a {tensor.name!r} that is not the one of this graph")
-            hint = did_you_mean(tensor.name[:100], made)
-            raise GraphError(f"{node!r} reads {tensor.name!r:.80}, which nothing before it makes{hint}")
+                told = f"{node!r:.200} reads a {tensor.name!r:.80} that is not the one of this graph"
+                raise GraphError(told, path(index), rule="R8")
+            told = f"{node!r:.200} reads {tensor.name!r:.80}, which nothing before it makes"
+            raise GraphError(told, path(index), rule="R8", hint=suggestion(tensor.name, made))
         if node not in tensor._uses:
-            raise GraphError(f"{tensor!r} does not know that {node!r} reads it")
+            raise GraphError(f"{tensor!r:.200} does not know that {node!r:.200} reads it", path(index), rule="R7")
 
 
-def _check_tensor(tensor: TensorMeta, symbols: frozenset[str]) -> None:
-    if not _is_name(tensor.name):
-        raise GraphError(f"{tensor.name!r:.80} cannot be the name of a tensor")
+def _check_tensor(tensor: TensorMeta, known: Known, path: str) -> None:
+    if not is_name(tensor.name, known.limits.name_length):
+        told = f"{tensor.name!r:.80} cannot be the name of a tensor"
+        raise bad_name(tensor.name, told, f"{path}.name", known.limits.name_length)
     if tensor.dtype not in DTYPES:
-        raise GraphError(f"{tensor!r} has an unknown dtype{did_you_mean(str(tensor.dtype), DTYPES)}")
-    if tensor.stride is not None and len(tensor.stride) != len(tensor.shape):
-        raise GraphError(f"{tensor!r} has {len(tensor.stride)} strides")
-    for dim in tensor.shape if tensor.stride is None else (*tensor.shape, *tensor.stride):
-        if isinstance(dim, str):
-            _check_expression(dim, symbols, repr(tensor))
-        elif type(dim) is not int or not 0 <= dim < _INT64:
-            raise GraphError(f"{tensor!r} has a dimension of {dim!r}")
+        hint = suggestion(str(tensor.dtype), DTYPES)
+        raise GraphError(f"{tensor!r:.200} has an unknown dtype", f"{path}.dtype", rule="R5", hint=hint)
+    if len(tensor.shape) > known.limits.rank:
+        told = f"{tensor.name!r:.80} has {len(tensor.shape)} dimensions, more than {known.limits.rank}"
+        raise GraphError(told, f"{path}.shape", rule="R2", hint=allow_more("rank"))
+    elements = _check_dims(tensor.shape, tensor, known, f"{path}.shape")
+    if tensor.stride is not None:
+        if len(tensor.stride) != len(tensor.shape):
+            raise GraphError(f"{tensor!r:.200} has {len(tensor.stride)} strides", f"{path}.stride", rule="R7")
+        _check_dims(tensor.stride, tensor, known, f"{path}.stride")
+        elements = max(elements, _span(tensor.shape, tensor.stride))
+    if elements > known.limits.elements:
+        told = f"{tensor!r:.200} has more than {known.limits.elements} elements"
+        raise GraphError(told, f"{path}.shape", rule="R2", hint=allow_more("elements"))
 
 
-def _check_placements(tensors: Iterable[TensorMeta], mesh: Mapping[str, int]) -> None:
+def _check_dims(dims: tuple[Dim, ...], tensor: TensorMeta, known: Known, path: str) -> int:
+    """Each is a number from 0 or an expression; gives the product of the numbers, as if 0 were 1."""
+    product = 1
+    for index, dim in enumerate(dims):
+        if type(dim) is int and 0 <= dim < _INT64:
+            product *= dim or 1
+        elif isinstance(dim, str):
+            known.check_expression(dim, f"{tensor!r:.200}", f"{path}[{index}]")
+        else:
+            raise GraphError(f"{tensor!r:.200} has a dimension of {dim!r:.80}", f"{path}[{index}]", rule="R4")
+    return product
+
+
+def _span(shape: tuple[Dim, ...], stride: tuple[Dim, ...]) -> int:
+    """How far the last element lies from the first, as far as numbers say."""
+    pairs = zip(shape, stride, strict=True)
+    return 1 + sum((size - 1) * step for size, step in pairs if isinstance(size, int) and isinstance(step, int))
+
+
+def _check_placements(ir: IR, tensors: Iterable[TensorMeta], mesh: Mapping[str, int], outer: IR | None) -> None:
     """In a sharded graph, a tensor says for each axis of the mesh how it lies there."""
     for axis, size in mesh.items():
-        if not _is_like(axis, _SYMBOL) or type(size) is not int or not 1 <= size < _INT64:
-            raise GraphError(f"the mesh cannot have an axis {axis!r:.80} of size {size!r:.80}")
+        if not is_symbol(axis) or type(size) is not int or not 1 <= size < _INT64:
+            told = f"the mesh cannot have an axis {axis!r:.80} of size {size!r:.80}"
+            raise GraphError(told, f"$.mesh.{axis!s:.200}", rule="R4" if is_symbol(axis) else "R6")
     for tensor in tensors:
         if tensor.placement is None:
             continue
         if len(tensor.placement) != len(mesh):
-            raise GraphError(f"{tensor!r} has {len(tensor.placement)} placements on a mesh of {len(mesh)} axes")
-        for placement in tensor.placement:
+            told = f"{tensor!r:.200} has {len(tensor.placement)} placements on a mesh of {len(mesh)} axes"
+            raise GraphError(told, f"{tensor_path(ir, tensor, outer)}.placement", rule="R7")
+        for index, placement in enumerate(tensor.placement):
             found = _PLACEMENT.fullmatch(placement)
             if not found or (found[1] is not None and int(found[1]) >= len(tensor.shape)):
-                raise GraphError(f"{tensor!r} cannot be placed as {placement!r:.80}")
+                told = f"{tensor!r:.200} cannot be placed as {placement!r:.80}"
+                raise GraphError(told, f"{tensor_path(ir, tensor, outer)}.placement[{index}]", rule="R5")
 
 
-def _check_expression(text: str, symbols: frozenset[str], place: str) -> None:
-    try:
-        unknown = names_in(text) - symbols
-    except ExpressionError as error:
-        raise GraphError(f"{place}: {error}") from None
-    if unknown:
-        name = min(unknown)
-        hint = did_you_mean(name, symbols)
-        raise GraphError(f"{place}: {str(text)!r:.80} speaks of an unknown symbol {name!r}{hint}")
+# -- symbols ----------------------------------------------------------------------------------------------------------
 
 
-def _check_calls(ir: IR, symbols: frozenset[str]) -> None:
-    """Operators and arguments; most nodes are like one before them, and their names need no second look."""
-    seen: set[tuple[Any, ...]] = set()
-    for node in ir.nodes:
-        args, attrs = node._args, node.attrs
-        if args and len(args) != len(node._inputs):
-            raise GraphError(f"{node!r} has {len(node._inputs)} inputs, but {len(args)} argument names")
-        if (alike := (node.op_type, args or len(node._inputs), *attrs)) not in seen:
-            _check_names(node)
-            seen.add(alike)
-        for value in attrs.values():
-            if type(value) not in PLAIN:
-                _check_value(node, value, symbols, ir.functions)
-        if "function" in attrs and node.is_call:
-            _check_function_call(node, ir.functions[attrs["function"]])
+def _check_symbols(ir: IR, known: Known) -> None:
+    for name, symbol in ir.symbols.items():
+        if not is_symbol(name) or name in KEYWORDS or name != symbol.name:
+            told = f"{name!r:.80} cannot be the name of a symbol"
+            raise GraphError(told, f"$.symbols.{name!s:.200}", rule="R6")
+        try:
+            _check_symbol(symbol)
+        except GraphError as error:
+            error.prefix(f"$.symbols.{name}", f"symbol {name!r} ")
+            raise
+    for index, text in enumerate(ir.constraints):
+        known.check_expression(text, "constraint", f"$.constraints[{index}]")
 
 
-def _check_function_call(node: OpNode, body: IR) -> None:
-    """A call gives a function what it takes, and gets what it gives."""
-    taken = {tensor.name: (tensor.shape, tensor.dtype) for tensor in body.graph_inputs}
-    given = {name: (tensor.shape, tensor.dtype) for name, tensor in zip(node.args, node.inputs, strict=True)}
-    if given != taken:
-        wrong = next(name for name in {**taken, **given} if taken.get(name) != given.get(name))
-        raise GraphError(f"{node!r} does not give its function the argument {wrong!r} that it takes")
-    if [(t.shape, t.dtype) for t in node.outputs] != [(t.shape, t.dtype) for t in body.graph_outputs]:
-        raise GraphError(f"{node!r} does not have the outputs that its function gives")
-
-
-def _check_names(node: OpNode) -> None:
-    if not _is_like(node.op_type, _LINE) or node.op_type == "return":
-        raise GraphError(f"{node!r:.200} has an operator name that cannot be")
-    names = [*node.args, *node.attrs]
-    for name in names:
-        if not _is_like(name, _LINE):
-            raise GraphError(f"{node!r} has an argument whose name cannot be: {name!r:.80}")
-    if len(set(names)) != len(names):
-        twice = Counter(names).most_common(1)[0][0]
-        raise GraphError(f"{node!r} has the argument {twice!r} twice")
-    elements: dict[str, set[str]] = {}
-    for name in names:
-        while "." in name:
-            name, _, index = name.rpartition(".")
-            elements.setdefault(name, set()).add(index)
-    for name, found in elements.items():  # numbered from 0 without a gap: `tensors.0`, `tensors.1`
-        if name in names or found != set(map(str, range(len(found)))):
-            listed = ", ".join(sorted(found)[:10])
-            raise GraphError(f"{node!r} has elements {listed} of {name!r}, which is no list from 0 on")
-
-
-def _check_value(node: OpNode, value: Any, symbols: frozenset[str], functions: Mapping[str, Any]) -> None:
-    kind = type(value)
-    if kind is list and PLAIN.issuperset(map(type, value)):
+def _check_symbol(symbol: Symbol) -> None:
+    tensor, dim = symbol.tensor, symbol.dim
+    low, high = (-_INT64 if symbol.min is None else symbol.min), (_INT64 - 1 if symbol.max is None else symbol.max)
+    if type(low) is not int or type(high) is not int or not -_INT64 <= low <= high < _INT64:
+        raise GraphError(f"can have no value: {symbol.range:.200}", "$", rule="R8")
+    if tensor is None:
+        raise GraphError("is bound to nothing", "$", rule="R8")
+    if dim is None:
         return
-    for leaf in (value,) if kind in _CLOSED else _leaf_values(value):
-        kind = type(leaf)
-        if kind is Expr:
-            _check_expression(leaf, symbols, repr(node))
-        elif kind is FunctionRef:
-            if leaf not in functions:
-                hint = did_you_mean(leaf[:100], functions)
-                raise GraphError(f"{node!r} calls {str(leaf)!r}, which is not a function{hint}")
-        elif kind in _CLOSED:
-            if not _CLOSED[kind](leaf):
-                raise GraphError(f"{node!r} has an attribute {leaf!r:.80}, which is unknown")
-        elif kind not in PLAIN and kind is not complex:
-            raise GraphError(f"{node!r} has an attribute {leaf!r:.80}, which no attribute can be")
-
-
-def _leaf_values(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _leaf_values(item)
-    elif isinstance(value, dict):
-        yield from _leaf_values(list(value.values()))
-    else:
-        yield value
-
-
-def _check_params(ir: IR) -> None:
-    owners: dict[str, TensorMeta] = {}
-    for tensor in ir.params:
-        param = tensor.param
-        if param is None or not param.keys or param.kind not in PARAM_KINDS:
-            raise GraphError(f"weight {tensor!r} has no key or an unknown kind")
-        for key in param.keys:
-            if not _is_like(key, _LINE):
-                raise GraphError(f"{key!r:.80} cannot be the key of a weight")
-            if key in owners:
-                raise GraphError(f"{tensor!r} and {owners[key]!r} both hold the weight {key!r}")
-            owners[key] = tensor
-        if param.data is not None and (param.data.shape, param.data.dtype) != (tensor.shape, tensor.dtype):
-            raise GraphError(f"{tensor!r} holds values of {param.data.dtype}{list(param.data.shape)}")
-
-
-def _check_returns(ir: IR) -> None:
-    given = {*ir.graph_inputs, *ir.params}
-    changed: set[TensorMeta] = set()
-    for target, value in ir.mutations:
-        if target not in given:
-            raise GraphError(f"the graph changes {target!r}, which is neither an input nor a weight")
-        if target in changed:
-            raise GraphError(f"the graph changes {target!r} twice")
-        changed.add(target)
-        if (target.shape, target.dtype) != (value.shape, value.dtype):
-            raise GraphError(f"{target!r} cannot become {value!r}: shape and dtype must stay")
-    if not ir.returns.inputs and not any(True for _ in leaves(ir.output_tree)):
-        raise GraphError("the graph returns nothing and changes nothing")
-
-
-def _check_tree(tree: Tree, count: int, symbols: frozenset[str], place: str) -> None:
-    """Every tensor has exactly one place in the structure."""
-    slots = []
-    for path, leaf in leaves(tree):
-        if isinstance(leaf, Slot):
-            slots.append(int(leaf))
-        elif isinstance(leaf, Expr):
-            _check_expression(leaf, symbols, f"{place}{path}")
-    if sorted(slots) != list(range(count)):
-        raise GraphError(f"{place} has slots {slots[:20]} for {count} tensors")
-
-
-def _check_pair(tree: Tree) -> None:
-    """The inputs are a tuple of arguments and a dict of keywords."""
-    pair = tree.items if isinstance(tree, Branch) else ()
-    if [item.kind if isinstance(item, Branch) else "" for item in pair] != ["tuple", "dict"]:
-        raise GraphError("input_tree is not a pair of arguments and keywords")
+    if type(dim) is not int or not 0 <= dim < len(tensor.shape):
+        raise GraphError(f"is bound to dimension {dim!r:.40} of {tensor!r:.200}", "$.dim", rule="R8")
+    if symbol.name not in names_in(tensor.shape[dim]):
+        raise GraphError(f"is not in dimension {dim} of {tensor!r:.200}", "$.dim", rule="R7")

@@ -7,9 +7,10 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.errors import GraphError, suggestion
 from torch_ir.ir.values import DTYPES
 
+_MOST = (1 << 63) - 1  # elements
 _FORMATS = {
     "float64": "d", "float32": "f", "float16": "e", "int64": "q", "int32": "i", "int16": "h", "int8": "b",
     "uint64": "Q", "uint32": "I", "uint16": "H", "uint8": "B", "bool": "?",
@@ -30,15 +31,22 @@ class TensorData:
 
     def _check_facts(self) -> None:
         if self.dtype not in DTYPES:
-            raise GraphError(f"unknown dtype {self.dtype!r:.60}{did_you_mean(str(self.dtype), DTYPES)}")
+            hint = suggestion(str(self.dtype), DTYPES)
+            raise GraphError(f"unknown dtype {self.dtype!r:.60}", "$.dtype", rule="R5", hint=hint)
         if any(type(dim) is not int or dim < 0 for dim in self.shape):
-            raise GraphError(f"a constant cannot have the shape {list(self.shape)}")
+            raise GraphError(f"a constant cannot have the shape {list(self.shape)!r:.200}", "$.shape", rule="R15")
+        room = _MOST
+        for dim in self.shape:  # one at a time: the product of a hostile shape takes hours
+            room //= dim or 1
+        if not room:
+            raise GraphError("a constant has more elements than 64 bits can count", "$.shape", rule="R15")
 
     def _check_bytes(self, raw: bytes) -> None:
         if len(raw) != self.size:
-            raise GraphError(f"{self.dtype}{list(self.shape)} takes {self.size} bytes, but {len(raw)} were given")
+            told = f"{self.dtype}{list(self.shape)!r:.200} takes {self.size} bytes, but {len(raw)} were given"
+            raise GraphError(told, rule="R15")
         if self.dtype == "bool" and raw.strip(b"\0\1"):
-            raise GraphError("a constant of dtype 'bool' holds bytes that are neither 0 nor 1")
+            raise GraphError("a constant of dtype 'bool' holds bytes that are neither 0 nor 1", rule="R15")
 
     @property
     def size(self) -> int:
@@ -66,16 +74,17 @@ class TensorData:
         """Elements written as nested lists of decimals, as the documented JSON has them."""
         shape, flat = _flatten(numbers)
         if dtype not in _FORMATS and dtype != "bfloat16":
-            raise GraphError(f"constants of dtype {dtype!r:.60} cannot be written as decimals")
+            raise GraphError(f"constants of dtype {dtype!r:.60} cannot be written as decimals", "$.dtype", rule="R15")
         if any(type(number) not in (int, float, bool) for number in flat):
-            raise GraphError("a constant holds something that is not a number")
+            raise GraphError("a constant holds something that is not a number", "$.data", rule="R15")
         try:
             if dtype == "bfloat16":  # the upper half of a float32; decimals of a bfloat16 are exact there
                 raw = b"".join(struct.pack("<f", number)[2:] for number in flat)
             else:
                 raw = struct.pack(f"<{len(flat)}{_FORMATS[dtype]}", *flat)
         except (struct.error, OverflowError) as error:
-            raise GraphError(f"a constant of dtype {dtype!r} cannot hold its numbers: {error}") from None
+            told = f"a constant of dtype {dtype!r} cannot hold its numbers: {error}"
+            raise GraphError(told, "$.data", rule="R15") from None
         return cls(shape, dtype, raw)
 
 
@@ -85,7 +94,7 @@ def _flatten(numbers: Any) -> tuple[tuple[int, ...], list[Any]]:
     while level and isinstance(level[0], list):
         width = len(level[0])
         if any(not isinstance(row, list) or len(row) != width for row in level):
-            raise GraphError("rows of a constant differ in length")
+            raise GraphError("rows of a constant differ in length", "$.data", rule="R15")
         shape.append(width)
         level = [item for row in level for item in row]
     return tuple(shape), level

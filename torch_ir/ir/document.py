@@ -1,4 +1,4 @@
-"""The file's text: strict JSON in, canonical bytes out, written whole or not at all."""
+"""The file's text: strict JSON in, canonical bytes out."""
 
 from __future__ import annotations
 
@@ -8,25 +8,14 @@ import json
 import math
 import os
 import re
-import tempfile
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch_ir.errors import MissingFileError, SerializationError
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How large a file may be before it is refused unread; raise a limit by passing your own."""
-
-    file_bytes: int = 1 << 30
-    depth: int = 100
-    expanded_bytes: int = 1 << 28  # of the text that the runs of a compact file stand for
-
+from torch_ir.ir.limits import Limits, allow_more
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _DIGEST = re.compile(rb',\n"digest": "sha256:([0-9a-f]{64})"\n}\n?\Z')
@@ -67,7 +56,7 @@ def write_document(document: dict[str, Any]) -> str:
         body = ",\n".join(f'"{key}": {_write_entry(key, value)}' for key, value in document.items())
         digest = hashlib.sha256(body.encode()).hexdigest()
     except (TypeError, ValueError) as error:  # a name that is no string, half of a surrogate pair
-        raise SerializationError(f"cannot be written as JSON: {error}") from None
+        raise SerializationError(f"cannot be written as JSON: {error}", rule="R17") from None
     return f'{{\n{body},\n"digest": "sha256:{digest}"\n}}\n'
 
 
@@ -80,10 +69,11 @@ def _write_entry(key: str, value: Any) -> str:
 def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
     """The document that `text` holds, or a SerializationError that says what is wrong with it."""
     raw, digest = _encode(text)
+    _check_count(raw, limits.values)
     _check_depth(raw, limits.depth)
     document = _parse(text, raw if digest is None else raw[: digest.start()])
     if not isinstance(document, dict):
-        raise SerializationError("the file holds no JSON object", "$")
+        raise SerializationError("the file holds no JSON object", "$", rule="R1")
     if _SURROGATE.search(raw):
         _check_surrogates(document)
     _check_digest(document, raw, digest)
@@ -96,6 +86,7 @@ def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[
     start, end = text.find(_NODES), text.rfind("\n]")  # the last of the long lists
     if not 0 <= start < end or b"\\" in raw or limits.depth < _NODE_DEPTH + _PIECE_DEPTH:
         return None
+    _check_count(raw, limits.values)
     around = f'{text[:start]}\n"nodes": "lines"{text[end + 2 :]}'
     _check_depth(around.encode(), limits.depth)
     document = _parse(around, around.encode())
@@ -122,9 +113,9 @@ def _encode(text: str) -> tuple[bytes, re.Match[bytes] | None]:
     try:
         raw = text.encode()
     except UnicodeEncodeError:
-        raise SerializationError("the text is not valid Unicode") from None
+        raise SerializationError("the text is not valid Unicode", "$", rule="R1") from None
     if text.startswith("\ufeff"):
-        raise SerializationError("not JSON: Unexpected UTF-8 BOM at line 1, column 1")
+        raise SerializationError("not JSON: Unexpected UTF-8 BOM at line 1, column 1", "$", rule="R1")
     return raw, _DIGEST.search(raw, max(0, len(raw) - _DIGEST_LENGTH))
 
 
@@ -134,7 +125,8 @@ def _parse(text: str, numbers: bytes) -> Any:
     try:
         return decoder.decode(text)
     except json.JSONDecodeError as error:
-        raise SerializationError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+        told = f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise SerializationError(told, "$", rule="R3") from None
 
 
 def _check_digest(document: dict[str, Any], raw: bytes, digest: re.Match[bytes] | None) -> None:
@@ -143,9 +135,15 @@ def _check_digest(document: dict[str, Any], raw: bytes, digest: re.Match[bytes] 
         return
     stated = document.pop("digest")
     if digest is None or stated != f"sha256:{hashlib.sha256(raw[2 : digest.start()]).hexdigest()}":
-        raise SerializationError(
-            "the text is not what was written; if it was changed on purpose, delete its digest line", "$.digest"
-        )
+        hint = "if it was changed on purpose, delete its digest line"
+        raise SerializationError("the text is not what was written", "$.digest", rule="R17", hint=hint)
+
+
+def _check_count(raw: bytes, limit: int) -> None:
+    """Refuse many values before the parser makes them: each stands after a comma or an opening bracket."""
+    count = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    if count > limit:
+        raise SerializationError(f"{count} values are more than {limit}", "$", rule="R2", hint=allow_more("values"))
 
 
 def _check_depth(raw: bytes, limit: int) -> None:
@@ -158,7 +156,7 @@ def _check_depth(raw: bytes, limit: int) -> None:
             break
         brackets = brackets.replace(b"[]", b"")
     if b"[]" in brackets or brackets.count(b"[") > limit:
-        raise SerializationError(f"nested deeper than {limit} levels")
+        raise SerializationError(f"nested deeper than {limit} levels", "$", rule="R2", hint=allow_more("depth"))
 
 
 def _brackets(raw: bytes) -> bytes:
@@ -180,23 +178,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise SerializationError(f"the key {twice!r:.60} stands twice in one object")
+        raise SerializationError(f"the key {twice!r:.60} stands twice in one object", "$", rule="R3")
     return found
 
 
 def _no_constant(text: str) -> Any:
-    raise SerializationError(f"{text} is not JSON; special floats are written as {{'$float': ...}}")
+    hint = "special floats are written as {'$float': ...}"
+    raise SerializationError(f"{text} is not JSON", "$", rule="R3", hint=hint)
 
 
 def _int64(text: str) -> int:
     if len(text) > 20 or not -(1 << 63) <= int(text) < 1 << 63:
-        raise SerializationError(f"{text[:40]} does not fit 64 bits")
+        raise SerializationError(f"{text[:40]} does not fit 64 bits", "$", rule="R3")
     return int(text)
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
-        raise SerializationError(f"{text[:40]} is too large for a float")
+        raise SerializationError(f"{text[:40]} is too large for a float", "$", rule="R3")
     return value
 
 
@@ -210,7 +209,7 @@ def _check_surrogates(document: dict[str, Any]) -> None:
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise SerializationError("a string holds half of a surrogate pair") from None
+        raise SerializationError("a string holds half of a surrogate pair", "$", rule="R3") from None
 
 
 def read_text(path: str | os.PathLike[str], limits: Limits = Limits()) -> str:
@@ -218,66 +217,29 @@ def read_text(path: str | os.PathLike[str], limits: Limits = Limits()) -> str:
     try:
         return read_bytes(path, limits).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SerializationError(f"{os.fspath(path)} is not UTF-8 text (byte {error.start})") from None
+        told = f"{os.fspath(path)} is not UTF-8 text (byte {error.start})"
+        raise SerializationError(told, rule="R1") from None
 
 
 def read_bytes(path: str | os.PathLike[str], limits: Limits = Limits()) -> bytes:
-    """The bytes of a file, refused unread when they are too many."""
+    """The bytes of a plain file, refused unread when they are too many."""
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > limits.file_bytes:
-                raise SerializationError(f"{os.fspath(path)}: {size} bytes are more than {limits.file_bytes}")
-            data = file.read(limits.file_bytes + 1)
-            if len(data) > limits.file_bytes:
-                raise SerializationError(f"{os.fspath(path)}: more than {limits.file_bytes} bytes")
-            return data
+        with open(path, "rb", opener=_without_waiting) as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode):  # a pipe may never end, nor does every device
+                raise SerializationError(f"{os.fspath(path)} is not a plain file", rule="R1")
+            if facts.st_size > limits.file_bytes:
+                raise _too_large(f"{os.fspath(path)}: {facts.st_size} bytes are more than {limits.file_bytes}")
+            return file.read(facts.st_size)  # what it grows by meanwhile is not for us
     except OSError as error:
         kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
         raise kind(f"cannot read {os.fspath(path)}: {error.strerror or error}") from None
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Replace a text file in one step."""
-    write_bytes(path, text.encode())
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe into which nobody writes is open at once."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace a file in one step: whoever looks sees the old file or the new, never a part."""
-    target = Path(path)
-    temporary = ""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, _mode(target))
-        os.replace(temporary, target)
-        temporary = ""
-        _sync_folder(target.parent)
-    except OSError as error:
-        raise SerializationError(f"cannot write {target}: {error.strerror or error}") from None
-    finally:
-        if temporary:
-            os.unlink(temporary)
-
-
-def _mode(target: Path) -> int:
-    """The permissions that an ordinary new file would get, or those of the file being replaced."""
-    try:
-        return target.stat().st_mode & 0o777
-    except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
-
-
-def _sync_folder(folder: Path) -> None:
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _too_large(told: str) -> SerializationError:
+    return SerializationError(told, rule="R2", hint=allow_more("file_bytes"))

@@ -47,7 +47,7 @@ def graph_text(ir: IR, places: Places = MappingProxyType({}), *, compact: bool =
         lines = Lines(node_lines(ir.nodes))
         return write_document(graph_document(ir, places, lambda graph: lines if graph is ir else _records(graph)))
     except TypeError as error:  # a name that is no string
-        raise SerializationError(f"cannot be written as JSON: {error}") from None
+        raise SerializationError(f"cannot be written as JSON: {error}", rule="R17") from None
 
 
 def _records(ir: IR) -> list[dict[str, Any]]:
@@ -65,8 +65,8 @@ def _graph_record(
     ir: IR, places: Places, nodes: Callable[[IR], Any], outer: IR | None = None, depth: int = 0
 ) -> dict[str, Any]:
     if depth > MAX_FUNCTION_DEPTH:
-        raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels")
-    shared = _shared_with(outer, ir) if outer is not None else []
+        raise SerializationError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels", rule="R2")
+    shared = shared_weights(outer, ir) if outer is not None else []
     own = ir.params[len(shared) :]
     record: dict[str, Any] = {
         "model_name": ir.model_name,
@@ -101,7 +101,7 @@ def _graph_record(
     return record
 
 
-def _shared_with(outer: IR, ir: IR) -> list[TensorMeta]:
+def shared_weights(outer: IR, ir: IR) -> list[TensorMeta]:
     """The first weights of a function that are weights of the graph around it, under the same names."""
     known = {tensor.name: tensor for tensor in outer.params}
 

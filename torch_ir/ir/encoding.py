@@ -10,11 +10,11 @@ a function        {"$function": "body"}           tensor 3     {"$tensor": 3}
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_ir.errors import GraphError, SerializationError
-from torch_ir.ir.records import allow_keys, check_expression, field, optional, read_dtype, typed
+from torch_ir.ir.records import allow_keys, field, optional, read_dtype, typed
 from torch_ir.ir.structure import BRANCH_KINDS, Branch, Slot
 from torch_ir.ir.values import (
     LAYOUTS,
@@ -60,19 +60,19 @@ def encode(value: Any, depth: int = 0) -> Any:
     if kind is Slot:
         return {"$tensor": int(value)}
     if depth >= MAX_NESTING:
-        raise SerializationError(f"a value is nested deeper than {MAX_NESTING} levels")
+        raise SerializationError(f"a value is nested deeper than {MAX_NESTING} levels", rule="R2")
     if isinstance(value, (list, tuple)):
         return [encode(item, depth + 1) for item in value]
     if kind is Branch:
         return _encode_branch(value, depth)
     if kind is dict and all(isinstance(key, str) and not key.startswith("$") for key in value):
         return {key: encode(item, depth + 1) for key, item in value.items()}
-    raise SerializationError(f"{value!r:.80} of type {kind.__name__} has no spelling in the file")
+    raise SerializationError(f"{value!r:.80} of type {kind.__name__} has no spelling in the file", rule="R11")
 
 
 def _encode_large(value: int) -> dict[str, str]:
     if not -_LARGEST < value < _LARGEST:
-        raise SerializationError(f"a whole number has more than {MAX_DIGITS} digits")
+        raise SerializationError(f"a whole number has more than {MAX_DIGITS} digits", rule="R3")
     return {"$int": str(value)}
 
 
@@ -89,23 +89,40 @@ def decode(value: Any, path: str, depth: int = 0) -> Any:
     """The value that `encode` wrote."""
     if type(value) in PLAIN:
         return value
+    try:
+        return _decode(value, depth)
+    except SerializationError as error:
+        error.prefix(path)
+        raise
+
+
+def _decode(value: Any, depth: int) -> Any:
+    """The same, for values that are not plain; the path of an error is put together as it goes up."""
     if depth > MAX_NESTING:
-        raise SerializationError(f"a value is nested deeper than {MAX_NESTING} levels", path)
+        raise SerializationError(f"a value is nested deeper than {MAX_NESTING} levels", "$", rule="R2")
     if isinstance(value, (list, tuple)):
-        return [
-            item if type(item) in PLAIN else decode(item, f"{path}[{index}]", depth + 1)
-            for index, item in enumerate(value)
-        ]
+        return _decode_list(value, depth)
     if not isinstance(value, dict):
-        raise SerializationError(f"{value!r:.60} of type {type(value).__name__} is not JSON", path)
+        raise SerializationError(f"{value!r:.60} of type {type(value).__name__} is not JSON", "$", rule="R3")
     if "$branch" in value:
-        return _decode_branch(value, path, depth)
+        return _decode_branch(value, "$", depth)
     tags = [key for key in value if not isinstance(key, str) or key.startswith("$")]
     if not tags:
-        return {key: decode(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        return {key: decode(item, f"$.{key:.200}", depth + 1) for key, item in value.items()}
     if len(value) != 1 or tags[0] not in _READERS:
-        raise SerializationError(f"unknown tag {tags[0]!r:.60}", path)
-    return _READERS[tags[0]](value[tags[0]], f"{path}.{tags[0]}")
+        raise SerializationError(f"unknown tag {tags[0]!r:.60}", "$", rule="R5")
+    return _READERS[tags[0]](value[tags[0]], f"$.{tags[0]}")
+
+
+def _decode_list(items: Sequence[Any], depth: int) -> list[Any]:
+    found: list[Any] = []
+    try:
+        for item in items:
+            found.append(item if type(item) in PLAIN else _decode(item, depth + 1))
+    except SerializationError as error:
+        error.prefix(f"$[{len(found)}]")
+        raise
+    return found
 
 
 def _decode_branch(record: dict[str, Any], path: str, depth: int) -> Branch:
@@ -120,66 +137,63 @@ def _decode_branch(record: dict[str, Any], path: str, depth: int) -> Branch:
         for index, key in enumerate(optional(record, "keys", list, path) or [])
     )
     if len(set(keys)) != len(keys):
-        raise SerializationError("the same key stands twice", f"{path}.keys")
+        raise SerializationError("the same key stands twice", f"{path}.keys", rule="R8")
     try:
         return Branch(kind, items, keys, optional(record, "type", str, path) or "")
     except GraphError as error:
-        raise SerializationError(str(error), path) from None
+        raise SerializationError.of(error, path) from None
 
 
 def _decode_key(key: Any, path: str, depth: int) -> Any:
     """A key of a dict: a plain value, or a tuple of them."""
     if isinstance(key, (list, tuple)):
         if depth > MAX_NESTING:
-            raise SerializationError(f"a key is nested deeper than {MAX_NESTING} levels", path)
+            raise SerializationError(f"a key is nested deeper than {MAX_NESTING} levels", path, rule="R2")
         return tuple(_decode_key(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(key))
     found = decode(key, path, depth)
     if isinstance(found, (dict, Branch)):
-        raise SerializationError("a key must be a plain value", path)
+        raise SerializationError("a key must be a plain value", path, rule="R4")
     return found
 
 
 def plain_json(value: Any, path: str, depth: int = 0) -> Any:
     """The value itself, if JSON can hold it without any of our spellings."""
     if depth > MAX_NESTING:
-        raise SerializationError(f"nested deeper than {MAX_NESTING} levels", path)
+        raise SerializationError(f"nested deeper than {MAX_NESTING} levels", path, rule="R2")
     if isinstance(value, dict) and all(type(key) is str for key in value):
-        return {key: plain_json(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        return {key: plain_json(item, f"{path}.{key:.200}", depth + 1) for key, item in value.items()}
     if isinstance(value, list):
         return [plain_json(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     if type(value) not in PLAIN or isinstance(encode(value), dict):
-        raise SerializationError(f"{value!r:.60} of type {type(value).__name__} cannot be written as JSON", path)
+        told = f"{value!r:.60} of type {type(value).__name__} cannot be written as JSON"
+        raise SerializationError(told, path, rule="R3")
     return value
 
 
 def _one_of(value: Any, known: Any, path: str) -> str:
     if not isinstance(value, str) or value not in known:
-        raise SerializationError(f"{value!r:.60} is not one of {', '.join(sorted(known))}", path)
+        raise SerializationError(f"{value!r:.60} is not one of {', '.join(sorted(known))}", path, rule="R5")
     return value
 
 
 def _read_int(text: Any, path: str) -> int:
     digits = typed(text, str, path).removeprefix("-")
     if len(digits) > MAX_DIGITS or not (digits.isascii() and digits.isdecimal()):
-        raise SerializationError(f"{text!r:.60} is not a whole number of at most {MAX_DIGITS} digits", path)
+        told = f"{text!r:.60} is not a whole number of at most {MAX_DIGITS} digits"
+        raise SerializationError(told, path, rule="R3")
     return int(text)
 
 
 def _read_complex(parts: Any, path: str) -> complex:
     numbers = [decode(part, path, MAX_NESTING) for part in typed(parts, list, path)]
     if len(numbers) != 2 or not all(type(number) in (int, float) for number in numbers):
-        raise SerializationError("a complex number is a list of two numbers", path)
+        raise SerializationError("a complex number is a list of two numbers", path, rule="R3")
     return complex(*numbers)
-
-
-def _read_expr(text: Any, path: str) -> Expr:
-    check_expression(typed(text, str, path), path)
-    return Expr(text)
 
 
 def _read_device(text: Any, path: str) -> Device:
     if not is_device(typed(text, str, path)):
-        raise SerializationError(f"unknown device {text!r:.60}", path)
+        raise SerializationError(f"unknown device {text!r:.60}", path, rule="R5")
     return Device(text)
 
 
@@ -187,7 +201,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "$int": _read_int,
     "$float": lambda text, path: float(_one_of(text, ("inf", "-inf", "nan"), path)),
     "$complex": _read_complex,
-    "$expr": _read_expr,
+    "$expr": lambda text, path: Expr(typed(text, str, path)),
     "$dtype": lambda text, path: Dtype(read_dtype(typed(text, str, path), path)),
     "$device": _read_device,
     "$layout": lambda text, path: Layout(_one_of(text, LAYOUTS, path)),

@@ -3,7 +3,7 @@
     "batch"    "2*seq + 1"    "(seq - 1) // 2"    "max(batch, 2)"    "seq % 2 == 0 and seq != 4"
 
 Operators and precedence are Python's; comparisons cannot be chained. An expression is at most `MAX_LENGTH` characters
-and `MAX_DEPTH` levels deep, and its powers are bounded, so that computing it is quick whatever it says.
+and `MAX_DEPTH` levels deep, and its whole numbers are bounded, so that computing it is quick whatever it says.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from typing import Any, NamedTuple, Union
 from torch_ir.errors import ConversionError, ExpressionError, did_you_mean
 
 Number = Union[int, float, bool]
+
+
+class TooLargeError(ExpressionError):
+    """An expression is longer or deeper than any may be."""
 
 
 class Call(NamedTuple):
@@ -41,12 +45,13 @@ Program = tuple[Step, ...]
 MAX_LENGTH = 20_000
 MAX_DEPTH = 100
 MAX_EXPONENT = 64
-MAX_BITS = 4096  # of the result of a power
+MAX_BITS = 4096  # of what is computed on the way
 MAX_DIGITS = 100  # of a number
+_SHORT = 200  # characters of an expression as most are
 _COMPARISON = 4
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+    r" *(?:(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
     r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>\*\*|//|<=|>=|==|!=|[-+*/%()<>,]))"
 )
 
@@ -173,20 +178,31 @@ def translate(text: str | int, names: Mapping[str, Any], apply: Callable[[Callab
 
 def names_in(text: str | int) -> frozenset[str]:
     """The symbols that an expression reads."""
-    return _names(str(text)) if isinstance(text, str) else frozenset()
+    if not isinstance(text, str):
+        return frozenset()
+    return _names_of_short(str(text)) if len(text) <= _SHORT else _names(str(text))
 
 
-@lru_cache(maxsize=65536)
 def parse(text: str) -> Program:
     """An expression as postfix steps, or an ExpressionError that says where it goes wrong."""
     if len(text) > MAX_LENGTH:
-        raise ExpressionError(f"expression of {len(text)} characters is longer than {MAX_LENGTH}")
+        raise TooLargeError(f"expression of {len(text)} characters is longer than {MAX_LENGTH}")
+    return _parse_short(text) if len(text) <= _SHORT else _parse_long(text)
+
+
+def _parse(text: str) -> Program:
     return tuple(_Parser(text).whole())
 
 
-@lru_cache(maxsize=65536)
+# the steps of a long expression take up to a megabyte: files of strangers must not fill the memory with them
+_parse_short, _parse_long = lru_cache(maxsize=16384)(_parse), lru_cache(maxsize=64)(_parse)
+
+
 def _names(text: str) -> frozenset[str]:
     return frozenset(step for step in parse(text) if isinstance(step, str))
+
+
+_names_of_short = lru_cache(maxsize=16384)(_names)
 
 
 def _compute(program: Program, values: Mapping[str, Number]) -> Number:
@@ -201,7 +217,7 @@ def _compute(program: Program, values: Mapping[str, Number]) -> Number:
             stack.append(values[step])
         elif isinstance(step, Call):
             first = len(stack) - step.arity
-            stack[first:] = [step.function(*stack[first:])]
+            stack[first:] = [_bounded(step.function(*stack[first:]))]
         elif not isinstance(step, Skip):
             stack.append(step)
         elif bool(stack[-1]) is step.when:
@@ -209,6 +225,12 @@ def _compute(program: Program, values: Mapping[str, Number]) -> Number:
         else:
             stack.pop()
     return stack[0]
+
+
+def _bounded(number: Number) -> Number:
+    if isinstance(number, int) and number.bit_length() > MAX_BITS:
+        raise ExpressionError(f"a number has more than {MAX_BITS} bits")
+    return number
 
 
 class _Parser:
@@ -231,7 +253,7 @@ class _Parser:
         """Parse operators that bind tighter than `least`."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise self.wrong(f"it is nested deeper than {MAX_DEPTH}")
+            raise TooLargeError(f"bad expression {self.text[:80]!r}: it is nested deeper than {MAX_DEPTH}")
         self.unary(least)
         last = 0
         while (strength := _STRENGTH.get(sign := self.peek(), 0)) > least:
@@ -274,7 +296,10 @@ class _Parser:
         elif token[0].isdigit():
             if len(token) > MAX_DIGITS:
                 raise self.wrong(f"a number of more than {MAX_DIGITS} digits")
-            self.steps.append(int(token) if token.isdigit() else float(token))
+            number = int(token) if token.isdigit() else float(token)
+            if number == math.inf:
+                raise self.wrong(f"{token} is too large for a float")
+            self.steps.append(number)
         elif token in _WORDS:
             self.steps.append(_WORDS[token])
         elif token in FUNCTIONS:
@@ -314,11 +339,11 @@ class _Parser:
     def _split(self, text: str) -> list[str]:
         tokens: list[str] = []
         at = 0
-        stop = len(text.rstrip())
+        stop = len(text.rstrip(" "))
         while at < stop:
             match = _TOKEN.match(text, at)
             if not match:
-                raise self.wrong(f"{text[at:].lstrip()[0]!r} is not part of the language")
+                raise self.wrong(f"{text[at:].lstrip(' ')[0]!r} is not part of the language")
             tokens.append(match.group(match.lastgroup or 0))
             at = match.end()
         return tokens

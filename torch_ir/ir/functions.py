@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CALL = "call"
 FUSED = "fused."  # how the op_types of fused operators begin
+_MOST_INLINE = 500_000  # nodes
 Reads = Sequence[tuple[str, TensorMeta]]  # what a call reads, with the names of its arguments
 
 
@@ -56,9 +57,19 @@ def inline_all(ir: IR, is_wanted: Callable[[OpNode], bool] = lambda call: True) 
     count = 0
     with uncollected():
         while calls := [node for node in ir.nodes if node.is_call and is_wanted(node)]:
+            if not count:
+                check_size_inline(ir)
             _put_inline(ir, calls)
             count += len(calls)
     return count
+
+
+def check_size_inline(ir: IR) -> None:
+    """A few functions that call each other several times would be a graph without end."""
+    size = op_counts(ir).total()
+    if size > _MOST_INLINE:
+        told = f"with its functions put inline, the graph would have {size} nodes, more than {_MOST_INLINE}"
+        raise GraphError(told, "$.functions", rule="R2")
 
 
 def enclose(ir: IR, inside: Sequence[OpNode], reads: Reads, origin: Origin) -> tuple[OpNode, IR]:

@@ -8,22 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.errors import GraphError, did_you_mean, suggestion
 from torch_ir.ir.blocks import fold_blocks
 from torch_ir.ir.check import check
 from torch_ir.ir.data import TensorData
 from torch_ir.ir.decode import read_graph, read_text
-from torch_ir.ir.document import Limits, uncollected
 from torch_ir.ir.document import read_text as file_text
+from torch_ir.ir.document import uncollected
 from torch_ir.ir.encode import constants_over, graph_document, graph_text
 from torch_ir.ir.levels import at_level
+from torch_ir.ir.limits import UNLIMITED, Limits
 from torch_ir.ir.node import OpNode, copy_value
-from torch_ir.ir.side_file import INLINE_LIMIT, Folder, SideFile, write_pair
+from torch_ir.ir.places import given_path
+from torch_ir.ir.side_file import INLINE_LIMIT, SideFile, read_pair, write_pair
 from torch_ir.ir.structure import Branch, Tree, call, flat
 from torch_ir.ir.substitute import specialize
 from torch_ir.ir.symbols import Symbol
 from torch_ir.ir.tensor import Param, TensorMeta
 from torch_ir.ir.text import print_graph
+from torch_ir.ir.writing import is_stream, real_target
 
 
 class IR:
@@ -70,13 +73,17 @@ class IR:
         self.fixed_layout = fixed_layout  # the line of the model that asks for strides: inputs must lie as captured
         self.modules: dict[str, str] = dict(modules or {})  # of the model: path -> full name of the class
         self.extensions: dict[str, Any] = dict(extensions or {})
-        joined = _join(self.nodes, [*self.graph_inputs, *self.params])
-        outputs = [joined(tensor) for tensor in graph_outputs]
-        pairs = [(joined(target), joined(value)) for target, value in mutations]
+        joined = _join(self)
+        outputs = [joined(tensor, f"$.graph_outputs[{index}]") for index, tensor in enumerate(graph_outputs)]
+        pairs = [
+            (joined(target, f"$.mutations[{index}].target"), joined(value, f"$.mutations[{index}].value"))
+            for index, (target, value) in enumerate(mutations)
+        ]
         self._mutated: tuple[TensorMeta, ...] = tuple(target for target, _ in pairs)
         self.returns = OpNode("return", "return", [*outputs, *(value for _, value in pairs)], ())
         for symbol in self.symbols.values():
-            symbol.tensor = joined(symbol.tensor) if symbol.tensor is not None else None
+            if symbol.tensor is not None:
+                symbol.tensor = joined(symbol.tensor, f"$.symbols.{symbol.name}.tensor")
         self.input_tree: Branch = input_tree or call(len(self.graph_inputs))
         self.output_tree: Tree = flat(len(outputs)) if output_tree is ... else output_tree
 
@@ -148,9 +155,9 @@ class IR:
                 return node
         raise KeyError(f"no node is called {name!r}{did_you_mean(name, (node.name for node in self.nodes))}")
 
-    def check(self) -> IR:
+    def check(self, limits: Limits = UNLIMITED) -> IR:
         """Raise GraphError at the first contradiction; return the graph itself."""
-        check(self)
+        check(self, limits)
         return self
 
     def clone(self) -> IR:
@@ -211,8 +218,8 @@ class IR:
         return graph_document(self)
 
     @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> IR:
-        return read_graph(document, cls)
+    def from_dict(cls, document: dict[str, Any], limits: Limits = Limits()) -> IR:
+        return read_graph(document, cls, limits)
 
     def to_json(self, *, compact: bool = False) -> str:
         """The file's text; equal graphs give equal text. A compact one says what repeats only once."""
@@ -232,17 +239,18 @@ class IR:
         Constants of more than `inline_limit` bytes go into one `.safetensors` file beside it; None keeps all inside.
         A compact file says what repeats, such as the weights of layer after layer, only once.
         """
-        large = [] if inline_limit is None else list(constants_over(self, inline_limit))
-        side = SideFile(Path(path), large) if large else None
+        target = real_target(path)
+        large = [] if inline_limit is None or is_stream(target) else list(constants_over(self, inline_limit))
+        side = SideFile(target, large) if large else None
         with uncollected():
             text = graph_text(self, side.places if side else {}, compact=compact)
-        write_pair(Path(path), text, side)
+        write_pair(target, text, side)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
         """Read a file; constants beside it are read when they are first used."""
         with uncollected():
-            return read_text(file_text(path, limits), cls, limits, Folder(Path(path).parent, limits))
+            return read_pair(Path(path), limits, lambda folder: read_text(file_text(path, limits), cls, limits, folder))
 
     def __str__(self) -> str:
         return print_graph(self)
@@ -262,7 +270,8 @@ def _params(weights: Iterable[TensorMeta], names: Mapping[str, str], constants: 
     params = []
     for name, key in {**names, **unnamed}.items():
         if key not in by_key:
-            raise GraphError(f"weight_name_mapping sends {name!r} to {key!r}, which is not among the weights")
+            told = f"weight_name_mapping sends {name!r} to {key!r}, which is not among the weights"
+            raise GraphError(told, f"$.weight_name_mapping.{name}", rule="R8", hint=suggestion(key, by_key))
         weight = by_key[key]
         kind = "constant" if key in constants else "buffer" if name.startswith("b_") else "parameter"
         param = Param((key,), kind, TensorData.of(constants[key]) if key in constants else None)
@@ -271,29 +280,36 @@ def _params(weights: Iterable[TensorMeta], names: Mapping[str, str], constants: 
     return params
 
 
-def _join(nodes: list[OpNode], given: list[TensorMeta]) -> Callable[[TensorMeta], TensorMeta]:
-    """Let nodes share tensors by name; returns the function that finds the shared tensor."""
+def _join(ir: IR) -> Callable[..., TensorMeta]:
+    """Let nodes share tensors by name; returns the function that finds the shared tensor, for a place that reads it."""
     table: dict[str, TensorMeta] = {}
 
-    def define(tensor: TensorMeta) -> None:
-        if tensor.name in table and table[tensor.name] is not tensor:
-            raise GraphError(f"two tensors are called {tensor.name!r}")
-        table[tensor.name] = tensor
-
-    def joined(tensor: TensorMeta) -> TensorMeta:
+    def joined(tensor: TensorMeta, path: str, node: str = "") -> TensorMeta:
         found = table.get(tensor.name, tensor)
         if found is not tensor:
-            found.agree_with(tensor)
+            try:
+                found.agree_with(tensor)
+            except GraphError as error:
+                error.prefix(path, node=node)
+                raise
         return found
 
-    for tensor in given:
-        define(tensor)
-    for node in nodes:
+    for number, tensor in enumerate([*ir.graph_inputs, *ir.params]):
+        if table.setdefault(tensor.name, tensor) is not tensor:
+            raise _defined_twice(tensor, given_path(ir, number, "$.name"))
+    for number, node in enumerate(ir.nodes):
         for tensor in node._inputs:
             if table.get(tensor.name, tensor) is not tensor:
-                node.inputs = [joined(tensor) for tensor in node.inputs]
+                node.inputs = [
+                    joined(read, f"$.nodes[{number}].inputs[{index}]", node.name)
+                    for index, read in enumerate(node.inputs)
+                ]
                 break
-        for tensor in node._outputs:
+        for index, tensor in enumerate(node._outputs):
             if table.setdefault(tensor.name, tensor) is not tensor:
-                define(tensor)
+                raise _defined_twice(tensor, f"$.nodes[{number}].outputs[{index}].name", node.name)
     return joined
+
+
+def _defined_twice(tensor: TensorMeta, path: str, node: str = "") -> GraphError:
+    return GraphError(f"two tensors are called {tensor.name!r:.80}", path, rule="R8", node=node)

@@ -264,5 +264,5 @@ def short(name: str) -> str:
 
 
 def identifier(text: str) -> str:
-    """A text with nothing but letters, digits and underscores."""
-    return re.sub(r"\W", "_", text)
+    """A text with nothing but letters, digits and underscores, and at least one of them."""
+    return re.sub(r"\W", "_", text) or "_"

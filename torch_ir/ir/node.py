@@ -68,7 +68,8 @@ class OpNode:
         self._inputs = reads = tuple(inputs)
         self._args = args = tuple(args)
         if args and len(args) != len(reads):
-            raise GraphError(f"{self!r} has {len(reads)} inputs, but {len(args)} argument names")
+            told = f"{self!r:.200} has {len(reads)} inputs, but {len(args)} argument names"
+            raise GraphError(told, "$.args", rule="R7", node=name)
         for tensor in reads:
             uses = tensor._uses
             uses[self] = uses.get(self, 0) + 1
@@ -106,7 +107,8 @@ class OpNode:
         """Assign inputs together with their argument names."""
         tensors, args = tuple(tensors), tuple(args)
         if args and len(args) != len(tensors):
-            raise GraphError(f"{self!r} has {len(tensors)} inputs, but {len(args)} argument names")
+            told = f"{self!r:.200} has {len(tensors)} inputs, but {len(args)} argument names"
+            raise GraphError(told, "$.args", rule="R7", node=self.name)
         self.inputs = tensors
         self._args = args
 
@@ -125,7 +127,7 @@ class OpNode:
     def output(self) -> TensorMeta:
         """The only output; an error where there are none or several."""
         if len(self._outputs) != 1:
-            raise GraphError(f"{self!r} has {len(self._outputs)} outputs, not one")
+            raise GraphError(f"{self!r:.200} has {len(self._outputs)} outputs, not one", rule="R7", node=self.name)
         return self._outputs[0]
 
     def __getitem__(self, argument: str) -> Any:
@@ -212,7 +214,7 @@ class OpNode:
                 scope.find(field(record, "inputs", list, path), f"{path}.inputs"),
                 _read_outputs(record, name, path),
                 {
-                    key: value if type(value) in PLAIN else decode(value, f"{path}.attrs.{key}")
+                    key: value if type(value) in PLAIN else decode(value, f"{path}.attrs.{key:.200}")
                     for key, value in attrs.items()
                 },
                 args=texts(record, "args", path),
@@ -220,7 +222,10 @@ class OpNode:
                 origins=texts(record, "origins", path) if "origins" in record else (),
             )
         except GraphError as error:
-            raise SerializationError(str(error), path) from None
+            raise SerializationError.of(error, path) from None
+        except SerializationError as error:
+            error.node = name
+            raise
         for tensor in node.outputs:
             scope.define(tensor)
         return node
@@ -248,10 +253,9 @@ def _read_outputs(record: dict[str, Any], name: str, path: str) -> list[TensorMe
     outputs = read_tensors(record, "outputs", path)
     for index, tensor in enumerate(outputs):
         if tensor.producer_node is not None and (tensor.producer_node, tensor.index) != (name, index):
-            raise SerializationError(
-                f"output {index} of {name!r} says that it is output {tensor.index} of {tensor.producer_node!r}",
-                f"{path}.outputs[{index}]",
-            )
+            other = f"output {tensor.index} of {tensor.producer_node!r:.80}"
+            told = f"output {index} of {name!r:.80} says that it is {other}"
+            raise SerializationError(told, f"{path}.outputs[{index}].producer_node", rule="R7", node=name)
     return outputs
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Any, TypeVar, Union
 
-from torch_ir.errors import ExpressionError, SerializationError, did_you_mean
-from torch_ir.ir.expressions import parse
+from torch_ir.errors import SerializationError, suggestion
 from torch_ir.ir.values import DTYPES
 
 T = TypeVar("T")
@@ -20,12 +19,12 @@ _WORDS = {str: "a string", int: "a whole number", list: "a list", dict: "an obje
 def field(record: Any, key: str, kind: type[T], path: str) -> T:
     """The value under a key that must be there."""
     if not isinstance(record, dict):
-        raise SerializationError(f"expected an object, found {type(record).__name__}", path)
+        raise SerializationError(f"expected an object, found {type(record).__name__}", path, rule="R4")
     value = record.get(key)
     if type(value) is kind:  # as JSON gives it: no path needs to be spelled out
         return value
     if key not in record:
-        raise SerializationError(f"{key!r} is missing", path)
+        raise SerializationError(f"{key!r} is missing", path, rule="R4")
     return typed(value, kind, f"{path}.{key}")
 
 
@@ -39,7 +38,7 @@ def optional(record: dict[str, Any], key: str, kind: type[T], path: str) -> T | 
 
 def typed(value: Any, kind: type[T], path: str) -> T:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise SerializationError(f"expected {_WORDS[kind]}, found {value!r:.60}", path)
+        raise SerializationError(f"expected {_WORDS[kind]}, found {value!r:.60}", path, rule="R4")
     return value
 
 
@@ -53,32 +52,23 @@ def texts(record: dict[str, Any], key: str, path: str) -> list[str]:
 
 def allow_keys(record: Any, known: Set[str], path: str) -> None:
     if not isinstance(record, dict):
-        raise SerializationError(f"expected an object, found {type(record).__name__}", path)
+        raise SerializationError(f"expected an object, found {type(record).__name__}", path, rule="R4")
     if not record.keys() <= known:
         key = next(key for key in record if key not in known)
-        raise SerializationError(f"unknown key {key!r:.60}{did_you_mean(str(key)[:100], known)}", path)
+        raise SerializationError(f"unknown key {key!r:.60}", path, rule="R4", hint=suggestion(str(key), known))
 
 
 def read_dims(dims: Iterable[Any], path: str) -> list[Dim]:
-    """A shape or stride: whole numbers from 0, or expressions."""
+    """A shape or stride: whole numbers from 0, or expressions, at which `check` looks."""
     found: list[Dim] = []
     for index, dim in enumerate(dims):
-        if isinstance(dim, str):
-            check_expression(dim, f"{path}[{index}]")
-        elif typed(dim, int, f"{path}[{index}]") < 0:
-            raise SerializationError(f"a dimension cannot be {dim}", f"{path}[{index}]")
+        if not isinstance(dim, str) and typed(dim, int, f"{path}[{index}]") < 0:
+            raise SerializationError(f"a dimension cannot be {dim}", f"{path}[{index}]", rule="R4")
         found.append(dim)
     return found
 
 
 def read_dtype(dtype: str, path: str) -> str:
     if dtype not in DTYPES:
-        raise SerializationError(f"unknown dtype {dtype!r:.60}{did_you_mean(dtype, DTYPES)}", path)
+        raise SerializationError(f"unknown dtype {dtype!r:.60}", path, rule="R5", hint=suggestion(dtype, DTYPES))
     return dtype
-
-
-def check_expression(text: str, path: str) -> None:
-    try:
-        parse(text)
-    except ExpressionError as error:
-        raise SerializationError(str(error), path) from None

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch_ir.errors import SerializationError
-from torch_ir.ir.document import Limits, parse_json
+from torch_ir.ir.document import parse_json
+from torch_ir.ir.limits import Limits, allow_more
 from torch_ir.ir.records import allow_keys, field
 
 Document = dict[str, Any]
@@ -125,7 +126,7 @@ def _template(first: _Text, second: _Text) -> str:
 def expand(document: Document, limits: Limits) -> Document:
     """The document that a compact one stands for."""
     if document["compact"] is not True:
-        raise SerializationError("it can only be true", "$.compact")
+        raise SerializationError("it can only be true", "$.compact", rule="R4")
     expanded = {key: value for key, value in document.items() if key != "compact"}
     runs = _Runs(limits.expanded_bytes)
     for key in filter(document.__contains__, _LISTS):
@@ -138,7 +139,7 @@ def expand(document: Document, limits: Limits) -> Document:
         entries = [
             entry
             for name, part in field(document, key, dict, "$").items()
-            for entry in (runs.read(part, dict, f"$.{key}.{name}") if _is_run(part) else [{name: part}])
+            for entry in (runs.read(part, dict, f"$.{key}.{name:.200}") if _is_run(part) else [{name: part}])
         ]
         expanded[key] = _joined(entries, f"$.{key}")
     return expanded
@@ -159,16 +160,26 @@ class _Runs:
         allow_keys(run, _RUN, path)
         count, items = field(run, "$repeat", int, path), field(run, "items", kind, path)
         try:
-            parts = _GROWING.split(_dump(items)[1:-1] if kind is list else _dump(items))
+            text = _dump(items)[1:-1] if kind is list else _dump(items)
+            text.encode()
         except (TypeError, ValueError, RecursionError) as error:  # a program may give what is no JSON
-            raise SerializationError(f"not JSON: {error}", f"{path}.items") from None
+            raise SerializationError(f"not JSON: {error}", f"{path}.items", rule="R3") from None
+        parts = _GROWING.split(text)
         starts, steps = list(map(int, parts[1::3])), list(map(int, parts[2::3]))
-        self._room -= count * (sum(map(len, parts)) + _MAX_DIGITS * len(starts))
-        if not items or count < 1 or self._room < 0:
-            told = "has no items" if not items else "repeats nothing" if count < 1 else "says more than it may"
-            raise SerializationError(f"a run {told}", path)
+        self._room -= count * (_memory(text) + _MAX_DIGITS * len(starts))
+        if not items or count < 1:
+            told = "a run has no items" if not items else "a run repeats nothing"
+            raise SerializationError(told, path, rule="R4")
+        if self._room < 0:
+            hint = allow_more("expanded_bytes")
+            raise SerializationError("a run says more than it may", path, rule="R2", hint=hint)
         found: list[Any] = parse_json(f"[{', '.join(_repeated(parts[::3], starts, steps, count))}]")
         return found
+
+
+def _memory(text: str) -> int:
+    """The bytes that JSON takes as text and as Python's objects, about."""
+    return len(text) + 256 * text.count("{") + 64 * text.count("[") + 16 * text.count(",")
 
 
 def _repeated(parts: Sequence[str], starts: Sequence[int], steps: Sequence[int], count: int) -> Iterator[str]:
@@ -183,6 +194,6 @@ def _joined(entries: Sequence[Document], path: str) -> Document:
     for entry in entries:
         if not entry.keys().isdisjoint(table):
             twice = next(name for name in entry if name in table)
-            raise SerializationError(f"{twice!r:.60} stands twice", path)
+            raise SerializationError(f"{twice!r:.60} stands twice", path, rule="R3")
         table.update(entry)
     return table

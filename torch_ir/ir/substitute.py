@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
-from torch_ir.errors import GraphError, did_you_mean
-from torch_ir.ir.expressions import FUNCTIONS, SIGNS, Call, Expr, Number, Skip, evaluate, names_in, parse
+from torch_ir.errors import ExpressionError, GraphError, did_you_mean
+from torch_ir.ir.expressions import FUNCTIONS, MAX_DIGITS, SIGNS, Call, Expr, Number, Skip, evaluate, names_in, parse
 from torch_ir.ir.records import Dim
 from torch_ir.ir.structure import Branch, Tree
 
@@ -24,7 +24,7 @@ def substitute(text: Dim, new: Mapping[str, Dim]) -> Any:
     if not isinstance(text, str) or names_in(text).isdisjoint(new):
         return text
     program = parse(str(text))
-    parts: list[Number | str] = []
+    parts: list[_Part] = []
     open_sides: list[Skip] = []  # every `and` and `or` whose right side is being read
     for at, step in enumerate((*program, None)):
         while open_sides and open_sides[-1].to == at:
@@ -36,39 +36,55 @@ def substitute(text: Dim, new: Mapping[str, Dim]) -> Any:
             parts[first:] = [_applied(step, parts[first:])]
         elif step is not None:
             parts.append(new.get(step, step) if isinstance(step, str) else step)
-    return parts[0]
+    return parts[0] if _is_number(parts[0]) else str(parts[0])
 
 
-def _applied(step: Call, parts: list[Number | str]) -> Number | str:
+class _Product:
+    """Factors in their order, but for the numbers among them, which are one in front."""
+
+    def __init__(self, text: str) -> None:
+        factors = text.split(" * ") if _PRODUCT.fullmatch(text) else [_operand(text)]
+        self.number = math.prod(int(factor) for factor in factors if factor.isdigit())
+        self.rest = [factor for factor in factors if not factor.isdigit()]
+
+    def __imul__(self, other: _Product) -> _Product:
+        self.number *= other.number
+        self.rest += other.rest
+        return self
+
+    def __str__(self) -> str:
+        if self.number >= 10**MAX_DIGITS:
+            raise ExpressionError(f"a product has a number of more than {MAX_DIGITS} digits")
+        return " * ".join([str(self.number), *self.rest] if self.number != 1 or not self.rest else self.rest)
+
+
+_Part = Union[Number, str, _Product]
+
+
+def _is_number(part: _Part) -> bool:
+    return not isinstance(part, (str, _Product))
+
+
+def _applied(step: Call, parts: list[_Part]) -> _Part:
     sign = SIGNS[step.function]
-    if sign == "*":
-        text = _product(parts)
-    elif sign in FUNCTIONS:
+    if sign == "*" and not all(map(_is_number, parts)):
+        product, factor = (part if isinstance(part, _Product) else _Product(str(part)) for part in parts)
+        product *= factor
+        return product
+    if sign in FUNCTIONS:
         text = f"{sign}({', '.join(map(str, parts))})"
     else:
         text = f" {sign} ".join(map(_operand, parts)) if len(parts) == 2 else f"{sign} {_operand(parts[0])}"
-    return text if any(isinstance(part, str) for part in parts) else evaluate(text, {})
+    return evaluate(text, {}) if all(map(_is_number, parts)) else text
 
 
-def _product(parts: list[Number | str]) -> str:
-    """The numbers of a product as one, in front."""
-    factors = [
-        factor
-        for part in parts
-        for factor in (str(part).split(" * ") if _PRODUCT.fullmatch(str(part)) else [_operand(part)])
-    ]
-    number = math.prod(int(factor) for factor in factors if factor.isdigit())
-    rest = [factor for factor in factors if not factor.isdigit()]
-    return " * ".join([str(number), *rest] if number != 1 or not rest else rest)
-
-
-def _either(step: Skip, left: Number | str, right: Number | str) -> Number | str:
-    if not isinstance(left, str):  # `True and x` is x, `False and x` is False
+def _either(step: Skip, left: _Part, right: _Part) -> _Part:
+    if _is_number(left):  # `True and x` is x, `False and x` is False
         return left if bool(left) is step.when else right
     return f"{_operand(left)} {'or' if step.when else 'and'} {_operand(right)}"
 
 
-def _operand(part: Number | str) -> str:
+def _operand(part: _Part) -> str:
     text = str(part)
     return text if text.replace(".", "", 1).isalnum() or text.isidentifier() else f"({text})"
 

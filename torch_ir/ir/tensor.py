@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.errors import GraphError
+from torch_ir.errors import GraphError, SerializationError
 from torch_ir.ir.data import TensorData
 from torch_ir.ir.records import Dim, allow_keys, field, optional, read_dims, read_dtype, texts
 from torch_ir.ir.values import DTYPES
@@ -96,16 +96,17 @@ class TensorMeta:
 
     def agree_with(self, read: TensorMeta) -> None:
         """Where a reader restates what is made here, it must say the same."""
-        same_layout = read.stride in (None, self.stride) and read.placement in (None, self.placement)
-        if self.shape != read.shape or self.dtype != read.dtype or not same_layout:
-            raise GraphError(f"{self.name!r} is made as {_facts(self)}, but read as {_facts(read)}")
-        if read.producer_node is not None:
-            place = (self.producer_node or self.name, self.index)
-            if place != (read.producer_node, read.index):
-                raise GraphError(
-                    f"{self.name!r} is output {self.index} of {place[0]!r}, "
-                    f"but a reader says output {read.index} of {read.producer_node!r}"
-                )
+        for key in ("shape", "dtype", "stride", "placement"):
+            said = getattr(read, key)
+            if said != getattr(self, key) and (said is not None or key in _SHORT):
+                told = f"{self.name!r:.80} is made as {_facts(self):.200}, but read as {_facts(read):.200}"
+                raise GraphError(told, f"$.{key}", rule="R7")
+        made_by = (self.producer_node or self.name, self.index)
+        if read.producer_node is not None and made_by != (read.producer_node, read.index):
+            told = f"but a reader says output {read.index} of {read.producer_node!r:.80}"
+            told = f"{self.name!r:.80} is output {self.index} of {made_by[0]!r:.80}, {told}"
+            key = "producer_node" if made_by[0] != read.producer_node else "producer_output_idx"
+            raise GraphError(told, f"$.{key}", rule="R7")
 
     def copy(self, name: str | None = None) -> TensorMeta:
         """The same description as a free-standing tensor."""
@@ -125,12 +126,17 @@ class TensorMeta:
     def from_dict(cls, record: dict[str, Any], path: str = "$") -> TensorMeta:
         allow_keys(record, _KEYS, path)
         strides = field(record, "stride", list, path) if "stride" in record else None
+        producer = optional(record, "producer_node", str, path)
+        index = optional(record, "producer_output_idx", int, path) or 0
+        if index and producer is None:
+            told = "it says which output it is, but not of which node"
+            raise SerializationError(told, f"{path}.producer_output_idx", rule="R7")
         return cls(
             field(record, "name", str, path),
             read_dims(field(record, "shape", list, path), f"{path}.shape"),
             read_dtype(field(record, "dtype", str, path), f"{path}.dtype"),
-            optional(record, "producer_node", str, path),
-            optional(record, "producer_output_idx", int, path) or 0,
+            producer,
+            index,
             stride=None if strides is None else read_dims(strides, f"{path}.stride"),
             placement=texts(record, "placement", path) if "placement" in record else None,
         )
@@ -156,13 +162,16 @@ class Scope:
         found = []
         for index, record in enumerate(records):
             name = record.get("name") if type(record) is dict else None
-            if type(name) is str and name in self.tensors and self._said_of(name) == record:
+            if type(name) is str and name in self.tensors and _is_same(self._said_of(name), record):
                 found.append(self.tensors[name])
-            else:
-                read = TensorMeta.from_dict(record, f"{path}[{index}]")
-                made = self.tensors.get(read.name, read)
+                continue
+            read = TensorMeta.from_dict(record, f"{path}[{index}]")
+            made = self.tensors.get(read.name, read)
+            try:
                 made.agree_with(read)
-                found.append(made)
+            except GraphError as error:
+                raise SerializationError.of(error, f"{path}[{index}]") from None
+            found.append(made)
         return found
 
     def _said_of(self, name: str) -> dict[str, Any]:
@@ -217,7 +226,14 @@ def _is_short(record: Any) -> bool:
     return type(record["name"]) is str and type(record["dtype"]) is str and record["dtype"] in DTYPES
 
 
+def _is_same(said: dict[str, Any], record: dict[str, Any]) -> bool:
+    """Whether a record is just what it should be; in Python, 1 is also True and 1.0."""
+    if said != record or list(map(type, said["shape"])) != list(map(type, record["shape"])):
+        return False
+    return type(record.get("producer_output_idx", 0)) is int
+
+
 def _facts(tensor: TensorMeta) -> str:
     strides = "" if tensor.stride is None else f" with strides {list(tensor.stride)}"
     placed = "" if tensor.placement is None else f" placed {', '.join(tensor.placement)}"
-    return f"{tensor.dtype}{list(tensor.shape)}{strides}{placed}"
+    return f"{tensor.dtype}{list(tensor.shape)}{strides}{placed}"[:200]

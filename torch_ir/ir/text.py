@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.errors import printable
 from torch_ir.ir.node import OpNode
 from torch_ir.ir.records import Dim
 from torch_ir.ir.structure import Branch, Slot, Tree, flat
@@ -104,9 +105,9 @@ def _print_tree(tree: Tree, names: list[str]) -> str:
         return print_value(tree)
     items = [_print_tree(item, names) for item in tree.items]
     if tree.keys:
-        items = [f"{key}: {item}" for key, item in zip(tree.keys, items, strict=True)]
+        items = [f"{printable(str(key))}: {item}" for key, item in zip(tree.keys, items, strict=True)]
     marks = {"tuple": "()", "list": "[]", "dict": "{}", "object": "()"}[tree.kind]
-    return f"{tree.type_name.rpartition('.')[2]}{marks[0]}{', '.join(items)}{marks[1]}"
+    return f"{printable(tree.type_name.rpartition('.')[2])}{marks[0]}{', '.join(items)}{marks[1]}"
 
 
 def _typed(tensor: TensorMeta) -> str:

@@ -54,10 +54,11 @@ def _picked(node: Record, inputs: list[Record], outputs: list[Record], path: str
     """The input that a getitem picks; what it says about its output must be so."""
     index = field(field(node, "attrs", dict, path), "index", int, f"{path}.attrs")
     if not 0 <= index < len(inputs) or len(outputs) != 1:
-        raise SerializationError(f"getitem picks {index} of {len(inputs)} tensors", path)
+        raise SerializationError(f"getitem picks {index} of {len(inputs)} tensors", f"{path}.attrs.index", rule="R8")
     picked, given = inputs[index], outputs[0]
     if any(picked.get(key) != given.get(key) for key in ("shape", "dtype")):
-        raise SerializationError(f"{given['name']!r} is not like {picked['name']!r}, which it picks", path)
+        told = f"{given['name']!r:.80} is not like {picked['name']!r:.80}, which it picks"
+        raise SerializationError(told, f"{path}.outputs[0]", rule="R7")
     return picked
 
 

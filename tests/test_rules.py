@@ -1,0 +1,56 @@
+"""Every error about a file names one of the rules of the format, wherever it is raised."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import torch_ir
+from torch_ir.ir.rules import RULES
+
+PACKAGE = Path(torch_ir.__file__).parent
+ERRORS = {"GraphError", "SerializationError"}
+# What these say is about what a program asks of a graph, not about a file.
+EDITING = {"blocks.py", "functions.py", "levels.py", "shared_functions.py", "substitute.py"}
+READERS = sorted(
+    path
+    for path in [*PACKAGE.glob("ir/*.py"), *PACKAGE.glob("formats/*.py"), PACKAGE / "targets" / "contract.py"]
+    if path.name not in EDITING
+)
+
+
+def errors_made(path: Path) -> Iterator[ast.Call]:
+    """The calls in a file that make an error by its class."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS:
+            yield node
+
+
+def rules_in(call: ast.Call) -> set[str] | None:
+    """The rules that a call may name; None where it names none."""
+    for keyword in call.keywords:
+        if keyword.arg == "rule":
+            texts = [node.value for node in ast.walk(keyword.value) if isinstance(node, ast.Constant)]
+            return {text for text in texts if isinstance(text, str)}
+    return None
+
+
+def test_the_rules_are_those_of_the_format() -> None:
+    """Twenty rules, in order, each with a sentence."""
+    assert list(RULES) == [f"R{number}" for number in range(1, 21)]
+    assert all(title.endswith(".") for title in RULES.values())
+
+
+@pytest.mark.parametrize("path", READERS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_every_error_names_a_rule(path: Path) -> None:
+    """An error that a reader, a writer or check() makes carries the number of a rule that exists."""
+    for call in errors_made(path):
+        rules = rules_in(call)
+        assert rules is not None, f"{path.name}:{call.lineno} names no rule"
+        assert rules <= RULES.keys(), f"{path.name}:{call.lineno} names {rules}"
+
+
+def test_the_errors_are_found() -> None:
+    """The test above looks at what it should look at."""
+    assert sum(1 for path in READERS for _ in errors_made(path)) > 100
