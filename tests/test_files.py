@@ -4,10 +4,7 @@ import copy
 import json
 import os
 import pickle
-import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +27,8 @@ def test_save_and_load(tmp_path: Path) -> None:
     ir.save(path)
     assert path.read_bytes() == ir.to_json().encode()
     assert IR.load(str(path)).to_json() == ir.to_json()
-    save_ir(load_ir(path), tmp_path / "other" / "copy.json")
-    assert (tmp_path / "other" / "copy.json").read_bytes() == path.read_bytes()
+    save_ir(mlp(), tmp_path / "other" / "mlp.json")
+    assert load_ir(tmp_path / "other" / "mlp.json").to_json() == mlp().to_json()
 
 
 def test_a_file_that_cannot_be_read_is_a_serialization_error(tmp_path: Path) -> None:
@@ -49,16 +46,18 @@ def test_a_file_that_cannot_be_read_is_a_serialization_error(tmp_path: Path) -> 
     assert error("latin.json", b'{"a": "\xe9"}').endswith("latin.json is not UTF-8 text (byte 7)")
     assert "BOM" in error("bom.json", b"\xef\xbb\xbf{}")
     assert "Expecting value" in error("empty.json", b"")
-    assert error("large.json", b" " * 11, Limits(file_bytes=10)).endswith("11 bytes are more than 10")
+    assert error("large.json", b" " * 11, Limits(file_bytes=10)).endswith(
+        "11 bytes are more than 10; Limits(file_bytes=...) allows more"
+    )
     assert "missing" in error("small.json", b"{}        ", Limits(file_bytes=10))
 
 
-def test_a_file_that_lies_about_its_size_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices report no size at all; they are read no further than the limit."""
-    (tmp_path / "device").write_bytes(bytes(2000))
-    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((0,) * 10))
-    with pytest.raises(SerializationError, match="more than 1000 bytes"):
-        IR.load(tmp_path / "device", Limits(file_bytes=1000))
+def test_what_may_never_end_is_refused(tmp_path: Path) -> None:
+    """Devices and pipes say nothing of their size; nobody waits for them."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", tmp_path / "pipe"):
+        with pytest.raises(SerializationError, match="is not a plain file"):
+            IR.load(path)
 
 
 def test_saving_replaces_a_file_in_one_step(tmp_path: Path) -> None:
@@ -74,7 +73,7 @@ def test_saving_replaces_a_file_in_one_step(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model.json"]
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
+@pytest.mark.parametrize("step", ["fsync", "replace", "fchmod"])
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Whichever step fails: the old file is whole, no temporary is left, and the error is typed."""
     path = tmp_path / "model.json"
@@ -125,17 +124,6 @@ def test_a_place_that_cannot_be_written_is_a_serialization_error(tmp_path: Path)
     with pytest.raises(SerializationError, match=r"cannot write .*model\.json"):
         mlp().save(tmp_path / "file" / "model.json")
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
-
-
-def test_no_permission_is_a_serialization_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the folder may not be written to, the message says so."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
-    with pytest.raises(SerializationError, match=r"cannot write .*model\.json: Permission denied"):
-        mlp().save(tmp_path / "model.json")
 
 
 # -- constants beside the file ----------------------------------------------------------------------------------------
@@ -278,12 +266,13 @@ def test_copies_of_a_stored_constant_are_whole(tmp_path: Path) -> None:
     assert stored != b"value"
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
-@pytest.mark.parametrize("which", [1, 2])
+@pytest.mark.parametrize(
+    ("step", "which"), [("fsync", 1), ("fsync", 2), ("fsync", 3), ("replace", 1), ("fchmod", 1), ("fchmod", 2)]
+)
 def test_a_pair_that_cannot_be_written_leaves_the_old_pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, which: int
 ) -> None:
-    """Whether the first or the second file fails: the old pair is whole, and nothing is left beside it."""
+    """Whether either file or their folder fails: the old pair is whole, and nothing is left beside it."""
     path = tmp_path / "model.json"
     with_constants(c=b"first").save(path, inline_limit=0)
     before = sorted(os.listdir(tmp_path))
@@ -291,7 +280,7 @@ def test_a_pair_that_cannot_be_written_leaves_the_old_pair(
 
     def fail(*arguments: Any) -> Any:
         calls.append(arguments)
-        if len(calls) < which + (step == "fsync") * (which - 1):  # of a file and of its folder
+        if len(calls) < which:
             return done(*arguments)
         raise OSError(28, "No space left on device")
 
@@ -300,28 +289,6 @@ def test_a_pair_that_cannot_be_written_leaves_the_old_pair(
         with_constants(c=b"second").save(path, inline_limit=0)
     assert sorted(os.listdir(tmp_path)) == before
     assert IR.load(path).constants["c"].raw == b"first"
-
-
-def test_a_killed_save_leaves_a_whole_pair(tmp_path: Path) -> None:
-    """A process that dies anywhere within save leaves the old pair or the new one."""
-    program = """
-import itertools, os, sys
-from tests.test_files import with_constants
-for number in itertools.count():
-    with_constants(c=b"%07d" % number).save(sys.argv[1], inline_limit=0)
-    print(flush=True)
-"""
-    path = tmp_path / "model.json"
-    for pause in range(6):
-        writer = subprocess.Popen(
-            [sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
-        )
-        assert writer.stdout is not None
-        for _ in range(pause * 3 + 1):
-            writer.stdout.readline()
-        writer.send_signal(signal.SIGKILL)
-        writer.communicate()
-        assert IR.load(path).constants["c"].raw.isdigit()
 
 
 def place_of(path: Path, **changes: Any) -> str:
@@ -401,4 +368,4 @@ def test_text_alone_cannot_give_constants_beside_it(tmp_path: Path) -> None:
     with_constants(c=b"value").save(tmp_path / "model.json", inline_limit=0)
     with pytest.raises(SerializationError, match=r"lie in 'model\.json\.constants-.*use IR\.load\(path\)") as caught:
         IR.from_json((tmp_path / "model.json").read_text())
-    assert caught.value.path == "$.constants.c"
+    assert caught.value.path == "$.constants.c.file"

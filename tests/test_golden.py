@@ -18,6 +18,7 @@ from tests.proof import captured, module
 from torch_ir import IR, Comparison, IRExecutor, TensorMeta, compare_golden, write_golden
 from torch_ir.cli import main
 from torch_ir.errors import ExecutionError, MissingExtraError, MissingFileError, SerializationError
+from torch_ir.golden.dumps import Dumps
 from torch_ir.golden.pack import read_pack, stored, unstored
 from torch_ir.ops.names import TORCH_DTYPES
 
@@ -357,6 +358,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "unknown file": (lambda d: d["values"][0].update(file="b-00001.safetensors"), "not among the files"),
     "dtype": (lambda d: d["values"][0].update(dtype="float33"), "unknown dtype 'float33'"),
     "shape": (lambda d: d["values"][0].update(shape=[-1]), "cannot be -1"),
+    "open shape": (lambda d: d["values"][0].update(shape=["batch"], stored="bytes"), "must be numbers"),
     "other shape": (lambda d: d["values"][0].update(shape=[8, 3]), "as the index says"),
     "other dtype": (lambda d: d["values"][0].update(dtype="float16"), "as the index says"),
     "stored": (lambda d: d["values"][0].update(stored="pickle"), "no way to store"),
@@ -364,6 +366,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "type": (lambda d: d["values"][0].update(call="one"), "expected a whole number"),
     "name": (lambda d: d["values"][0].update(name="absent"), "absent"),
     "size": (lambda d: d["files"][0].update(size=1), "is damaged"),
+    "shard twice": (lambda d: d["files"].append(d["files"][0]), "stands twice"),
 }
 
 
@@ -427,6 +430,10 @@ def test_hostile_dumps(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     numpy.save(folder / "tanh.npy", numpy.array(["a"]))
     with pytest.raises(SerializationError, match="holds no numbers that torch knows"):
         compare_golden(pack, folder)
+    with (folder / "tanh.npy").open("wb") as file:
+        numpy.savez(file, tanh=X.numpy())
+    with pytest.raises(SerializationError, match=r"tanh\.npy is no \.npy file inside"):
+        compare_golden(pack, folder)
     numpy.save(folder / "tanh.npy", X.numpy())
     save_file({"tanh": X}, folder / "all.safetensors")
     with pytest.raises(SerializationError, match="'tanh' is dumped twice"):
@@ -436,6 +443,12 @@ def test_hostile_dumps(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         compare_golden(pack, folder)
     with pytest.raises(SerializationError, match="no such file or folder"):
         compare_golden(pack, tmp_path / "nothing")
+
+
+def test_one_number_of_a_dtype_that_numpy_lacks(tmp_path: Path) -> None:
+    """A scalar of bfloat16 comes as its two bytes, as larger arrays do."""
+    numpy.save(tmp_path / "x.npy", numpy.zeros((), dtype="V2"))
+    assert Dumps(tmp_path / "x.npy")["x"]().tolist() == [0, 0]
 
 
 # -- the command line -------------------------------------------------------------------------------------------------

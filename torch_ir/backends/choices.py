@@ -19,7 +19,7 @@ from torch_ir.backends.cache import cache_folder
 from torch_ir.backends.table import installed_backends
 from torch_ir.errors import SerializationError
 from torch_ir.ir import IR
-from torch_ir.ir.document import write_text
+from torch_ir.ir.writing import write_text
 from torch_ir.ops.names import dtype_name
 
 _PACKAGES = ("torch", "onnxruntime", "openvino")
@@ -52,8 +52,10 @@ class Choices:
         """What was chosen under a key."""
         record: Any = self._read().get(key)
         try:
-            return Choice(str(record["backend"]), dict(record["seconds"]), dict(record["failed"]))
-        except (TypeError, KeyError, ValueError):
+            seconds = {name: float(value) for name, value in dict(record["seconds"]).items()}
+            failed = {name: str(value) for name, value in dict(record["failed"]).items()}
+            return Choice(str(record["backend"]), seconds, failed)
+        except (TypeError, KeyError, ValueError, OverflowError):
             return None
 
     def keep(self, key: str, choice: Choice) -> None:
@@ -65,7 +67,7 @@ class Choices:
     def _read(self) -> dict[str, Any]:
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 

@@ -6,13 +6,14 @@ import hashlib
 import platform
 import re
 from contextlib import suppress
+from pathlib import Path
 
 import torch
 
 from torch_ir.backends.cache import cache_folder
 from torch_ir.errors import SerializationError, TorchIRError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.document import write_bytes
+from torch_ir.ir.writing import write_bytes
 from torch_ir.targets.mlir.spelling import quoted
 
 _FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-input-demote-f64-to-f32=false")
@@ -39,12 +40,22 @@ class CannotCompileError(TorchIRError):
 def compile_module(text: str) -> bytes:
     """A module for this machine; what was compiled before is read from its file."""
     path = cache_folder() / "iree" / f"{_digest(text)}.vmfb"
-    if path.is_file():
-        return path.read_bytes()
-    module = _compiled(text, _FLAGS)
-    with suppress(SerializationError):  # where the folder cannot be written to, it is compiled again
-        write_bytes(path, module)
+    module = _kept(path)
+    if module is None:
+        module = _compiled(text, _FLAGS)
+        with suppress(SerializationError):  # where the folder cannot be written to, it is compiled again
+            write_bytes(path, hashlib.sha256(module).digest() + module)
     return module
+
+
+def _kept(path: Path) -> bytes | None:
+    """The module in a file that begins with its digest; None if there is none, or if it is damaged."""
+    try:
+        kept = path.read_bytes()
+    except OSError:
+        return None
+    digest, module = kept[:32], kept[32:]
+    return module if hashlib.sha256(module).digest() == digest else None
 
 
 def check_module(text: str) -> None:

@@ -67,7 +67,10 @@ def _load(file: Path) -> Any:
         import numpy
     except ImportError:
         raise MissingExtraError(f"reading {file.suffix} files", "numpy", "safetensors") from None
-    return _guarded(file, lambda: numpy.load(file, allow_pickle=False))
+    found = _guarded(file, lambda: numpy.load(file, allow_pickle=False))
+    if isinstance(found, numpy.ndarray) is (file.suffix == ".npz"):  # numpy goes by what it finds, not by the name
+        raise SerializationError(f"{file} is no {file.suffix} file inside")
+    return found
 
 
 def _guarded(file: Path, read: Callable[[], Any]) -> Any:
@@ -81,10 +84,10 @@ def _to_tensor(array: Any) -> Any:
     """A tensor; numbers that numpy has no name for, such as bfloat16, come as their bytes."""
     import numpy
 
-    array = numpy.ascontiguousarray(array).reshape(array.shape)
-    if array.dtype.kind == "V":
-        return torch.from_numpy(array.view(numpy.uint8).reshape(*array.shape, array.dtype.itemsize).copy())
+    flat = numpy.ascontiguousarray(array).reshape(-1)
     try:
-        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
-    except TypeError:
+        if array.dtype.kind == "V":
+            return torch.from_numpy(flat.view(numpy.uint8).copy()).reshape(*array.shape, array.dtype.itemsize)
+        return torch.from_numpy(flat.astype(array.dtype.newbyteorder("="), copy=True)).reshape(array.shape)
+    except (TypeError, ValueError):
         raise SerializationError(f"an array of {array.dtype} holds no numbers that torch knows") from None

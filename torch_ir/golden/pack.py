@@ -16,7 +16,9 @@ from typing import Any
 import torch
 
 from torch_ir.errors import MissingExtraError, MissingFileError, SerializationError, did_you_mean
+from torch_ir.golden.folders import restore
 from torch_ir.ir.document import parse_document, read_text
+from torch_ir.ir.locks import folder_lock
 from torch_ir.ir.records import allow_keys, read_dims, typed
 from torch_ir.ir.records import field as entry
 from torch_ir.ops.names import TORCH_DTYPES
@@ -91,39 +93,50 @@ class Pack:
         try:
             found = self._shard(value.file).get_tensor(value.name)
         except SafetensorError as error:
-            raise SerializationError(f"{self.folder / value.file}: {error}") from None
+            raise SerializationError(f"{self.folder / value.file}: {error}", rule="R8") from None
         tensor = unstored(found, value.stored, value.dtype, value.shape)
         if list(tensor.shape) != value.shape:
             told = f"{list(tensor.shape)}, not {value.shape} as the index says"
-            raise SerializationError(f"{self.folder / value.file}: {value.name!r} is {told}")
+            raise SerializationError(f"{self.folder / value.file}: {value.name!r} is {told}", rule="R7")
         return tensor
 
     def _shard(self, name: str) -> Any:
         if name not in self._open:
-            path, shard = self.folder / name, self.files[name]
-            if path.is_symlink() or not path.is_file():
-                raise MissingFileError(f"{path} is missing from the pack")
-            if path.stat().st_size != shard.size or file_digest(path) != shard.digest:
-                raise SerializationError(f"{path} is damaged: it is not what the index says")
-            self._open = {name: open_safetensors(path)}  # one at a time: values come in order
+            with folder_lock(self.folder.parent, shared=True):  # so that what is checked is what is opened
+                self._open = {name: self._checked(name)}  # one at a time: values come in order
         return self._open[name]
+
+    def _checked(self, name: str) -> Any:
+        path, shard = self.folder / name, self.files[name]
+        is_there = path.is_file() and not path.is_symlink()
+        if is_there and path.stat().st_size == shard.size and file_digest(path) == shard.digest:
+            return open_safetensors(path)
+        if read_pack(self.folder).files != self.files:
+            raise SerializationError(f"{self.folder} was replaced while it was read; read it again")
+        if not is_there:
+            raise MissingFileError(f"{path} is missing from the pack", rule="R16")
+        raise SerializationError(f"{path} is damaged: it is not what the index says", rule="R16")
 
 
 def read_pack(path: str | os.PathLike[str]) -> Pack:
     """The pack in a folder; a damaged index or one of a later version is refused."""
     folder = Path(path)
+    restore(folder)
     if not (folder / INDEX).is_file():
         raise MissingFileError(f"{folder} is no golden pack: it holds no {INDEX}")
     document = parse_document(read_text(folder / INDEX))
     if document.get("format") != FORMAT:
-        raise SerializationError(f"{folder / INDEX} is not the index of a golden pack")
+        raise SerializationError(f"{folder / INDEX} is not the index of a golden pack", rule="R4")
     if document.get("version") != VERSION:
         found = document.get("version")
-        raise SerializationError(f"{folder / INDEX} has version {found!r:.20}; this torch_ir reads version {VERSION}")
+        told = f"{folder / INDEX} has version {found!r:.20}; this torch_ir reads version {VERSION}"
+        raise SerializationError(told, "$.version", rule="R4")
     allow_keys(document, _KEYS.keys(), "$")
     record: dict[str, Any] = {key: entry(document, key, kind, "$") for key, kind in _KEYS.items()}
     shards = [_read_shard(item, f"$.files[{index}]") for index, item in enumerate(record["files"])]
     files = {shard.name: shard for shard in shards}
+    if len(files) != len(shards):
+        raise SerializationError("a shard stands twice", "$.files", rule="R8")
     inputs, values = (
         [_read_value(item, f"$.{key}[{index}]", files) for index, item in enumerate(record[key])]
         for key in ("inputs", "values")
@@ -144,7 +157,7 @@ def _read_shard(record: Any, path: str) -> Shard:
     allow_keys(record, {"name", "size", "digest"}, path)
     name = entry(record, "name", str, path)
     if not _FILE.fullmatch(name):
-        raise SerializationError(f"{name!r:.60} is not the name of a shard", f"{path}.name")
+        raise SerializationError(f"{name!r:.60} is not the name of a shard", f"{path}.name", rule="R16")
     return Shard(name, entry(record, "size", int, path), entry(record, "digest", str, path))
 
 
@@ -152,12 +165,14 @@ def _read_value(record: Any, path: str, files: Mapping[str, Shard]) -> Value:
     allow_keys(record, _VALUE.keys(), path)
     value = Value(**{key: _typed(record, key, kind, path) for key, kind in _VALUE.items() if key in record})
     if value.dtype not in TORCH_DTYPES:
-        raise SerializationError(f"unknown dtype {value.dtype!r:.60}{did_you_mean(value.dtype, TORCH_DTYPES)}", path)
-    read_dims(value.shape, f"{path}.shape")
+        told = f"unknown dtype {value.dtype!r:.60}{did_you_mean(value.dtype, TORCH_DTYPES)}"
+        raise SerializationError(told, f"{path}.dtype", rule="R5")
+    if any(isinstance(dim, str) for dim in read_dims(value.shape, f"{path}.shape")):
+        raise SerializationError("the sizes of a tensor must be numbers", f"{path}.shape", rule="R7")
     if value.file not in files:
-        raise SerializationError(f"{value.file!r:.60} is not among the files of the pack", f"{path}.file")
+        raise SerializationError(f"{value.file!r:.60} is not among the files of the pack", f"{path}.file", rule="R8")
     if value.stored not in ("plain", "pairs", "bytes"):
-        raise SerializationError(f"{value.stored!r:.60} is no way to store a tensor", f"{path}.stored")
+        raise SerializationError(f"{value.stored!r:.60} is no way to store a tensor", f"{path}.stored", rule="R5")
     return value
 
 

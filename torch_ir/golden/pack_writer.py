@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +12,8 @@ from typing import Any
 
 import torch
 
-from torch_ir.errors import ExecutionError, MissingExtraError, SerializationError
+from torch_ir.errors import ExecutionError, MissingExtraError, SerializationError, first_line
+from torch_ir.golden.folders import new_folder
 from torch_ir.golden.pack import INDEX, Shard, Value, file_digest, is_index, stored
 from torch_ir.ops.names import dtype_name
 
@@ -67,7 +66,7 @@ class Shards:
         try:
             self.save(self.waiting.pop(group), path)
         except self.error as error:  # it wraps those of the system
-            raise SerializationError(f"cannot write {path}: {error}") from None
+            raise OSError(first_line(error)) from None
         with open(path, "rb") as file:
             os.fsync(file.fileno())
         self.written.append(Shard(path.name, path.stat().st_size, file_digest(path)))
@@ -83,36 +82,16 @@ def is_dense(value: torch.Tensor) -> bool:
 @contextmanager
 def new_pack(target: Path) -> Iterator[Path]:
     """A folder to fill that takes the place of `target` at the end; after an error nothing is left of it."""
-    if target.exists() and not _may_be_replaced(target):
-        raise SerializationError(f"{target} exists and is not a golden pack; it is left alone")
-    folder, before = target, target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        before = folder.with_name(f"{folder.name}.before")
+    _refuse_what_is_no_pack(target)
+    with new_folder(target) as folder:
         yield folder
-        _publish(folder, target, before)
-    except OSError as error:
-        raise SerializationError(f"cannot write {target}: {error.strerror or error}") from None
-    finally:
-        for left in {folder, before} - {target}:
-            shutil.rmtree(left, ignore_errors=True)
+        _refuse_what_is_no_pack(target)  # which may be there since
 
 
-def _may_be_replaced(target: Path) -> bool:
-    """Whether a folder is a pack, or empty; whatever else lies there is not ours to delete."""
-    return target.is_dir() and not target.is_symlink() and (is_index(target / INDEX) or not any(target.iterdir()))
-
-
-def _publish(folder: Path, target: Path, before: Path) -> None:
-    mask = os.umask(0)
-    os.umask(mask)
-    folder.chmod(0o777 & ~mask)
-    if target.exists():
-        target.rename(before)
-    try:
-        folder.rename(target)
-    except OSError:
-        if before.exists():
-            before.rename(target)
-        raise
+def _refuse_what_is_no_pack(target: Path) -> None:
+    """Leave everything alone but a pack, and an empty folder."""
+    if not target.exists() and not target.is_symlink():
+        return
+    is_folder = target.is_dir() and not target.is_symlink()
+    if not is_folder or not (is_index(target / INDEX) or not any(target.iterdir())):
+        raise SerializationError(f"{target} exists and is not a golden pack; it is left alone")

@@ -19,7 +19,8 @@ from torch_ir.errors import ExecutionError, did_you_mean
 from torch_ir.golden.pack import FORMAT, INDEX, VERSION, Value
 from torch_ir.golden.pack_writer import SHARD_BYTES, Shards, is_dense, new_pack
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
-from torch_ir.ir.document import write_document, write_text
+from torch_ir.ir.document import write_document
+from torch_ir.ir.writing import write_text
 from torch_ir.ops.facts import is_random
 from torch_ir.run.compare import tolerances
 from torch_ir.run.executor import IRExecutor, flatten_call

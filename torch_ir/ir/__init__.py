@@ -2,9 +2,9 @@
 
 from torch_ir.ir.check import check
 from torch_ir.ir.data import TensorData
-from torch_ir.ir.document import Limits
 from torch_ir.ir.expressions import Expr, evaluate
 from torch_ir.ir.graph import IR
+from torch_ir.ir.limits import Limits
 from torch_ir.ir.node import OpNode, Origin
 from torch_ir.ir.records import Dim
 from torch_ir.ir.structure import Branch, Record, Slot

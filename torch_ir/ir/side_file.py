@@ -13,17 +13,21 @@ import re
 import stat
 import threading
 import weakref
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch_ir.errors import MissingFileError, SerializationError
 from torch_ir.ir.data import TensorData
-from torch_ir.ir.document import Limits, write_bytes
+from torch_ir.ir.limits import Limits, allow_more
+from torch_ir.ir.locks import folder_lock
+from torch_ir.ir.pairs import Beside
 from torch_ir.ir.values import DTYPES
+from torch_ir.ir.writing import draft, is_stream, without_link, write_bytes
 
+_Read = TypeVar("_Read")
+_LONG_NAME = 255 - len(".constants-0123456789ab.safetensors")  # bytes
 INLINE_LIMIT = 1 << 16  # bytes of a constant that stay in the file's text, where they are 88 KiB of base64
 _NAME = re.compile(r"[\w.+-]+\.constants-[0-9a-f]{12}\.safetensors")
 # The dtypes that every reader of safetensors knows; others lie there as plain bytes.
@@ -41,9 +45,9 @@ class SideFile:
 
     def __init__(self, target: Path, constants: Iterable[tuple[str, TensorData]]) -> None:
         named = sorted(_named(constants).items(), key=lambda item: -DTYPES[item[0].dtype])  # large ones first: aligned
-        header = _header((name, data) for data, name in named)
+        header = safetensors_header((name, data.dtype, data.shape, data.size) for data, name in named)
         self.content = b"".join([header, *(data.raw for data, _ in named)])
-        self.path = target.with_name(f"{_own(target)}{_sha256(self.content)[:12]}.safetensors")
+        self.path = _beside(target).path(_sha256(self.content))
         self.places: dict[TensorData, Place] = {}
         offset = len(header)
         for data, _ in named:
@@ -52,9 +56,13 @@ class SideFile:
             offset += data.size
 
 
-def _own(target: Path) -> str:
-    """How the names of side files of a graph's file begin."""
-    return re.sub(r"[^\w.+-]", "_", target.name) + ".constants-"
+def _beside(target: Path) -> Beside:
+    """Where side files of a graph's file lie; what their names may not hold, or is too long, is replaced by digits."""
+    plain = re.sub(r"[^\w.+-]", "_", target.name)
+    if plain != target.name or len(plain.encode()) > _LONG_NAME:
+        short = plain.encode()[: _LONG_NAME - 13].decode(errors="ignore")
+        plain = f"{short}-{_sha256(os.fsencode(target.name))[:12]}"
+    return Beside(target, f"{plain}.constants-")
 
 
 def _named(constants: Iterable[tuple[str, TensorData]]) -> dict[TensorData, str]:
@@ -71,50 +79,47 @@ def _named(constants: Iterable[tuple[str, TensorData]]) -> dict[TensorData, str]
     return names
 
 
-def _header(named: Iterable[tuple[str, TensorData]]) -> bytes:
-    """The length of a JSON object, and that object: from name to dtype, shape and range of bytes."""
+def safetensors_header(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
+    """How a file of tensors begins that lie one after the other: the name, dtype, shape and size in bytes of each."""
     entries = {}
     start = 0
-    for name, data in named:
-        dtype = _SAFETENSORS.get(data.dtype)
-        shape = list(data.shape) if dtype else [data.size]
-        entries[name] = {"dtype": dtype or "U8", "shape": shape, "data_offsets": [start, start + data.size]}
-        start += data.size
+    for name, dtype, shape, size in tensors:
+        known = _SAFETENSORS.get(dtype)
+        held = list(shape) if known else [size]
+        entries[name] = {"dtype": known or "U8", "shape": held, "data_offsets": [start, start + size]}
+        start += size
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
 def write_pair(target: Path, text: str, side: SideFile | None) -> None:
-    """Write a graph's file and its side file such that the old pair is whole until the new one is.
+    """Write a graph's file and its side file such that the old pair is whole until the new one is."""
+    content = text.encode()
+    if side is not None:
+        with draft(target) as new:
+            new.write(side.content)
+            new.complete()
+            _beside(target).replace(content, {side.path: new})
+    elif is_stream(target):
+        write_bytes(target, content)
+    else:
+        _beside(target).replace(content, {})
 
-    The new side file has a name of its own, the graph's file replaces the old one in one step, and only then the side
-    file that the old one spoke of goes away.
-    """
-    old = side_files(target)
-    is_new = side is not None and not side.path.exists()
+
+def read_pair(path: Path, limits: Limits, read: Callable[[Folder], _Read]) -> _Read:
+    """What a graph's file and its side file say; if both are just being replaced, that is waited for."""
+    folder = without_link(path).parent
     try:
-        if side is not None:
-            write_bytes(side.path, side.content)
-        write_bytes(target, text.encode())
-    except BaseException:
-        if side is not None and is_new:
-            side.path.unlink(missing_ok=True)
-        raise
-    for path in old:
-        if side is None or path != side.path:
-            with suppress(OSError):  # a file that another process holds open may not be removable; it does no harm
-                path.unlink()
+        return read(Folder(folder, limits))
+    except MissingFileError:
+        with folder_lock(folder, shared=True):
+            return read(Folder(folder, limits))
 
 
-def side_files(target: Path) -> list[Path]:
+def side_files(path: Path) -> list[Path]:
     """The side files that lie beside a graph's file under its name, and that it speaks of."""
-    try:
-        beside = [name for name in os.listdir(target.parent) if name.startswith(_own(target))]
-        text = target.read_bytes() if beside else b""
-    except OSError:
-        return []
-    return [target.with_name(name) for name in beside if _NAME.fullmatch(name) and name.encode() in text]
+    return _beside(without_link(path)).spoken_of()
 
 
 class Folder:
@@ -128,36 +133,40 @@ class Folder:
     def find(self, name: str, shape: tuple[int, ...], dtype: str, offset: int, digest: str, path: str) -> TensorData:
         """A constant that will be read when it is asked for; that its bytes are all there is known now."""
         if not _NAME.fullmatch(name):
-            raise SerializationError(f"{name!r:.80} is not the name of a side file", f"{path}.file")
+            raise SerializationError(f"{name!r:.80} is not the name of a side file", f"{path}.file", rule="R16")
         if name not in self._open:
-            self._open[name] = _OpenFile(self.path / name, self.limits)
+            self._open[name] = _OpenFile(self.path / name, self.limits, f"{path}.file")
         data = StoredData(shape, dtype, self._open[name], offset, digest)
         if not 0 <= offset <= self._open[name].size - data.size:
-            raise SerializationError(f"{self.path / name} is cut short: it does not hold these bytes", path)
+            told = f"{self.path / name} is cut short: it does not hold these bytes"
+            raise SerializationError(told, f"{path}.offset", rule="R16")
         return data
 
 
 class _OpenFile:
     """A side file, held open: a later save may remove its name, but not what this graph still has to read."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: Limits, place: str) -> None:
+        """Open `path`; `place` is where the graph's file speaks of it."""
         self.path = path
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         try:
             if path.is_symlink():
-                raise SerializationError(f"{path} is a link; side files must be files")
+                raise SerializationError(f"{path} is a link; side files must be files", place, rule="R16")
             self._file = os.fdopen(os.open(path, flags), "rb")
         except OSError as error:
             kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
-            raise kind(f"cannot read the constants in {path}: {error.strerror or error}") from None
+            told = f"cannot read the constants in {path}: {error.strerror or error}"
+            raise kind(told, place, rule="R16") from None
         weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
         facts = os.fstat(self._file.fileno())
         self.size = facts.st_size
         if not stat.S_ISREG(facts.st_mode):
-            raise SerializationError(f"{path} is not a plain file")
+            raise SerializationError(f"{path} is not a plain file", place, rule="R16")
         if self.size > limits.file_bytes:
-            raise SerializationError(f"{path}: {self.size} bytes are more than {limits.file_bytes}")
+            told = f"{path}: {self.size} bytes are more than {limits.file_bytes}"
+            raise SerializationError(told, place, rule="R2", hint=allow_more("file_bytes"))
 
     def read(self, start: int, size: int) -> bytes:
         with self._lock:  # threads share the position
@@ -181,7 +190,8 @@ class StoredData(TensorData):
         file, offset, digest = self._where
         raw = file.read(offset, self.size)
         if f"sha256:{_sha256(raw)}" != digest:
-            raise SerializationError(f"{file.path} is damaged: a constant in it is not what was written")
+            told = f"{file.path} is damaged: a constant in it is not what was written"
+            raise SerializationError(told, rule="R16")
         self._check_bytes(raw)
         return raw
 

@@ -24,9 +24,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_ir.errors import MissingFileError, SerializationError, did_you_mean, first_line
+from torch_ir.errors import SerializationError, first_line, suggestion
 from torch_ir.ir import OpNode
-from torch_ir.ir.document import Limits, parse_document, read_text
+from torch_ir.ir.document import parse_document, read_text
+from torch_ir.ir.limits import Limits
 from torch_ir.ir.records import allow_keys, field, optional, read_dtype, texts, typed
 from torch_ir.targets.limits import Condition, Limit, tensors_of
 
@@ -106,10 +107,10 @@ class Contract:
         self.name = typed(name, str, "name")
         common = _Common(_read_dtypes(dtypes, "dtypes"), _read_limit(rank, "rank"), typed(static, bool, "static"))
         if isinstance(ops, (str, Mapping)) or not isinstance(ops, Iterable):
-            raise SerializationError(f"expected a list of operators, found {ops!r:.60}", "ops")
+            raise SerializationError(f"expected a list of operators, found {ops!r:.60}", "ops", rule="R4")
         self.rows = tuple(_read_row(item, common, f"ops[{index}]") for index, item in enumerate(ops))
         if not self.rows:
-            raise SerializationError("no operator is listed", "ops")
+            raise SerializationError("no operator is listed", "ops", rule="R4")
         self._rows_of: dict[str, tuple[Row, ...]] = {}  # by op_type, as they are asked for
 
     @classmethod
@@ -124,10 +125,10 @@ class Contract:
         """Read a .toml or .json file; every error names the file and the key."""
         try:
             return cls.from_dict({"name": Path(path).stem, **_read_file(Path(path))})
-        except MissingFileError:
-            raise
         except SerializationError as error:
-            raise SerializationError(str(error) if str(path) in str(error) else f"{path}: {error}") from None
+            if str(path) not in str(error):
+                error.file = str(path)
+            raise
 
     def names(self, op_type: str) -> bool:
         """Whether it speaks of that operator at all."""
@@ -152,8 +153,8 @@ class Contract:
         for index, row in enumerate(self.rows):
             for name in row.ops:
                 if name.startswith("aten.") and not any(fnmatchcase(found, name) for found in known):
-                    hint = did_you_mean(name, known)
-                    raise SerializationError(f"torch has no operator {name!r}{hint}", f"ops[{index}].op")
+                    told, hint = f"torch has no operator {name!r}", suggestion(name, known)
+                    raise SerializationError(told, f"ops[{index}].op", rule="R9", hint=hint)
 
     def __repr__(self) -> str:
         return f"Contract({self.name!r}, {sum(len(row.ops) for row in self.rows)} operators)"
@@ -164,7 +165,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     if path.suffix == ".json":
         return parse_document(text, _SIZE)
     if path.suffix != ".toml":
-        raise SerializationError("a contract is a .toml or .json file")
+        raise SerializationError("a contract is a .toml or .json file", rule="R1")
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -172,7 +173,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SerializationError(f"not TOML: {first_line(error)}") from None
+        raise SerializationError(f"not TOML: {first_line(error)}", rule="R1") from None
 
 
 def _read_row(item: Any, common: _Common, path: str) -> Row:
@@ -181,11 +182,11 @@ def _read_row(item: Any, common: _Common, path: str) -> Row:
     op = record.get("op")
     names = [op] if isinstance(op, str) else texts(record, "op", path)
     if not names:
-        raise SerializationError("'op' names no operator", path)
+        raise SerializationError("'op' names no operator", path, rule="R4")
     for name in names:
         if not _OP_NAME.fullmatch(name):
-            hint = did_you_mean(f"aten.{name}", [f"aten.{name}"])
-            raise SerializationError(f"{name!r:.60} is no operator name such as 'aten.conv2d'{hint}", f"{path}.op")
+            told, near = f"{name!r:.60} is no operator name such as 'aten.conv2d'", f"aten.{name}"
+            raise SerializationError(told, f"{path}.op", rule="R6", hint=suggestion(near, [near]))
     attrs = optional(record, "attrs", dict, path) or {}
     return Row(
         tuple(names),
@@ -212,6 +213,6 @@ def _read_dtypes(value: Any, path: str) -> Dtypes:
     for name, dtypes in lists.items():
         place = f"{path}.{name}" if name else path
         if not isinstance(dtypes, (list, tuple)) or not dtypes:
-            raise SerializationError(f"expected a list of dtypes, found {dtypes!r:.60}", place)
+            raise SerializationError(f"expected a list of dtypes, found {dtypes!r:.60}", place, rule="R4")
         found[name] = tuple(read_dtype(typed(dtype, str, place), place) for dtype in dtypes)
     return found

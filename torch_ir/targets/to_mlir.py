@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from torch_ir.ir import IR
-from torch_ir.ir.document import write_text
+from torch_ir.ir.writing import write_text
 
 
 def to_mlir(ir: IR, path: str | os.PathLike[str] | None = None) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.errors import ConversionError, MissingExtraError
 from torch_ir.ir import IR
+from torch_ir.ir.writing import real_target
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,4 +81,4 @@ def _checked(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.suffix != ".onnx":
         raise ConversionError(f"{target} must end in .onnx")
-    return target
+    return real_target(target)

@@ -8,10 +8,10 @@ net.load_state_dict(weights, assign=True)
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from torch_ir.ir import IR
 from torch_ir.ir.side_file import write_pair
+from torch_ir.ir.writing import is_stream, real_target
 
 
 def to_python(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
@@ -23,8 +23,8 @@ def to_python(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
     """
     from torch_ir.targets.python.module import write_source
 
-    target = None if path is None else Path(path)
-    text, side = write_source(ir, target)
+    target = None if path is None else real_target(path)
+    text, side = write_source(ir, None if target is None or is_stream(target) else target)
     if target is not None:
         write_pair(target, text, side)
     return text

@@ -107,7 +107,7 @@ class _Source:
     def _stored(self) -> Iterator[str]:
         """The line that reads the file of large constants."""
         if self.side is not None:
-            yield f"stored = pathlib.Path(__file__).with_name({self.side.path.name!r}).read_bytes()"
+            yield f"stored = pathlib.Path(__file__).resolve().with_name({self.side.path.name!r}).read_bytes()"
 
     # -- functions ------------------------------------------------------------------------------------------------
 
