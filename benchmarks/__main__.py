@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks import (
     architectures,
+    checked_load,
     deep,
     deep_files,
     execute,
@@ -28,8 +29,9 @@ from benchmarks.measure import machine
 
 TABLES: dict[str, Any] = {
     "extract": extract, "first_call": first_call, "deep": deep, "growth": growth, "huge": huge,
-    "architectures": architectures, "files": files, "deep_files": deep_files, "execute": execute,
-    "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers, "latency": latency,
+    "architectures": architectures, "files": files, "checked_load": checked_load, "deep_files": deep_files,
+    "execute": execute, "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,
+    "latency": latency,
 }  # fmt: skip
 QUICK = ("extract", "growth", "files", "execute")
 ALONE = ("peer_optimisers", "latency")  # the one needs packages of its own, the other half an hour

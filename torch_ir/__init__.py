@@ -27,13 +27,14 @@ if TYPE_CHECKING:
         GuardError,
         SerializationError,
         TorchIRError,
+        VersionWarning,
         WeightLoadError,
         WeightWarning,
     )
     from torch_ir.formats import from_protobuf, load_protobuf, save_protobuf, to_protobuf
     from torch_ir.golden import Comparison, compare_golden, write_golden
     from torch_ir.ir import IR, Limits, OpNode, Symbol, TensorMeta
-    from torch_ir.ir.files import deserialize_ir, load_ir, save_ir, serialize_ir, validate_ir
+    from torch_ir.ir.files import save_ir, serialize_ir
     from torch_ir.ops import (
         get_conversion_fn,
         get_execution_fn,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         open_weights,
         random_weights,
     )
+    from torch_ir.safety import deserialize_ir, load_ir, validate_ir
     from torch_ir.targets import (
         Contract,
         CoverageReport,
@@ -85,12 +87,12 @@ _ROOMS = {
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render"),
     "errors": (
         "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "GuardError",
-        "SerializationError", "TorchIRError", "WeightLoadError", "WeightWarning",
+        "SerializationError", "TorchIRError", "VersionWarning", "WeightLoadError", "WeightWarning",
     ),
     "formats": ("from_protobuf", "load_protobuf", "save_protobuf", "to_protobuf"),
     "golden": ("Comparison", "compare_golden", "write_golden"),
     "ir": ("IR", "Limits", "OpNode", "Symbol", "TensorMeta"),
-    "ir.files": ("deserialize_ir", "load_ir", "save_ir", "serialize_ir", "validate_ir"),
+    "ir.files": ("save_ir", "serialize_ir"),
     "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
     "passes": ("apply_rules", "list_passes", "named_pass", "optimize", "rule_pass"),
     "rewrite": ("Builder", "Pattern", "Rule", "op", "rule"),
@@ -98,6 +100,7 @@ _ROOMS = {
         "IRExecutor", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors", "open_weights",
         "random_weights",
     ),
+    "safety": ("deserialize_ir", "load_ir", "validate_ir"),
     "targets": (
         "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Placeholder", "Target", "bind_onnx", "coverage",
         "describe", "dynamic_shapes_of", "to_mlir", "to_onnx", "to_python", "to_torch",
@@ -112,15 +115,16 @@ __all__ = [
     "IR", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract", "ConversionError", "Cost",
     "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError",
     "IRExecutor", "Layer", "Limits", "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "Rule",
-    "SerializationError", "Symbol", "Target", "TensorMeta", "TorchIRError", "VerificationReport", "WeightLoadError",
-    "WeightWarning", "__version__", "apply_rules", "bind_onnx", "compare_golden", "compile", "convert_exported_program",
-    "cost", "cost_report", "coverage", "describe", "deserialize_ir", "diff", "dynamic_shapes_of", "execute_ir",
-    "export_model", "extract_ir", "from_fx", "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn",
-    "get_execution_fn", "ir_to_mermaid", "list_backends", "list_passes", "list_registered_ops", "liveness", "load_ir",
-    "load_protobuf", "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init", "named_pass", "op",
-    "open_weights", "optimize", "random_weights", "register_backend", "register_executor", "register_op", "render",
-    "rule", "rule_pass", "save_ir", "save_protobuf", "serialize_ir", "subgraph", "to_mlir", "to_onnx", "to_protobuf",
-    "to_python", "to_torch", "validate_ir", "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "write_golden",
+    "SerializationError", "Symbol", "Target", "TensorMeta", "TorchIRError", "VerificationReport", "VersionWarning",
+    "WeightLoadError", "WeightWarning", "__version__", "apply_rules", "bind_onnx", "compare_golden", "compile",
+    "convert_exported_program", "cost", "cost_report", "coverage", "describe", "deserialize_ir", "diff",
+    "dynamic_shapes_of", "execute_ir", "export_model", "extract_ir", "from_fx", "from_protobuf",
+    "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid", "list_backends",
+    "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf", "load_weights", "load_weights_pt",
+    "load_weights_safetensors", "meta_init", "named_pass", "op", "open_weights", "optimize", "random_weights",
+    "register_backend", "register_executor", "register_op", "render", "rule", "rule_pass", "save_ir", "save_protobuf",
+    "serialize_ir", "subgraph", "to_mlir", "to_onnx", "to_protobuf", "to_python", "to_torch", "validate_ir",
+    "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "write_golden",
 ]  # fmt: skip
 
 

@@ -44,7 +44,10 @@ def total(sizes: Iterable[Dim]) -> Dim:
 
 def weight_of(size: Dim) -> float:
     """How large an amount is, for comparing: sizes that are open count as 1024."""
-    return float(evaluate(size, dict.fromkeys(names_in(size), 1024)))
+    try:
+        return float(evaluate(size, dict.fromkeys(names_in(size), 1024)))
+    except OverflowError:
+        return math.inf
 
 
 def _terms(size: Dim) -> Terms:

@@ -16,6 +16,8 @@ import torch
 
 from torch_ir.analysis.formulas import base_name
 from torch_ir.analysis.prologue import is_fixed
+from torch_ir.analysis.shapes import Shapes
+from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, Device, Expr, Layout, OpNode, TensorMeta
 from torch_ir.ir.values import DTYPES
 from torch_ir.ops.calling import keywords, results
@@ -49,6 +51,7 @@ class Constants:
     """What is known about the values of one graph; the graph may change in between, as values stay what they are."""
 
     def __init__(self, ir: IR) -> None:
+        self._shapes = Shapes(ir)
         self._never = {target for target, _ in ir.mutations}
         self._values: dict[TensorMeta, torch.Tensor | None] = dict.fromkeys(self._never)
         self._scalars: dict[TensorMeta, Number | None] = {}
@@ -101,7 +104,7 @@ class Constants:
             return unknown
         if base_name(node.op_type) in _FILLS:
             return [_filled(node)]
-        if not _is_computable(node):
+        if not _is_computable(node) or not self._is_sound(node):
             return unknown
         operator: Any = find_operator(node.op_type)
         try:
@@ -110,6 +113,14 @@ class Constants:
         except Exception:  # what torch refuses now, it refuses when the graph runs
             return unknown
         return made if len(made) == len(node.outputs) and all(map(_is_like, made, node.outputs)) else unknown
+
+    def _is_sound(self, node: OpNode) -> bool:
+        """Whether a node makes what the graph says; a kernel that is given anything else may crash or fill memory."""
+        try:
+            made = self._shapes.of(node)
+        except ShapeError:
+            return False
+        return made is not None and len(made) == len(node.outputs) and all(map(self._shapes.agree, node.outputs, made))
 
 
 def _is_computable(node: OpNode) -> bool:

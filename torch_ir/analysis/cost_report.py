@@ -29,6 +29,7 @@ from torch_ir.analysis.roofline import Device
 from torch_ir.analysis.traffic import bytes_of
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR
+from torch_ir.ir.functions import check_size_inline
 from torch_ir.ir.records import Dim
 
 GROUPINGS = ("module", "op", "node")
@@ -103,6 +104,7 @@ def cost_report(
     """
     if by not in GROUPINGS:
         raise GraphError(f"{by!r} is not one of {', '.join(GROUPINGS)}")
+    check_size_inline(ir)
     costs = cost(ir, sizes)
     carried = weights_behind(ir.params, (row.node for row in costs.once.nodes))
     leaves = list(leaves_of(costs.per_run, carried))

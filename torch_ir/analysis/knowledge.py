@@ -90,7 +90,7 @@ class Knowledge:
                 maker = one.producer
                 if maker is None:
                     self._fixed[one] = one.param is not None
-                elif not is_fixed(maker):
+                elif not is_fixed(maker, self._ir.functions):
                     self._fixed[one] = False
                 elif unknown := [source for source in maker.inputs if source not in self._fixed]:
                     left += unknown

@@ -5,14 +5,15 @@ torch, which knows what operators do, is imported only for a graph that has such
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta
 
 
 def split_prologue(ir: IR) -> tuple[list[OpNode], list[OpNode]]:
     """The nodes to compute once, and the nodes to compute in every run; all of them where any writes in place."""
-    if not any(map(is_fixed, _over_weights(ir))) or _writes(ir):
+    if not any(is_fixed(node, ir.functions) for node in _over_weights(ir)) or _writes(ir):
         return [], list(ir.nodes)
     changing = {target for target, _ in ir.mutations}
     fixed: set[TensorMeta] = {param for param in ir.params if param not in changing}
@@ -20,7 +21,8 @@ def split_prologue(ir: IR) -> tuple[list[OpNode], list[OpNode]]:
     once: list[OpNode] = []
     every: list[OpNode] = []
     for node in ir.nodes:
-        if all(tensor in fixed for tensor in node.inputs) and is_fixed(node) and not barred.intersection(node.outputs):
+        is_known = all(tensor in fixed for tensor in node.inputs) and barred.isdisjoint(node.outputs)
+        if is_known and is_fixed(node, ir.functions):
             once.append(node)
             fixed.update(node.outputs)
         else:
@@ -39,10 +41,13 @@ def _over_weights(ir: IR) -> list[OpNode]:
     return [node for node in ir.nodes if node.outputs and all(tensor.param is not None for tensor in node.inputs)]
 
 
-def is_fixed(node: OpNode) -> bool:
-    """Whether the same inputs always give the same outputs."""
-    if any(map(_is_steered, node.attrs.values())):
+def is_fixed(node: OpNode, functions: Mapping[str, IR] = MappingProxyType({})) -> bool:
+    """Whether the same inputs always give the same outputs; a call is judged by its body, if given and plain."""
+    body = functions.get(node.attrs["function"]) if node.is_call and _runs_body(node) else None
+    if any(_is_steered(value) for name, value in node.attrs.items() if body is None or name != "function"):
         return False
+    if body is not None:
+        return not body.params and all(map(is_fixed, body.nodes))
     from torch_ir.ops.facts import is_pure
     from torch_ir.ops.registry import get_execution_fn
 
@@ -94,4 +99,7 @@ def _makes_anew(node: OpNode) -> bool:
     from torch_ir.ops.schema import find_operator
 
     operator = find_operator(node.op_type)
-    return get_execution_fn(node.op_type) is None and isinstance(operator, OpOverload) and not may_alias(operator)
+    if get_execution_fn(node.op_type) is not None or not isinstance(operator, OpOverload):
+        return False
+    is_cast = node.op_type.startswith("aten.to.") and node.inputs[0].dtype != node.outputs[0].dtype
+    return is_cast or not may_alias(operator)

@@ -4,13 +4,12 @@
     shapes.results("aten.mm.default", {"self": x, "mat2": w}, {})     # [TensorMeta("", (2, 8), "float32")]
     wrong_shapes(ir)                                                  # nodes that do not make what the graph says
 
-An answer is kept for the whole process. Where sizes are open, torch is asked at several sizes that the graph admits,
+Answers are kept for the whole process. Where sizes are open, torch is asked at several sizes that the graph admits,
 and a size of the result is the expression that is right at all of them.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -21,10 +20,12 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from torch_ir.analysis.packing import RULES
+from torch_ir.analysis.silence import Silence
 from torch_ir.analysis.sizes import Points, decided_by_data, expressed, inside, points_of, products
-from torch_ir.errors import ShapeError, first_line
+from torch_ir.errors import ExpressionError, ShapeError, first_line
 from torch_ir.ir import IR, Device, Dim, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.expressions import names_in
+from torch_ir.ops.asking import may_be_asked
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.facts import gives_new_values, is_forbidden
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
@@ -35,7 +36,8 @@ Sizes = Mapping[str, Any]
 # What one result is, in numbers: shape, dtype, and strides, None where elements lie in row-major order.
 Made = tuple[tuple[int, ...], str, "tuple[int, ...] | None"]
 _CPU = torch.device("cpu")
-_log = logging.getLogger("torch._subclasses.fake_tensor")
+_silence = Silence("torch._subclasses.fake_tensor")  # which gets a traceback for every call that torch refuses
+_MOST_KNOWN = 1 << 16  # answers; a process that reads many files starts again
 _NUMBERS: Points = ({},)  # where no size is open, one look is enough
 
 
@@ -55,6 +57,20 @@ class Shapes:
 
         Arguments that do not go together are a ShapeError. `hints` are sizes that the result may well have.
         """
+        found = self.at_points(op_type, inputs, attrs)
+        if found is None:
+            return None
+        points, at_points = found
+        if points is _NUMBERS:
+            return [TensorMeta("", shape, dtype, stride=stride) for shape, dtype, stride in at_points[0]]
+        known: list[Any] = [dim for tensor in inputs.values() for dim in (*tensor.shape, *(tensor.stride or ()))]
+        known += [str(value) for value in _leaves(list(attrs.values())) if isinstance(value, Expr)]
+        return self._expressed(op_type, at_points, [*hints, *known])
+
+    def at_points(
+        self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
+    ) -> tuple[Points, list[list[Made]]] | None:
+        """What a call makes in numbers, at one choice of the open sizes or several; None where torch cannot say."""
         operator = find_operator(op_type)
         if not isinstance(operator, OpOverload) or is_forbidden(op_type):
             return None
@@ -62,17 +78,11 @@ class Shapes:
         try:
             made = [self._at(point, operator, inputs, attrs) for point in points]
         except ShapeError:
-            if self.decided.isdisjoint(_names(inputs.values(), attrs)):
+            if not self.is_decided(inputs, attrs):
                 raise
             return None  # sizes that the data decides may go together in a way that nobody told
-        if any(rows is None for rows in made) or not made:
-            return None
         at_points = [rows for rows in made if rows is not None]
-        if points is _NUMBERS:
-            return [TensorMeta("", shape, dtype, stride=stride) for shape, dtype, stride in at_points[0]]
-        known: list[Any] = [dim for tensor in inputs.values() for dim in (*tensor.shape, *(tensor.stride or ()))]
-        known += [str(value) for value in _leaves(list(attrs.values())) if isinstance(value, Expr)]
-        return self._expressed(op_type, at_points, [*hints, *known])
+        return (points, at_points) if made and len(at_points) == len(made) else None
 
     @property
     def points(self) -> Points:
@@ -85,6 +95,10 @@ class Shapes:
     def decided(self) -> frozenset[str]:
         """The open sizes that no caller chooses."""
         return decided_by_data(self._ir)
+
+    def is_decided(self, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]) -> bool:
+        """Whether a call speaks of an open size that no caller chooses."""
+        return not self.decided.isdisjoint(_names(inputs.values(), attrs))
 
     def of(self, node: OpNode) -> list[TensorMeta] | None:
         """What a node makes of what it reads; None where torch cannot say."""
@@ -109,15 +123,22 @@ class Shapes:
         self, sizes: Sizes, operator: OpOverload, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
     ) -> list[Made] | None:
         """What a call makes at some sizes, remembered."""
-        tensors = {name: _numbers(tensor, sizes) for name, tensor in inputs.items()}
+        try:
+            tensors = {name: _numbers(tensor, sizes) for name, tensor in inputs.items()}
+            values = {name: _number(value, sizes) for name, value in attrs.items()} if sizes else attrs
+        except (ExpressionError, OverflowError, ValueError) as error:  # the latter two of a size that is inf or nan
+            raise ShapeError(f"{operator} would be given a size that is none: {error}") from None
         if sizes and any(size < 0 for shape, _, _ in tensors.values() for size in shape):
             raise ShapeError(f"{operator} would be given a negative size")
-        values = {name: _number(value, sizes) for name, value in attrs.items()} if sizes else attrs
         key = (operator, tuple(tensors.items()), repr(values))
         found = self.known.get(key)
         if found is None:
-            found = _asked(operator, tensors, values)
+            shapes, dtypes = [row[0] for row in tensors.values()], {row[1] for row in tensors.values()}
+            is_safe = may_be_asked(operator, shapes, dtypes, values)
+            found = _asked(operator, tensors, values) if is_safe else ""
             if operator.namespace in ("aten", "mkldnn"):  # the rule of a custom operator may be registered anew
+                if len(self.known) >= _MOST_KNOWN:
+                    self.known.clear()
                 self.known[key] = found
         if isinstance(found, str):
             if found:
@@ -127,6 +148,8 @@ class Shapes:
 
     def _expressed(self, op_type: str, made: list[list[Made]], known: Sequence[Dim]) -> list[TensorMeta]:
         tensors = []
+        if len({tuple(len(shape) for shape, _, _ in rows) for rows in made}) > 1:
+            raise ShapeError(f"{op_type} gives a number of results or dimensions that depends on the sizes")
         for rows in zip(*made, strict=True):
             shapes, dtypes, strides = zip(*rows, strict=True)
             shape = self._sizes(op_type, shapes, known)
@@ -168,21 +191,21 @@ def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
 
 def _asked(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
     """Ask torch's fake kernels: what is made, why the call is refused, or an empty text where nobody can say."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    given = {
-        name: FakeTensor(mode, empty(shape, TORCH_DTYPES[dtype], stride), _CPU)
-        for name, (shape, dtype, stride) in tensors.items()
-    }
-    was_silent, _log.disabled = _log.disabled, True  # torch logs a traceback for every call that it refuses
+    # where there is no rule for shapes, torch would run the kernel itself on zeros of the declared sizes
+    mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+    mode.cache_enabled = False  # torch's own memory of calls has no end
     try:
-        with torch.no_grad(), enable_python_dispatcher(), mode:
+        given = {
+            name: FakeTensor(mode, empty(shape, TORCH_DTYPES[dtype], stride), _CPU)
+            for name, (shape, dtype, stride) in tensors.items()
+        }
+        with _silence, torch.no_grad(), enable_python_dispatcher(), mode:
             made = results(RULES.get(str(operator), operator), keywords(given, attrs, _on_cpu))
     except ArithmeticError:  # a mistake of the rule for shapes, not of the call
         return ""
     except Exception as error:
-        return "" if type(error).__module__.startswith("torch") else first_line(error)[:200]
-    finally:
-        _log.disabled = was_silent
+        is_unknown = type(error).__module__.startswith("torch") or "no fake impl registered" in str(error)
+        return "" if is_unknown else first_line(error)[:200]
     if not all(isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided for tensor in made):
         return ""
     if not all(type(size) is int for tensor in made for size in (*tensor.shape, *tensor.stride())):

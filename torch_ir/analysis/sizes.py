@@ -16,6 +16,9 @@ from torch_ir.ir.records import Dim
 Points = tuple[Mapping[str, int], ...]
 _WANTED = 5
 _TRIES = 20_000
+_LEAST_TRIES = 50
+_MOST_LOOKS = 1_000_000  # at sizes and constraints, in all tries together
+_MOST_READ = 1_000_000  # characters of constraints, in all tries
 _LARGEST_DIVISOR = 32
 _MOST = 4096  # of a size that has no bound
 
@@ -40,7 +43,7 @@ def is_inside() -> bool:
 
 def decided_by_data(ir: IR) -> frozenset[str]:
     """The open sizes that no caller chooses, so that nobody knows which of them go together."""
-    symbols = ir.symbols or getattr(_around.get(), "symbols", {})
+    symbols = {**getattr(_around.get(), "symbols", {}), **ir.symbols}
     given = {id(tensor) for graph in (ir, _around.get()) if graph is not None for tensor in graph.graph_inputs}
     return frozenset(name for name, symbol in symbols.items() if id(symbol.tensor) not in given)
 
@@ -48,13 +51,20 @@ def decided_by_data(ir: IR) -> frozenset[str]:
 def points_of(ir: IR) -> Points:
     """Several choices of the open sizes that the graph admits, different in every size where that is possible."""
     around = _around.get()
-    if not ir.symbols:
-        return points_of(around) if around is not None and around.symbols else ()
+    if around is None or around is ir or not around.symbols:
+        return _found_points(ir, ({},)) if ir.symbols else ()
+    outer = points_of(around)
+    return _found_points(ir, outer) if ir.symbols and outer else outer
+
+
+def _found_points(ir: IR, outer: Points) -> Points:
+    """Choices of the graph's own sizes, beside those of the graph around it."""
     draw = random.Random(0)
     found: list[dict[str, int]] = []
-    for attempt in range(_TRIES):
+    length = sum(len(str(text)) for text in (*ir.constraints, *(dim for t in ir.graph_inputs for dim in t.shape)))
+    for attempt in range(min(_TRIES, _MOST_READ // (length + 1) + _WANTED)):
         most = _MOST if attempt % 2 else 64  # some are small, so that one of two sizes may be the smaller one
-        sizes = {}
+        sizes = dict(outer[len(found) % len(outer)])
         for name, symbol in ir.symbols.items():
             low = max(symbol.min or 0, 2)
             high = most if symbol.max is None else min(symbol.max, max(most, low))

@@ -14,6 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
+from torch_ir.capture.assigned import assignments_written, drop_memos
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
 from torch_ir.capture.diagnosis import BRANCHES, definition, explained, quiet, refuse_hidden_state
@@ -219,6 +220,8 @@ def _trace(
             stack.enter_context(torch.device("cpu"))
         # strict mode does not tell what the model asked; it may have asked for strides
         questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
+        if not in_strict_mode:
+            stack.enter_context(assignments_written(model))
         args, keywords = _each_its_own(call, mode)
         try:
             with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
@@ -232,6 +235,7 @@ def _trace(
         except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
             raise explained(error, model) from error
     drop_failed_calls(program.graph_module)
+    drop_memos(program.graph_module)
     return program
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.overrides import resolve_name
 
+from torch_ir.errors import printable
 from torch_ir.ir import Origin
 
 FUNCTION = "torch_function"  # where a recording notes the torch function that the model called
@@ -78,7 +79,7 @@ def user_line(trace: str) -> str:
     if not outside:
         return ""
     file, line = outside[-1]
-    return f"{_portable(file)}:{line}"
+    return f"{printable(_portable(file))}:{line}"
 
 
 def users_frame(frame: FrameType | None, outermost: CodeType | None = None) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import BACKENDS, add_inputs, add_optimize, add_verb, load_graph, print_json, show_progress
+from torch_ir.cli.verb import BACKENDS, add_inputs, add_optimize, add_verb, load_checked, print_json, show_progress
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.run.bench import bench, threads
 
     _check_backends(names)
-    graphs = {path: load_graph(path) for path in dict.fromkeys(arguments.files)}
+    graphs = {path: load_checked(path) for path in dict.fromkeys(arguments.files)}
     first = next(iter(graphs.values()))
     call = rebuild(first.input_tree, graph_inputs(first, specs, dims, arguments.seed))
     torch.manual_seed(arguments.seed)

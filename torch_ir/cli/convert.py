@@ -89,8 +89,8 @@ def _write_pt2(ir: IR, path: str, weights: Mapping[str, Tensor] | None) -> None:
     import torch
 
     from torch_ir.analysis.sizes import points_of
-    from torch_ir.ir.document import write_bytes
     from torch_ir.ir.structure import rebuild
+    from torch_ir.ir.writing import write_bytes
     from torch_ir.passes.proof import drawn_inputs
     from torch_ir.targets import dynamic_shapes_of, to_torch
 

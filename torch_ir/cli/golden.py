@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import add_inputs, add_verb, load_graph, print_json
+from torch_ir.cli.verb import add_inputs, add_verb, load_checked, print_json
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.golden.pack import read_pack
     from torch_ir.ir.structure import rebuild
 
-    ir = load_graph(arguments.file)
+    ir = load_checked(arguments.file)
     args, kwargs = rebuild(ir.input_tree, graph_inputs(ir, specs, dims, arguments.seed))
     torch.manual_seed(arguments.seed)
     model = build_model(load_factory(arguments.model), arguments.model) if arguments.model else None

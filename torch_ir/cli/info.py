@@ -31,7 +31,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.ir.document import write_text
+    from torch_ir.ir.writing import write_text
 
     facts = summarise(load_at_level(arguments))
     text = json.dumps(facts, indent=2) if arguments.json else _as_text(facts)

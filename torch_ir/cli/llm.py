@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.info import summarise
-from torch_ir.cli.verb import add_verb, load_graph, print_json, save_graph
+from torch_ir.cli.verb import add_verb, load_checked, print_json, save_graph
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         if not os.path.isfile(arguments.model):
             raise CommandError(f"{arguments.model!r} is no IR file; to capture a model, say where to with -o FILE")
-        ir, facts = load_graph(arguments.model), {"file": arguments.model}
+        ir, facts = load_checked(arguments.model), {"file": arguments.model}
     else:
         ir, facts = _extract(arguments)
     from torch_ir.llm import cache_map

@@ -14,6 +14,7 @@ from typing import Any
 from torch_ir._version import __version__
 from torch_ir.cli import (
     bench,
+    check,
     compare,
     convert,
     cost,
@@ -29,9 +30,18 @@ from torch_ir.cli import (
     verify,
     visualize,
 )
-from torch_ir.errors import CaptureWarning, TorchIRError, WeightWarning
+from torch_ir.errors import (
+    CaptureWarning,
+    GraphError,
+    SerializationError,
+    TorchIRError,
+    VersionWarning,
+    WeightWarning,
+    printable,
+)
 
 _SHOWN_LINES = 4
+_OURS = (CaptureWarning, VersionWarning, WeightWarning)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,7 +64,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except TorchIRError as error:
-        _say(program, "error", str(error))
+        rule = f" [rule {error.rule}]" if isinstance(error, (GraphError, SerializationError)) and error.rule else ""
+        _say(program, "error", f"{error}{rule}")
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         _say(program, "error", f"{error.strerror or error}{place}")
@@ -74,8 +85,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"torch-ir {__version__}")
     verbs = parser.add_subparsers(dest="verb", title="commands")
     for verb in (
-        extract, llm, info, convert, visualize, cost, optimize, coverage, lower, run, verify, golden, compare, diff,
-        bench,
+        extract, llm, info, check, convert, visualize, cost, optimize, coverage, lower, run, verify, golden, compare,
+        diff, bench,
     ):  # fmt: skip
         verb.add_parser(verbs)
     return parser
@@ -88,13 +99,13 @@ def _warnings_as_lines(program: str) -> Iterator[None]:
         as_ever = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-            if issubclass(category, (CaptureWarning, WeightWarning)):
+            if issubclass(category, _OURS):
                 _say(program, "warning", str(message))
             else:
                 as_ever(message, category, *rest, **more)
 
         warnings.showwarning = show
-        for category in (CaptureWarning, WeightWarning):
+        for category in _OURS:
             warnings.simplefilter("always", category)
         yield
 
@@ -104,4 +115,5 @@ def _say(program: str, kind: str, text: str) -> None:
     first, *rest = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     told = "; ".join(rest[: _SHOWN_LINES - 1])
     more = f"; and {len(rest) - _SHOWN_LINES + 1} more" if len(rest) >= _SHOWN_LINES else ""
-    print(f"{program}: {kind}: {' '.join(filter(None, [first, told]))}{more}", file=sys.stderr)
+    line = f"{program}: {kind}: {' '.join(filter(None, [first, told]))}{more}"
+    print(printable(line), file=sys.stderr)  # a file, or its name, may want to tell the terminal something

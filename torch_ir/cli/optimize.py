@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import add_inputs, add_verb, load_graph, print_json, save_graph, show_progress
+from torch_ir.cli.verb import add_inputs, add_verb, load_checked, print_json, save_graph, show_progress
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _list()
     if arguments.file is None:
         raise CommandError("which graph? give an IR file, or --list to see the passes")
-    ir = load_graph(arguments.file)
+    ir = load_checked(arguments.file)
     inputs = _inputs(ir, arguments)
     better, report = optimize(
         ir,
@@ -106,5 +106,6 @@ def _list() -> int:
 
     for each in list_passes():
         options = ", ".join(f"{name}={value}" for name, value in each.options.items())
-        print(f"{each.name:24} {each.summary}{f'  [{options}]' if options else ''}")
+        raised = f"  (may raise: {', '.join(each.may_raise)})" if each.may_raise else ""
+        print(f"{each.name:24} {each.summary}{f'  [{options}]' if options else ''}{raised}")
     return 0

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import add_backend, add_inputs, add_verb, load_graph, print_json, shown_log
+from torch_ir.cli.verb import add_backend, add_inputs, add_verb, load_checked, print_json, shown_log
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
-    from torch_ir.ir import IR
+    from torch_ir.ir import IR, Limits
 
 _EXAMPLES = """
 model.json --weights model.safetensors
@@ -22,7 +24,9 @@ model.json --weights random --input "ids=i64[1,8]<1000" --json
 model.json --weights checkpoint/ --stream
 model.json --weights model.safetensors --backend onnxruntime
 model.json --weights random --backend auto --level full
+model.json --weights random --isolated --memory 4GB --time 60
 """
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -37,6 +41,13 @@ def add_parser(verbs: Verbs) -> None:
     add_backend(parser)
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
+    parser.add_argument("--isolated", action="store_true", help="compute it in a process of its own, under limits")
+    parser.add_argument(
+        "--memory", metavar="BYTES", help="the most that it may hold, such as 4GB (default: all that there is)"
+    )
+    parser.add_argument(
+        "--time", type=float, metavar="SECONDS", help="the most that --isolated may take (default: 600)"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs to .safetensors or .pt")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -52,14 +63,22 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--stream reads weights from files; there is none for --weights random")
     if arguments.stream and arguments.backend != "torch":
         raise CommandError("--stream is for the back end torch: the others want their weights whole")
+    if (arguments.isolated or arguments.memory) and not _is_plain(arguments):
+        raise CommandError("--isolated and --memory are for the back end torch, and for the graph as it is")
+    if arguments.time is not None and not (arguments.isolated and arguments.time > 0):
+        raise CommandError("--time is a number of seconds for --isolated")
+    limits = _limits(arguments)
     import torch
 
     from torch_ir.cli.tensors import graph_inputs
 
-    ir = load_graph(arguments.file)
+    ir = load_checked(arguments.file)
     torch.manual_seed(arguments.seed)
     values = graph_inputs(ir, specs, dims, arguments.seed)
-    results, why = _interpreted(arguments, ir, values) if _is_plain(arguments) else _compiled(arguments, ir, values)
+    if _is_plain(arguments):
+        results, why = _interpreted(arguments, ir, values, limits), ""
+    else:
+        results, why = _compiled(arguments, ir, values)
     outputs = dict(zip((tensor.name for tensor in ir.graph_outputs), results, strict=True))
     if arguments.output:
         _save(outputs, Path(arguments.output))
@@ -75,16 +94,34 @@ def _is_plain(arguments: argparse.Namespace) -> bool:
     return arguments.backend == "torch" and arguments.level is None
 
 
-def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple[tuple[Any, ...], str]:
-    """The outputs of our own executor, which can stream weights."""
-    from torch_ir.run import IRExecutor, random_weights
+def _limits(arguments: argparse.Namespace) -> Limits:
+    """What the options allow a run."""
+    from torch_ir.ir import Limits
 
+    limits = Limits()
+    if arguments.memory is not None:
+        limits = replace(limits, memory_bytes=_bytes(arguments.memory))
+    return limits if arguments.time is None else replace(limits, seconds=arguments.time)
+
+
+def _bytes(text: str) -> int:
+    """`4GB`, `512 MB` or `1000000` as a number."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
+    if found is None:
+        raise CommandError(f"{text!r:.60} is no amount of memory; write 512MB, 4GB or a number of bytes")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any], limits: Limits) -> tuple[Any, ...]:
+    """The outputs of our own executor, which can stream weights."""
+    from torch_ir.run import execute_ir, open_weights, random_weights
+
+    isolated = arguments.isolated
     if arguments.weights == "random":
-        executor = IRExecutor(ir, random_weights(ir, arguments.seed))
-    else:
-        executor = IRExecutor(ir)
-        executor.load_weights(arguments.weights, stream=arguments.stream)
-    return executor.execute(tuple(values)), ""
+        return execute_ir(ir, values, random_weights(ir, arguments.seed), isolated=isolated, limits=limits)
+    if arguments.stream:
+        return execute_ir(ir, values, open_weights(arguments.weights), isolated=isolated, limits=limits)
+    return execute_ir(ir, values, weights_path=arguments.weights, isolated=isolated, limits=limits)
 
 
 def _compiled(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple[tuple[Any, ...], str]:
@@ -124,17 +161,22 @@ def _line(facts: Mapping[str, Any]) -> str:
 
 
 def _save(outputs: Mapping[str, Any], path: Path) -> None:
+    import io
+
     import torch
 
+    from torch_ir.ir.writing import write_bytes
+
     tensors = {name: torch.as_tensor(value).contiguous().clone() for name, value in outputs.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".pt":
-        torch.save(tensors, path)
+        buffer = io.BytesIO()
+        torch.save(tensors, buffer)
+        write_bytes(path, buffer.getvalue())
         return
     try:
-        from safetensors.torch import save_file
+        from safetensors.torch import save
     except ImportError:
         from torch_ir.errors import MissingExtraError
 
         raise MissingExtraError("writing .safetensors files", "safetensors", "safetensors") from None
-    save_file(tensors, path)
+    write_bytes(path, save(tensors))

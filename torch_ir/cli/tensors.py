@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.inputs import DimRange, InputSpec
-from torch_ir.errors import CommandError, did_you_mean
+from torch_ir.errors import CommandError, TorchIRError, did_you_mean, first_line
 from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ir.expressions import names_in
 from torch_ir.ir.symbols import solve
@@ -80,32 +80,38 @@ def load_tensor(spec: InputSpec) -> torch.Tensor:
     """The tensor in a .pt, .npy or .safetensors file; of several, the one with the input's name."""
     import torch
 
-    from torch_ir.run import load_weights_safetensors
-
     path = Path(spec.file or "")
     if not path.is_file():
         raise CommandError(f"no such file: {path}")
-    found: Any
     try:
-        if path.suffix == ".npy":
-            import numpy
-
-            found = torch.from_numpy(numpy.load(path, allow_pickle=False))
-        elif path.suffix == ".safetensors":
-            found = load_weights_safetensors(path)
-        elif path.suffix in (".pt", ".pth"):
-            found = torch.load(path, map_location="cpu", weights_only=True)
-        else:
-            raise CommandError(f"{path}: values come as .pt, .npy or .safetensors")
+        found = _read(path)
     except ImportError as error:
         raise CommandError(f"reading {path} needs {error.name}") from None
-    except (ValueError, RuntimeError, EOFError, TypeError) as error:
-        raise CommandError(f"cannot read {path}: {str(error).splitlines()[0]}") from None
+    except TorchIRError:
+        raise
+    except Exception as error:  # numpy and torch raise whatever a damaged file leads them to
+        raise CommandError(f"cannot read {path}: {first_line(error)}") from None
     if isinstance(found, dict):
         found = _pick(found, spec, path)
     if not isinstance(found, torch.Tensor):
         raise CommandError(f"{path} holds a {type(found).__name__}, not a tensor")
     return found
+
+
+def _read(path: Path) -> Any:
+    import torch
+
+    from torch_ir.run import load_weights_safetensors
+
+    if path.suffix == ".npy":
+        import numpy
+
+        return torch.from_numpy(numpy.load(path, allow_pickle=False))
+    if path.suffix == ".safetensors":
+        return load_weights_safetensors(path)
+    if path.suffix in (".pt", ".pth"):
+        return torch.load(path, map_location="cpu", weights_only=True)
+    raise CommandError(f"{path}: values come as .pt, .npy or .safetensors")
 
 
 def _pick(tensors: dict[str, Any], spec: InputSpec, path: Path) -> Any:

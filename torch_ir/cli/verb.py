@@ -97,8 +97,25 @@ def load_graph(path: str) -> IR:
 
     try:
         return load_protobuf(path) if is_protobuf(path) else IR.load(path)
+    except SerializationError as error:
+        if path not in str(error):
+            error.file = path
+        raise
     except TorchIRError as error:
-        raise SerializationError(str(error) if path in str(error) else f"{path}: {error}") from None
+        raise SerializationError(f"{path}: {error}") from None
+
+
+def load_checked(path: str) -> IR:
+    """The graph in a file, its operators, arguments and shapes checked; this needs torch."""
+    from torch_ir.safety import validate_ir
+
+    ir = load_graph(path)
+    try:
+        validate_ir(ir)
+    except SerializationError as error:
+        error.file = path
+        raise
+    return ir
 
 
 def save_graph(ir: IR, path: str) -> None:

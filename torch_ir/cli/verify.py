@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import add_inputs, add_verb, load_graph, print_json
+from torch_ir.cli.verb import add_inputs, add_verb, load_checked, print_json
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.cli.tensors import graph_inputs
     from torch_ir.ir.structure import rebuild
 
-    ir = load_graph(arguments.file)
+    ir = load_checked(arguments.file)
     inputs = graph_inputs(ir, specs, dims, arguments.seed)
     factory = load_factory(arguments.model)
     torch.manual_seed(arguments.seed)

@@ -62,10 +62,20 @@ def family_of(op_type: str) -> str:
 
 def family_of_node(node: OpNode, functions: Mapping[str, IR]) -> str:
     """The family of an operator; that of a layer is what its name says, else that of what counts most inside."""
+    body = functions.get(node.attrs["function"]) if node.is_call else None
+    return _family(node, {} if body is None else {node.attrs["function"]: _inside(body)})
+
+
+def _inside(body: IR) -> set[str]:
+    """The families of the nodes of a body; each function is looked at once, however often it is called."""
+    inner = {name: _inside(function) for name, function in body.functions.items()}
+    return {_family(node, inner) for node in body.nodes}
+
+
+def _family(node: OpNode, inside: Mapping[str, set[str]]) -> str:
     if not node.is_call:
         return family_of(node.op_type)
     name = node.op_type.rpartition(".")[2].lower()
     named = [family for part, family in _IN_NAMES.items() if part in name]
-    body = functions.get(node.attrs["function"])
-    inside = {family_of_node(inner, body.functions) for inner in body.nodes} if body else set()
-    return next((family for family in (*named, *_STRONGEST) if family in (*named, *inside)), "other")
+    found = {*named, *inside.get(node.attrs["function"], ())}
+    return next((family for family in (*named, *_STRONGEST) if family in found), "other")

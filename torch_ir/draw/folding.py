@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch_ir.ir import IR, OpNode, Param, TensorMeta
-from torch_ir.ir.functions import FUSED, inline, read_by
+from torch_ir.ir.functions import FUSED, check_size_inline, inline, read_by
 from torch_ir.ir.origins import call_around, modules_around
 
 _PERIOD = 6  # layers that differ in turn, such as five of local attention and one of global, repeat together
@@ -52,6 +52,8 @@ def folded(ir: IR, placeholders: Collection[str] = (), open_calls: bool = False)
     What is computed of weights alone is shown as a weight. With `open_calls`, what is inside a call is drawn in its
     place: of equal layers, that of the first.
     """
+    if open_calls:
+        check_size_inline(ir)
     shown = ir.clone()
     shown.nodes = _without_ready(shown, shown.nodes)
     folder = _Folder(shown, placeholders)
@@ -199,7 +201,8 @@ class _Folder:
                 inside = _without_ready(self._ir, inline(self._ir, item))
                 made = {tensor.name: tensor for node in inside for tensor in node.outputs}
                 self.stands.update((tensor, made[tensor.name]) for tensor in item.outputs if tensor.name in made)
-                yield from self.opened(self.items(inside, len(modules_around(item.origin.module)) - 1))
+                # all at once: opening one of them changes what others read
+                yield from self.opened(list(self.items(inside, len(modules_around(item.origin.module)) - 1)))
             else:
                 yield item
 

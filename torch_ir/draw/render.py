@@ -17,7 +17,7 @@ from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import build_scene
 from torch_ir.errors import DrawError, MissingExtraError
 from torch_ir.ir import IR
-from torch_ir.ir.document import write_bytes, write_text
+from torch_ir.ir.writing import write_bytes, write_text
 
 _PATIENCE = 300  # seconds; Graphviz may need for ever on thousands of boxes
 _FONT = Path(__file__).with_name("fonts") / "DejaVuSans.ttf"

@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_ir.errors import ConversionError, TorchIRError, first_line
 from torch_ir.ir import IR, Device, Expr, OpNode, TensorMeta
 from torch_ir.ir.functions import fresh
+from torch_ir.ops.asking import may_be_asked
 from torch_ir.ops.calling import empty, keywords, mapped
 from torch_ir.ops.facts import is_uninitialised, writes_in_place
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_name, to_torch
@@ -44,6 +45,9 @@ def decomposed(node: OpNode, device: str = "cpu") -> IR | str:
     sizes.update(value for value in _leaves(list(node.attrs.values())) if isinstance(value, Expr))
     if sizes:
         return f"its sizes vary: {', '.join(sorted(map(str, sizes)))}; fix them with ir.specialize(...)"
+    shapes: list[Any] = [tensor.shape for tensor in node.inputs]
+    if not may_be_asked(found, shapes, {tensor.dtype for tensor in node.inputs}, node.attrs):
+        return NO_RULE
     why = NO_RULE
     for rule, recorder in _rules(found):
         body = _recorded(node, found, rule, recorder, device)

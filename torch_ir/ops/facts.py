@@ -1,4 +1,4 @@
-"""What operators do beside computing: whether they write, draw random numbers, or touch the process."""
+"""What operators do beside computing: whether they write, draw random numbers, or reach outside the graph."""
 
 from __future__ import annotations
 
@@ -10,40 +10,9 @@ import torch
 from torch._ops import OpOverload
 
 from torch_ir.ir import OpNode
+from torch_ir.ops.reach import reaches
 from torch_ir.ops.schema import find_operator
 
-# Reach files, random-number state, storage or global modes: no graph may name them.
-_FORBIDDEN = frozenset(
-    [
-        "aten.from_file",
-        "aten.set_",
-        "aten.set",
-        "aten.resize_",
-        "aten.resize_as_",
-        "aten._resize_output_",
-        "aten._set_item",
-        "aten.set_data",
-        "aten.requires_grad_",
-        "aten.retain_grad",
-        "aten._backward",
-        "aten._cudnn_init_dropout_state",
-        "aten.record_stream",
-        "aten._use_cudnn_rnn_flatten_weight",
-        "aten._fw_primal",
-        "aten._pin_memory",
-        "aten.pin_memory",
-        "aten._unsafe_set_version_counter",
-        "aten.sym_storage_offset",
-        "aten._debug_has_internal_overlap",
-        "aten._has_same_storage_numel",
-        "aten._cufft_clear_plan_cache",
-        "aten._cufft_set_plan_cache_max_size",
-        "aten._print",
-    ]
-)
-_NAMESPACES = frozenset(
-    ["profiler", "inductor", "streams", "debugprims", "rngprims", "static_runtime", "cuda", "prim", "c10d"]
-)
 # Write to their running statistics in training, though their schemas do not say so -> the flag of training.
 _STATISTICS = {
     "aten.batch_norm.default": "training",
@@ -61,8 +30,7 @@ _UNINITIALISED = frozenset(
 
 def is_forbidden(op_type: str) -> bool:
     """Whether no graph may run this operator."""
-    namespace, _, rest = op_type.partition(".")
-    return namespace in _NAMESPACES or f"{namespace}.{rest.partition('.')[0]}" in _FORBIDDEN
+    return bool(reaches(op_type))
 
 
 @cache

@@ -11,19 +11,29 @@ from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.functions import inline_all
 from torch_ir.ops import facts
+from torch_ir.ops.reach import misuses, reaches
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.schema import Operator, arguments, find_operator, name_arguments, takes_any_keyword
+from torch_ir.ops.schema import (
+    Operator,
+    arguments,
+    find_operator,
+    import_packages,
+    name_arguments,
+    takes_any_keyword,
+)
 
 _Value = TypeVar("_Value")
 
 
 def check_operators(ir: IR) -> None:
-    """Refuse a graph with operators that cannot run, naming all of them."""
+    """Refuse a graph with operators that cannot run, naming all of them; packages that bring some are imported."""
+    import_packages(node.op_type for node in ir.all_nodes())
     unknown: dict[str, OpNode] = {}
     for node in ir.all_nodes():
-        if facts.is_forbidden(node.op_type):
-            raise ExecutionError(f"{node!r} reaches outside the graph; no graph may run it")
         known = executor_of(node) or find_operator(node.op_type)
+        is_label = known is None and (node.is_call or node.is_layer)
+        if not is_label and (why := reaches(node.op_type) or misuses(node)):
+            raise ExecutionError(f"{node!r} reaches outside the graph: it {why}; no graph may run it")
         if known is None and not node.is_call:
             unknown.setdefault(node.op_type, node)
     if unknown:

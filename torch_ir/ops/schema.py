@@ -9,7 +9,7 @@ import contextlib
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Union
@@ -24,12 +24,15 @@ Operator = Union[OpOverload, HigherOrderOperator]
 HIGHER_ORDER = "higher_order."
 
 _found: dict[str, Operator] = {}
-# Parts of torch, and libraries beside it, that register operators only when they are imported.
+# Parts of torch, and of this package, that register operators only when they are imported.
 _PROVIDERS = {
     "quantized_decomposed": "torch.ao.quantization.fx._decomposed",
     "torch_ir": "torch_ir.ops.guards",
-    "torchao": "torchao.quantization",
 }
+# Packages that do so. A file that names such an operator makes nobody import them, before it runs.
+_PACKAGES = {"torchao": "torchao.quantization"}
+# What torch's schemas write as numbers in defaults.
+_NUMBERS: dict[str, dict[int, Any]] = {"MemoryFormat": {0: torch.contiguous_format}, "ScalarType": {4: torch.int64}}
 _PART = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -76,6 +79,13 @@ def _find_higher_order(name: str) -> HigherOrderOperator | None:
     return found if isinstance(found, HigherOrderOperator) else None
 
 
+def import_packages(op_types: Iterable[str]) -> None:
+    """Import the known packages, where they are installed, that register these operators."""
+    for namespace in {op_type.partition(".")[0] for op_type in op_types} & _PACKAGES.keys():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(_PACKAGES[namespace])
+
+
 def operator_names(namespace: str) -> list[str]:
     """Every registered operator of a namespace: `aten.add.Tensor`, `aten.relu.default` and so on."""
     prefix = f"{namespace}::"
@@ -106,9 +116,10 @@ def arguments(operator: Operator) -> tuple[Argument, ...]:
 
 
 def _default(argument: Any) -> Any:
-    """The default of an argument; torch writes that of a memory format as a number."""
-    is_format = str(argument.real_type) == "MemoryFormat" and argument.default_value == 0
-    return torch.contiguous_format if is_format else argument.default_value
+    """The default of an argument; torch writes that of a memory format or a dtype as a number."""
+    kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
+    numbers = _NUMBERS.get(kind, {})
+    return numbers.get(argument.default_value, argument.default_value) if numbers else argument.default_value
 
 
 def _python_arguments(function: Callable[..., Any]) -> Iterator[Argument]:
@@ -127,6 +138,12 @@ def takes_any_keyword(operator: Operator) -> bool:
         return False
     parameters = inspect.signature(type(operator).__call__).parameters.values()
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def takes_any_number(operator: HigherOrderOperator) -> bool:
+    """Whether a Python operator takes more arguments by position than it names."""
+    parameters = inspect.signature(type(operator).__call__).parameters.values()
+    return any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
 
 
 def bind(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,8 +170,7 @@ def name_arguments(node: OpNode) -> None:
     if not isinstance(operator, OpOverload) or node.has_named_args:
         return
     attrs = dict(node.attrs)
-    sizes = list(attrs.pop("_tensor_list_sizes", []))
-    masks = list(attrs.pop("_tensor_list_none_masks", []))
+    masks = _list_masks(node, attrs.pop("_tensor_list_sizes", []), attrs.pop("_tensor_list_none_masks", []))
     left = len(node.inputs)
     names: list[str] = []
     values: dict[str, Any] = {}
@@ -162,20 +178,35 @@ def name_arguments(node: OpNode) -> None:
         if argument.name in attrs:
             values[argument.name] = attrs.pop(argument.name)
         elif argument.is_tensor_list and left:
-            taken = sizes.pop(0) if sizes else left
-            mask = masks.pop(0) if masks else [False] * taken
+            mask = masks.pop(0) if masks else [False] * left
             for index, absent in enumerate(mask):
                 if absent:
                     values[f"{argument.name}.{index}"] = None
                 else:
                     names.append(f"{argument.name}.{index}")
-            left -= taken
+            left -= mask.count(False)
         elif "Tensor" in str(schema.type) and left and not argument.is_tensor_list:
             names.append(argument.name)
             left -= 1
         elif argument.has_default or "Optional" in str(schema.type):
             values[argument.name] = argument.default
-    if left:
-        raise ConversionError(f"{node!r} has {len(node.inputs)} tensors, more than {node.op_type} takes")
+    if len(names) != len(node.inputs):
+        few = "more" if left > 0 else "fewer"
+        raise ConversionError(f"{node!r} has {len(node.inputs)} tensors, {few} than {node.op_type} takes")
     node.set_inputs(node.inputs, names)
     node.attrs = {**values, **attrs}
+
+
+def _list_masks(node: OpNode, sizes: Any, masks: Any) -> list[list[bool]]:
+    """For each list of tensors, which of its elements are absent; as the documented format says it."""
+    if not isinstance(sizes, list) or not isinstance(masks, list) or len(masks) > len(sizes):
+        raise ConversionError(f"{node!r} does not say how long its lists of tensors are")
+    found = []
+    for index, size in enumerate(sizes):
+        if type(size) is not int or not 0 <= size <= len(node.inputs):
+            raise ConversionError(f"{node!r} cannot have {size!r:.60} of its {len(node.inputs)} tensors in a list")
+        mask = masks[index] if index < len(masks) else [False] * size
+        if not isinstance(mask, list) or mask.count(False) != size or not {True, False}.issuperset(mask):
+            raise ConversionError(f"{node!r} says otherwise which of {size} tensors in a list are absent")
+        found.append(mask)
+    return found

@@ -18,9 +18,11 @@ def from_tensor(tensor: torch.Tensor) -> TensorData:
     """The elements of a tensor, row-major, bit for bit."""
     if tensor.layout != torch.strided:
         raise ConversionError(f"a constant of layout {tensor.layout} cannot be kept; make it dense with to_dense()")
+    if not tensor.numel():  # which is known on meta, too
+        return TensorData(tuple(tensor.shape), dtype_name(tensor.dtype), b"")
     plain = tensor.detach().resolve_conj().resolve_neg().cpu()
     plain = plain.view(_ALIKE.get(plain.element_size(), plain.dtype)).contiguous()
-    raw = ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b""
+    raw = ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size())
     return TensorData(tuple(plain.shape), dtype_name(tensor.dtype), raw)
 
 

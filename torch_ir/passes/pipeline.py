@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Union
 
 from torch_ir.analysis.knowledge import Knowledge, remembering
+from torch_ir.analysis.shapes import wrong_shapes
 from torch_ir.analysis.sizes import inside
 from torch_ir.errors import CommandError, GraphError, did_you_mean
 from torch_ir.ir import IR, OpNode
@@ -56,12 +57,22 @@ def optimize(
         is_flat = not any(node.is_call for node in ir.nodes)
         folds = is_flat and (len(ir.nodes) > _DEEP if by_block is None else by_block)
         better = _fit(ir.fold_blocks() if folds else ir.clone())
-        rows = _run(better, steps, each, progress or (lambda text: None))
+        try:
+            rows = _run(better, steps, each, progress or (lambda text: None))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            _blame(ir)
+            raise
         if folds:
             inline_all(better, lambda call: not call.op_type.startswith(FUSED))
         better.check()
     proof = prove(ir, better, dtype, inputs=inputs, weights=weights) if verify else None
     return better, Report(ir, better, rows, entries.changes, list(entries.declined), proof)
+
+
+def _blame(ir: IR) -> None:
+    """Name the node that does not go together with what its operator takes and gives, which passes count on."""
+    for node, why in wrong_shapes(ir):
+        raise GraphError(f"{node!r} {why}", rule="R12", node=node.name) from None
 
 
 def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], None]) -> list[Row]:

@@ -32,6 +32,7 @@ class Pass:
     options: Mapping[str, Any] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     fuses: bool = False  # it hides nodes in calls, so it comes after those that look for them
+    may_raise: tuple[str, ...] = ()  # the fields of a `Measure` that it may make worse; all others it does not
 
     @property
     def summary(self) -> str:
@@ -52,16 +53,19 @@ class Pass:
         return replace(self, function=partial(self.function, **options), options={**self.options, **options})
 
 
-def named_pass(name: str, *, fuses: bool = False) -> Callable[[Function], Pass]:
-    """Register the decorated function as the pass of that name; one that `fuses` nodes comes after the others."""
+def named_pass(name: str, *, fuses: bool = False, may_raise: Iterable[str] = ()) -> Callable[[Function], Pass]:
+    """Register the decorated function as the pass of that name; one that `fuses` nodes comes after the others.
+
+    `may_raise` says what a graph may cost more of afterwards: nodes, flops, bytes, peak, params.
+    """
 
     def register(function: Function) -> Pass:
-        return _registered(Pass(name, function, _options(name, function), fuses=fuses))
+        return _registered(Pass(name, function, _options(name, function), fuses=fuses, may_raise=tuple(may_raise)))
 
     return register
 
 
-def rule_pass(name: str, summary: str, rules: Iterable[Rule]) -> Pass:
+def rule_pass(name: str, summary: str, rules: Iterable[Rule], *, may_raise: Iterable[str] = ()) -> Pass:
     """Register the pass of that name that applies these rules."""
     kept = tuple(rules)
 
@@ -69,7 +73,7 @@ def rule_pass(name: str, summary: str, rules: Iterable[Rule]) -> Pass:
         return apply_once(ir, *kept)
 
     apply.__doc__ = summary
-    return _registered(Pass(name, apply, {}, kept))
+    return _registered(Pass(name, apply, {}, kept, may_raise=tuple(may_raise)))
 
 
 def apply_once(ir: IR, *rules: Rule) -> int:

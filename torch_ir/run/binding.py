@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import torch
 
 from torch_ir.analysis.prologue import crossing, split_prologue
-from torch_ir.ir import IR, Param
+from torch_ir.ir import IR, Limits, Param
 from torch_ir.ir.functions import fresh
+from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.plan import Program
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.weights import fit_weights
@@ -21,6 +22,8 @@ def bind(ir: IR, weights: Mapping[str, Weight]) -> tuple[IR, dict[str, torch.Ten
     values = dict(zip(ir.params, given, strict=True))
     once, every = split_prologue(ir)
     ready = crossing(once, every, ir)
+    if once:
+        MemoryCheck(ir, Limits()).check({})
     with torch.no_grad():
         made = Program(ir, once, ir.params, ready)(*given, {})
     taken = {key for param in ir.params if param.param for key in param.param.keys}

@@ -11,7 +11,7 @@ import torch
 
 from torch_ir.analysis.prologue import crossing, split_prologue
 from torch_ir.errors import ExecutionError
-from torch_ir.ir import IR, OpNode, TensorMeta, evaluate
+from torch_ir.ir import IR, Limits, OpNode, TensorMeta, evaluate
 from torch_ir.ir.functions import FUSED, inline_all
 from torch_ir.ir.structure import rebuild
 from torch_ir.ir.symbols import solve
@@ -19,6 +19,8 @@ from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.pytree import values_of_call
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.runnable import check_operators, with_named_arguments
+from torch_ir.run.isolated import run_isolated
+from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.plan import Program, Sizes, Watch, computed, writes_in_place
 from torch_ir.run.stored import StoredTensor, Weight, loaded
 from torch_ir.run.weights import fit_weights, load_weights, open_weights
@@ -37,7 +39,8 @@ class IRExecutor:
     """A graph made ready to run: planned once, bound to weights, then run many times.
 
     The caller's tensors are never written to. Buffers that the model changes are kept here from run to run, as the
-    model itself would keep them; `state` shows them. `watch` is shown every value that a node makes.
+    model itself would keep them; `state` shows them. `watch` is shown every value that a node makes. A run that would
+    hold more than `limits.memory_bytes`, by the sizes that the graph declares, is refused.
     """
 
     def __init__(
@@ -48,9 +51,11 @@ class IRExecutor:
         *,
         device: str | torch.device | None = None,
         watch: Watch | None = None,
+        limits: Limits = Limits(),
     ) -> None:
         check_operators(ir.check())
         self.ir = with_named_arguments(ir)
+        self.limits = limits
         self.device = torch.device(device) if device is not None else None
         self.constants = dict(constants or {})
         self._watch = watch
@@ -68,6 +73,8 @@ class IRExecutor:
         kept = crossing(once, every, ir)
         given = [*ir.graph_inputs, *ir.params, *kept]
         self._lazy = lazy
+        device = self.device.type if self.device else ir.device.partition(":")[0]
+        self._memory = MemoryCheck(ir, self.limits, streamed=lazy, device=device)
         self._prologue = Program(ir, once, ir.params, kept, self.device, self._watch)
         self._program = Program(ir, every, given, ir.returns.inputs, self.device, self._watch, lazy)
 
@@ -88,6 +95,8 @@ class IRExecutor:
             value if isinstance(value, StoredTensor) and param not in changing else loaded(value, self.device).detach()
             for param, value in zip(self.ir.params, values, strict=True)
         ]
+        if self._prologue.nodes:
+            self._memory.check({})
         with torch.no_grad():
             self._ready = self._prologue(*self._params, {})
 
@@ -99,15 +108,11 @@ class IRExecutor:
 
     def execute(self, inputs: Any) -> tuple[Any, ...]:
         """The flat outputs for flat inputs, or for inputs nested as the model takes them."""
-        if isinstance(inputs, torch.Tensor):
-            raise ExecutionError("inputs is a tensor; wrap it in a tuple: (tensor,)")
-        if not isinstance(inputs, (tuple, list)):
-            raise ExecutionError(f"inputs must be a tuple, not {type(inputs).__name__}")
-        return self.run(self._flat(tuple(inputs), {})).outputs
+        return self.run(_flat(self.ir, _checked(inputs), {})).outputs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the graph as the model is called; what comes back is nested as the model nests it."""
-        outcome = self.run(self._flat(args, kwargs))
+        outcome = self.run(_flat(self.ir, args, kwargs))
         return rebuild(self.ir.output_tree, outcome.outputs, lambda leaf: computed(leaf, outcome.sizes))
 
     def run(self, values: Sequence[Any]) -> Outcome:
@@ -117,6 +122,7 @@ class IRExecutor:
         if self._params is None:
             raise ExecutionError("no weights are bound: pass weights= or call load_weights first")
         sizes = read_sizes(self.ir, values)
+        self._memory.check(sizes)
         params = self._params
         if self._writes:
             values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
@@ -128,6 +134,10 @@ class IRExecutor:
         self._keep(changed, [*values, *results[:first]])
         return Outcome(tuple(results[:first]), changed, sizes)
 
+    def places(self) -> dict[str, dict[int, OpNode]]:
+        """Which node each line of the programs computes, by what tracebacks call the programs."""
+        return {**self._prologue.places(), **self._program.places()}
+
     def _keep(self, changed: Mapping[TensorMeta, Any], outside: Sequence[Any]) -> None:
         """Remember what the model changed; copied where the caller holds the same memory and may write to it."""
         assert self._params is not None  # the run began with them
@@ -136,11 +146,6 @@ class IRExecutor:
             if param in changed:
                 new = changed[param]
                 self._params[index] = new.clone() if storage_of(new) in held else new
-
-    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        if not kwargs and len(args) == len(self.ir.graph_inputs) and all(isinstance(arg, torch.Tensor) for arg in args):
-            return list(args)
-        return flatten_call(self.ir, args, kwargs)
 
 
 def _opened(ir: IR) -> IR:
@@ -172,14 +177,50 @@ def execute_ir(
     weights: Mapping[str, Weight] | None = None,
     weights_path: str | os.PathLike[str] | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
+    *,
+    isolated: bool = False,
+    limits: Limits = Limits(),
 ) -> tuple[Any, ...]:
-    """Run a graph once with weights from a dict or a file."""
+    """Run a graph once with weights from a dict or a file; with `isolated`, in a process of its own."""
     if weights is None and weights_path is None:
         raise ValueError("execute_ir needs weights or weights_path")
-    executor = IRExecutor(ir, weights, constants)
+    if isolated:
+        given = os.fspath(weights_path) if weights is None and weights_path is not None else weights or {}
+        return _execute_isolated(ir, inputs, given, constants or {}, limits)
+    executor = IRExecutor(ir, weights, constants, limits=limits)
     if weights is None and weights_path is not None:
         executor.load_weights(weights_path)
     return executor.execute(inputs)
+
+
+def _execute_isolated(
+    ir: IR,
+    inputs: Sequence[Any],
+    weights: Mapping[str, Weight] | str,
+    constants: Mapping[str, torch.Tensor],
+    limits: Limits,
+) -> tuple[Any, ...]:
+    """What can be refused here is refused here; the rest happens elsewhere."""
+    check_operators(ir.check())
+    values = _flat(ir, _checked(inputs), {})
+    sizes = read_sizes(ir, values)
+    streamed = not isinstance(weights, str) and any(isinstance(value, StoredTensor) for value in weights.values())
+    MemoryCheck(_opened(ir), limits, streamed=streamed).check(sizes)
+    return run_isolated(ir, values, weights, constants, sizes, limits)
+
+
+def _checked(inputs: Any) -> tuple[Any, ...]:
+    if isinstance(inputs, torch.Tensor):
+        raise ExecutionError("inputs is a tensor; wrap it in a tuple: (tensor,)")
+    if not isinstance(inputs, (tuple, list)):
+        raise ExecutionError(f"inputs must be a tuple, not {type(inputs).__name__}")
+    return tuple(inputs)
+
+
+def _flat(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    if not kwargs and len(args) == len(ir.graph_inputs) and all(isinstance(arg, torch.Tensor) for arg in args):
+        return list(args)
+    return flatten_call(ir, args, kwargs)
 
 
 def flatten_call(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -52,6 +52,7 @@ class Program:
         source = writer.write(nodes, given, wanted)
         self._file = f"<torch_ir program {next(_serial)}>"
         self._node_of_line = writer.node_of_line
+        self._functions = list(writer.functions.values())
         exec(compile(source, self._file, "exec"), writer.namespace)
         self._function: Callable[..., list[Any]] = writer.namespace["program"]
 
@@ -65,6 +66,13 @@ class Program:
             raise ExecutionError(f"{error}; in {self._place(error)}") from error
         except Exception as error:  # an operator refused: say which node it was
             raise ExecutionError(f"{self._place(error)}: {first_line(error)}") from error
+
+    def places(self) -> dict[str, dict[int, OpNode]]:
+        """Which node each line of this program, and of those that it calls, computes; by what tracebacks call them."""
+        found = {self._file: self._node_of_line}
+        for function in self._functions:
+            found.update(function.program.places())
+        return found
 
     def _place(self, error: BaseException) -> str:
         trace, line = error.__traceback__, 0

@@ -7,17 +7,18 @@ meanwhile is an error and not the end of the process.
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union
 
 import torch
 
-from torch_ir.errors import WeightLoadError
+from torch_ir.errors import SerializationError, WeightLoadError
+from torch_ir.ir.document import parse_json
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -40,6 +41,11 @@ class StoredTensor:
     stamp: _Stamp
 
     is_meta = False
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def load(self) -> torch.Tensor:
         """The tensor, in new memory."""
@@ -75,19 +81,34 @@ def loaded(weight: Weight, device: torch.device | None = None) -> torch.Tensor:
 
 def stored_tensors(path: Path) -> dict[str, StoredTensor]:
     """The tensors that the header of a .safetensors file lists; nothing else of the file is read."""
+    entries, first, stamp = read_header(path)
+    try:
+        found = {key: _placed(path, entry, first, stamp) for key, entry in entries.items()}
+        _check_places(found.values(), first, stamp)
+        return found
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(path, error) from None
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], int, _Stamp]:
+    """What a .safetensors file says of each tensor, where their bytes begin, and what tells that it is the same."""
     try:
         with path.open("rb") as file:
             stamp = _stamp(file.fileno())
             length = int.from_bytes(file.read(8), "little")
             if length > min(_MAX_HEADER, stamp[0] - 8):
                 raise ValueError(f"a header of {length} bytes is too long")
-            entries = json.loads(file.read(length))
+            entries = parse_json(file.read(length).decode())
             entries.pop("__metadata__", None)
-            return {key: _placed(path, entry, 8 + length, stamp) for key, entry in entries.items()}
+            return entries, 8 + length, stamp
     except OSError as error:
         raise WeightLoadError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WeightLoadError(f"{path} is not a safetensors file: {type(error).__name__}: {error}") from None
+    except (SerializationError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> WeightLoadError:
+    return WeightLoadError(f"{path} is not a safetensors file: {type(error).__name__}: {error}")
 
 
 def _placed(path: Path, entry: Any, first: int, stamp: _Stamp) -> StoredTensor:
@@ -99,6 +120,17 @@ def _placed(path: Path, entry: Any, first: int, stamp: _Stamp) -> StoredTensor:
     if stop - start != math.prod(shape) * dtype.itemsize or first + stop > stamp[0]:
         raise ValueError(f"{entry!r:.80} does not fit the bytes that there are")
     return StoredTensor(path, dtype, shape, first + start, stamp)
+
+
+def _check_places(tensors: Iterable[StoredTensor], first: int, stamp: _Stamp) -> None:
+    """The bytes of the tensors are all that there are, and none is in two of them."""
+    end = first
+    for start, size in sorted((tensor.offset, tensor.size) for tensor in tensors):
+        if start != end:
+            raise ValueError("tensors overlap, or there is a gap between them")
+        end += size
+    if end != stamp[0]:
+        raise ValueError("there are bytes that belong to no tensor")
 
 
 def _stamp(file: int) -> _Stamp:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import pickle
 import warnings
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from torch_ir.errors import MissingExtraError, WeightLoadError, WeightWarning, did_you_mean, first_line
+from torch_ir.errors import (
+    MissingExtraError,
+    SerializationError,
+    WeightLoadError,
+    WeightWarning,
+    did_you_mean,
+    first_line,
+)
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.document import parse_json, read_text
 from torch_ir.ops.inner_tensors import plain_tensors
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.tensor_data import to_tensor
-from torch_ir.run.stored import StoredTensor, Weight, stored_tensors
+from torch_ir.run.stored import StoredTensor, Weight, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")
 _CHUNK = 1 << 20  # elements that are compared at once
@@ -66,10 +74,13 @@ def _open_one(file: Path) -> dict[str, StoredTensor]:
 def load_weights_pt(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """A pickled state dict; anything in it that is not plain data is refused, not run."""
     try:
+        _check_archive(path)
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except WeightLoadError:
+        raise
     except pickle.UnpicklingError:
         raise WeightLoadError(f"{os.fspath(path)} holds more than tensors; save model.state_dict() alone") from None
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # torch's unpickler raises whatever a damaged file leads it to
         raise WeightLoadError(f"cannot read {os.fspath(path)}: {first_line(error)}") from None
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
@@ -78,12 +89,24 @@ def load_weights_pt(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     return {str(key): value for key, value in found.items() if isinstance(value, torch.Tensor)}
 
 
+def _check_archive(path: str | os.PathLike[str]) -> None:
+    """Refuse an archive that would unfold: torch writes its parts as they are, one after the other."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        parts = archive.infolist()
+    is_plain = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
+    if not is_plain or sum(part.file_size for part in parts) > os.stat(path).st_size:
+        raise WeightLoadError(f"{os.fspath(path)} is compressed, which no file of torch.save is")
+
+
 def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError:
         raise MissingExtraError("reading .safetensors files", "safetensors", "safetensors") from None
+    read_header(Path(path))  # the package takes a name that stands twice
     try:
         return load_file(os.fspath(path))
     except (SafetensorError, OSError, ValueError) as error:
@@ -92,9 +115,9 @@ def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Te
 
 def _of_shards(index: Path, read: Callable[[Path], dict[str, _Kind]]) -> dict[str, _Kind]:
     try:
-        placed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        placed = parse_json(read_text(index))["weight_map"]
         shards = sorted(set(placed.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (SerializationError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightLoadError(f"{index} is not an index of shards: {type(error).__name__}: {error}") from None
     for shard in shards:
         if not isinstance(shard, str) or Path(shard).name != shard or not (index.parent / shard).is_file():

@@ -18,6 +18,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_ir.capture.assigned import assignments_written
 from torch_ir.capture.diagnosis import definition
 from torch_ir.capture.paths import NoValueError, Path
 from torch_ir.capture.provenance import FUNCTION, function_name, user_line, users_frame
@@ -68,7 +69,7 @@ class Recorder:
         """What the model returns; afterwards, whatever it wrote to holds again what it held."""
         self.strangers.note_existing()
         try:
-            with self.modules.watching(), self._operators, _Functions(self):
+            with assignments_written(self.model), self.modules.watching(), self._operators, _Functions(self):
                 return self.model(*args, **kwargs)
         finally:
             for storage, content in self.written.values():

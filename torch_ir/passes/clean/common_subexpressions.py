@@ -11,7 +11,7 @@ from torch_ir.passes.registry import named_pass
 from torch_ir.rewrite.journal import current_journal
 
 
-@named_pass("common-subexpressions")
+@named_pass("common-subexpressions", may_raise=["peak"])
 def common_subexpressions(ir: IR) -> int:
     """Compute only once what several nodes compute from the same tensors.
 

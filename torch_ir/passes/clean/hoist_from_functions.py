@@ -14,7 +14,7 @@ from torch_ir.passes.registry import named_pass
 from torch_ir.rewrite.journal import current_journal
 
 
-@named_pass("hoist-from-functions")
+@named_pass("hoist-from-functions", may_raise=["nodes", "peak"])
 def hoist_from_functions(ir: IR) -> int:
     """Compute before a call what its function makes of weights alone, so that it is computed once.
 

@@ -8,7 +8,7 @@ from torch_ir.passes.registry import named_pass
 from torch_ir.rewrite.journal import current_journal
 
 
-@named_pass("hoist-prologue")
+@named_pass("hoist-prologue", may_raise=["peak"])
 def hoist_prologue(ir: IR) -> int:
     """Put the nodes that depend on weights alone at the front, and change nothing else; both parts keep their order.
 

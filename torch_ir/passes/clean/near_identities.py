@@ -9,4 +9,5 @@ near_identities = rule_pass(
     "near-identities",
     "Remove additions of 0.0, divide once rather than multiply with a reciprocal, reshape where only sizes of 1 move.",
     [*neutral_elements.NEAR, transposes.order_of_ones],
+    may_raise=["peak"],
 )

@@ -64,4 +64,5 @@ reshapes = rule_pass(
     "reshapes",
     "Write views, flattenings and squeezes as one reshape each, with all sizes, and merge chains of them.",
     [one_reshape, copies_itself, spelled_out],
+    may_raise=["peak"],
 )

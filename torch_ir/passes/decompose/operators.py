@@ -39,7 +39,7 @@ def decompose(ir: IR, to: str | Iterable[str] = CORE) -> IR:
     return optimize(ir, passes=[decompose_to.with_options(to=chosen)])[0]
 
 
-@named_pass(_NAME)
+@named_pass(_NAME, may_raise=["nodes", "flops", "bytes", "peak"])
 def decompose_to(ir: IR, to: str = CORE) -> int:
     """Take operators apart until only core ATen is left, or those that `to` lists, separated by commas.
 

@@ -2,8 +2,8 @@
 
 A row whose every score is masked with -inf gives NaN when it is written out, and zeros in the operator. So a mask must
 be known, or be sure to be finite; one that is made of weights counts as such. Where a mask is known and leaves a score
-in every row, -1e4 and less masks a score entirely. In bfloat16 and float16 the operator computes in float32, so its
-result is at least as precise as what is written out.
+in every row, the least number of a dtype masks a score entirely, as does -1e30. In bfloat16 and float16 the operator
+computes in float32, so its result is at least as precise as what is written out.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from torch_ir.analysis.formulas import base_name
 from torch_ir.ir import Dtype, OpNode, TensorMeta
 from torch_ir.ops.facts import gives_its_input
+from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.passes.fuse.spelling import CASTS, is_number, maker, orders
 from torch_ir.passes.registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 SDPA = "aten.scaled_dot_product_attention.default"
-_MASKED = -1e4  # no score beside others in its row that has this added matters
 _NO_SCORE = -1e30  # what is added to a score and leaves nothing of it
 _PRODUCTS = ("aten.matmul", "aten.bmm", "aten.baddbmm")
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
@@ -177,13 +177,22 @@ def _told(g: Builder, mask: _Mask | None, query: TensorMeta) -> tuple[TensorMeta
             return None, f"the mask is {mask.tensor.dtype}, and queries are {query.dtype}"
         is_safe = _is_finite(g, mask.tensor) if value is None else bool(value.isfinite().any(-1).all())
         return mask.tensor, "" if is_safe else "a row that is masked as a whole would give zeros, not NaN"
-    if value is not None and mask.fill <= _MASKED and bool((value if mask.is_kept else ~value).any(-1).all()):
+    if (
+        value is not None
+        and mask.fill <= _least(query.dtype)
+        and bool((value if mask.is_kept else ~value).any(-1).all())
+    ):
         return mask.tensor if mask.is_kept else g.op("aten.logical_not.default", self=mask.tensor), ""
     if not _NO_SCORE >= mask.fill > -math.inf:
         return None, "a row that is masked as a whole would give zeros, not NaN or the mean of all values"
     one, other = (0.0, mask.fill) if mask.is_kept else (mask.fill, 0.0)
     added = g.op("aten.where.Scalar", condition=mask.tensor, self=one, other=other)
     return added if added.dtype == query.dtype else g.op("aten.to.dtype", self=added, dtype=Dtype(query.dtype)), ""
+
+
+def _least(dtype: str) -> float:
+    """What leaves nothing of a score that it is added to, or beside any other."""
+    return max(_NO_SCORE, float(torch.finfo(TORCH_DTYPES[dtype]).min))
 
 
 def _is_finite(g: Builder, tensor: TensorMeta) -> bool:
@@ -227,7 +236,7 @@ def known_mask(g: Builder, node: OpNode, mask: TensorMeta | None) -> Any:
     if value is None or value.ndim < 2 or mask is None:
         return None
     kept = value if mask.dtype == "bool" else value == 0
-    if mask.dtype != "bool" and not bool((kept | (value <= _MASKED)).all()):
+    if mask.dtype != "bool" and not bool((kept | (value <= _least(mask.dtype))).all()):
         return None
     if bool(kept.all()):
         return g.like(node, attn_mask=None)

@@ -16,7 +16,7 @@ from torch_ir.passes.registry import named_pass
 _LEAST = 2  # nodes of a group; one alone is no less work when it is called another name
 
 
-@named_pass("fuse-elementwise", fuses=True)
+@named_pass("fuse-elementwise", fuses=True, may_raise=["peak"])
 def fuse_elementwise(ir: IR) -> int:
     """Make one call of element-wise operators that read each other and make tensors of one shape.
 

@@ -25,7 +25,7 @@ ACTIVATIONS = tuple(
 GATES = ("aten.silu", "aten.gelu", "aten.relu")
 
 
-@named_pass("fuse-gates", fuses=True)
+@named_pass("fuse-gates", fuses=True, may_raise=["peak"])
 def fuse_gates(ir: IR, whole: bool = False) -> int:
     """Make one call of an activation and the product with its gate; with `whole`, of the linear layers around it too.
 
@@ -35,7 +35,7 @@ def fuse_gates(ir: IR, whole: bool = False) -> int:
     return fuse(ir, [_gated_mlp, _gated] if whole else [_gated])
 
 
-@named_pass("fuse-activations", fuses=True)
+@named_pass("fuse-activations", fuses=True, may_raise=["peak"])
 def fuse_activations(ir: IR) -> int:
     """Make one call of a convolution or a linear layer, the sum that may follow a convolution, and the activation.
 

@@ -17,7 +17,7 @@ from torch_ir.rewrite import Builder, op, rule
 _WIDE = ("float32", "float64")
 
 
-@named_pass("fuse-norms", fuses=True)
+@named_pass("fuse-norms", fuses=True, may_raise=["peak"])
 def fuse_norms(ir: IR) -> int:
     """Make one call of each RMS norm that is written out, with its weight and the casts around it.
 

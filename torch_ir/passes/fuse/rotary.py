@@ -11,7 +11,7 @@ from torch_ir.passes.fuse.spelling import between, maker, orders
 from torch_ir.passes.registry import named_pass
 
 
-@named_pass("fuse-rotary", fuses=True)
+@named_pass("fuse-rotary", fuses=True, may_raise=["peak"])
 def fuse_rotary(ir: IR) -> int:
     """Make one call of each rotation of the two halves of a tensor, in either spelling; `a, b` are the halves of x.
 

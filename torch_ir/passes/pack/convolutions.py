@@ -186,4 +186,5 @@ pack_convolutions = rule_pass(
     "pack-convolutions",
     "Call oneDNN's convolutions over weights packed once for this CPU, with the sum and the activation after them.",
     [pack_convolution, pack_transposed, sum_into_convolution, activation_into_convolution, activation_into_sum],
+    may_raise=["bytes", "peak"],
 )

@@ -88,4 +88,5 @@ pack_linears = rule_pass(
     "pack-linears",
     "Lay out the weights of linear layers once for this CPU: packed for oneDNN, or along their longer side.",
     [pack_linear, turn_weight, activation_into_linear],
+    may_raise=["bytes", "peak"],
 )

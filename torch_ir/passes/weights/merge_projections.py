@@ -23,7 +23,7 @@ from torch_ir.rewrite.journal import current_journal
 _NAME = "merge-projections"
 
 
-@named_pass(_NAME)
+@named_pass(_NAME, may_raise=["peak"])
 def merge_projections(ir: IR) -> int:
     """Compute linear layers of one module that read the same tensor as one layer over their weights together.
 

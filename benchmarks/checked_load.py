@@ -1,0 +1,69 @@
+"""Loading files with every rule checked, against the reader alone: CPU time a node."""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch_ir
+from benchmarks.measure import forget_peak, measured_alone, memory, table
+from benchmarks.models import EXTRACTED, Case, llama, tokens
+from torch_ir import IR
+
+HEADER = ["graph", "read", "trusted", "checked", "checked, first time", "memory, times the file"]
+CASES = [*EXTRACTED[:2], Case("Llama, 80 layers", lambda: llama(layers=80), tokens)]
+REPEATS = 7
+
+
+def run() -> str:
+    """Each file is loaded in a process of its own; what torch needs to get going is not counted."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for case in CASES:
+            path = Path(folder) / "model.json"
+            model, inputs = case.on_meta()
+            ir = torch_ir.extract_ir(model, (), kwargs=inputs)
+            ir.save(path)
+            found = measured_alone("benchmarks.checked_load", path)
+            each = [f"{found[kind] / len(ir.nodes) * 1e6:.0f} µs" for kind in ("read", "trusted", "checked", "first")]
+            rows.append([f"{case.name}: {len(ir.nodes)} nodes", *each, f"{found['bytes'] / path.stat().st_size:.1f}"])
+    return table(HEADER, rows)
+
+
+def measured(path: str) -> dict[str, float]:
+    """Seconds of each way to load a file, and the bytes that a checked load takes at its peak."""
+    warm_up()
+    forget_peak()
+    before = memory("VmRSS")
+    first = _seconds(lambda: torch_ir.load_ir(path))
+    taken = memory("VmHWM") - before
+    ways: dict[str, Callable[[], Any]] = {
+        "read": lambda: IR.load(path),
+        "trusted": lambda: torch_ir.load_ir(path, trusted=True),
+        "checked": lambda: torch_ir.load_ir(path),
+    }
+    best = {name: min(_seconds(load) for _ in range(REPEATS)) for name, load in ways.items()}
+    return {**best, "first": first, "bytes": taken}
+
+
+def warm_up() -> None:
+    """Let torch import all that it imports when it is first asked for shapes: 1.3 s, once in a process."""
+    x, y, z = (torch_ir.TensorMeta(name, (1, 8, 8, 8), "float32") for name in "xyz")
+    nodes = [
+        torch_ir.OpNode("y", "aten.hardswish.default", [x], [y], args=["self"]),
+        torch_ir.OpNode("z", "aten.clamp.default", [y], [z], {"min": 0.0, "max": None}, args=["self"]),
+    ]
+    torch_ir.validate_ir(IR(nodes, [x], [z]))
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    start = time.process_time()
+    action()
+    return time.process_time() - start
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(sys.argv[1])))

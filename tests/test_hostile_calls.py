@@ -1,0 +1,21 @@
+"""No arguments make a check crash, hang or take memory: torch is asked for shapes only where that is safe."""
+
+import pytest
+
+from tests.hostile_calls import operators, sweep
+
+
+def test_a_check_survives_hostile_arguments() -> None:
+    """A sample of the registered operators; the child would die, or say what it took."""
+    start = len(operators()) // 3
+    outcome = sweep(1, start, start + 250)
+    assert outcome.checked == 250
+    assert outcome.refused > 100
+    assert (outcome.crashed, outcome.hungry) == ([], [])
+
+
+@pytest.mark.slow
+def test_a_check_survives_hostile_arguments_of_every_operator() -> None:
+    """Twelve calls of each."""
+    outcome = sweep(12)
+    assert (outcome.crashed, outcome.hungry) == ([], [])

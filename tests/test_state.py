@@ -1,0 +1,256 @@
+"""A process that loads, checks and runs many files is afterwards what it was before, and no larger.
+
+`measure()` gives the figures of the full sweep.
+"""
+
+import gc
+import logging
+import os
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from torch import nn
+
+from tests.graphs import everything, mlp, tensor
+from tests.process_state import differences, living_objects, process_state, resident_bytes
+from torch_ir import IR, IRExecutor, OpNode, execute_ir, extract_ir, ir_to_mermaid, liveness, load_ir
+from torch_ir import random_weights as weights_for
+from torch_ir.analysis import shapes
+from torch_ir.analysis.shapes import Shapes, wrong_shapes
+from torch_ir.analysis.silence import Silence
+from torch_ir.ops.reach import reaches
+from torch_ir.ops.schema import operator_names
+
+CYCLES, SOME_CYCLES = 1000, 40
+THREADS, RUNS = 8, 25
+REMEMBERED = 50  # answers of torch about shapes; few, so that forgetting is part of every cycle
+MEGABYTE = 1 << 20
+
+
+class Counting(nn.Module):
+    """Changes a buffer in every run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.fc(x).softmax(-1) + self.calls
+
+
+def in_place(*, on_input: bool = False) -> IR:
+    """Writes to a value, as a file that is not in the functional form does."""
+    x, relu, out = tensor("x", 2, 3), tensor("relu", 2, 3), tensor("add_", 2, 3)
+    first = OpNode("relu", "aten.relu.default", [x], [relu], args=["self"])
+    target = x if on_input else relu
+    add = OpNode("add_", "aten.add_.Scalar", [target], [out], {"other": 1, "alpha": 1}, args=["self"])
+    return IR([first, add], [x], [out])
+
+
+def sized(size: int) -> IR:
+    """A graph like no other."""
+    x, y, z = tensor("x", 2, size), tensor("relu", 2, size), tensor("cat", 4, size)
+    relu = OpNode("relu", "aten.relu.default", [x], [y], args=["self"])
+    cat = OpNode("cat", "aten.cat.default", [x, y], [z], {"dim": 0}, args=["tensors.0", "tensors.1"])
+    return IR([relu, cat], [x], [z], model_name=f"Sized{size}")
+
+
+def dynamic() -> IR:
+    """Takes any number of rows."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    sizes = ({0: torch.export.Dim("batch")},)
+    return extract_ir(model, (torch.empty(2, 4),), dynamic_shapes=sizes, strict=False)
+
+
+def write_files(folder: Path) -> list[Path]:
+    graphs = [mlp(), in_place(), extract_ir(Counting().eval(), (torch.empty(2, 4),), strict=False), dynamic()]
+    paths = [folder / f"{index}.json" for index in range(len(graphs))]
+    for graph, path in zip(graphs, paths, strict=True):
+        graph.save(path)
+    return paths
+
+
+def inputs_of(ir: IR) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        torch.rand([dim if isinstance(dim, int) else 2 for dim in given.shape], generator=generator)
+        for given in ir.graph_inputs
+    ]
+
+
+def cycle(path: Path) -> list[torch.Tensor]:
+    """Load, check, print, analyse and run one file."""
+    ir = load_ir(path)
+    assert not list(wrong_shapes(ir))
+    str(ir), ir_to_mermaid(ir), liveness(ir)
+    return list(execute_ir(ir, inputs_of(ir), weights_for(ir)))
+
+
+def cycles(paths: list[Path], count: int) -> None:
+    """So many cycles over the files, and over one more that is another each time."""
+    other = paths[0].with_name("other.json")
+    for index in range(count):
+        sized(index + 1).save(other)
+        cycle(paths[index % len(paths)])
+        cycle(other)
+
+
+def grown(paths: list[Path], count: int) -> tuple[int, int]:
+    """By how many bytes and objects the process grows in so many cycles, after some to warm up."""
+    cycles(paths, count // 4)
+    objects, memory = living_objects(), resident_bytes()
+    cycles(paths, count)
+    return resident_bytes() - memory, living_objects() - objects
+
+
+@pytest.mark.parametrize("count", [SOME_CYCLES, pytest.param(CYCLES, marks=pytest.mark.slow)])
+def test_many_cycles_leave_the_process_as_it_was(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """State is the same to the last handler, and memory is flat: what is remembered of graphs is bounded."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shapes, "_MOST_KNOWN", REMEMBERED)
+    paths = write_files(tmp_path)
+    cycles(paths, 8)
+    before = process_state()
+    memory, objects = grown(paths, count)
+    assert differences(before, process_state()) == {}
+    assert len(Shapes.known) <= REMEMBERED
+    assert memory < 64 * MEGABYTE
+    assert objects < 10_000  # expressions and sizes that are remembered, up to a number
+
+
+def test_what_a_caller_gives_is_not_written_to() -> None:
+    """Tensors and weights, even where a graph writes in place or names an `out` variant."""
+    x, y, made = tensor("x", 2), tensor("y", 2), tensor("add", 2)
+    out = IR(
+        [OpNode("add", "aten.add.out", [x, x, y], [made], {"alpha": 1}, args=["self", "other", "out"])], [x, y], [made]
+    )
+    for ir in (out, in_place(on_input=True), mlp(), extract_ir(Counting().eval(), (torch.empty(2, 4),), strict=False)):
+        given, weights = inputs_of(ir), weights_for(ir)
+        kept, held = [value.clone() for value in given], {key: value.clone() for key, value in weights.items()}
+        versions = [value._version for value in (*given, *weights.values())]
+        execute_ir(ir, given, weights)
+        assert all(map(torch.equal, given, kept))
+        assert all(torch.equal(weights[key], held[key]) for key in held)
+        assert [value._version for value in (*given, *weights.values())] == versions
+
+
+def test_a_name_in_a_file_leaves_nothing_in_torch() -> None:
+    """`getattr(torch.ops, name)` would make a namespace for every name that a file invents."""
+    before = process_state()
+    ir = mlp()
+    for name in ("nobody.knows.this", "aten.nobody.default", "higher_order.nobody", "_ops.aten.add"):
+        ir.nodes[0].op_type = name
+        list(wrong_shapes(ir))
+        assert reaches(name) == ""
+    assert differences(before, process_state()) == {}
+
+
+@pytest.mark.parametrize("runs", [3, pytest.param(RUNS, marks=pytest.mark.slow)])
+def test_threads_agree_with_one_alone(runs: int, tmp_path: Path) -> None:
+    """Eight load, check and run at once; what each gets is what one gets, and the process is as it was."""
+    assert threads_disagreeing(write_files(tmp_path), runs) == 0
+
+
+def threads_disagreeing(paths: list[Path], runs: int) -> int:
+    """How many results of threads that work at once are not those of one alone; none may change the process."""
+    alone = {path: cycle(path) for path in paths}
+    before = process_state()
+    Shapes.known.clear()
+
+    def work(number: int) -> int:
+        wrong = 0
+        for index in range(runs):
+            path = paths[(number + index) % len(paths)]
+            wrong += not all(map(torch.equal, cycle(path), alone[path]))
+        return wrong
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        wrong = sum(pool.map(work, range(THREADS)))
+    assert differences(before, process_state()) == {}
+    return wrong
+
+
+def test_one_executor_may_be_shared() -> None:
+    """By threads, if the graph keeps no state: each run has its own values, and its own sizes."""
+    ir = dynamic()
+    executor = IRExecutor(ir, weights_for(ir))
+    inputs = [torch.rand(size, 4) for size in range(1, 33)]
+    wanted = [executor.execute((x,))[0] for x in inputs]
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = list(pool.map(lambda x: executor.execute((x,))[0], inputs * 10))
+    assert all(map(torch.equal, found, wanted * 10))
+
+
+def test_a_logger_is_silent_while_any_thread_wants_it() -> None:
+    """And speaks again when the last has gone, in whatever order they leave."""
+    logger = logging.getLogger("tests.silenced")
+    silence = Silence(logger.name)
+    silence.__enter__()
+    silence.__enter__()
+    silence.__exit__(None, None, None)
+    assert logger.disabled
+    silence.__exit__(None, None, None)
+    assert not logger.disabled
+
+
+def test_collection_of_garbage_is_as_it_was() -> None:
+    """Loading puts it off; whoever has switched it off himself, or frozen objects, finds that so."""
+    text = everything().to_json()
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(IR.from_json, [text] * 40))
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        IR.from_json(text)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    try:
+        IR.from_json(text)
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_graph_survives_a_fork(tmp_path: Path) -> None:
+    """A child that was forked reads, checks and prints it; running is for a child that was started anew."""
+    everything().save(tmp_path / "graph.json")
+    ir = IR.load(tmp_path / "graph.json")
+    text = ir.to_json()
+    child = os.fork()
+    if not child:
+        os._exit(0 if ir.check().to_json() == text and IR.load(tmp_path / "graph.json").to_json() == text else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def measure() -> dict[str, int | float | str]:
+    """The figures of the full sweep."""
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes, "_MOST_KNOWN", REMEMBERED)
+        paths = write_files(Path(folder))
+        memory, objects = grown(paths, CYCLES)
+        disagreeing = threads_disagreeing(paths, RUNS)
+    spaces = {name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names()}
+    names = [name for space in sorted(spaces) for name in operator_names(space)]
+    reaching = Counter(bool(reaches(name)) for name in names)
+    return {
+        "cycles of load, check and run": CYCLES,
+        "resident memory grown by (MB)": round(memory / MEGABYTE, 1),
+        "objects grown by": objects,
+        "threads at once": THREADS,
+        "runs in threads": THREADS * RUNS,
+        "runs in threads that disagree with one alone": disagreeing,
+        "operators of torch classified": len(names),
+        "operators that a graph may name": reaching[False],
+        "operators that no graph may name": reaching[True],
+    }

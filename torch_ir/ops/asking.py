@@ -1,0 +1,91 @@
+"""Which calls torch may be asked about: those whose rules for shapes neither crash nor take for ever.
+
+A graph may come from anybody, and rules for shapes check less than kernels do: some end the process, and some do work
+for every piece, step or round that they are told of. What is not asked is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from torch._C import DispatchKey
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+
+_MOST_PIECES = 1 << 14  # results of one call, and items of one list
+_MOST_STEPS = 1 << 12
+_MOST_ROUNDS = 64
+# Their rules read memory that is not there, or go through all of it: found by asking with random arguments, each
+# operator in a process of its own.
+_NEVER = frozenset(
+    (
+        "_foreach_copy", "_new_zeros_with_same_feature_meta", "_nnpack_spatial_convolution", "_remove_batch_dim",
+        "_saturate_weight_to_fp16", "_stack", "_thnn_differentiable_gru_cell_backward",
+        "_thnn_differentiable_lstm_cell_backward", "conv_tbc_backward", "fractional_max_pool2d_backward",
+        "histogramdd", "quantized_lstm_cell",
+    )
+)  # fmt: skip
+_RECURRENT = frozenset(f"aten.{name}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer"))
+# Repeat their work as often as an argument says.
+_ROUNDS = {"aten.diff": "n", "aten.combinations": "r", "aten.matrix_power": "n", "aten.linalg_matrix_power": "n"}
+_ROUNDS |= {**dict.fromkeys(_RECURRENT, "num_layers"), "aten.round": "decimals"}
+_CUBIC = frozenset(("aten.linalg_multi_dot", "aten.chain_matmul", "aten.einsum"))  # in the number of their tensors
+_DIVISORS = ("group", "groups", "num_groups")  # by which rules divide unseen
+_UNSAFE = frozenset(("quantized", "_quantized", "sparse"))  # namespaces; what they make is not strided, either
+_QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
+
+
+def may_be_asked(
+    operator: OpOverload, shapes: Sequence[Sequence[int]], dtypes: Collection[str], attrs: Mapping[str, Any]
+) -> bool:
+    """Whether torch is sure to answer, and soon."""
+    name = f"{operator.namespace}.{operator._schema.name.partition('::')[2]}"
+    return not (
+        not _has_safe_rule(operator)
+        or not _QUANTIZED.isdisjoint(dtypes)
+        or any(isinstance(value, (list, tuple)) and len(value) > _MOST_PIECES for value in attrs.values())
+        or any(attrs.get(divisor) == 0 for divisor in _DIVISORS)
+        or (name in _ROUNDS and abs(_number(attrs, _ROUNDS[name])) > _MOST_ROUNDS)
+        or (name in _RECURRENT and any(size > _MOST_STEPS for shape in shapes[:1] for size in shape[:2]))
+        or (name in _CUBIC and len(shapes) > _MOST_ROUNDS)
+        or (_gives_list(operator) and _pieces(name, shapes, attrs) > _MOST_PIECES)
+    )
+
+
+@cache
+def _has_safe_rule(operator: OpOverload) -> bool:
+    """Whether an operator is public or has a rule of its own; of those that write, only such as `relu_`."""
+    name = operator._schema.name.partition("::")[2]
+    if operator.namespace in _UNSAFE or name in _NEVER:
+        return False
+    if operator._schema.is_mutable and (name.startswith("_") or not name.endswith("_")):
+        return False
+    if "sparse" in name or name.startswith("quantized_"):
+        return False
+    if operator.namespace != "aten" or not name.startswith("_") or name.startswith("__"):
+        return True
+    keys = (DispatchKey.Meta, DispatchKey.CompositeImplicitAutograd)
+    return operator in decomposition_table or any(map(operator.has_kernel_for_dispatch_key, keys))
+
+
+@cache
+def _gives_list(operator: OpOverload) -> bool:
+    return any("List" in str(result.type) for result in operator._schema.returns)
+
+
+def _pieces(name: str, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]) -> int:
+    """How many results there are at most."""
+    largest = max((size for shape in shapes for size in shape), default=0)
+    if "split_size" in attrs:
+        return largest // max(_number(attrs, "split_size"), 1) + 1
+    for count in ("chunks", "sections"):
+        if count in attrs:
+            return abs(_number(attrs, count))
+    return largest if "unbind" in name else len(shapes)
+
+
+def _number(attrs: Mapping[str, Any], name: str) -> int:
+    value = attrs.get(name)
+    return value if isinstance(value, int) else 0

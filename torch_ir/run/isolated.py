@@ -1,0 +1,128 @@
+"""Run a graph in a process of its own, which may crash, hang or ask for too much without harm to this one: rule R20.
+
+The child gets the graph, its inputs and its weights as data, and an empty folder to be in. What comes back is believed
+only as far as it is what the graph declares.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR, Limits, TensorMeta
+from torch_ir.ir.values import DTYPES
+from torch_ir.ops.inner_tensors import plain_tensors
+from torch_ir.ops.names import dtype_name
+from torch_ir.run.child_process import Child, signal_name
+from torch_ir.run.memory import memory_limit
+from torch_ir.run.plan import Sizes
+from torch_ir.run.reply import Reply, known_size, printable
+from torch_ir.run.settings import settings
+from torch_ir.run.stored import StoredTensor, Weight
+from torch_ir.run.weights import fit_weights
+
+_PATIENCE = 300.0  # seconds for starting Python and torch, which do not count as the graph's
+_MESSAGES = 1 << 26  # bytes that a child may write beside its outputs
+_CRASHES = {
+    "SIGSEGV": "it touched memory that is not its own",
+    "SIGBUS": "it touched memory that is not there",
+    "SIGABRT": "a library gave up",
+    "SIGFPE": "it divided an integer by zero",
+    "SIGKILL": "it was killed, as where the machine is out of memory",
+}
+
+
+def run_isolated(
+    ir: IR,
+    values: Sequence[Any],
+    weights: Mapping[str, Weight] | str,
+    constants: Mapping[str, torch.Tensor],
+    sizes: Sizes,
+    limits: Limits,
+) -> tuple[Any, ...]:
+    """The outputs of one run in a child process; `weights` may be a path, which the child reads."""
+    if not isinstance(weights, str):
+        fit_weights(ir, weights, constants)  # what is wrong with them need not wait for a child
+    with tempfile.TemporaryDirectory(prefix="torch_ir-") as folder:
+        request, empty = Path(folder, "request.pt"), Path(folder, "empty")
+        empty.mkdir()
+        torch.save(_request(ir, values, weights, constants, limits), request)
+        most = _most(ir.graph_outputs, sizes, limits) + _MESSAGES
+        child = Child(request, empty, memory_limit(limits), most)
+        try:
+            is_in_time = child.wait(_PATIENCE, limits.seconds)
+        finally:
+            status = child.end()
+    reply = Reply(child.said)
+    place = reply.place(child.complaints.decode(errors="replace"))
+    if not is_in_time:
+        raise ExecutionError(f"the isolated run took more than {limits.seconds:g} s{place}")
+    if child.is_too_much:
+        raise ExecutionError("the isolated run gives more than the graph declares")
+    if status or not reply.is_whole:
+        raise ExecutionError(f"the isolated run {_end(child, status, place)}")
+    return reply.outputs(ir.graph_outputs, sizes)
+
+
+def _request(
+    ir: IR,
+    values: Sequence[Any],
+    weights: Mapping[str, Weight] | str,
+    constants: Mapping[str, torch.Tensor],
+    limits: Limits,
+) -> dict[str, Any]:
+    """All that a child needs, as plain data and tensors."""
+    keys = {key for param in ir.params if param.param for key in (*param.param.keys, param.name)}
+    given = {} if isinstance(weights, str) else plain_tensors(weights)
+    needed = {key: value for key, value in given.items() if key in keys}
+    stored = {key: _where(value) for key, value in needed.items() if isinstance(value, StoredTensor)}
+    return {
+        "ir": ir.to_json(),
+        "inputs": [_alone(value) for value in values],
+        "path": os.path.abspath(weights) if isinstance(weights, str) else None,
+        "weights": {key: _alone(value) for key, value in needed.items() if key not in stored},
+        "stored": stored,
+        "constants": {key: _alone(value) for key, value in constants.items() if key in keys},
+        "settings": settings(),
+        "random": torch.get_rng_state(),
+        "limits": dataclasses.asdict(limits),
+    }
+
+
+def _alone(value: Any) -> Any:
+    """A value to send: a tensor without what else lies in its memory."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.device.type != "cpu":
+        raise ExecutionError(f"an isolated run is for the CPU, but it is given a tensor on {value.device}")
+    value = value.detach()
+    is_part = value.layout == torch.strided and value.untyped_storage().nbytes() > value.nbytes
+    return value.clone() if is_part else value
+
+
+def _where(weight: StoredTensor) -> list[Any]:
+    path = os.path.abspath(weight.path)
+    return [path, dtype_name(weight.dtype), list(weight.shape), weight.offset, list(weight.stamp)]
+
+
+def _most(outputs: Sequence[TensorMeta], sizes: Sizes, limits: Limits) -> int:
+    """The bytes of the outputs; where the data decides on a size, it may be as large as the memory."""
+    limit = memory_limit(limits)
+    counts = (math.prod(known_size(dim, sizes, limit) for dim in tensor.shape) for tensor in outputs)
+    return min(limit, sum(DTYPES[tensor.dtype] * count for tensor, count in zip(outputs, counts, strict=True)))
+
+
+def _end(child: Child, status: int, place: str) -> str:
+    """How a child ended that gave no answer."""
+    if name := signal_name(status):
+        return f"crashed with {name}{place}{f': {_CRASHES[name]}' if name in _CRASHES else ''}"
+    said = printable(child.complaints.decode(errors="replace")).strip().splitlines()
+    return f"ended with status {status} and without a result{place}{f': {said[-1]}' if said else ''}"

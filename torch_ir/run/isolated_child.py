@@ -1,0 +1,134 @@
+"""The other side of an isolated run: it reads one request from a file, runs it under limits, and writes one reply.
+
+A reply is lines of JSON on the pipe that was the standard output: "ready" once torch is there, then which lines of
+which program are which nodes, so that a crash has a place, and at last an error or what the outputs are, with their
+bytes right behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from torch_ir.errors import ExecutionError, TorchIRError
+from torch_ir.ir import IR, Limits
+from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ops.tensor_data import from_tensor
+from torch_ir.run.executor import IRExecutor
+from torch_ir.run.settings import apply_settings
+from torch_ir.run.stored import StoredTensor, Weight
+from torch_ir.run.weights import load_weights
+
+_PARALLEL = 1 << 20  # elements that torch shares among its threads
+_SLACK = 1 << 30  # bytes of address space that libraries reserve and never touch
+_OPEN_FILES = 128
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Run the request in the file that the first argument names, with the memory that the second allows."""
+    faulthandler.enable()
+    if hasattr(faulthandler, "register"):  # not on Windows
+        faulthandler.register(signal.SIGTERM, chain=True)  # out of time: say where, then end
+    reply = os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    _end_with_parent()
+    _write(reply, {"ready": True})
+    tempfile.tempdir = os.getcwd()  # Python would look for a folder by writing to it
+    _limit(int(sys.argv[2]))
+    try:
+        request = torch.load(sys.argv[1], weights_only=True)
+        apply_settings(request["settings"])
+        _run(request, reply)
+    except TorchIRError as error:
+        _write(reply, {"error": str(error), "kind": type(error).__name__})
+    except MemoryError:
+        _write(reply, {"error": "there is no memory left within the limit", "kind": "ExecutionError"})
+    reply.flush()
+    os._exit(0)  # nothing here needs to be tidied up, and a damaged process could not
+
+
+def _end_with_parent() -> None:
+    """Where whoever waits for the result is killed, so is this; Linux alone can be told so."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _run(request: dict[str, Any], reply: BinaryIO) -> None:
+    ir = IR.from_json(request["ir"], Limits(**request["limits"]))
+    executor = IRExecutor(ir, None, request["constants"], limits=Limits(**request["limits"]))
+    _tell_places(executor, reply)
+    executor.load_weights_from_state_dict(_weights(request))
+    _tell_places(executor, reply)  # weights that lie in files make it another program
+    torch.set_rng_state(request["random"])
+    _answer(executor.run(request["inputs"]).outputs, reply)
+
+
+def _tell_places(executor: IRExecutor, reply: BinaryIO) -> None:
+    places = executor.places().items()
+    found = {file: {line: repr(node) for line, node in lines.items()} for file, lines in places}
+    _write(reply, {"places": found})
+
+
+def _weights(request: dict[str, Any]) -> dict[str, Weight]:
+    if request["path"] is not None:
+        return {**load_weights(request["path"])}
+    stored = {
+        key: StoredTensor(Path(path), TORCH_DTYPES[dtype], tuple(shape), offset, tuple(stamp))
+        for key, (path, dtype, shape, offset, stamp) in request["stored"].items()
+    }
+    return {**request["weights"], **stored}
+
+
+def _answer(outputs: Sequence[Any], reply: BinaryIO) -> None:
+    """What the outputs are, then the bytes of the tensors among them."""
+    records: list[Any] = []
+    for output in outputs:
+        if isinstance(output, torch.Tensor):
+            records.append([dtype_name(output.dtype), list(output.shape)])
+        elif type(output) in (int, bool):
+            records.append(output)
+        elif isinstance(output, float):
+            records.append({"float": output.hex()})
+        else:
+            raise ExecutionError(f"an output is a {type(output).__name__}, which cannot leave an isolated run")
+    _write(reply, {"outputs": records})
+    for output in outputs:
+        if isinstance(output, torch.Tensor):
+            reply.write(from_tensor(output).raw)
+
+
+def _write(reply: BinaryIO, record: Any) -> None:
+    reply.write(json.dumps(record).encode() + b"\n")
+    reply.flush()
+
+
+def _limit(memory: int) -> None:
+    """No file may be written, none dumped, and no more memory taken than what torch has by now and the limit."""
+    torch.ones(_PARALLEL).add_(1)  # its threads and their stacks are there from now on
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    bounds = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NOFILE: _OPEN_FILES}
+    if Path("/proc/self/statm").exists():
+        pages = [int(count) * resource.getpagesize() for count in Path("/proc/self/statm").read_text().split()]
+        bounds[resource.RLIMIT_AS] = pages[0] + memory + _SLACK
+        bounds[resource.RLIMIT_DATA] = pages[5] + memory
+    for kind, most in bounds.items():
+        hard = resource.getrlimit(kind)[1]
+        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (allowed, allowed))

@@ -1,0 +1,163 @@
+"""Arguments are those of the operator's schema, by name and by type: R11.
+
+$.nodes[17].attrs.dim: aten.softmax.int takes int as 'dim', not 'last'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from torch._ops import OpOverload
+
+from torch_ir.errors import ConversionError, GraphError, did_you_mean
+from torch_ir.ir import Device, Dtype, Expr, FunctionRef, Layout, MemoryFormat, OpNode
+from torch_ir.ops.schema import Operator, arguments, name_arguments, takes_any_keyword, takes_any_number
+
+Fits = Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What an argument can be; `text` is its type as the schema writes it."""
+
+    text: str
+    fits: Fits
+    takes_tensor: bool = False
+    element: Wanted | None = None  # of a list
+
+
+def _is_one_of(*types: type) -> Fits:
+    known = frozenset(types)
+    return lambda value: type(value) in known
+
+
+_NUMBER = _is_one_of(int, float, bool, complex, Expr)
+_FITS: dict[str, Fits] = {
+    "int": _is_one_of(int, Expr),
+    "float": _is_one_of(float, int, Expr),
+    "bool": _is_one_of(bool, Expr),
+    "number": _NUMBER,
+    "Tensor": _NUMBER,  # a number will do for a tensor without dimensions
+    "str": _is_one_of(str),
+    "ScalarType": _is_one_of(Dtype),
+    "Layout": _is_one_of(Layout),
+    "Device": _is_one_of(Device),
+    "MemoryFormat": _is_one_of(MemoryFormat),
+    "Any": lambda value: not isinstance(value, FunctionRef),
+}
+_NOTHING = Wanted("nothing", lambda value: False)  # generators, storages and packed weights are not in any file
+
+
+def bind_positions(node: OpNode) -> None:
+    """Give the tensors of a node that has them by position the names of its schema, or refuse it."""
+    try:
+        name_arguments(node)
+    except ConversionError as error:
+        raise _error(node, "$.inputs", str(error)) from None
+
+
+def check_names(node: OpNode, operator: Operator) -> None:
+    """Refuse a node that has an argument that its operator does not take, or lacks one that it needs."""
+    known = {argument.name for argument in arguments(operator)}
+    for name, path in _paths(node):
+        base = name.partition(".")[0]
+        if base not in known and not _takes_more(operator, base):
+            raise _error(node, path, f"{node.op_type} has no argument {base!r:.60}{did_you_mean(base[:100], known)}")
+    for name in absent(node, operator, required=True):
+        raise _error(node, "$.attrs", f"{node.op_type} needs an argument {name!r}, which is missing")
+
+
+def check_types(node: OpNode, operator: Operator) -> None:
+    """Refuse a node whose arguments are not of the types that its operator takes; their names are in order."""
+    if not isinstance(operator, OpOverload):
+        return
+    table = wanted(operator)
+    for index, name in enumerate(node.args):
+        found = _at(table, name)
+        if not found.takes_tensor:
+            raise _error(node, f"$.args[{index}]", f"{node.op_type} takes {found.text} as {name!r}, not a tensor")
+    for name, value in node.attrs.items():
+        found = _at(table, name)
+        if not found.fits(value):
+            raise _error(node, f"$.attrs.{name}", f"{node.op_type} takes {found.text} as {name!r}, not {value!r:.60}")
+
+
+def absent(node: OpNode, operator: Operator, *, required: bool = False) -> list[str]:
+    """The arguments of an operator that a node does not have; with `required`, those that have no default."""
+    given = {name.partition(".")[0] for name in (*node.args, *node.attrs)}
+    return [
+        argument.name
+        for argument in arguments(operator)
+        if argument.name not in given and not (required and argument.has_default)
+    ]
+
+
+@cache
+def wanted(operator: OpOverload) -> Mapping[str, Wanted]:
+    """What each argument of an operator can be."""
+    return {argument.name: _of_argument(argument) for argument in operator._schema.arguments}
+
+
+def _of_argument(argument: Any) -> Wanted:
+    found = _of_type(str(argument.real_type), argument.N)
+    default = argument.default_value
+    if type(default) is not int or found.fits(default):
+        return found
+    # torch's number for a dtype or a memory format, which files of former releases hold
+    return replace(found, fits=lambda value: found.fits(value) or (type(value) is int and value == default))
+
+
+def _of_type(text: str, length: int | None = None) -> Wanted:
+    if text.startswith("Optional["):
+        inner = _of_type(text[len("Optional[") : -1], length)
+        return Wanted(
+            f"{inner.text}?", lambda value: value is None or inner.fits(value), inner.takes_tensor, inner.element
+        )
+    if text.startswith("List["):
+        return _list_of(_of_type(text[len("List[") : -1]), length)
+    return Wanted(text, _FITS.get(text, _NOTHING.fits), text in ("Tensor", "Any"))
+
+
+def _list_of(element: Wanted, length: int | None) -> Wanted:
+    def fits(value: Any) -> bool:
+        if not isinstance(value, (list, tuple)):
+            return length is not None and element.fits(value)  # one number for all of `int[2]`
+        return _is_length(len(value), element, length) and all(map(element.fits, value))
+
+    return Wanted(f"{element.text}[{'' if length is None else length}]", fits, element=element)
+
+
+def _is_length(found: int, element: Wanted, length: int | None) -> bool:
+    """`int[2]` may also be one number for both, or none where there is a default; `int[1]` may be any number."""
+    if length is None or length == 1 or found == length:
+        return True
+    return element.text != "bool" and found < 2
+
+
+def _at(table: Mapping[str, Wanted], name: str) -> Wanted:
+    """What an argument, or an element of one such as `tensors.0`, can be."""
+    base, *places = name.split(".")
+    found = table[base]
+    for _ in places:
+        found = found.element or _NOTHING
+    return found
+
+
+def _takes_more(operator: Operator, name: str) -> bool:
+    """Whether a Python operator takes an argument that it has no name for."""
+    if isinstance(operator, OpOverload):
+        return False
+    return takes_any_keyword(operator) or (takes_any_number(operator) and name[:3] == "arg" and name[3:].isdecimal())
+
+
+def _paths(node: OpNode) -> Iterator[tuple[str, str]]:
+    """The name of each argument, with the path where it stands."""
+    yield from ((name, f"$.args[{index}]") for index, name in enumerate(node.args))
+    yield from ((name, f"$.attrs.{name}") for name in node.attrs)
+
+
+def _error(node: OpNode, path: str, message: str) -> GraphError:
+    return GraphError(message, path, rule="R11", node=node.name)

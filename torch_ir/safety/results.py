@@ -1,0 +1,66 @@
+"""What a node makes is what its operator makes of what it reads: R12. Torch is asked without a value or a weight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_ir.analysis.shapes import Made, Shapes
+from torch_ir.errors import ExpressionError, GraphError, ShapeError
+from torch_ir.ir import OpNode, evaluate
+from torch_ir.ir.expressions import Number
+from torch_ir.ops.facts import gives_new_values
+from torch_ir.ops.registry import executor_of
+from torch_ir.ops.schema import Operator
+from torch_ir.safety.plain_rules import is_plainly_so
+from torch_ir.safety.quick import agrees
+
+
+def check_results(node: OpNode, operator: Operator, shapes: Shapes, key: Any) -> bool:
+    """Refuse a node that does not make what the graph says; False where torch cannot say what it makes.
+
+    `key` stands for the node and all like it.
+    """
+    if executor_of(node) is not None or gives_new_values(node):
+        return False
+    if is_plainly_so(node) or agrees(node, operator, key):
+        return True
+    inputs = dict(zip(node.args, node.inputs, strict=True))
+    try:
+        found = shapes.at_points(node.op_type, inputs, node.attrs)
+    except ShapeError as error:
+        raise _error(node, "$.inputs", str(error)) from None
+    if found is None:
+        return False
+    try:
+        for point, rows in zip(*found, strict=True):
+            _compare(node, rows, point)
+    except GraphError:
+        if not shapes.is_decided(inputs, node.attrs):
+            raise
+        return False  # what the data decides may always be such that the declared sizes are right
+    return True
+
+
+def _compare(node: OpNode, rows: Sequence[Made], sizes: Mapping[str, int]) -> None:
+    """Hold the declared outputs of a node against what it makes at some sizes."""
+    if len(rows) != len(node.outputs):
+        raise _error(node, "$.outputs", f"{node.op_type} makes {len(rows)} tensors, not {len(node.outputs)}")
+    where = f" where {', '.join(f'{name} is {size}' for name, size in sizes.items())}" if sizes else ""
+    for index, (tensor, (shape, dtype, _)) in enumerate(zip(node.outputs, rows, strict=True)):
+        if tensor.dtype != dtype:
+            raise _error(node, f"$.outputs[{index}].dtype", f"{node.op_type} makes {dtype}, not {tensor.dtype}")
+        if tensor.shape != shape and _shape_at(node, index, sizes) != shape:
+            told = f"{node.op_type} makes {list(shape)}{where}, not {list(tensor.shape)}"
+            raise _error(node, f"$.outputs[{index}].shape", told)
+
+
+def _shape_at(node: OpNode, index: int, sizes: Mapping[str, int]) -> tuple[Number, ...]:
+    try:
+        return tuple(evaluate(dim, sizes) for dim in node.outputs[index].shape)
+    except ExpressionError as error:
+        raise _error(node, f"$.outputs[{index}].shape", str(error)) from None
+
+
+def _error(node: OpNode, path: str, message: str) -> GraphError:
+    return GraphError(message, path, rule="R12", node=node.name)

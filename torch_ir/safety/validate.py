@@ -1,0 +1,136 @@
+"""Judge a graph by what torch knows about operators: where a rule is broken, and what nobody here can judge."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.sizes import inside
+from torch_ir.errors import GraphError, SerializationError, VersionWarning
+from torch_ir.ir import IR, Limits, OpNode
+from torch_ir.ops.facts import writes_in_place
+from torch_ir.safety.attributes import bind_positions, check_names, check_types
+from torch_ir.safety.operators import Operators
+from torch_ir.safety.results import check_results
+from torch_ir.safety.versions import Changes
+from torch_ir.safety.writes import wrong_writes
+
+_FINE, _OPAQUE, _DECLARED = "fine", "opaque", "declared"
+
+
+@dataclass
+class Report:
+    """What an examination looked at, and what nobody here can judge."""
+
+    nodes: int = 0
+    opaque: Counter[str] = field(default_factory=Counter)  # by op_type: nobody here knows what they compute
+    declared: Counter[str] = field(default_factory=Counter)  # by op_type: shapes are taken as the file says
+    changes: Changes | None = None  # of operators, if another version of torch wrote the file
+
+    def count(self, node: OpNode, verdict: str) -> None:
+        self.nodes += 1
+        if verdict is not _FINE:
+            (self.opaque if verdict is _OPAQUE else self.declared)[node.op_type] += 1
+
+
+def validate_ir(ir: IR, limits: Limits = Limits(), *, trusted: bool = False) -> bool:
+    """True, or a SerializationError that names the first place where a rule of the format is broken.
+
+    Shapes and dtypes are derived anew unless the graph is `trusted`; everything else is checked either way.
+    """
+    report = Report()
+    refuse(examine(ir, report, limits, trusted=trusted), report)
+    return True
+
+
+def refuse(errors: Generator[SerializationError, None, None], report: Report) -> None:
+    """Raise the first of the errors; without any, warn of operators that another version of torch changed."""
+    with closing(errors):
+        for error in errors:
+            raise error
+    if report.changes and report.changes.found:
+        warnings.warn(VersionWarning(str(report.changes)), stacklevel=3)
+
+
+def examine(
+    ir: IR, report: Report, limits: Limits = Limits(), *, trusted: bool = False
+) -> Generator[SerializationError, None, None]:
+    """Every place where a rule is broken, in order; the report is filled meanwhile."""
+    try:
+        ir.check(limits)
+    except GraphError as error:
+        yield SerializationError.of(error)
+    else:
+        yield from examine_operators(ir, report, trusted=trusted)
+
+
+def examine_operators(ir: IR, report: Report, *, trusted: bool = False) -> Generator[SerializationError, None, None]:
+    """The same of a graph whose structure was checked when it was read."""
+    report.changes = Changes(ir)
+    operators = Operators(report.changes)
+    is_named = all(node.has_named_args for node in ir.all_nodes())  # else names are given, to a copy
+    for place, graph in _graphs(ir if is_named else ir.clone(), "$"):
+        judge = _Judge(graph, operators, report.changes, trusted)
+        for index, node in enumerate(graph.nodes):
+            try:
+                report.count(node, judge.verdict(node))
+            except GraphError as error:
+                yield SerializationError.of(error, f"{place}.nodes[{index}]")
+        if judge.writes and is_named:  # a file of the documented format has no other way to say what changes
+            for index, wrong in wrong_writes(graph):
+                yield SerializationError.of(wrong, f"{place}.nodes[{index}]")
+
+
+def _graphs(ir: IR, place: str) -> Iterator[tuple[str, IR]]:
+    """A graph and its functions, each with its JSON path, while the sizes that it speaks of are known."""
+    yield place, ir
+    with inside(ir):
+        for name, body in ir.functions.items():
+            yield from _graphs(body, f"{place}.functions.{name}")
+
+
+class _Judge:
+    """Verdicts on the nodes of one graph; most nodes are like one before them, and need no second look."""
+
+    def __init__(self, ir: IR, operators: Operators, changes: Changes, trusted: bool) -> None:
+        self.writes = False  # whether any node writes in place
+        self._operators = operators
+        self._changes = changes
+        self._shapes = None if trusted else Shapes(ir)
+        self._known: dict[Any, str] = {}
+
+    def verdict(self, node: OpNode) -> str:
+        key = self._key(node)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._judged(node, key)
+        return found
+
+    def _key(self, node: OpNode) -> Any:
+        """All that a verdict depends on."""
+        call = (node.op_type, node.is_layer, node._args, repr(node.attrs))
+        if self._shapes is None:
+            return call
+        read = tuple([(tensor.shape, tensor.dtype, tensor.stride) for tensor in node._inputs])
+        return call, read, tuple([(tensor.shape, tensor.dtype) for tensor in node._outputs])
+
+    def _judged(self, node: OpNode, key: Any) -> str:
+        operator = self._operators.of(node)
+        if operator is None:
+            return _FINE if node.is_call else _OPAQUE
+        bind_positions(node)
+        self.writes = self.writes or writes_in_place(node)
+        try:
+            check_names(node, operator)
+        except GraphError as error:
+            if not self._changes.excuse(node, str(error)):
+                raise
+            return _DECLARED
+        check_types(node, operator)
+        self._changes.note_new(node, operator)
+        return _FINE if self._shapes is None or check_results(node, operator, self._shapes, key) else _DECLARED
