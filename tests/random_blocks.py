@@ -267,10 +267,11 @@ def copying(d: Draft) -> None:
 def chance(d: Draft) -> None:
     """Random numbers: their count and order are part of what a graph does."""
     x = d.floating()
+    has_mask = x.is_static and 0 not in x.shape  # of nothing, the mask is none
     d.draw.choice((
         lambda: d.op("dropout", x, 0.5, True),
         lambda: d.op("dropout", x, 0.5, True),
-        lambda: d.op("native_dropout" if x.is_static else "dropout", x, 0.5, True),  # of nothing, its mask is no mask
+        lambda: d.op("native_dropout" if has_mask else "dropout", x, 0.5, True),
         lambda: d.op("rand_like", x),
         lambda: d.op("bernoulli.p", x, 0.5),
         lambda: d.op("randn", [4]),

@@ -164,17 +164,17 @@ def _without_idle(ir: IR) -> IR | None:
     if (len(given), len(params), len(copy.functions)) == (len(ir.graph_inputs), len(ir.params), len(ir.functions)):
         return None
     copy.graph_inputs, copy.params = given, params
-    return _rebuilt(copy, copy.nodes, copy.graph_outputs)
+    return rebuilt(copy, copy.nodes, copy.graph_outputs)
 
 
 def _with_outputs(ir: IR, outputs: list[TensorMeta]) -> IR:
     names = [tensor.name for tensor in outputs]
     copy = ir.clone()
     by_name = {tensor.name: tensor for tensor in copy.tensors()}
-    return _rebuilt(copy, copy.nodes, [by_name[name] for name in names])
+    return rebuilt(copy, copy.nodes, [by_name[name] for name in names])
 
 
-def _rebuilt(ir: IR, nodes: list[OpNode], outputs: list[TensorMeta]) -> IR:
+def rebuilt(ir: IR, nodes: list[OpNode], outputs: list[TensorMeta]) -> IR:
     return IR(
         nodes,
         ir.graph_inputs,
@@ -210,4 +210,4 @@ def _without(ir: IR, index: int) -> Iterator[IR]:
         for old, given in zip(read, new, strict=True):
             old.replace_all_uses_with(given)
         copy.graph_inputs += new
-        yield _rebuilt(copy, copy.nodes, copy.graph_outputs)
+        yield rebuilt(copy, copy.nodes, copy.graph_outputs)

@@ -5,12 +5,15 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.random_graphs import Values, inputs_of, sizes_of
+from torch_ir.analysis.amounts import weight_of
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
 from torch_ir.passes import optimize
 from torch_ir.passes.levels import CLEAN
 from torch_ir.passes.pipeline import Step
 from torch_ir.passes.proof import NOTHING, prove
+from torch_ir.passes.registry import find_pass
+from torch_ir.passes.report import measured
 from torch_ir.run.executor import IRExecutor, Outcome
 from torch_ir.run.weights import random_weights
 
@@ -43,6 +46,21 @@ def fault(ir: IR, passes: Sequence[Step], *, settles: bool = True) -> str:
                 return f"{found}, at {dict(sizes)}" if sizes else found
     except TorchIRError as error:
         return f"the result does not run: {error}"
+    return _cost_fault(ir, better, passes)
+
+
+def _cost_fault(ir: IR, better: IR, passes: Sequence[Step]) -> str:
+    """Whether the graph costs more of something than it did, though no pass says that it may."""
+    if not all(isinstance(step, str) for step in passes):
+        return ""
+    allowed = {name for step in passes for name in find_pass(str(step)).may_raise}
+    before, after = measured(ir), measured(better)
+    if after.once < before.once:  # where a result is made of weights alone, a copy less means a computation more
+        return ""
+    for name in ("nodes", "flops", "bytes", "peak", "params"):
+        old, new = getattr(before, name), getattr(after, name)
+        if name not in allowed and weight_of(new) > weight_of(old):
+            return f"worse: {name} {old} -> {new}"
     return ""
 
 

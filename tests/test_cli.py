@@ -190,7 +190,7 @@ def test_both_names_work(file, monkeypatch, capsys):
 
 def test_bad_files_are_named(capsys, tmp_path):
     (tmp_path / "bad.json").write_text("{")
-    assert "bad.json: not JSON" in failure(capsys, "info", str(tmp_path / "bad.json"))
+    assert "bad.json: $: not JSON" in failure(capsys, "info", str(tmp_path / "bad.json"))
     assert failure(capsys, "visualize", str(tmp_path)) == f"cannot read {tmp_path}: Is a directory"
 
 

@@ -325,7 +325,7 @@ def test_no_text_of_a_graph_becomes_code(text: str) -> None:
         written += 1
         net = executed(source, {said_key(place, text): torch.ones(2)})
         assert_same(pytree.tree_leaves(net(torch.ones(2)))[0], torch.full((2,), -2.0))
-    assert written > 4
+    assert written > 2
 
 
 def said_key(place: str, text: str) -> str:

@@ -1,0 +1,17 @@
+"""The targets by name; each has `seeds`, valid first inputs, and `check`, which lets out no error but a bug's."""
+
+from pathlib import Path
+from types import ModuleType
+
+from fuzz import expressions, read_json, read_lowered, read_protobuf, read_weights, two_roads
+
+TARGETS: dict[str, ModuleType] = {
+    "read_json": read_json,
+    "two_roads": two_roads,
+    "read_protobuf": read_protobuf,
+    "read_lowered": read_lowered,
+    "read_weights": read_weights,
+    "expressions": expressions,
+}
+FOLDER = Path("reports") / "fuzz"  # of what is found
+REGRESSIONS = Path(__file__).parents[1] / "tests" / "data" / "regressions" / "fuzz"  # inputs by target that failed once

@@ -1,0 +1,52 @@
+"""Files that are in order: they must load, or the others prove nothing."""
+
+from pathlib import Path
+
+import torch
+
+import torch_ir
+from tests.hostile_files.case import Family
+from tests.hostile_files.documents import document, graph, one_node, replaced, written
+
+FAMILY = Family("in order")
+
+
+def _saved(folder: Path) -> Path:
+    graph().save(folder / "model.json")
+    return folder / "model.json"
+
+
+def _with_side_file(folder: Path) -> Path:
+    graph().save(folder / "model.json", inline_limit=0)
+    return folder / "model.json"
+
+
+def _compact(folder: Path) -> Path:
+    graph().save(folder / "model.json", compact=True)
+    return folder / "model.json"
+
+
+def _protobuf(folder: Path) -> Path:
+    torch_ir.save_protobuf(graph(), folder / "model.pb")
+    return folder / "model.pb"
+
+
+def _weights(folder: Path) -> Path:
+    torch.save({"fc.weight": torch.zeros(2, 3)}, folder / "weights.pt")
+    return folder / "weights.pt"
+
+
+def _contract(folder: Path) -> Path:
+    (folder / "npu.toml").write_text('ops = ["aten.relu"]\n')
+    return folder / "npu.toml"
+
+
+FAMILY.loaded("as it is written", _saved)
+FAMILY.loaded("with a side file", _with_side_file)
+FAMILY.loaded("compact", _compact)
+FAMILY.loaded("in one line, without digest", written(document()))
+FAMILY.loaded("with escapes in its text", replaced('"Net"', '"N\\u0065t"'))
+FAMILY.loaded("one operator", one_node("aten.relu.default", 2, 3))
+FAMILY.loaded("protobuf", _protobuf)
+FAMILY.loaded("weights", _weights, opens="weights")
+FAMILY.loaded("contract", _contract, opens="contract")

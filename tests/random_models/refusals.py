@@ -1,0 +1,15 @@
+"""Why some models have no graph: each reason by the words of its message, and why it is just."""
+
+from __future__ import annotations
+
+# words of the message -> why torch.export cannot do it either
+REASONS = {
+    "a size cannot vary as asked": "the number of operators depends on the size: a loop over it, a split of it",
+    "Python needs a number that only the data decides": "BatchNorm without a momentum divides by its count in Python",
+    "Cannot create Dim with inconsistent": "likewise; torch fails while it proposes another range",
+}
+
+
+def reason_of(message: str) -> str:
+    """The words that a refusal is known by."""
+    return next((words for words in REASONS if words in message), message)

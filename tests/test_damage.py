@@ -1,0 +1,95 @@
+"""Damaged files: an error of ours or, where a digest protects them, exactly what they meant; and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from fuzz.targets import REGRESSIONS, TARGETS
+from tests.damage.kinds import KINDS
+from tests.damage.subject import FILES
+from tests.damage.sweep import CUT_AND_FLIPPED, SAMPLE, SLOW_FILES, count_of, judge, judge_each_cut_and_flip
+from tests.graphs import chain
+from torch_ir import to_mlir
+from torch_ir.backends.choices import Choices
+from torch_ir.backends.iree_compiler import compile_module
+
+CHUNKS = 4
+FAILED_ONCE = sorted(REGRESSIONS.glob("*/*"))
+
+
+@pytest.mark.filterwarnings("ignore")  # numpy, torch and onnx_ir warn of what they find in damaged files
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file_is_refused_or_holds(name: str) -> None:
+    """Every kind of damage to every kind of file; most of it is seen, and what is remembered is simply forgotten."""
+    outcomes = judge(FILES[name], range(len(KINDS) if name in SLOW_FILES else SAMPLE))
+    assert bool(outcomes.refused) is (name != "remembered choices of back ends")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("name", FILES)
+def test_many_damaged_files(name: str, chunk: int) -> None:
+    """The same by the thousand."""
+    judge(FILES[name], range(SAMPLE + chunk, count_of(name), CHUNKS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CUT_AND_FLIPPED)
+def test_every_cut_and_every_bit(name: str) -> None:
+    """Wherever a file with a digest is cut, and whichever bit of it is flipped."""
+    judge_each_cut_and_flip(FILES[name])
+
+
+# -- what is remembered ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"key": {"backend": "torch", "seconds": {"torch": "soon"}, "failed": {}}}',
+        '{"key": {"backend": "torch", "seconds": {"torch": 1' + "0" * 400 + '}, "failed": {}}}',
+        '{"key": {"backend": "torch", "seconds": [1], "failed": {}}}',
+    ],
+    ids=["deep", "text for a number", "too large", "a list"],
+)
+def test_a_choice_that_cannot_be_read_is_none(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered can be measured again, so nothing about it is an error."""
+    monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
+    (tmp_path / "fastest.json").write_text(text)
+    assert Choices().get("key") is None
+
+
+def test_a_damaged_module_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code of which a bit is wrong is not run."""
+    pytest.importorskip("iree.compiler")
+    monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
+    text = to_mlir(chain("aten.neg.default"))
+    compile_module(text)
+    (kept,) = tmp_path.rglob("*.vmfb")
+    broken = bytearray(kept.read_bytes())
+    broken[len(broken) // 2] ^= 1
+    kept.write_bytes(broken)
+    module = compile_module(text)
+    assert kept.read_bytes() != broken
+    assert kept.read_bytes().endswith(module)
+    assert compile_module(text) == module
+
+
+# -- fuzzing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_of_the_fuzzer_takes_its_seeds(name: str) -> None:
+    """Without atheris: whatever they read, no target fails on what it begins with."""
+    seeds = TARGETS[name].seeds()
+    for seed in [*seeds, b"", b"\x00", b"\xff\xfe"]:
+        TARGETS[name].check(seed)
+    assert len(set(seeds)) == len(seeds) > 1
+
+
+@pytest.mark.parametrize("path", FAILED_ONCE, ids=[f"{path.parent.name}/{path.name}" for path in FAILED_ONCE])
+def test_what_failed_once_does_not_fail_again(path: Path) -> None:
+    """The inputs that fuzzing found, as small as they could be made."""
+    TARGETS[path.parent.name].check(path.read_bytes())

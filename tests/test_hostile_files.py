@@ -1,0 +1,68 @@
+"""A hostile file ends in a typed error with rule and place, or is shown escaped; nothing else happens."""
+
+import ctypes
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.hostile_files import CASES, FAMILIES, case
+from tests.hostile_files.documents import written
+from tests.hostile_files.openings import OPENINGS
+from tests.hostile_files.runner import run
+from tests.hostile_files.sweep import sweep
+from tests.hostile_files.table import table, table_on_page
+
+
+def test_every_file_ends_as_it_must() -> None:
+    """Each in a process with limits: refused by its rule at its place, or read without harm, and no canary stirs."""
+    lines = sweep()
+    assert [(line.family, line.name) for line in lines] == [(one.family, one.name) for one in CASES]
+    assert [line for line in lines if line.outcome != line.expected] == []
+
+
+def test_there_are_many_of_every_kind() -> None:
+    names = Counter((one.family, one.name) for one in CASES)
+    assert max(names.values()) == 1
+    assert all(len(family) >= 9 for family in FAMILIES)
+    assert sum(one.expected != case.LOADED for one in CASES) > 500
+
+
+def test_the_page_lists_every_file() -> None:
+    """Refresh it with `python -m tests.hostile_files --write`."""
+    assert table_on_page() == table(CASES)
+
+
+def _read_natively(file: Path) -> None:
+    ctypes.CDLL(None).open(os.fsencode(file.parents[1] / "canary" / "secret.txt"), os.O_RDONLY)
+
+
+def _raise(file: Path) -> None:
+    raise LookupError(file.name)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("act", "outcome"),
+    [
+        (_read_natively, case.SIDE_EFFECT),
+        (lambda file: file.with_name("pwned").touch(), case.SIDE_EFFECT),
+        (lambda file: os.environ.update(PWNED="1"), case.SIDE_EFFECT),
+        (lambda file: torch.manual_seed(5), case.SIDE_EFFECT),
+        (lambda file: os.system("true"), case.SIDE_EFFECT),
+        (lambda file: eval("[].append(1)"), case.SIDE_EFFECT),
+        (lambda file: bytearray(1 << 31), case.MEMORY),
+        (lambda file: os.kill(os.getpid(), signal.SIGKILL), case.CRASHED),
+        (_raise, case.RAW),
+        (lambda file: None, case.LOADED),
+    ],
+)
+def test_the_canaries_stir(act: Callable[[Path], Any], outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a file could do is noticed, if one did it."""
+    monkeypatch.setitem(OPENINGS, "act", act)
+    assert run(case.Case("act", "acts", written("{}"), opens="act")).outcome == outcome
