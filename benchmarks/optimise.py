@@ -65,9 +65,9 @@ def _bought(case: Case, peers: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def _figures(ir: IR) -> list[str]:
-    from torch_ir.passes.report import measured
+    from torch_ir.analysis.measure import measured_in_all
 
-    cost = measured(ir)
+    cost = measured_in_all(ir)
     working = [node for node in split_prologue(ir)[1] if node.outputs and not is_view(node)]
     amounts = [float(cost.flops) / 1e9, float(cost.bytes) / 1e6, float(cost.peak) / 1e6]
     return [str(cost.nodes), str(len(working)), *map(digits, amounts)]

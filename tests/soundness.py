@@ -6,6 +6,7 @@ import torch
 
 from tests.random_graphs import Values, inputs_of, sizes_of
 from torch_ir.analysis.amounts import weight_of
+from torch_ir.analysis.measure import measured_in_all
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
 from torch_ir.passes import optimize
@@ -13,7 +14,6 @@ from torch_ir.passes.levels import CLEAN
 from torch_ir.passes.pipeline import Step
 from torch_ir.passes.proof import NOTHING, prove
 from torch_ir.passes.registry import find_pass
-from torch_ir.passes.report import measured
 from torch_ir.run.executor import IRExecutor, Outcome
 from torch_ir.run.weights import random_weights
 
@@ -54,7 +54,7 @@ def _cost_fault(ir: IR, better: IR, passes: Sequence[Step]) -> str:
     if not all(isinstance(step, str) for step in passes):
         return ""
     allowed = {name for step in passes for name in find_pass(str(step)).may_raise}
-    before, after = measured(ir), measured(better)
+    before, after = measured_in_all(ir), measured_in_all(better)
     if after.once < before.once:  # where a result is made of weights alone, a copy less means a computation more
         return ""
     for name in ("nodes", "flops", "bytes", "peak", "params"):

@@ -205,7 +205,7 @@ def test_attention_is_quadratic_and_strided_convolutions_keep_their_divisions() 
 
 def test_sizes_are_checked() -> None:
     ir = captured(module(lambda self, x: x * 2), torch.randn(4, 2), dynamic_shapes=({0: Dim("batch", max=9)},))
-    with pytest.raises(GraphError, match=r"no size is called 'bath'; did you mean 'batch'\?; open sizes: batch"):
+    with pytest.raises(GraphError, match=r"no size is called 'bath'; did you mean 'batch'\?"):
         cost(ir, sizes={"bath": 3})
     with pytest.raises(GraphError, match=r"batch = 10 is out of range: .*batch <= 9"):
         cost(ir, sizes={"batch": 10})

@@ -1,9 +1,7 @@
 """In what two graphs differ: nothing but names, or exactly what was changed."""
 
-import json
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +12,6 @@ from tests.proof import captured
 from tests.test_blocks import pair
 from torch_ir import IR, OpNode, diff
 from torch_ir.analysis.alignment import aligned
-from torch_ir.cli.main import main
 from torch_ir.ir import Expr, FunctionRef, Origin, Param, Slot, Symbol, TensorData
 from torch_ir.ir.functions import outline
 
@@ -247,24 +244,3 @@ def test_long_sequences_that_differ_in_places_far_apart() -> None:
     del other[4000], other[100]
     other[3000] = "new"
     assert len(aligned(one, other)) == 5997
-
-
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """0 where the files are equal, 1 where they differ, and lines or JSON that say in what."""
-    one, other, folded = (str(tmp_path / name) for name in ("one.json", "other.json", "folded.json"))
-    pair().save(one)
-    pair().fold_blocks().save(folded)
-    changed = pair()
-    changed.nodes[3].attrs["alpha"] = 2
-    changed.save(other)
-    assert main(["diff", one, folded, "--origins"]) == 0
-    assert capsys.readouterr().out == "the graphs are equal\n"
-    assert main(["diff", one, other]) == 1
-    assert capsys.readouterr().out == "node 3, aten.add.Tensor: alpha 1 / 2\n"
-    assert main(["diff", one, other, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == {
-        "is_equal": False,
-        "differences": ["node 3, aten.add.Tensor: alpha 1 / 2"],
-    }
-    assert main(["diff", one, str(tmp_path / "none.json")]) == 1
-    assert "none.json" in capsys.readouterr().err

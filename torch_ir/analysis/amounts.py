@@ -35,10 +35,13 @@ def product(*sizes: Dim) -> Dim:
 def total(sizes: Iterable[Dim]) -> Dim:
     """All of these, added."""
     sizes = list(sizes)
-    terms: Terms = Counter({(): sum(size for size in sizes if isinstance(size, int))})
-    for size in sizes:
-        if isinstance(size, str):
-            terms = _plus(terms, _terms(size))
+    number = sum(size for size in sizes if isinstance(size, int))
+    expressions = [size for size in sizes if isinstance(size, str)]
+    if not expressions:
+        return number
+    terms: Terms = Counter({(): number})
+    for size in expressions:
+        terms = _plus(terms, _terms(size))
     return _text(terms)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from torch_ir.analysis.amounts import product, total, weight_of
+from torch_ir.analysis.communication import communication
 from torch_ir.analysis.forms import once_per_form
 from torch_ir.analysis.formulas import FORMULAS, base_name, macs
 from torch_ir.analysis.prologue import split_prologue
@@ -29,7 +30,7 @@ from torch_ir.ir.substitute import replace_symbols, substitute
 
 _COND = "higher_order.cond"
 # Namespaces whose operators are contractions only if there is a formula.
-_COUNTED = frozenset(("aten", "prims", "higher_order", "torch_ir"))
+_COUNTED = frozenset(("_c10d_functional", "aten", "prims", "higher_order", "torch_ir"))
 # Operators whose body runs once for every item of this argument.
 _LOOPS = {"higher_order.scan": "xs.0", "higher_order.map_impl": "arg1.0"}
 
@@ -42,6 +43,7 @@ class Work:
     flops: Dim = 0
     bytes_read: Dim = 0
     bytes_written: Dim = 0
+    communication: Dim = 0  # bytes that one rank of a sharded graph sends to others
 
     @property
     def bytes(self) -> Dim:
@@ -56,8 +58,8 @@ class Work:
     def times(self, count: Dim) -> Work:
         return self if count == 1 else Work(*(product(count, amount) for amount in self.amounts()))
 
-    def amounts(self) -> tuple[Dim, Dim, Dim, Dim]:
-        return self.macs, self.flops, self.bytes_read, self.bytes_written
+    def amounts(self) -> tuple[Dim, Dim, Dim, Dim, Dim]:
+        return self.macs, self.flops, self.bytes_read, self.bytes_written, self.communication
 
 
 @dataclass(frozen=True)
@@ -139,13 +141,13 @@ class Cost(Work):
 
 
 def cost(ir: IR, sizes: Mapping[str, int] | None = None) -> Cost:
-    """The cost of a graph, at these sizes.
+    """The cost of a graph; what depends on sizes that vary, and that `sizes` does not give, is an expression of them.
 
     A call costs what its body costs; one of a fused operator moves only what it reads and gives. Of a `cond` the
     branch that costs more FLOPs, then bytes, counts; the body of a `while_loop` counts once, as nobody knows how often
     it runs; those of `scan` and `map` count for every item.
     """
-    return replace(_Counting().graph(sized(ir, sizes or {})), _counted=ir)
+    return replace(_Counting(ir.mesh).graph(sized(ir, sizes or {})), _counted=ir)
 
 
 def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
@@ -169,7 +171,8 @@ def check_sizes(ir: IR, sizes: Mapping[str, int]) -> None:
     for name, size in sizes.items():
         if name not in ir.symbols:
             known = ", ".join(ir.symbols) or "none"
-            raise GraphError(f"no size is called {name!r}{did_you_mean(name, ir.symbols)}; open sizes: {known}")
+            hint = did_you_mean(name, ir.symbols) or f"; open sizes: {known}"
+            raise GraphError(f"no size is called {name!r}{hint}")
         if isinstance(size, bool) or not isinstance(size, int) or not ir.symbols[name].admits(size):
             raise GraphError(f"{name} = {size!r:.40} is out of range: {ir.symbols[name].range}")
     for text in ir.constraints:
@@ -196,7 +199,8 @@ def _name_arguments(ir: IR) -> None:
 class _Counting:
     """One count; a function that many nodes call is counted once, and so are nodes that are alike."""
 
-    def __init__(self) -> None:
+    def __init__(self, mesh: Mapping[str, int]) -> None:
+        self.mesh = mesh
         self.unknown: dict[str, None] = {}
         self.operator = once_per_form(self._operator)
 
@@ -213,14 +217,15 @@ class _Counting:
         if node.op_type.partition(".")[0] not in _COUNTED and base_name(node.op_type) not in FORMULAS:
             self.unknown[node.op_type] = None
         contractions = macs(node)
-        return Work(contractions, product(2, contractions), *traffic(node))
+        return Work(contractions, product(2, contractions), *traffic(node), communication(node, self.mesh))
 
 
 def _of_bodies(node: OpNode, bodies: list[Cost]) -> Work:
     if node.op_type == _COND:
         return max(bodies, key=lambda body: (weight_of(body.flops), weight_of(body.bytes)))
     work = added(bodies).times(rounds(node))
-    return Work(work.macs, work.flops, *traffic(node)) if node.op_type.startswith(FUSED) else work
+    is_fused = node.op_type.startswith(FUSED)
+    return Work(work.macs, work.flops, *traffic(node), work.communication) if is_fused else work
 
 
 def is_open(node: OpNode) -> bool:

@@ -1,6 +1,6 @@
 """A report on what a graph costs: a row for every module, operator or node, totals, memory, and time on a device.
 
-report = cost_report(ir, by="op", sizes={"batch": 8}, device=Device.parse("peak=312TFLOPs,bw=2.0TB/s"))
+report = cost_report(ir, by="op", sizes={"batch": 8}, device=Roofline.parse("peak=312TFLOPs,bw=2.0TB/s"))
 report.rows, report.total, report.memory.peak
 print(report)
 """
@@ -14,6 +14,7 @@ from typing import Any
 from torch_ir.analysis.amounts import total
 from torch_ir.analysis.cost import cost, sized
 from torch_ir.analysis.cost_rows import (
+    Leaf,
     Row,
     leaves_of,
     most_first,
@@ -25,7 +26,7 @@ from torch_ir.analysis.cost_rows import (
 )
 from torch_ir.analysis.kv_cache import KvCache, kv_cache
 from torch_ir.analysis.liveness import Liveness, liveness
-from torch_ir.analysis.roofline import Device
+from torch_ir.analysis.roofline import Roofline
 from torch_ir.analysis.traffic import bytes_of
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR
@@ -47,13 +48,14 @@ class CostReport:
     rows: tuple[Row, ...]
     total: Row
     once: Row
+    collectives: tuple[Row, ...]  # of a sharded graph, by operator
     weight_bytes: Dim
     memory: Liveness
     cache: KvCache
     unknown: tuple[str, ...]
     sizes: Mapping[str, int]
     open_sizes: tuple[str, ...]
-    device: Device | None
+    device: Roofline | None
 
     def to_dict(self) -> dict[str, Any]:
         """The report for `json.dumps`."""
@@ -67,6 +69,7 @@ class CostReport:
             "rows": [self._record(row) for row in self.rows],
             "total": self._record(self.total),
             "once": self._record(self.once),
+            **({"collectives": [self._record(row) for row in self.collectives]} if self.collectives else {}),
             "weight_bytes": self.weight_bytes,
             "memory": {
                 "peak": self.memory.peak,
@@ -82,10 +85,14 @@ class CostReport:
     def _record(self, row: Row) -> dict[str, Any]:
         return {**row.to_dict(), **({"seconds": row.seconds, "bound": row.bound} if self.device else {})}
 
-    def __str__(self) -> str:
+    def text(self, width: int | None = None) -> str:
+        """The report for people, in a table that is at most that wide."""
         from torch_ir.analysis.cost_text import as_text
 
-        return as_text(self)
+        return as_text(self, width)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 def cost_report(
@@ -95,7 +102,7 @@ def cost_report(
     depth: int | None = None,
     top: int | None = None,
     sizes: Mapping[str, int] | None = None,
-    device: Device | None = None,
+    device: Roofline | None = None,
 ) -> CostReport:
     """What a graph costs by module, operator or node: what costs most first, and all after `top` rows in one.
 
@@ -111,7 +118,7 @@ def cost_report(
     if by == "module":
         rows = rows_by_module(leaves, ir.params, depth, device)
     else:
-        rows = rows_of(leaves, lambda leaf: leaf.op_type if by == "op" else leaf.top, device)
+        rows = rows_of(leaves, _operator if by == "op" else lambda leaf: leaf.top, device)
     graph = sized(ir, sizes or {})
     whole = row_of("total", leaves, device)
     return CostReport(
@@ -120,6 +127,7 @@ def cost_report(
         tuple(most_first(rows, top)),
         replace(whole, params=parameters(ir.params)),
         row_of("once", list(leaves_of(costs.once, carried)), device),
+        tuple(most_first(rows_of((leaf for leaf in leaves if leaf.work.communication), _operator, device), None)),
         total(map(bytes_of, ir.params)),
         liveness(ir, sizes),
         kv_cache(graph),
@@ -128,3 +136,7 @@ def cost_report(
         tuple(graph.symbols),
         device,
     )
+
+
+def _operator(leaf: Leaf) -> str:
+    return leaf.op_type

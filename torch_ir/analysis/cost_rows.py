@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch_ir.analysis.amounts import product, total, weight_of
 from torch_ir.analysis.cost import Cost, Work, added, is_open
-from torch_ir.analysis.roofline import Device
+from torch_ir.analysis.roofline import Roofline
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.origins import joined, modules_around
 from torch_ir.ir.records import Dim
@@ -42,8 +42,10 @@ class Row:
         return "compute" if self.computing > self.moving else "memory"
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("macs", "flops", "bytes_read", "bytes_written")
+        names = ("macs", "flops", "bytes_read", "bytes_written", "communication")
         amounts = dict(zip(names, self.work.amounts(), strict=True))
+        if not self.work.communication:  # as of all graphs that are not sharded
+            del amounts["communication"]
         facts = {"name": self.name, "nodes": self.count, **amounts, "intensity": self.work.intensity}
         return {**facts, "params": self.params}
 
@@ -79,14 +81,14 @@ def weights_behind(params: Iterable[TensorMeta], once: Iterable[OpNode]) -> dict
     return carried
 
 
-def row_of(name: str, leaves: Sequence[Leaf], device: Device | None) -> Row:
+def row_of(name: str, leaves: Sequence[Leaf], device: Roofline | None) -> Row:
     params = parameters(_NOTHING.union(*(leaf.weights for leaf in leaves)))
     times = [(device.is_compute_bound(leaf.work), device.seconds(leaf.work)) for leaf in leaves] if device else []
     computing, moving = (sum(time for is_such, time in times if is_such is kind) for kind in (True, False))
     return Row(name, len(leaves), added(leaf.work for leaf in leaves), params, computing, moving)
 
 
-def rows_of(leaves: Iterable[Leaf], group: Group, device: Device | None) -> list[Row]:
+def rows_of(leaves: Iterable[Leaf], group: Group, device: Roofline | None) -> list[Row]:
     """A row for every group."""
     groups: dict[str, list[Leaf]] = {}
     for leaf in leaves:
@@ -95,7 +97,7 @@ def rows_of(leaves: Iterable[Leaf], group: Group, device: Device | None) -> list
 
 
 def rows_by_module(
-    leaves: Iterable[Leaf], params: Iterable[TensorMeta], depth: int | None, device: Device | None
+    leaves: Iterable[Leaf], params: Iterable[TensorMeta], depth: int | None, device: Roofline | None
 ) -> list[Row]:
     """A row for every module, with the parameters that it owns by their keys, whoever reads them."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from torch_ir.analysis.amounts import weight_of
+from torch_ir.analysis.tables import aligned, cut
 from torch_ir.ir.records import Dim
 
 if TYPE_CHECKING:
@@ -20,13 +21,15 @@ _LONG_NUMBER = re.compile(r"\b\d{4,}\b")
 _NAME_WIDTH = 44
 _AMOUNT_WIDTH = 36  # of an expression
 _SHOWN_ALIVE = 3
+_LEAST = (5, 8, 4, 2, 6)  # columns that a narrow terminal goes without: FLOPs/byte, shares, params
 
 
-def as_text(report: CostReport) -> str:
-    """The report in lines; rows of views alone, which cost nothing, are left out."""
+def as_text(report: CostReport, width: int | None = None) -> str:
+    """The report in lines, the table at most that wide; rows of views alone, which cost nothing, are left out."""
     rows = [row for row in report.rows if row.params or any(row.work.amounts())]
-    table = _aligned([_titles(report), *(_cells(report, row) for row in (*rows, report.total))])
-    return "\n".join([*_head(report), "", *table, "", *_notes(report)])
+    cells = [_titles(report), *(_cells(report, row) for row in (*rows, report.total))]
+    *table, whole = aligned(cells, width=width, least=[index for index in _LEAST if index < len(cells[0])])
+    return "\n".join([*_head(report), "", *table, "-" * len(table[0]), whole, "", *_notes(report)])
 
 
 def human(amount: Dim, unit: str = "") -> str:
@@ -71,18 +74,20 @@ def _head(report: CostReport) -> Iterator[str]:
 
 def _titles(report: CostReport) -> list[str]:
     timed = ["time", "share", "bound"] if report.device else []
-    return [report.by, "FLOPs", "share", "bytes", "share", "FLOPs/byte", "params", *timed]
+    sent = ["sent"] if report.collectives else []
+    return [report.by, "FLOPs", "share", "bytes", "share", "FLOPs/byte", *sent, "params", *timed]
 
 
 def _cells(report: CostReport, row: Row) -> list[str]:
     whole = report.total.work
     cells = [
-        _cut_left(row.name or "(model)", _NAME_WIDTH),
+        cut(row.name or "(model)", _NAME_WIDTH),
         _cut(human(row.work.flops)),
         _share(weight_of(row.work.flops), weight_of(whole.flops)),
         _cut(human(row.work.bytes, "" if isinstance(row.work.bytes, str) else "B")),
         _share(weight_of(row.work.bytes), weight_of(whole.bytes)),
         f"{row.work.intensity:.2f}",
+        *([_cut(human(row.work.communication, "B"))] if report.collectives else []),
         human(row.params),
     ]
     if report.device:
@@ -95,6 +100,9 @@ def _notes(report: CostReport) -> Iterator[str]:
     for name, amount in (("FLOPs", report.total.work.flops), ("bytes", report.total.work.bytes)):
         if isinstance(amount, str):
             yield f"{name} per run: {amount}"
+    for row in report.collectives:
+        name = row.name.split(".")[1]
+        yield f"sent by each rank: {human(row.work.communication, 'B')} in {row.count} times {name}"
     if once.count:
         work = f"{human(once.work.flops)} FLOPs, {human(once.work.bytes, 'B')} moved"
         yield f"once, when weights are bound: {once.count} nodes, {work}, {human(memory.once, 'B')} kept"
@@ -121,21 +129,5 @@ def _share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
-def _aligned(rows: list[list[str]]) -> Iterator[str]:
-    """Columns, names to the left and numbers to the right; the total below a line."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-    yield from (*lines[:-1], "-" * len(lines[0]), lines[-1])
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= _AMOUNT_WIDTH else f"{text[: _AMOUNT_WIDTH - 1]}…"
-
-
-def _cut_left(text: str, width: int) -> str:
-    return text if len(text) <= width else f"…{text[1 - width :]}"

@@ -1,280 +1,233 @@
-"""Diff: whether two graphs are the same but for the names of nodes and tensors, and in what they differ.
+"""Diff: in what two graphs differ, node by node; names of nodes and tensors apart, whether they are the same.
 
     found = diff(one, other)
-    found.is_equal       # the same operators, arguments, order, weights, wiring and signature
-    print(found)         # node 17, aten.sum.dim_IntList: dim [1] / [2]
+    found.is_equal            # the same operators, arguments, order, weights, wiring and signature
+    print(found)              # node 17, aten.sum.dim_IntList: dim [1] / [2]
+    found.nodes               # every node of both: same, renamed, changed, added or removed
+    found.marks()             # the same by name, for pictures
 
 Functions are compared with functions, each pair once, and calls with calls; nothing is put inline unless only one side
-has calls, or the sides call differently often.
+has calls, or the sides call differently often. Fused operators are operators: they stay as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
 
-from torch_ir.analysis.alignment import Pair, aligned
-from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
-from torch_ir.ir.text import print_node, print_value
+from torch_ir.analysis import signature_diff
+from torch_ir.analysis.alignment import Pair, in_order
+from torch_ir.analysis.cost import is_open
+from torch_ir.analysis.counterparts import Counterparts
+from torch_ir.analysis.function_refs import function_pairs, unnamed_functions
+from torch_ir.analysis.matching import matched
+from torch_ir.analysis.node_diff import (
+    STATUSES,
+    NodeDiff,
+    arguments,
+    both_programs,
+    has_other_names,
+    node_text,
+    properties,
+    reads,
+)
+from torch_ir.analysis.replacements import Replacement, listed, replacements, with_replacements
+from torch_ir.errors import GraphError
+from torch_ir.ir import IR
+from torch_ir.ir.functions import inline_all
 
-_LONGEST = 160  # characters of a node in a line
+IGNORABLE = ("order", "weights")
 
 
 @dataclass(frozen=True)
 class Diff:
-    """What two graphs differ in, a line each; none where they are equal."""
+    """What two graphs differ in, a line each; none where they are equal.
+
+    `nodes` are those of both graphs in the order of the program, `besides` the lines on anything but them, `functions`
+    the comparisons of functions by the names of both. `first` and `second` are the graphs that were compared: those
+    given, or copies with calls put inline.
+    """
 
     differences: tuple[str, ...]
+    first: IR = field(repr=False)
+    second: IR = field(repr=False)
+    nodes: tuple[NodeDiff, ...] = field(repr=False)
+    besides: tuple[str, ...] = field(repr=False)
+    functions: Mapping[tuple[str, str], Diff] = field(repr=False)
 
     @property
     def is_equal(self) -> bool:
+        """Whether nothing differs."""
         return not self.differences
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """How many nodes have each status."""
+        counts = Counter(row.status for row in self.nodes)
+        return {status: counts[status] for status in STATUSES}
+
+    def marks(self) -> tuple[dict[str, str], dict[str, str]]:
+        """The status of every node by name, in the first graph and in the second."""
+        return (
+            {row.first.name: row.status for row in self.nodes if row.first},
+            {row.second.name: row.status for row in self.nodes if row.second},
+        )
+
+    def counterparts(self) -> dict[str, str]:
+        """From the name of each node of the first graph that is in the second too, to its name there."""
+        return {row.first.name: row.second.name for row in self.nodes if row.first and row.second}
+
+    @cached_property
+    def replacements(self) -> tuple[Replacement, ...]:
+        """Nodes of the first graph for which other nodes of the second stand, as passes tell: fused, folded, merged."""
+        return tuple(replacements(self.nodes))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it for `json.dumps`."""
+        return {
+            "is_equal": self.is_equal,
+            "summary": self.summary,
+            "differences": list(self.differences),
+            "nodes": [row.to_dict() for row in self.nodes],
+            "replacements": [{"first": list(each.first), "second": list(each.second)} for each in self.replacements],
+            "functions": [
+                {"first": mine, "second": its, **found.to_dict()} for (mine, its), found in self.functions.items()
+            ],
+        }
 
     def __str__(self) -> str:
         return "\n".join(self.differences) or "the graphs are equal"
 
 
-def diff(one: IR, other: IR, *, ignore_origins: bool = True) -> Diff:
+def diff(one: IR, other: IR, *, ignore_origins: bool = True, ignore: Collection[str] = ()) -> Diff:
     """In what two graphs differ, names of nodes, tensors, functions and models apart.
 
     Values have types here: 1, 1.0 and True differ. Weights are told by their keys, and are equal if their kinds and
     values are too. Symbolic sizes are told by their names. Without `ignore_origins`, nodes must also have come from the
-    same calls of modules and lines of code.
+    same calls of modules and lines of code. `ignore` may name `order`, that of nodes and weights, and `weights`: then
+    any weight is as good as another.
     """
-    if _calls(one) != _calls(other):
-        one, other = one.at_level("aten"), other.at_level("aten")
-    return Diff(tuple(_Comparison(ignore_origins).graphs(one, other)))
+    for word in ignore:
+        if word not in IGNORABLE:
+            raise GraphError(f"{word!r:.60} cannot be ignored, only {', '.join(IGNORABLE)}")
+    if _open_calls(one) != _open_calls(other):
+        one, other = _put_inline(one), _put_inline(other)
+    return _Comparison(one, other, _Rules(not ignore_origins, "order" not in ignore, "weights" not in ignore)).result()
 
 
-def _calls(ir: IR) -> int:
-    return sum(node.is_call for node in ir.nodes)
+def _open_calls(ir: IR) -> int:
+    return sum(map(is_open, ir.nodes))
+
+
+def _put_inline(ir: IR) -> IR:
+    copy = ir.clone()
+    inline_all(copy, is_open)
+    return copy
+
+
+class _Rules(NamedTuple):
+    """What counts besides what graphs compute: where nodes come from, their order, and which weights they read."""
+
+    origins: bool
+    order: bool
+    weights: bool
 
 
 class _Comparison:
     """One comparison; a pair of functions that many nodes name is compared once."""
 
-    def __init__(self, ignore_origins: bool) -> None:
-        self._ignore_origins = ignore_origins
+    def __init__(self, one: IR, other: IR, rules: _Rules) -> None:
+        self._graphs = one, other
+        self._rules = rules
+        self._pairs = matched(one, other)
+        self._counterparts = Counterparts(one, other, self._pairs, with_weights=rules.weights)
 
-    def graphs(self, one: IR, other: IR) -> Iterator[str]:
-        yield from _signatures(one, other, with_modules=not self._ignore_origins)
-        yield from _weights(one, other)
-        pairs = _paired(one, other)
-        yield from self._functions(one, other, pairs)
-        counterparts = _Counterparts(one, other, pairs)
-        left = right = 0
-        for stop_left, stop_right in pairs:
-            yield from _alone(one, left, stop_left, "first")
-            yield from _alone(other, right, stop_right, "second")
-            place = f"node {stop_left}" if stop_left == stop_right else f"node {stop_left} / {stop_right}"
-            mine, its = one.nodes[stop_left], other.nodes[stop_right]
-            reads = _reads(_arguments(one, mine), _arguments(other, its), counterparts)
-            yield from (f"{place}, {mine.op_type}: {text}" for text in (*reads, *self._nodes(mine, its)))
-            left, right = stop_left + 1, stop_right + 1
-        yield from _alone(one, left, len(one.nodes), "first")
-        yield from _alone(other, right, len(other.nodes), "second")
-        yield from _returns(one, other, counterparts)
-        yield from _sizes(one, other, counterparts)
+    def result(self) -> Diff:
+        one, other = self._graphs
+        functions = {names: self._inside(*names) for names in self._bodies()}
+        places = list(both_programs(one, other, self._pairs))
+        rows = [self._row(*place) for place in places]
+        before, after = list(self._ahead()), list(self._behind())
+        lines = (line for place, row in zip(places, rows, strict=True) for line in _lines(*place, row))
+        nodes = tuple(_looked_into(row, functions) for row in with_replacements(rows))
+        differences = (*before, *_of_functions(functions), *lines, *after)
+        return Diff(differences, one, other, nodes, (*before, *after), functions)
 
-    def _functions(self, one: IR, other: IR, pairs: Iterable[Pair]) -> Iterator[str]:
-        """The bodies that nodes of both sides name, and the functions that no node names, by name."""
-        if not one.functions and not other.functions:
-            return
-        nodes = ((one.nodes[left], other.nodes[right]) for left, right in pairs)
-        both = dict.fromkeys(
-            (mine[1], its[1])
-            for left, right in nodes
-            for mine, its in zip(_references(left), _references(right), strict=False)
-            if mine[0] == its[0]  # else the attributes differ, which is told there
-        )
-        free = _entry_points(one), _entry_points(other)
+    def _ahead(self) -> Iterator[str]:
+        """What is to say before the nodes."""
+        one, other = self._graphs
+        yield from signature_diff.signatures(one, other, with_modules=self._rules.origins)
+        if self._rules.weights:
+            yield from signature_diff.weights(one, other, with_order=self._rules.order)
+        free = unnamed_functions(one), unnamed_functions(other)
         for name in sorted(free[0] ^ free[1]):
             yield f"function {name!r} only in the {'first' if name in free[0] else 'second'}"
-        for mine, its in [*both, *((name, name) for name in sorted(free[0] & free[1]))]:
-            title = f"function {str(mine)!r}" if mine == its else f"function {str(mine)!r} / {str(its)!r}"
-            yield from (f"{title}: {text}" for text in self.graphs(one.functions[mine], other.functions[its]))
+        if self._rules.order:
+            yield from _moved(other, self._pairs)
 
-    def _nodes(self, one: OpNode, other: OpNode) -> Iterator[str]:
-        """What two nodes of the same operator differ in, besides what they read."""
-        yield from _tables(one.attrs, other.attrs)
-        if [*map(_facts, one.outputs)] != [*map(_facts, other.outputs)]:
-            yield f"gives {', '.join(map(_described, one.outputs))} / {', '.join(map(_described, other.outputs))}"
-        if not self._ignore_origins and one.origin != other.origin:
-            fields = zip(one.origin._fields, one.origin, other.origin, strict=True)
-            yield f"comes from another {', '.join(f'{n} {x!r} / {y!r}' for n, x, y in fields if x != y)}"
+    def _behind(self) -> Iterator[str]:
+        """What is to say after the nodes."""
+        yield from signature_diff.returns(*self._graphs, self._counterparts)
+        yield from signature_diff.sizes(*self._graphs, self._counterparts)
 
+    def _bodies(self) -> list[tuple[str, str]]:
+        """The functions that nodes of both sides name, and those that no node names, by name."""
+        one, other = self._graphs
+        if not one.functions and not other.functions:
+            return []
+        both = (names for left, right in self._pairs for names in function_pairs(one.nodes[left], other.nodes[right]))
+        free = unnamed_functions(one) & unnamed_functions(other)
+        return list(dict.fromkeys([*both, *((name, name) for name in sorted(free))]))
 
-def _paired(one: IR, other: IR) -> list[Pair]:
-    """The nodes that belong together: all in turn, if the operators are the same in turn; else those that are alike."""
-    if [node.op_type for node in one.nodes] == [node.op_type for node in other.nodes]:
-        return [(at, at) for at in range(len(one.nodes))]
-    pairs = aligned([*map(_key, one.nodes)], [*map(_key, other.nodes)])
-    return sorted([*pairs, *_changed(one, other, pairs)])
+    def _inside(self, mine: str, its: str) -> Diff:
+        bodies = self._graphs[0].functions[mine], self._graphs[1].functions[its]
+        return _Comparison(*bodies, self._rules).result()
 
-
-def _key(node: OpNode) -> Hashable:
-    """A node as far as it can be told without the graph around it."""
-    attrs = tuple((name, _typed(value)) for name, value in node.attrs.items())
-    weights = tuple(tensor.param and tensor.param.keys for tensor in node.inputs)
-    args = () if node.is_call else node.args
-    return node.op_type, args, attrs, weights, tuple(map(_facts, node.outputs))
-
-
-def _arguments(ir: IR, node: OpNode) -> dict[str, TensorMeta]:
-    """What a node reads, by argument; the arguments of a call are numbered, as functions name theirs as they like."""
-    given = dict(zip(node.args, node.inputs, strict=True))
-    body = ir.functions.get(node.attrs["function"]) if node.is_call else None
-    if body is None:
-        return given
-    return {f"argument {at}": given[t.name] for at, t in enumerate(body.graph_inputs) if t.name in given}
-
-
-def _reads(mine: dict[str, TensorMeta], its: dict[str, TensorMeta], counterparts: _Counterparts) -> Iterator[str]:
-    for name in {**mine, **its}:
-        left, right = mine.get(name), its.get(name)
+    def _row(self, left: int | None, right: int | None) -> NodeDiff:
+        one, other = self._graphs
         if left is None or right is None:
-            yield f"{name} only in the {'second' if left is None else 'first'}"
-        elif not counterparts.are(left, right):
-            yield f"{name} is {left.name!r} / {right.name!r}"
+            first, second = None if left is None else one.nodes[left], None if right is None else other.nodes[right]
+            return NodeDiff("added" if left is None else "removed", first, second)
+        mine, its = one.nodes[left], other.nodes[right]
+        details = (
+            *reads(arguments(one, mine), arguments(other, its), self._counterparts),
+            *properties(mine, its, with_origins=self._rules.origins),
+        )
+        status = "changed" if details else "renamed" if has_other_names(mine, its) else "same"
+        return NodeDiff(status, mine, its, details)
 
 
-def _changed(one: IR, other: IR, pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """Nodes between those that are alike which have at least the operator in common."""
-    left = right = 0
-    for stop_left, stop_right in [*pairs, (len(one.nodes), len(other.nodes))]:
-        sides = one.nodes[left:stop_left], other.nodes[right:stop_right]
-        for more, again in aligned(*([node.op_type for node in side] for side in sides)):
-            yield left + more, right + again
-        left, right = stop_left + 1, stop_right + 1
+def _of_functions(functions: Mapping[tuple[str, str], Diff]) -> Iterator[str]:
+    for (mine, its), found in functions.items():
+        title = f"function {mine!r}" if mine == its else f"function {mine!r} / {its!r}"
+        yield from (f"{title}: {text}" for text in found.differences)
 
 
-class _Counterparts:
-    """The tensor of the other graph for each tensor that has one there."""
-
-    def __init__(self, one: IR, other: IR, pairs: Iterable[Pair]) -> None:
-        self._of = dict(zip(one.graph_inputs, other.graph_inputs, strict=False))
-        by_keys = {_keys(tensor): tensor for tensor in other.params}
-        self._of.update((tensor, by_keys[_keys(tensor)]) for tensor in one.params if _keys(tensor) in by_keys)
-        for left, right in pairs:
-            self._of.update(zip(one.nodes[left].outputs, other.nodes[right].outputs, strict=False))
-        self._found = set(self._of.values())
-
-    def are(self, mine: TensorMeta | None, its: TensorMeta | None) -> bool:
-        """Whether these two are; so are two that have none, as it is told already that they are there."""
-        if mine is None or its is None:
-            return mine is its
-        return self._of.get(mine) is its or (mine not in self._of and its not in self._found)
+def _lines(left: int | None, right: int | None, row: NodeDiff) -> Iterator[str]:
+    """What is to say about a node that is alone, or differs."""
+    if left is None or right is None:
+        place, side = (right, "second") if left is None else (left, "first")
+        yield f"node {place}: {node_text(row.node)} only in the {side}"
+    else:
+        places = f"node {left}" if left == right else f"node {left} / {right}"
+        yield from (f"{places}, {row.node.op_type}: {text}" for text in row.details)
 
 
-def _alone(ir: IR, start: int, stop: int, side: str) -> Iterator[str]:
-    for at in range(start, stop):
-        text = print_node(ir.nodes[at])
-        yield f"node {at}: {text if len(text) <= _LONGEST else f'{text[:_LONGEST]}…'} only in the {side}"
+def _moved(other: IR, pairs: list[Pair]) -> Iterator[str]:
+    """The nodes that come earlier or later than the others."""
+    kept = {right for _, right in in_order(pairs)}
+    names = [other.nodes[right].name for _, right in pairs if right not in kept]
+    if names:
+        yield f"nodes come in another order: {listed(names)}"
 
 
-def _signatures(one: IR, other: IR, with_modules: bool) -> Iterator[str]:
-    """All that a graph says about itself besides its weights, nodes and functions."""
-    if len(one.graph_inputs) != len(other.graph_inputs):
-        yield f"{len(one.graph_inputs)} / {len(other.graph_inputs)} inputs"
-    for at, (mine, its) in enumerate(zip(one.graph_inputs, other.graph_inputs, strict=False)):
-        if _facts(mine) != _facts(its):
-            yield f"input {at}: {_described(mine)} / {_described(its)}"
-    for name in ("input_tree", "output_tree", "constraints", "device", "mesh", "fixed_layout", "extensions"):
-        mine, its = getattr(one, name), getattr(other, name)
-        if repr(mine) != repr(its):
-            yield f"{name}: {mine!r} / {its!r}"
-    ranges = [{name: symbol.range for name, symbol in ir.symbols.items()} for ir in (one, other)]
-    yield from (f"size {text}" for text in _tables(*ranges))
-    if with_modules:
-        yield from (f"module {text}" for text in _tables(one.modules, other.modules))
-
-
-def _weights(one: IR, other: IR) -> Iterator[str]:
-    sides = [{_keys(tensor): tensor for tensor in ir.params} for ir in (one, other)]
-    for keys in {**sides[0], **sides[1]}:
-        mine, its = sides[0].get(keys), sides[1].get(keys)
-        title = f"weight {' = '.join(map(repr, keys))}"
-        if mine is None or its is None:
-            yield f"{title} only in the {'second' if mine is None else 'first'}"
-        elif _facts(mine) != _facts(its):
-            yield f"{title}: {_described(mine)} / {_described(its)}"
-        elif mine.param and its.param:
-            if mine.param.kind != its.param.kind:
-                yield f"{title}: a {mine.param.kind} / a {its.param.kind}"
-            if mine.param.data != its.param.data:
-                yield f"{title}: its values differ"
-    if sides[0].keys() == sides[1].keys() and [*sides[0]] != [*sides[1]]:
-        yield "weights come in another order"
-
-
-def _returns(one: IR, other: IR, counterparts: _Counterparts) -> Iterator[str]:
-    """Outputs, and the values that inputs and weights are given."""
-    if len(one.graph_outputs) != len(other.graph_outputs):
-        yield f"{len(one.graph_outputs)} / {len(other.graph_outputs)} outputs"
-    for at, (mine, its) in enumerate(zip(one.graph_outputs, other.graph_outputs, strict=False)):
-        if not counterparts.are(mine, its):
-            yield f"output {at}: {mine.name!r} / {its.name!r}"
-    if len(one.mutations) != len(other.mutations):
-        yield f"{len(one.mutations)} / {len(other.mutations)} tensors are changed"
-    for left, right in zip(one.mutations, other.mutations, strict=False):
-        if not all(map(counterparts.are, left, right)):
-            yield f"changes {left[0].name!r} to {left[1].name!r} / {right[0].name!r} to {right[1].name!r}"
-
-
-def _sizes(one: IR, other: IR, counterparts: _Counterparts) -> Iterator[str]:
-    """Where symbolic sizes are read off."""
-    for name in (name for name in one.symbols if name in other.symbols):
-        mine, its = one.symbols[name], other.symbols[name]
-        if not counterparts.are(mine.tensor, its.tensor) or mine.dim != its.dim:
-            yield f"size {name} is bound to another tensor or dimension"
-
-
-def _tables(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
-    for name in {**one, **other}:
-        if name not in one or name not in other:
-            value = print_value({**one, **other}[name])
-            yield f"{name} {value} only in the {'first' if name in one else 'second'}"
-        elif _typed(one[name]) != _typed(other[name]):
-            left, right = print_value(one[name]), print_value(other[name])
-            yield f"{name} {left} / {right}" if left != right else f"{name} {one[name]!r} / {other[name]!r}"
-
-
-def _references(node: OpNode) -> list[tuple[str, FunctionRef]]:
-    """The functions that a node names, each with the attribute that names it."""
-    found = []
-    for name in sorted(node.attrs):
-        waiting = [node.attrs[name]]
-        while waiting:
-            value = waiting.pop()
-            waiting += value if isinstance(value, (list, tuple)) else ()
-            found += [(name, value)] if isinstance(value, FunctionRef) else []
-    return found
-
-
-def _entry_points(ir: IR) -> set[str]:
-    """The functions that no node names."""
-    return ir.functions.keys() - {name for node in ir.nodes for _, name in _references(node)}
-
-
-def _typed(value: Any) -> str:
-    """A value as text that tells 1 from 1.0 and from True; functions are compared by what they compute."""
-    if isinstance(value, FunctionRef):
-        return "@"
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_typed, value))}]"
-    return repr(value)
-
-
-def _keys(tensor: TensorMeta) -> tuple[str, ...]:
-    return tensor.param.keys if tensor.param else (tensor.name,)
-
-
-def _facts(tensor: TensorMeta) -> Hashable:
-    return tensor.shape, tensor.dtype, tensor.stride, tensor.placement
-
-
-def _described(tensor: TensorMeta) -> str:
-    strides = "" if tensor.stride is None else f" with strides {list(tensor.stride)}"
-    placed = "" if tensor.placement is None else f" on {', '.join(tensor.placement)}"
-    return f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]{strides}{placed}"
+def _looked_into(row: NodeDiff, functions: Mapping[tuple[str, str], Diff]) -> NodeDiff:
+    """A node that names functions which differ has changed, too."""
+    if not functions or not row.first or not row.second:
+        return row
+    names = dict.fromkeys(function_pairs(row.first, row.second))
+    differing = [f"function {its!r} differs" for mine, its in names if not functions[mine, its].is_equal]
+    return replace(row, status="changed", details=(*row.details, *differing)) if differing else row

@@ -26,6 +26,11 @@ def macs(node: OpNode) -> Dim:
         raise GraphError(f"{node!r} is not called as its operator is, so its cost is unknown") from None
 
 
+def how_counted(op_type: str) -> str:
+    """How the multiply-adds of an operator are counted, in words; empty for what is no contraction."""
+    return (getattr(FORMULAS.get(base_name(op_type)), "__doc__", None) or "").partition("\n")[0]
+
+
 @lru_cache(maxsize=4096)
 def base_name(op_type: str) -> str:
     """`aten.conv2d` of `aten.conv2d.default`."""
@@ -41,8 +46,12 @@ def _shape(node: OpNode, argument: str, rank: int = 1) -> Shape:
 
 
 def _matrices(left: str) -> Callable[[OpNode], Dim]:
-    """A row of the left operand for every element of the result."""
-    return lambda node: product(*node.outputs[0].shape, _shape(node, left)[-1])
+
+    def formula(node: OpNode) -> Dim:
+        """A row of the left operand for every element of the result."""
+        return product(*node.outputs[0].shape, _shape(node, left)[-1])
+
+    return formula
 
 
 def _summed_matrices(node: OpNode) -> Dim:
@@ -59,6 +68,7 @@ def _grouped_matrices(node: OpNode) -> Dim:
 
 
 def _tensordot(node: OpNode) -> Dim:
+    """What is summed over, for every element of the result."""
     left = _shape(node, "self", 0)
     return product(*node.outputs[0].shape, *(left[dim] for dim in node["dims_self"]))
 
@@ -93,6 +103,7 @@ def _recurrent(node: OpNode) -> Dim:
 
 
 def _recurrent_cell(node: OpNode) -> Dim:
+    """Both weight matrices once for every sequence."""
     weights = [product(*_shape(node, name, 2)) for name in ("w_ih", "w_hh")]
     return product(*_shape(node, "input")[:-1], total(weights))
 

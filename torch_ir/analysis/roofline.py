@@ -1,6 +1,6 @@
 """The roofline: how long work takes on a device that computes so fast and moves memory so fast, at best.
 
-device = Device.parse("peak=312TFLOPs,bw=2.0TB/s")
+device = Roofline.parse("peak=312TFLOPs,bw=2.0TB/s")
 device.seconds(work)            # the longer of computing and moving
 """
 
@@ -20,7 +20,7 @@ _EXAMPLE = "write it as peak=312TFLOPs,bw=2.0TB/s"
 
 
 @dataclass(frozen=True)
-class Device:
+class Roofline:
     """How many FLOPs a device computes, and how many bytes of memory it moves, in a second."""
 
     peak: float
@@ -32,7 +32,7 @@ class Device:
                 raise DeviceError(f"the {name} of a device must be more than 0, and finite, not {value:g}")
 
     @classmethod
-    def parse(cls, text: str) -> Device:
+    def parse(cls, text: str) -> Roofline:
         """A device from its figures: `peak=312TFLOPs,bw=2.0TB/s`; without units, FLOPs and bytes per second."""
         found: dict[str, float] = {}
         for part in text.split(","):

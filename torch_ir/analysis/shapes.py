@@ -27,6 +27,7 @@ from torch_ir.ir import IR, Device, Dim, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.expressions import names_in
 from torch_ir.ops.asking import may_be_asked
 from torch_ir.ops.calling import empty, keywords, results
+from torch_ir.ops.dims import check_dims
 from torch_ir.ops.facts import gives_new_values, is_forbidden
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
 from torch_ir.ops.registry import executor_of
@@ -199,8 +200,10 @@ def _asked(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str
             name: FakeTensor(mode, empty(shape, TORCH_DTYPES[dtype], stride), _CPU)
             for name, (shape, dtype, stride) in tensors.items()
         }
+        arguments = keywords(given, attrs, _on_cpu)
+        check_dims(str(operator), arguments)
         with _silence, torch.no_grad(), enable_python_dispatcher(), mode:
-            made = results(RULES.get(str(operator), operator), keywords(given, attrs, _on_cpu))
+            made = results(RULES.get(str(operator), operator), arguments)
     except ArithmeticError:  # a mistake of the rule for shapes, not of the call
         return ""
     except Exception as error:

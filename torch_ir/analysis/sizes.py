@@ -23,13 +23,13 @@ _LARGEST_DIVISOR = 32
 _MOST = 4096  # of a size that has no bound
 
 
-_around: ContextVar[IR | None] = ContextVar("the graph around", default=None)
+_around: ContextVar[tuple[IR, ...]] = ContextVar("the graphs around, the outermost first", default=())
 
 
 @contextmanager
 def inside(ir: IR) -> Iterator[None]:
-    """While functions of this graph are looked at, the sizes that they speak of are those of the graph."""
-    token = _around.set(ir if ir.symbols or _around.get() is None else _around.get())
+    """While functions of this graph are looked at, they may speak of its sizes and of those of graphs around it."""
+    token = _around.set((*_around.get(), ir))
     try:
         yield
     finally:
@@ -38,27 +38,30 @@ def inside(ir: IR) -> Iterator[None]:
 
 def is_inside() -> bool:
     """Whether what is looked at is a function of a graph."""
-    return _around.get() is not None
+    return bool(_around.get())
 
 
 def decided_by_data(ir: IR) -> frozenset[str]:
     """The open sizes that no caller chooses, so that nobody knows which of them go together."""
-    symbols = {**getattr(_around.get(), "symbols", {}), **ir.symbols}
-    given = {id(tensor) for graph in (ir, _around.get()) if graph is not None for tensor in graph.graph_inputs}
+    graphs = (*_around.get(), ir)
+    symbols = {name: symbol for graph in graphs for name, symbol in graph.symbols.items()}
+    given = {id(tensor) for graph in graphs for tensor in graph.graph_inputs}
     return frozenset(name for name, symbol in symbols.items() if id(symbol.tensor) not in given)
 
 
 def points_of(ir: IR) -> Points:
     """Several choices of the open sizes that the graph admits, different in every size where that is possible."""
-    around = _around.get()
-    if around is None or around is ir or not around.symbols:
-        return _found_points(ir, ({},)) if ir.symbols else ()
-    outer = points_of(around)
-    return _found_points(ir, outer) if ir.symbols and outer else outer
+    found: Points = ()
+    for graph in (*(each for each in _around.get() if each is not ir), ir):
+        if graph.symbols:
+            found = _found_points(graph, found or ({},))
+            if not found:
+                break
+    return found
 
 
 def _found_points(ir: IR, outer: Points) -> Points:
-    """Choices of the graph's own sizes, beside those of the graph around it."""
+    """Choices of the graph's own sizes, beside those of the graphs around it."""
     draw = random.Random(0)
     found: list[dict[str, int]] = []
     length = sum(len(str(text)) for text in (*ir.constraints, *(dim for t in ir.graph_inputs for dim in t.shape)))

@@ -32,6 +32,7 @@ SOMETIMES_VIEWS = frozenset(
 _DROPOUTS = frozenset(
     f"aten.{name}dropout" for name in ("", "alpha_", "feature_", "feature_alpha_")
 )  # nothing, but in training
+_WAITING = "_c10d_functional.wait_tensor"  # gives what it waits for
 # What they read of the table under this argument is what they give.
 _LOOK_UPS = {
     "aten.embedding": "weight", "aten.index": "self", "aten._unsafe_index": "self", "aten.index_select": "self",
@@ -62,7 +63,7 @@ def is_view(node: OpNode) -> bool:
     if name in _DROPOUTS:
         return node.attrs.get("train") is False
     if name not in SOMETIMES_VIEWS or not node.inputs or not node.outputs:
-        return name in VIEWS
+        return name in VIEWS or name == _WAITING
     source, made = node.inputs[0], node.outputs[0]
     is_packed = source.stride is not None and made.stride is None
     return source.dtype == made.dtype and not is_packed and not node.attrs.get("copy")

@@ -6,24 +6,23 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.export import Dim, ExportedProgram
 
-from torch_ir.analysis.sizes import points_of
 from torch_ir.backends.openvino_operators import decompositions
 from torch_ir.backends.table import Run, packages, register_backend
-from torch_ir.errors import ConversionError, ExecutionError, first_line
-from torch_ir.ir import IR, TensorMeta, evaluate
+from torch_ir.errors import ConversionError, ExecutionError
+from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.structure import flat
 from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.ops.runnable import with_calls_inline
 from torch_ir.targets.describe import describe
 from torch_ir.targets.to_torch import to_torch
+from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.module import signature_of
 
 _TELEMETRY = "openvino_telemetry"
@@ -147,8 +146,7 @@ def _converted(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]
     ir.output_tree = flat(len(made))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        program = _exported(ir, weights)
-        _check_sizes(ir, program)
+        program = exported(ir, to_torch(ir, weights), ir.graph_inputs, _zeros, as_one=False)
         frontend = FrontEndManager().load_by_framework("pytorch")
         try:
             program = program.run_decompositions(decompositions())
@@ -161,49 +159,15 @@ def _converted(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]
             raise ConversionError(_refusal(ir, str(error))) from None
 
 
+def _zeros(tensor: TensorMeta, size: Callable[[int | str], int]) -> Tensor:
+    return torch.zeros([size(dim) for dim in tensor.shape], dtype=TORCH_DTYPES[tensor.dtype])
+
+
 def _fix_sizes(ir: IR, model: Any) -> None:
     """Tell OpenVINO the sizes of a graph in which none varies, for which it has quicker kernels."""
     _, *names = signature_of(ir).parameters
     shapes = dict(zip(names, (list(tensor.shape) for tensor in ir.graph_inputs), strict=True))
     model.reshape({port: next(shapes[name] for name in port.names if name in shapes) for port in model.inputs})
-
-
-def _exported(ir: IR, weights: Mapping[str, Tensor]) -> ExportedProgram:
-    """The graph as torch.export captures it; the sizes that vary stay open."""
-    points = points_of(ir)
-    if ir.symbols and not points:
-        raise ConversionError(f"no sizes are found that {ir.model_name or 'the graph'} admits")
-    sizes = points[0] if points else {}
-    numbers = {symbol.tensor: symbol.name for symbol in ir.symbols.values() if symbol.dim is None}
-    values = [
-        sizes[numbers[tensor]]
-        if tensor in numbers
-        else torch.zeros([int(evaluate(dim, sizes)) for dim in tensor.shape], dtype=TORCH_DTYPES[tensor.dtype])
-        for tensor in ir.graph_inputs
-    ]
-    vary = tuple(
-        Dim.DYNAMIC
-        if tensor in numbers
-        else {at: Dim.AUTO for at, dim in enumerate(tensor.shape) if isinstance(dim, str)}
-        for tensor in ir.graph_inputs
-    )
-    try:
-        return torch.export.export(to_torch(ir, weights), tuple(values), dynamic_shapes=vary, strict=False)
-    except Exception as error:  # whatever torch.export meets
-        raise ConversionError(
-            f"torch.export does not take {ir.model_name or 'the graph'}: {first_line(error)}"
-        ) from None
-
-
-def _check_sizes(ir: IR, program: ExportedProgram) -> None:
-    """Refuse where torch.export holds a size that varies, of which OpenVINO would know nothing."""
-    shown = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    for tensor, name in zip(ir.graph_inputs, program.graph_signature.user_inputs, strict=True):
-        for dim, found in zip(tensor.shape, getattr(shown[str(name)], "shape", ()), strict=False):  # a number has none
-            if isinstance(dim, str) and isinstance(found, int):
-                raise ConversionError(
-                    f"torch.export holds the size {dim!r} of {tensor.name!r} at {found}; specialize it"
-                )
 
 
 # -- what OpenVINO refuses --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Union
 
 from torch_ir.analysis.knowledge import Knowledge, remembering
+from torch_ir.analysis.measure import measured_in_all
 from torch_ir.analysis.shapes import wrong_shapes
 from torch_ir.analysis.sizes import inside
 from torch_ir.errors import CommandError, GraphError, did_you_mean
@@ -22,7 +23,7 @@ from torch_ir.ops.schema import name_arguments
 from torch_ir.passes.levels import LEVELS
 from torch_ir.passes.proof import Inputs, Weights, prove
 from torch_ir.passes.registry import Pass, find_pass
-from torch_ir.passes.report import Report, Row, measured
+from torch_ir.passes.report import Report, Row
 from torch_ir.passes.soundness import Watchdog
 from torch_ir.rewrite.journal import journal
 
@@ -65,6 +66,8 @@ def optimize(
         if folds:
             inline_all(better, lambda call: not call.op_type.startswith(FUSED))
         better.check()
+    if verify and progress is not None:
+        progress("running both graphs")
     proof = prove(ir, better, dtype, inputs=inputs, weights=weights) if verify else None
     return better, Report(ir, better, rows, entries.changes, list(entries.declined), proof)
 
@@ -93,7 +96,7 @@ def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], No
                 made = _applied(ir, step)
                 if made:
                     watchdog.look(step.name)
-                    rows.append(Row(step.name, made, measured(ir) if each else None))
+                    rows.append(Row(step.name, made, measured_in_all(ir) if each else None))
                 changes += made
                 seen[step.name] = changes
     return rows

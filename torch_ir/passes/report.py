@@ -2,64 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from torch_ir.analysis.amounts import total, weight_of
-from torch_ir.analysis.cost import cost
 from torch_ir.analysis.cost_text import human
-from torch_ir.analysis.liveness import liveness
-from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.functions import called_by
-from torch_ir.ir.records import Dim
+from torch_ir.analysis.measure import TITLES, Measure, measured_in_all, side_by_side
+from torch_ir.analysis.tables import aligned
+from torch_ir.ir import IR
 from torch_ir.passes.proof import Proof
 from torch_ir.rewrite.journal import Change, Decline
 
-_TITLES = {
-    "nodes": ("nodes per run", ""),
-    "once": ("nodes computed once", ""),
-    "flops": ("FLOPs", ""),
-    "bytes": ("bytes moved", "B"),
-    "peak": ("peak memory", "B"),
-    "params": ("parameters read", ""),
-}
+_MEASURES = ("nodes", "once", "flops", "bytes", "peak", "params")
 _SHOWN_NODES = 6
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What a graph costs in every run; `once` are the nodes that are computed only when weights are bound."""
-
-    nodes: int
-    once: int
-    flops: Dim
-    bytes: Dim
-    peak: Dim
-    params: int
-
-
-def measured(ir: IR) -> Measure:
-    """The measure of a graph as it is now; of a file with several entry points, that of all of them."""
-    called = set(called_by(ir.nodes))
-    entries = [body for name, body in ir.functions.items() if name not in called]
-    parts = [cost(graph) for graph in (ir, *entries)]
-    params = sum(math.prod(int(dim) for dim in param.shape) for param in ir.params if _is_read(param))
-    return Measure(
-        sum(len(part.per_run.nodes) for part in parts),
-        sum(len(part.once.nodes) for part in parts),
-        total(part.per_run.flops for part in parts),
-        total(part.per_run.bytes for part in parts),
-        max((liveness(graph).peak for graph in (ir, *entries)), key=weight_of),
-        params,
-    )
-
-
-def _is_read(param: TensorMeta) -> bool:
-    """Whether this is a weight of a checkpoint, not a constant of the graph itself, and some node needs it."""
-    return bool(param.consumers) and param.param is not None and param.param.in_state_dict
+_LEAST = (7, 3, 6, 5, 4)  # columns that a narrow terminal goes without: those that a pass changes least
 
 
 @dataclass(frozen=True)
@@ -84,11 +41,11 @@ class Report:
 
     @cached_property
     def before(self) -> Measure:
-        return measured(self.given)
+        return measured_in_all(self.given)
 
     @cached_property
     def after(self) -> Measure:
-        return measured(self.better)
+        return measured_in_all(self.better)
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -100,8 +57,13 @@ class Report:
             "proof": None if self.proof is None else asdict(self.proof),
         }
 
+    def text(self, width: int | None = None) -> str:
+        """The report for people, in tables that are at most that wide."""
+        summary = aligned(side_by_side(self.before, self.after, _MEASURES), width=width)
+        return "\n".join([*summary, *self._by_pass(width), *self._verdict()])
+
     def __str__(self) -> str:
-        return "\n".join([*_aligned(self._summary()), *self._by_pass(), *self._verdict()])
+        return self.text()
 
     def explained(self, word: str = "") -> str:
         """Every change by rule, then every decline with its reason; with a word, those that hold it."""
@@ -117,46 +79,22 @@ class Report:
         lines += [f"{rule} declined: {why}: {_counted(nodes)}" for (rule, why), nodes in refused.items()]
         return "\n".join(lines) or f"nothing was changed or declined{f' that holds {word!r}' if word else ''}"
 
-    def _summary(self) -> Iterator[list[str]]:
-        yield ["", "before", "after", "change"]
-        for name, (title, unit) in _TITLES.items():
-            old, new = getattr(self.before, name), getattr(self.after, name)
-            yield [title, human(old, unit), human(new, unit), _change(old, new)]
-
-    def _by_pass(self) -> list[str]:
+    def _by_pass(self, width: int | None) -> list[str]:
         if not self.passes:
             return ["", "no pass found anything to do"]
         table = [["pass", "changes", *(_titles() if self.passes[0].after else ())]]
         for row in self.passes:
-            amounts = (
-                [human(getattr(row.after, name), unit) for name, (_, unit) in _TITLES.items()] if row.after else []
-            )
+            amounts = [human(getattr(row.after, name), TITLES[name][1]) for name in _MEASURES] if row.after else []
             table.append([row.name, str(row.changes), *amounts])
-        return ["", *_aligned(table)]
+        least = [column for column in _LEAST if column < len(table[0])]
+        return ["", *aligned(table, width=width, least=least)]
 
     def _verdict(self) -> list[str]:
         return [] if self.proof is None else ["", f"verified: {self.proof}" if self.proof.is_valid else str(self.proof)]
 
 
 def _titles() -> list[str]:
-    return [title for title, _ in _TITLES.values()]
-
-
-def _aligned(rows: Any) -> list[str]:
-    """Columns, the first to the left and numbers to the right."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        ).rstrip()
-        for row in rows
-    ]
-
-
-def _change(old: Dim, new: Dim) -> str:
-    before, after = weight_of(old), weight_of(new)
-    return "" if not before or before == after else f"{(after - before) / before:+.1%}"
+    return [TITLES[name][0] for name in _MEASURES]
 
 
 def _counted(nodes: Sequence[str]) -> str:

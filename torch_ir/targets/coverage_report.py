@@ -85,6 +85,7 @@ class CoverageReport:
 
     @property
     def is_complete(self) -> bool:
+        """Whether the target can run every node."""
         return not self.gaps
 
     @property
@@ -149,5 +150,9 @@ class CoverageReport:
         """The sizes on which the amounts depend."""
         return sorted(names_in(total([self.work.flops, self.work.bytes])))
 
+    def text(self, width: int | None = None) -> str:
+        """The report for people, in lines that are at most that wide."""
+        return as_text(self, width)
+
     def __str__(self) -> str:
-        return as_text(self)
+        return self.text()

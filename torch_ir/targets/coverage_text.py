@@ -18,10 +18,11 @@ _SHOWN_PARTS = 6
 _UNITS = ("kB", "MB", "GB", "TB")
 
 
-def as_text(report: CoverageReport) -> str:
-    """The report in lines of at most 100 characters."""
+def as_text(report: CoverageReport, width: int | None = None) -> str:
+    """The report in lines of at most 100 characters, or of fewer where it is to be narrower."""
     sections = [_summary(report), _gaps(report), _islands(report), _decompositions(report)]
-    return "\n\n".join("\n".join(map(_cut, lines)) for lines in map(list, sections) if lines)
+    most = min(width or WIDTH, WIDTH)
+    return "\n\n".join("\n".join(_cut(line, most) for line in lines) for lines in map(list, sections) if lines)
 
 
 def _summary(report: CoverageReport) -> Iterator[str]:

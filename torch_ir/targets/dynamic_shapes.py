@@ -36,7 +36,8 @@ def _dim(symbol: Symbol, ir: IR) -> Any:
     from torch.export import Dim
 
     is_bound = any(symbol.name in names_in(text) for text in ir.constraints)
-    return Dim.AUTO if is_bound else Dim(symbol.name, min=symbol.min, max=symbol.max)
+    is_single = symbol.min is not None and symbol.min == symbol.max  # which no `Dim` can say
+    return Dim.AUTO if is_bound or is_single else Dim(symbol.name, min=symbol.min, max=symbol.max)
 
 
 def _along(tree: Tree, ir: IR, dims: dict[str, Any]) -> Any:

@@ -39,9 +39,11 @@ class Layer:
 
     @property
     def is_placeholder(self) -> bool:
+        """Whether no handler took the node."""
         return type(self.value) is Placeholder
 
     def to_dict(self, path: str = "layer") -> dict[str, Any]:
+        """The layer as plain JSON values; `path` is what an error calls it."""
         record: dict[str, Any] = {
             "name": self.name,
             "kind": self.kind,
@@ -95,6 +97,7 @@ class Lowered:
 
     @property
     def is_complete(self) -> bool:
+        """Whether no layer is a placeholder."""
         return not any(layer.is_placeholder for layer in self.layers)
 
     @property

@@ -77,6 +77,8 @@ def _swapped(rank: int, one: int, other: int) -> Order:
 
 
 def _moved(node: OpNode, rank: int) -> Order:
+    if not rank:  # where torch takes 0 and -1 for dimensions that there are not
+        return ()
     sources, places = ([dim % rank for dim in _listed(node[name])] for name in ("source", "destination"))
     rest = iter(dim for dim in range(rank) if dim not in sources)
     given = dict(zip(places, sources, strict=True))

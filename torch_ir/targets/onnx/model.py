@@ -10,7 +10,6 @@ import onnx_ir
 import torch
 
 from torch_ir._version import __version__
-from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode, TensorData, TensorMeta
 from torch_ir.ir.functions import fresh
 from torch_ir.ops.names import TORCH_DTYPES
@@ -70,14 +69,10 @@ def _keep_origins(graph: onnx_ir.Graph, nodes: Mapping[str, OpNode]) -> None:
 
 
 def _axes(ir: IR, inputs: Sequence[onnx_ir.Value]) -> dict[str | onnx_ir.SymbolicDim, str]:
-    """From torch's names of sizes to those of the graph; none may have become a number."""
+    """From torch's names of sizes to those of the graph."""
     axes: dict[str | onnx_ir.SymbolicDim, str] = {}
     for tensor, value in zip(ir.graph_inputs, inputs, strict=False):  # weights come after the inputs
         for dim, found in zip(tensor.shape, value.shape or (), strict=False):  # and a complex number is two
-            if isinstance(dim, str) and isinstance(found, int):
-                raise ConversionError(
-                    f"torch.export holds the size {dim!r} of {tensor.name!r} at {found}; specialize the graph"
-                )
             if dim in ir.symbols and isinstance(found, onnx_ir.SymbolicDim):
                 axes[str(found.value)] = str(dim)
     return axes

@@ -10,20 +10,21 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 import torch.fx.traceback
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from torch_ir.analysis.sizes import points_of
 from torch_ir.errors import ConversionError, first_line
-from torch_ir.ir import IR, OpNode, TensorMeta, evaluate
+from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.targets.describe import describe
+from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.graph import write_program
 
 NODE = "torch_ir.node"  # what says of a node which one of the graph it was made of
@@ -65,11 +66,11 @@ def quiet() -> Iterator[None]:
 
 def onnx_program(ir: IR, opset: int) -> torch.onnx.ONNXProgram:
     """From the inputs and weights of a graph without calls to its outputs and the new values of what it changes."""
-    exported = _exported(ir)
+    captured = _captured(ir)
     try:
-        program = torch.onnx.export(exported, dynamo=True, opset_version=opset, optimize=False, verbose=False)
+        program = torch.onnx.export(captured, dynamo=True, opset_version=opset, optimize=False, verbose=False)
     except Exception as error:  # whatever the exporter meets
-        raise ConversionError(_refusal(ir, exported, opset, error)) from None
+        raise ConversionError(_refusal(ir, captured, opset, error)) from None
     assert program is not None  # it is, with `dynamo`
     return program
 
@@ -99,40 +100,24 @@ class _Flat(nn.Module):
             return tuple(fx.Interpreter(self._program[0]).run(*values))
 
 
-def _exported(ir: IR) -> ExportedProgram:
+def _captured(ir: IR) -> ExportedProgram:
     """The graph as torch.export captures it."""
     given = [*ir.graph_inputs, *ir.params]
     program = write_program(ir, ir.nodes, given, ir.returns.inputs)
     for node in program.graph.nodes:
         node.meta["custom"] = {NODE: node.name}
         node.target = _STANDINS.get(node.target, node.target)
-    points = points_of(ir)
-    if ir.symbols and not points:
-        raise ConversionError(f"{_name(ir)} does not become ONNX: no sizes are found that it admits")
-    sizes = points[0] if points else {}
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    numbers = {symbol.tensor: symbol.name for symbol in ir.symbols.values() if symbol.dim is None}
-    values = [sizes[numbers[tensor]] if tensor in numbers else _fake(ir, tensor, sizes, mode) for tensor in given]
-    varying = [Dim.DYNAMIC if tensor in numbers else _open_dims(tensor) for tensor in given]
-    try:
-        with mode:
-            return torch.export.export(_Flat(program), tuple(values), dynamic_shapes=(tuple(varying),), strict=False)
-    except Exception as error:  # whatever torch.export meets
-        raise ConversionError(f"{_name(ir)} does not become ONNX: torch.export says {first_line(error)!r}") from None
+    return exported(ir, _Flat(program), given, partial(_fake, ir, mode), as_one=True)
 
 
-def _open_dims(tensor: TensorMeta) -> dict[int, Any]:
-    return {at: Dim.AUTO for at, dim in enumerate(tensor.shape) if isinstance(dim, str)}
-
-
-def _fake(ir: IR, tensor: TensorMeta, sizes: Mapping[str, int], mode: FakeTensorMode) -> FakeTensor:
+def _fake(ir: IR, mode: FakeTensorMode, tensor: TensorMeta, size: Callable[[int | str], int]) -> FakeTensor:
     """A tensor that knows what it is, and holds nothing."""
-    shape = [int(evaluate(dim, sizes)) for dim in tensor.shape]
+    shape = [size(dim) for dim in tensor.shape]
     dtype = TORCH_DTYPES[tensor.dtype]
     empty = torch.empty(shape, dtype=dtype, device="meta")
     if tensor.stride is not None:
-        steps = [int(evaluate(step, sizes)) for step in tensor.stride]
-        empty = torch.empty_strided(shape, steps, dtype=dtype, device="meta")
+        empty = torch.empty_strided(shape, [size(step) for step in tensor.stride], dtype=dtype, device="meta")
     return FakeTensor(mode, empty, torch.device("cpu" if ir.device == "meta" else ir.device))
 
 

@@ -1,0 +1,51 @@
+"""Tables of text: aligned columns, as wide as they are or as wide as somebody can see."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+_GAP = "  "
+_NARROWEST = 12  # letters that are left of a column that is cut
+
+
+def aligned(
+    rows: Iterable[Sequence[str]],
+    *,
+    left: Collection[int] = (0,),
+    width: int | None = None,
+    least: Sequence[int] = (),
+    long: int = 0,
+) -> list[str]:
+    """Rows in columns, those of `left` to the left and all others to the right.
+
+    Where that is wider than `width`, the columns of `least` are left out one after the other, and then the column
+    `long` is cut: names at their beginning, as their end tells more, text at its end.
+    """
+    table = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    shown = list(range(len(widths)))
+    for column in least:
+        if width is not None and _whole(widths, shown) > width:
+            shown.remove(column)
+    if width is not None and (surplus := _whole(widths, shown) - width) > 0:
+        widths[long] = max(widths[long] - surplus, _NARROWEST)
+        for row in table:
+            row[long] = cut(row[long], widths[long])
+    return [
+        _GAP.join(
+            row[column].ljust(widths[column]) if column in left else row[column].rjust(widths[column])
+            for column in shown
+        ).rstrip()
+        for row in table
+    ]
+
+
+def cut(text: str, width: int | None) -> str:
+    """Text that is too long with an ellipsis: a name without its beginning, a sentence without its end."""
+    if width is None or len(text) <= width:
+        return text
+    return f"{text[: width - 1]}…" if " " in text else f"…{text[1 - width :]}"
+
+
+def _whole(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[column] for column in shown) + len(_GAP) * (len(shown) - 1)
