@@ -67,6 +67,10 @@ class MissingFileError(SerializationError, FileNotFoundError):
     """There is no such file."""
 
 
+class ShardError(TorchIRError):
+    """A graph cannot be divided among ranks as the plan says, or a plan says nothing that can be done."""
+
+
 class ExportError(TorchIRError):
     """The model could not be captured."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_ir.errors import GraphError, suggestion
 from torch_ir.ir.check_calls import check_calls, too_long
+from torch_ir.ir.check_mesh import check_mesh
 from torch_ir.ir.check_origins import check_origins
 from torch_ir.ir.check_signature import check_signature
 from torch_ir.ir.encode import MAX_FUNCTION_DEPTH
@@ -16,7 +16,7 @@ from torch_ir.ir.known import Known
 from torch_ir.ir.limits import UNLIMITED, Limits, allow_more
 from torch_ir.ir.names import bad_name, is_name, is_symbol
 from torch_ir.ir.node import OpNode
-from torch_ir.ir.places import given_path, returned_path, tensor_path
+from torch_ir.ir.places import given_path, returned_path
 from torch_ir.ir.records import Dim
 from torch_ir.ir.symbols import Symbol
 from torch_ir.ir.tensor import TensorMeta
@@ -25,7 +25,6 @@ from torch_ir.ir.values import DTYPES
 if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
 
-_PLACEMENT = re.compile(r"replicate|shard\((\d{1,3})\)|partial\((?:sum|avg|min|max|product)\)")
 _INT64 = 1 << 63
 
 
@@ -48,7 +47,7 @@ def _check(ir: IR, outer: Known, around: _Around) -> None:
     known = outer.inside(ir.symbols)
     mesh = ir.mesh or around.mesh
     _check_header(ir)
-    _check_placements(ir, _check_definitions(ir, known, around.graph), mesh, around.graph)
+    check_mesh(ir, _check_definitions(ir, known, around.graph), mesh, around.graph)
     _check_symbols(ir, known)
     check_signature(ir, known, around.graph)  # before functions, which may share its weights
     for name, body in ir.functions.items():
@@ -188,25 +187,6 @@ def _span(shape: tuple[Dim, ...], stride: tuple[Dim, ...]) -> int:
     """How far the last element lies from the first, as far as numbers say."""
     pairs = zip(shape, stride, strict=True)
     return 1 + sum((size - 1) * step for size, step in pairs if isinstance(size, int) and isinstance(step, int))
-
-
-def _check_placements(ir: IR, tensors: Iterable[TensorMeta], mesh: Mapping[str, int], outer: IR | None) -> None:
-    """In a sharded graph, a tensor says for each axis of the mesh how it lies there."""
-    for axis, size in mesh.items():
-        if not is_symbol(axis) or type(size) is not int or not 1 <= size < _INT64:
-            told = f"the mesh cannot have an axis {axis!r:.80} of size {size!r:.80}"
-            raise GraphError(told, f"$.mesh.{axis!s:.200}", rule="R4" if is_symbol(axis) else "R6")
-    for tensor in tensors:
-        if tensor.placement is None:
-            continue
-        if len(tensor.placement) != len(mesh):
-            told = f"{tensor!r:.200} has {len(tensor.placement)} placements on a mesh of {len(mesh)} axes"
-            raise GraphError(told, f"{tensor_path(ir, tensor, outer)}.placement", rule="R7")
-        for index, placement in enumerate(tensor.placement):
-            found = _PLACEMENT.fullmatch(placement)
-            if not found or (found[1] is not None and int(found[1]) >= len(tensor.shape)):
-                told = f"{tensor!r:.200} cannot be placed as {placement!r:.80}"
-                raise GraphError(told, f"{tensor_path(ir, tensor, outer)}.placement[{index}]", rule="R5")
 
 
 # -- symbols ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from torch_ir.ir import OpNode
-from torch_ir.ops.reach import reaches
+from torch_ir.ops.reach import COLLECTIVES, reaches
 from torch_ir.ops.schema import find_operator
 
 # Write to their running statistics in training, though their schemas do not say so -> the flag of training.
@@ -31,6 +31,11 @@ _UNINITIALISED = frozenset(
 def is_forbidden(op_type: str) -> bool:
     """Whether no graph may run this operator."""
     return bool(reaches(op_type))
+
+
+def is_collective(op_type: str) -> bool:
+    """Whether this is what ranks of a mesh say to each other, or waiting for it."""
+    return op_type in COLLECTIVES
 
 
 @cache
@@ -79,7 +84,7 @@ def is_opaque(node: OpNode) -> bool:
 def is_random(node: OpNode) -> bool:
     """Whether two runs may differ because random numbers are drawn."""
     operator = find_operator(node.op_type)
-    if not isinstance(operator, OpOverload) or not _may_draw(operator) or gives_its_input(node.op_type, node.attrs):
+    if not isinstance(operator, OpOverload) or not may_draw(operator) or gives_its_input(node.op_type, node.attrs):
         return False
     # dropout and its kin draw nothing in inference
     return (
@@ -88,7 +93,8 @@ def is_random(node: OpNode) -> bool:
 
 
 @cache
-def _may_draw(operator: OpOverload) -> bool:
+def may_draw(operator: OpOverload) -> bool:
+    """Whether an operator draws random numbers, unless it is told not to."""
     return torch.Tag.nondeterministic_seeded in operator.tags
 
 

@@ -21,6 +21,11 @@ _COMPUTING = frozenset(
         "quantized_decomposed", "torch_attn", "torch_ir",
     ]
 )  # fmt: skip
+# What ranks of a mesh say to each other; between which processes, is decided where the graph runs.
+COLLECTIVES = frozenset(
+    f"_c10d_functional.{name}.default"
+    for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor")
+)
 # The others that come with torch.
 _REACHING = {
     **dict.fromkeys(
@@ -85,7 +90,7 @@ def reaches(op_type: str) -> str:
     namespace, _, rest = op_type.partition(".")
     name = rest.partition(".")[0]
     if namespace in _REACHING:
-        return _REACHING[namespace]
+        return "" if op_type in COLLECTIVES else _REACHING[namespace]
     if namespace == "aten" and name.startswith("_test_"):
         return "is for torch's own tests"
     if namespace == "aten" and name in _OPERATORS:

@@ -28,11 +28,12 @@ def register_executor(pattern: str) -> Callable[[F], F]:
 
 
 def get_conversion_fn(op_type: str) -> Callable[..., Any] | None:
+    """What is registered to convert an operator: by its full name, by that without overload, or by another overload."""
     return _find(_CONVERSIONS, op_type)
 
 
 def get_execution_fn(op_type: str) -> Callable[..., Any] | None:
-    """The executor for an operator."""
+    """What is registered to compute an operator, found in the same way; None if nothing is."""
     return _find(_EXECUTORS, op_type)
 
 
@@ -43,7 +44,7 @@ def executor_of(node: OpNode) -> Callable[..., Any] | None:
 
 
 def list_registered_ops() -> dict[str, list[str]]:
-    """The registered patterns of either kind."""
+    """The names under which conversions (`conversion`) and executors (`execution`) are registered."""
     return {"conversion": sorted(_CONVERSIONS), "execution": sorted(_EXECUTORS)}
 
 

@@ -9,7 +9,7 @@ from torch._ops import OpOverload
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.functions import inline_all
+from torch_ir.ir.functions import with_calls_open
 from torch_ir.ops import facts
 from torch_ir.ops.reach import misuses, reaches
 from torch_ir.ops.registry import executor_of
@@ -54,19 +54,11 @@ def with_named_arguments(ir: IR) -> IR:
 def with_calls_inline(ir: IR) -> IR:
     """The graph itself, or a copy whose only calls are those that an operator or a registered executor computes."""
     check_operators(ir.check())
-    ir = with_named_arguments(ir)
 
     def has_body_alone(node: OpNode) -> bool:
         return executor_of(node) is None and find_operator(node.op_type) is None
 
-    if any(node.is_call and has_body_alone(node) for node in ir.all_nodes()):
-        ir = ir.clone()
-        left = [ir]
-        while left:
-            graph = left.pop()
-            inline_all(graph, has_body_alone)
-            left += graph.functions.values()
-    return ir
+    return with_calls_open(with_named_arguments(ir), has_body_alone)
 
 
 def ordered_arguments(

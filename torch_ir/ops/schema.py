@@ -26,11 +26,13 @@ HIGHER_ORDER = "higher_order."
 _found: dict[str, Operator] = {}
 # Parts of torch, and of this package, that register operators only when they are imported.
 _PROVIDERS = {
+    "_c10d_functional": "torch.distributed._functional_collectives",
     "quantized_decomposed": "torch.ao.quantization.fx._decomposed",
     "torch_ir": "torch_ir.ops.guards",
 }
-# Packages that do so. A file that names such an operator makes nobody import them, before it runs.
-_PACKAGES = {"torchao": "torchao.quantization"}
+# Packages that do so, for a namespace or one operator. A file that names such an operator makes nobody import them,
+# before it runs.
+_PACKAGES = {"torchao": "torchao.quantization", "transformers.grouped_mm_fallback": "transformers.integrations.moe"}
 # What torch's schemas write as numbers in defaults.
 _NUMBERS: dict[str, dict[int, Any]] = {"MemoryFormat": {0: torch.contiguous_format}, "ScalarType": {4: torch.int64}}
 _PART = re.compile(r"[A-Za-z_]\w*")
@@ -81,16 +83,17 @@ def _find_higher_order(name: str) -> HigherOrderOperator | None:
 
 def import_packages(op_types: Iterable[str]) -> None:
     """Import the known packages, where they are installed, that register these operators."""
-    for namespace in {op_type.partition(".")[0] for op_type in op_types} & _PACKAGES.keys():
+    named = {op_type.rpartition(".")[0] for op_type in op_types}
+    for name in (named | {name.partition(".")[0] for name in named}) & _PACKAGES.keys():
         with contextlib.suppress(ImportError):
-            importlib.import_module(_PACKAGES[namespace])
+            importlib.import_module(_PACKAGES[name])
 
 
-def operator_names(namespace: str) -> list[str]:
-    """Every registered operator of a namespace: `aten.add.Tensor`, `aten.relu.default` and so on."""
-    prefix = f"{namespace}::"
-    found = (name[len(prefix) :] for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix))
-    return [f"{namespace}.{name}" if "." in name else f"{namespace}.{name}.default" for name in found]
+def operator_names(namespace: str = "") -> list[str]:
+    """Every registered operator, maybe of one namespace: `aten.add.Tensor`, `aten.relu.default` and so on."""
+    prefix = f"{namespace}::" if namespace else ""
+    found = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix))
+    return [name.replace("::", ".") if "." in name else f"{name.replace('::', '.')}.default" for name in found]
 
 
 def operator_name(operator: Operator) -> str:

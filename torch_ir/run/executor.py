@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torch_ir.analysis.prologue import crossing, split_prologue
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta, evaluate
-from torch_ir.ir.functions import FUSED, inline_all
+from torch_ir.ir.functions import FUSED, with_calls_open
 from torch_ir.ir.structure import rebuild
 from torch_ir.ir.symbols import solve
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
@@ -22,8 +22,12 @@ from torch_ir.ops.runnable import check_operators, with_named_arguments
 from torch_ir.run.isolated import run_isolated
 from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.plan import Program, Sizes, Watch, computed, writes_in_place
+from torch_ir.run.ranks import NOBODY, Rank
 from torch_ir.run.stored import StoredTensor, Weight, loaded
-from torch_ir.run.weights import fit_weights, load_weights, open_weights
+from torch_ir.run.weights import fit_weights, has_pieces, load_weights, open_weights
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass
@@ -40,7 +44,8 @@ class IRExecutor:
 
     The caller's tensors are never written to. Buffers that the model changes are kept here from run to run, as the
     model itself would keep them; `state` shows them. `watch` is shown every value that a node makes. A run that would
-    hold more than `limits.memory_bytes`, by the sizes that the graph declares, is refused.
+    hold more than `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the
+    `mesh` that this process is a rank of; whole weights are cut for the rank, and only its pieces of files are read.
     """
 
     def __init__(
@@ -52,12 +57,14 @@ class IRExecutor:
         device: str | torch.device | None = None,
         watch: Watch | None = None,
         limits: Limits = Limits(),
+        mesh: DeviceMesh | None = None,
     ) -> None:
         check_operators(ir.check())
         self.ir = with_named_arguments(ir)
+        self.rank = NOBODY if mesh is None else Rank.of(mesh, ir)
         self.limits = limits
         self.device = torch.device(device) if device is not None else None
-        self.constants = dict(constants or {})
+        self.constants = {**self.rank.constants(), **(constants or {})}
         self._watch = watch
         self._writes = writes_in_place(self.ir)
         self._params: list[Any] | None = None
@@ -75,16 +82,23 @@ class IRExecutor:
         self._lazy = lazy
         device = self.device.type if self.device else ir.device.partition(":")[0]
         self._memory = MemoryCheck(ir, self.limits, streamed=lazy, device=device)
-        self._prologue = Program(ir, once, ir.params, kept, self.device, self._watch)
-        self._program = Program(ir, every, given, ir.returns.inputs, self.device, self._watch, lazy)
+        groups = self.rank.groups
+        self._prologue = Program(ir, once, ir.params, kept, self.device, self._watch, groups=groups)
+        self._program = Program(ir, every, given, ir.returns.inputs, self.device, self._watch, lazy, groups)
 
     def load_weights(self, path: str | os.PathLike[str], *, stream: bool = False) -> None:
         """Bind the weights of a file; with `stream`, each is read when a run needs it and goes after its last use."""
-        self.load_weights_from_state_dict(open_weights(path) if stream else load_weights(path))
+        weights: Mapping[str, Weight]
+        if self.rank.numbers and has_pieces(path):
+            weights = self.rank.weights(self.ir, open_weights(path))
+            weights = weights if stream else {key: loaded(piece) for key, piece in weights.items()}
+        else:
+            weights = open_weights(path) if stream else load_weights(path)
+        self.load_weights_from_state_dict(weights)
 
     def load_weights_from_state_dict(self, state_dict: Mapping[str, Weight]) -> None:
         """Bind weights by key, and compute everything that depends on them alone."""
-        values = fit_weights(self.ir, state_dict, self.constants)
+        values = fit_weights(self.ir, self.rank.weights(self.ir, state_dict), self.constants)
         lazy = any(isinstance(value, StoredTensor) for value in values)
         if lazy and self._writes:
             raise ExecutionError("the graph writes in place, so that its weights cannot be streamed; load them whole")
@@ -108,11 +122,11 @@ class IRExecutor:
 
     def execute(self, inputs: Any) -> tuple[Any, ...]:
         """The flat outputs for flat inputs, or for inputs nested as the model takes them."""
-        return self.run(_flat(self.ir, _checked(inputs), {})).outputs
+        return self.run(flat_inputs(self.ir, _checked(inputs), {})).outputs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the graph as the model is called; what comes back is nested as the model nests it."""
-        outcome = self.run(_flat(self.ir, args, kwargs))
+        outcome = self.run(flat_inputs(self.ir, args, kwargs))
         return rebuild(self.ir.output_tree, outcome.outputs, lambda leaf: computed(leaf, outcome.sizes))
 
     def run(self, values: Sequence[Any]) -> Outcome:
@@ -154,15 +168,7 @@ def _opened(ir: IR) -> IR:
     def is_open(node: OpNode) -> bool:
         return node.op_type.startswith(FUSED) and executor_of(node) is None
 
-    if not any(map(is_open, ir.all_nodes())):
-        return ir
-    copy = ir.clone()
-    left = [copy]
-    while left:
-        graph = left.pop()
-        inline_all(graph, is_open)
-        left += graph.functions.values()
-    return copy
+    return with_calls_open(ir, is_open)
 
 
 def storage_of(value: Any) -> int | None:
@@ -202,7 +208,7 @@ def _execute_isolated(
 ) -> tuple[Any, ...]:
     """What can be refused here is refused here; the rest happens elsewhere."""
     check_operators(ir.check())
-    values = _flat(ir, _checked(inputs), {})
+    values = flat_inputs(ir, _checked(inputs), {})
     sizes = read_sizes(ir, values)
     streamed = not isinstance(weights, str) and any(isinstance(value, StoredTensor) for value in weights.values())
     MemoryCheck(_opened(ir), limits, streamed=streamed).check(sizes)
@@ -217,7 +223,8 @@ def _checked(inputs: Any) -> tuple[Any, ...]:
     return tuple(inputs)
 
 
-def _flat(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+def flat_inputs(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The graph's inputs in order, out of a call that is flat already or nested as the model takes it."""
     if not kwargs and len(args) == len(ir.graph_inputs) and all(isinstance(arg, torch.Tensor) for arg in args):
         return list(args)
     return flatten_call(ir, args, kwargs)

@@ -34,7 +34,7 @@ _serial = itertools.count()
 class Program:
     """Compiled Python for a list of nodes: `given` tensors in, `wanted` tensors out.
 
-    With `lazy`, what is given may lie in files.
+    With `lazy`, what is given may lie in files. `groups` are the process groups of the axes of the graph's mesh.
     """
 
     def __init__(
@@ -46,9 +46,10 @@ class Program:
         device: torch.device | None = None,
         watch: Watch | None = None,
         lazy: bool = False,
+        groups: Mapping[str, str] | None = None,
     ) -> None:
         self.nodes = nodes
-        writer = _Writer(ir, device, watch, lazy)
+        writer = _Writer(ir, device, watch, lazy, groups or {})
         source = writer.write(nodes, given, wanted)
         self._file = f"<torch_ir program {next(_serial)}>"
         self._node_of_line = writer.node_of_line
@@ -91,11 +92,14 @@ class Program:
 class _Writer:
     """Writes the text of one program and collects what its names stand for."""
 
-    def __init__(self, ir: IR, device: torch.device | None, watch: Watch | None, lazy: bool) -> None:
+    def __init__(
+        self, ir: IR, device: torch.device | None, watch: Watch | None, lazy: bool, groups: Mapping[str, str]
+    ) -> None:
         self.ir = ir
         self.device = device
         self.watch = watch
         self.lazy = lazy
+        self.groups = groups
         self.namespace: dict[str, Any] = {"present": present, "given": _given, "solve": solve, "watch": watch}
         self.namespace["read"] = lambda value: loaded(value, device) if isinstance(value, StoredTensor) else value
         self.node_of_line: dict[int, OpNode] = {}
@@ -187,7 +191,16 @@ class _Writer:
         """The text of every argument; lists of tensors are put together from their elements."""
         flat = {name: self._name(tensor) for name, tensor in zip(node.args, node.inputs, strict=True)}
         flat.update((name, self._attribute(value)) for name, value in node.attrs.items())
+        if facts.is_collective(node.op_type) and "group_name" in node.attrs:
+            flat["group_name"] = self._constant(self._group_of(node, node.attrs["group_name"]))
         return {name: _nested(value) for name, value in _group(flat).items()}
+
+    def _group_of(self, node: OpNode, axis: str) -> str:
+        """The process group of an axis; a graph cannot name one itself."""
+        if axis not in self.groups:
+            told = f"{node!r} speaks with the other ranks of axis {axis!r}"
+            raise ExecutionError(f"{told}; use run_sharded, or give IRExecutor the mesh= of this process")
+        return self.groups[axis]
 
     def _attribute(self, value: Any) -> str:
         if value is None or value is True or value is False or type(value) is int:
@@ -217,17 +230,19 @@ class _Writer:
         """A function of the graph, planned once however often it is called."""
         body = self.ir.functions[name]
         if body not in self.functions:
-            self.functions[body] = Function(body, self.device, self.watch, self.lazy)
+            self.functions[body] = Function(body, self.device, self.watch, self.lazy, self.groups)
         return self.functions[body]
 
 
 class Function:
     """A function of the graph as something that an operator can call."""
 
-    def __init__(self, ir: IR, device: torch.device | None, watch: Watch | None, lazy: bool) -> None:
+    def __init__(
+        self, ir: IR, device: torch.device | None, watch: Watch | None, lazy: bool, groups: Mapping[str, str]
+    ) -> None:
         self.ir = ir
         self.watch = watch
-        self.program = Program(ir, ir.nodes, ir.graph_inputs, ir.graph_outputs, device, watch, lazy)
+        self.program = Program(ir, ir.nodes, ir.graph_inputs, ir.graph_outputs, device, watch, lazy, groups)
         self.results: Tree = ir.output_tree
 
     def within(self, sizes: Sizes) -> Callable[..., Any]:

@@ -40,18 +40,30 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
 
 def open_weights(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
-    """The same of .safetensors files, without their elements: an executor reads each when a run needs it."""
+    """The places of tensors in .safetensors files, by key: bound like weights, each is read when a run needs it."""
     return _tensors_of(path, _open_one)
+
+
+def has_pieces(path: str | os.PathLike[str]) -> bool:
+    """Whether a checkpoint can be read piece by piece."""
+    file = _checkpoint(path)
+    return file.name.endswith((".safetensors", _INDEX))
+
+
+def _checkpoint(path: str | os.PathLike[str]) -> Path:
+    """The file itself, or the checkpoint in a folder."""
+    file = Path(path)
+    if not file.is_dir():
+        return file
+    found = next((file / name for name in _IN_FOLDER if (file / name).is_file()), None)
+    if found is None:
+        raise WeightLoadError(f"{file} holds none of {', '.join(_IN_FOLDER)}")
+    return found
 
 
 def _tensors_of(path: str | os.PathLike[str], read: Callable[[Path], dict[str, _Kind]]) -> dict[str, _Kind]:
     """What is read of a file, of the shards that an index names, or of the checkpoint in a folder."""
-    file = Path(path)
-    if file.is_dir():
-        found = next((file / name for name in _IN_FOLDER if (file / name).is_file()), None)
-        if found is None:
-            raise WeightLoadError(f"{file} holds none of {', '.join(_IN_FOLDER)}")
-        file = found
+    file = _checkpoint(path)
     if not file.is_file():
         raise WeightLoadError(f"no such file: {file}")
     return _of_shards(file, read) if file.name.endswith(_INDEX) else read(file)
@@ -101,6 +113,7 @@ def _check_archive(path: str | os.PathLike[str]) -> None:
 
 
 def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """The tensors of one .safetensors file by key."""
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load_file

@@ -1,0 +1,78 @@
+"""`torch-ir shard` and `torch-ir run` of what it writes: one line for every mistake, a process for every rank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from torch_ir import extract_ir
+from torch_ir.cli.main import main
+
+PLAN = {"0": "colwise", "2": "rowwise"}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to be in, with a graph and a plan."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)).eval()
+    extract_ir(model, (torch.ones(3, 8),), strict=False).save(tmp_path / "model.json")
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_graph_is_divided_and_run(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What ranks with pieces of the same random weights give is what one process gives with all of them."""
+    assert main(["shard", "model.json", "--plan", "plan.json", "--mesh", "tp=2", "-o", "rank.json"]) == 0
+    assert capsys.readouterr().out == (
+        "tp = 2: one graph of 7 nodes for all ranks\n"
+        "each holds 144 of 280 parameters\n"
+        "each sends 96 B in 1 all_reduce\n"
+    )
+    assert main(["run", "rank.json", "--weights", "random", "-o", "ranks.safetensors"]) == 0
+    assert main(["run", "model.json", "--weights", "random", "-o", "one.safetensors"]) == 0
+    (ranks,), (one,) = (load_file(f"{name}.safetensors").values() for name in ("ranks", "one"))
+    torch.testing.assert_close(ranks, one)
+
+
+def test_the_facts_as_json(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["shard", "model.json", "--mesh", "dp=3", "--place-input", "input=shard(0)", "--json"]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert told["mesh"] == {"dp": 3}
+    assert told["collectives"] == {"_c10d_functional.all_gather_into_tensor.default": {"count": 1, "sent": 2 * 8 * 4}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--mesh", "tp"], "'tp' is no mesh; write it as tp=8"),
+        (["--mesh", "tp=3", "--plan", "plan.json"], "0.weight: dimension 0 of 'p_0_weight'"),
+        (["--mesh", "tp=2", "--plan", "list.json"], "list.json is no plan"),
+        (["--mesh", "tp=2", "--plan", "none.json"], "none.json"),
+        (["--mesh", "tp=2", "--plan", "hf:bert"], "BertConfig has no plan for tensor parallelism"),
+        (["--mesh", "tp=2", "--plan", "plan.json", "--experts"], "--experts is for the plan of a configuration"),
+        (["--mesh", "tp=2", "--place-input", "input"], "'input' is no placement; write it as 'x=shard(0)'"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    files: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "list.json").write_text("[]")
+    assert main(["shard", "model.json", *arguments, "-o", "rank.json"]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (files / "rank.json").exists()
+
+
+def test_ranks_are_processes_of_the_executor(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Back ends, levels and isolation are for graphs of one process."""
+    assert main(["shard", "model.json", "--plan", "plan.json", "--mesh", "tp=2", "-o", "rank.json"]) == 0
+    assert main(["run", "rank.json", "--weights", "random", "--isolated"]) == 1
+    assert "a process for every rank" in capsys.readouterr().err

@@ -1,0 +1,120 @@
+"""All ranks of a sharded graph in this process, node by node: for looking into it, without process groups.
+
+Every rank computes a node before any computes the next, so that a collective has the values of all at hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta, evaluate
+from torch_ir.ops.calling import keywords
+from torch_ir.ops.facts import is_collective
+from torch_ir.ops.names import to_torch
+from torch_ir.ops.runnable import check_operators, present
+from torch_ir.ops.schema import find_operator
+from torch_ir.run.executor import read_sizes
+from torch_ir.run.plan import Sizes
+from torch_ir.run.ranks import Rank
+from torch_ir.run.stored import Weight, loaded
+from torch_ir.run.weights import fit_weights
+
+Values = list[Any]  # of one tensor, by rank
+_REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
+    "sum": torch.add,
+    "product": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+
+
+def ranks_of(ir: IR) -> list[Rank]:
+    """All ranks of a graph's mesh in order; the last axis counts fastest."""
+    places = itertools.product(*map(range, ir.mesh.values()))
+    return [Rank(dict(zip(ir.mesh, place, strict=True))) for place in places]
+
+
+def run_in_lockstep(ir: IR, inputs: Sequence[Any], weights: Mapping[str, Weight]) -> list[tuple[Any, ...]]:
+    """The outputs of every rank, for whole inputs and whole weights."""
+    check_operators(ir.check())
+    ranks = ranks_of(ir)
+    given: dict[TensorMeta, Values] = {}
+    for tensor, value in zip(ir.graph_inputs, inputs, strict=True):
+        given[tensor] = [rank.piece(ir, tensor, value) for rank in ranks]
+    fitted = [fit_weights(ir, rank.weights(ir, weights), rank.constants()) for rank in ranks]
+    for param, *values in zip(ir.params, *fitted, strict=True):
+        given[param] = [loaded(value) for value in values]
+    sizes = read_sizes(ir, [given[tensor][0] for tensor in ir.graph_inputs])
+    with torch.no_grad():
+        made = _Lockstep(ir.mesh, ranks, sizes).run(ir, given)
+    return list(zip(*made, strict=True)) if made else [() for _ in ranks]
+
+
+class _Lockstep:
+    """Values of all ranks, at the sizes of one run."""
+
+    def __init__(self, mesh: Mapping[str, int], ranks: Sequence[Rank], sizes: Sizes) -> None:
+        self.mesh, self.ranks, self.sizes = mesh, ranks, sizes
+
+    def run(self, ir: IR, given: dict[TensorMeta, Values]) -> list[Values]:
+        values = dict(given)
+        for node in ir.nodes:
+            made = self._node(ir, node, {name: values[t] for name, t in zip(node.args, node.inputs, strict=True)})
+            values.update(zip(node.outputs, made, strict=True))
+        return [values[tensor] for tensor in ir.graph_outputs]
+
+    def _node(self, ir: IR, node: OpNode, inputs: dict[str, Values]) -> list[Values]:
+        operator = find_operator(node.op_type)
+        if is_collective(node.op_type):
+            return [self._collective(node, next(iter(inputs.values())))]
+        if operator is None and node.is_call:
+            body = ir.functions[node.attrs["function"]]
+            return self.run(body, {tensor: inputs[tensor.name] for tensor in body.graph_inputs})
+        if operator is None or any(isinstance(value, FunctionRef) for value in node.attrs.values()):
+            raise ExecutionError(f"{node!r} cannot run in lockstep; run the ranks as processes")
+        results = [
+            present(
+                operator(**keywords({name: values[at] for name, values in inputs.items()}, node.attrs, self._value))
+            )
+            for at in range(len(self.ranks))
+        ]
+        return [list(values) for values in zip(*results, strict=True)]
+
+    def _value(self, value: Any) -> Any:
+        return evaluate(value, self.sizes) if isinstance(value, Expr) else to_torch(value)
+
+    def _collective(self, node: OpNode, values: Values) -> Values:
+        kind = node.op_type.split(".")[1]
+        if kind == "wait_tensor":
+            return values
+        found: Values = [None] * len(values)
+        for members in self._groups(node["group_name"]):
+            pieces = _exchanged(kind, node, [values[at] for at in members])
+            for at, piece in zip(members, pieces, strict=True):
+                found[at] = piece
+        return found
+
+    def _groups(self, axis: str) -> list[list[int]]:
+        """The ranks that speak with each other along an axis, in order."""
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for at, rank in enumerate(self.ranks):
+            others = tuple(number for name, number in rank.numbers.items() if name != axis)
+            groups.setdefault(others, []).append(at)
+        return list(groups.values())
+
+
+def _exchanged(kind: str, node: OpNode, values: Values) -> Values:
+    """What each rank has after a collective of these values."""
+    if kind == "all_gather_into_tensor":
+        return [torch.cat(values) for _ in values]
+    reduced = values[0]
+    for value in values[1:]:
+        reduced = _REDUCTIONS[node["reduce_op"]](reduced, value)
+    if kind == "reduce_scatter_tensor":
+        return list(reduced.chunk(len(values)))
+    return [reduced.clone() for _ in values]

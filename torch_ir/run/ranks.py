@@ -1,0 +1,104 @@
+"""One rank of a mesh: which number it has along each axis, through which process groups it speaks, what it holds.
+
+A graph names the axes of its mesh and nothing else. Which processes those are is known here, when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.placements import Shard, parse, rank_key
+from torch_ir.run.stored import StoredTensor, Weight
+from torch_ir.run.stored_piece import StoredPiece
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank's number along each axis, and the name of its process group there."""
+
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, mesh: DeviceMesh, ir: IR) -> Rank:
+        """This process as a rank of the mesh that a graph is for."""
+        names = mesh.mesh_dim_names or ()
+        sizes = dict(zip(names, mesh.shape, strict=True)) if names else {}
+        for axis, size in ir.mesh.items():
+            if sizes.get(axis) != size:
+                there = ", ".join(f"{name} = {count}" for name, count in sizes.items()) or "axes without names"
+                raise ExecutionError(f"the graph is for {size} ranks on axis {axis!r}, but the mesh has {there}")
+        groups = {axis: mesh.get_group(axis).group_name for axis in ir.mesh}
+        return cls({axis: mesh.get_local_rank(axis) for axis in ir.mesh}, groups)
+
+    def constants(self) -> dict[str, torch.Tensor]:
+        """The weights of a graph that are the rank's numbers."""
+        return {rank_key(axis): torch.tensor([number]) for axis, number in self.numbers.items()}
+
+    def weights(self, ir: IR, weights: Mapping[str, Weight]) -> dict[str, Weight]:
+        """The pieces of weights that the rank holds; what is cut already stays as it is."""
+        found = dict(weights)
+        for param in ir.params:
+            for key in param.param.keys if param.param and param.placement else ():
+                if key in weights:
+                    found[key] = self.piece(ir, param, weights[key])
+        return found
+
+    def piece(self, ir: IR, tensor: TensorMeta, value: Any) -> Any:
+        """The rank's piece of the whole value of a tensor."""
+        if tensor.placement is None or tuple(value.shape) == tensor.shape:
+            return value
+        for (axis, size), text in zip(ir.mesh.items(), tensor.placement, strict=True):
+            place = parse(text)
+            if isinstance(place, Shard) and place.dim < len(value.shape):
+                value = _cut(value, place, size, self.numbers[axis])
+        return value
+
+
+def _cut(value: Any, place: Shard, ranks: int, number: int) -> Any:
+    """One of equal pieces along a dimension; a value that has none there is given back, for others to refuse."""
+    size = value.shape[place.dim]
+    own = size // (ranks * place.parts)
+    if own * ranks * place.parts != size:
+        return value
+    starts = [part * (size // place.parts) + number * own for part in range(place.parts)]
+    if isinstance(value, StoredTensor):
+        whole = value if isinstance(value, StoredPiece) else StoredPiece.of(value)
+        return whole.cut(place.dim, [(start, start + own) for start in starts])
+    pieces = [value.narrow(place.dim, start, own) for start in starts]
+    return pieces[0].clone() if len(pieces) == 1 else torch.cat(pieces, place.dim)
+
+
+def joined(pieces: list[Any], place: Shard) -> torch.Tensor:
+    """The whole of the pieces of all ranks."""
+    if place.parts == 1:
+        return torch.cat(pieces, place.dim)
+    parts = [piece.chunk(place.parts, place.dim) for piece in pieces]
+    return torch.cat([piece[part] for part in range(place.parts) for piece in parts], place.dim)
+
+
+def whole_signature(ir: IR) -> IR:
+    """A copy of a sharded graph whose inputs and weights have the shapes of the whole model's; not for running."""
+    copy = ir.clone()
+    for tensor in (*copy.graph_inputs, *copy.params):
+        shape = list(tensor.shape)
+        for size, text in zip(ir.mesh.values(), tensor.placement or (), strict=False):
+            place = parse(text)
+            if isinstance(place, Shard):
+                shape[place.dim] = int(shape[place.dim]) * size
+        tensor.shape = tuple(shape)
+    numbers = {rank_key(axis) for axis in ir.mesh}
+    copy.params = [param for param in copy.params if param.key not in numbers]
+    return copy
+
+
+NOBODY = Rank()

@@ -1,0 +1,11 @@
+"""From the graph of a whole model to that of one rank of many, its weights, and running it."""
+
+from torch_ir.run.lockstep import run_in_lockstep
+from torch_ir.sharding.local_ranks import LocalRanks, run_sharded, whole_outputs
+from torch_ir.sharding.plan import transformers_plan
+from torch_ir.sharding.shard import shard
+from torch_ir.sharding.verify import verify_sharded
+
+__all__ = [
+    "LocalRanks", "run_in_lockstep", "run_sharded", "shard", "transformers_plan", "verify_sharded", "whole_outputs",
+]  # fmt: skip

@@ -1,0 +1,157 @@
+"""Parallel styles: how the weights of a module are cut, and where its inputs and outputs lie.
+
+Names are those of transformers' plans. Torch's own ParallelStyle objects are taken, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch_ir.errors import ShardError, did_you_mean
+from torch_ir.ir.placements import REPLICATE, Partial, Placement, Shard, counted, parse
+
+_TURNED = ("Embedding", "Conv1D")  # classes whose names end so keep their weights the other way round
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one module is parallel; None leaves a thing as it comes.
+
+    `matrix` is for weights of two dimensions and more, `vector` for biases. Of inputs, those that lie as `taken` says
+    are brought to `inputs`; all of them if that is None.
+    """
+
+    matrix: Placement = REPLICATE
+    vector: Placement = REPLICATE
+    inputs: Placement | None = None
+    outputs: Placement | None = None
+    taken: Placement | None = None
+    is_linear: bool = False  # dimensions are those of nn.Linear
+
+    def of_weight(self, rank: int, module_class: str) -> Placement:
+        """How a weight of that many dimensions is cut."""
+        if rank == 1:
+            return counted(self.vector, rank)
+        place = counted(self.matrix, rank)
+        if isinstance(place, Shard) and self.is_linear and module_class.endswith(_TURNED):
+            other = {rank - 1: rank - 2, rank - 2: rank - 1}
+            place = Shard(other.get(place.dim, place.dim), place.parts)
+        return place
+
+    def entering(self, place: Placement, rank: int, is_index: bool) -> Placement:
+        """Where an input must lie that comes as `place`."""
+        if self.inputs is None or is_index or (self.taken is not None and counted(self.taken, rank) != place):
+            return place
+        return _fitting(self.inputs, rank, place)
+
+    def leaving(self, place: Placement, rank: int) -> Placement:
+        """Where an output lies that is made as `place`."""
+        return place if self.outputs is None else _fitting(self.outputs, rank, place)
+
+
+def _fitting(wanted: Placement, rank: int, place: Placement) -> Placement:
+    """The placement wanted, unless a tensor has no such dimension."""
+    wanted = counted(wanted, rank)
+    return place if isinstance(wanted, Shard) and not 0 <= wanted.dim < rank else wanted
+
+
+_COLWISE = Style(Shard(-2), Shard(-1), REPLICATE, is_linear=True)
+_COLWISE_WHOLE = replace(_COLWISE, outputs=REPLICATE)
+_ROWWISE = Style(Shard(-1), REPLICATE, Shard(-1), REPLICATE, is_linear=True)
+STYLES: dict[str, Style] = {
+    "colwise": _COLWISE,
+    "rowwise": _ROWWISE,
+    "colwise_gather_output": _COLWISE_WHOLE,
+    "colwise_rep": _COLWISE_WHOLE,
+    "rowwise_split_input": _ROWWISE,
+    "rowwise_rep": _ROWWISE,
+    "packed_colwise": Style(Shard(-2, 2), Shard(-1, 2), REPLICATE),
+    "packed_rowwise": Style(Shard(-1, 2), REPLICATE, Shard(-1, 2), REPLICATE),
+    "embedding_rowwise": Style(Shard(0), outputs=REPLICATE),
+    "embedding_colwise": Style(Shard(1), outputs=REPLICATE),
+    "sequence_parallel": Style(inputs=Shard(1)),
+    "replicate": Style(),
+    "replicated_with_grad_allreduce": Style(),
+    "mla_kv_a_proj": Style(),
+    "all_reduce": Style(outputs=REPLICATE),
+    "moe_tp_experts": Style(outputs=REPLICATE),
+    "grouped_gemm": Style(Shard(0), Shard(0)),
+    "ep_dispatch_experts": Style(outputs=REPLICATE),
+    "ep_router": Style(),
+}
+_SHORT = {"sequence": "sequence_parallel", "expert": "grouped_gemm", "experts": "ep_dispatch_experts"}
+
+
+def style_of(given: Any, where: str) -> Style:
+    """A style from its name, from a table of placements, or from torch's object."""
+    if isinstance(given, Style):
+        return given
+    if isinstance(given, str):
+        name = _SHORT.get(given, given)
+        if name not in STYLES:
+            raise ShardError(f"plan for {where!r}: no style is called {given!r}{did_you_mean(given, STYLES)}")
+        return STYLES[name]
+    if isinstance(given, Mapping):
+        return _from_table(given, where)
+    return _from_torch(given, where)
+
+
+def _from_table(given: Mapping[str, Any], where: str) -> Style:
+    known = [field.name for field in fields(Style) if field.name != "is_linear"]
+    for name, text in given.items():
+        if name not in known or not isinstance(text, str):
+            raise ShardError(f"plan for {where!r}: {name!r} is not one of {', '.join(known)} with a placement")
+    placements: dict[str, Any] = {name: parse(text) for name, text in given.items()}
+    return Style(**placements)
+
+
+def _from_torch(given: Any, where: str) -> Style:
+    """What torch.distributed.tensor.parallel says of a module, by the class of the object."""
+    kind = type(given).__name__
+    if kind == "ColwiseParallel":
+        outputs = _one(given.output_layouts, where)
+        return replace(_COLWISE, outputs=None if outputs == Shard(-1) else outputs)
+    if kind == "RowwiseParallel":
+        return replace(_ROWWISE, outputs=_one(given.output_layouts, where))
+    if kind == "SequenceParallel":
+        return Style(inputs=_one(given.sequence_sharding, where))
+    if kind == "PrepareModuleInput":
+        pairs = list(zip(_all(given.input_layouts), _all(given.desired_input_layouts), strict=True))
+        pairs += _keyword_pairs(given)
+        changed = {
+            (_place(one, where), _place(other, where)) for one, other in pairs if one is not None and one != other
+        }
+        if len(changed) > 1:
+            raise ShardError(f"plan for {where!r}: PrepareModuleInput changes inputs in {len(changed)} ways; give one")
+        taken, inputs = changed.pop() if changed else (None, None)
+        return Style(inputs=inputs, taken=taken)
+    if kind == "PrepareModuleOutput":
+        return Style(outputs=_one(given.desired_output_layouts, where))
+    raise ShardError(f"plan for {where!r}: {kind} is no style that is known; name one of {', '.join(STYLES)}")
+
+
+def _keyword_pairs(given: Any) -> list[tuple[Any, Any]]:
+    before, after = given.input_kwarg_layouts or {}, given.desired_input_kwarg_layouts or {}
+    return [(before[name], after[name]) for name in before]
+
+
+def _all(layouts: Any) -> tuple[Any, ...]:
+    return layouts if isinstance(layouts, tuple) else (layouts,) if layouts is not None else ()
+
+
+def _one(layouts: Any, where: str) -> Placement:
+    found = [layout for layout in _all(layouts) if layout is not None]
+    if len(found) != 1:
+        raise ShardError(f"plan for {where!r}: one layout is needed, not {len(found)}")
+    return _place(found[0], where)
+
+
+def _place(layout: Any, where: str) -> Placement:
+    """A placement of torch's, on one axis."""
+    if layout.is_replicate():
+        return REPLICATE
+    if layout.is_partial():
+        return Partial(layout.reduce_op)
+    return Shard(layout.dim, getattr(layout, "split_factor", 1))
