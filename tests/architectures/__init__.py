@@ -86,13 +86,18 @@ def build_model(model: str, overrides: Mapping[str, Any]) -> nn.Module:
 
     model_class = getattr(transformers, model)
     config_class = model_class.config_class
-    known = {field.name for field in fields(config_class)}
-    named = {name if name in known else config_class.attribute_map.get(name, name): SIZES[name] for name in SIZES}
-    shared = {name: size for name, size in named.items() if name in known}
+    shared = shared_sizes(config_class)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         built: nn.Module = model_class(config_class(**{**shared, **overrides})).eval()
     return built.to(torch.get_default_device())  # a few parameters are born on the CPU, also under torch.device
+
+
+def shared_sizes(config_class: Any) -> dict[str, Any]:
+    """The shared sizes that a class of configurations has a field for, by its own names."""
+    known = {field.name for field in fields(config_class)}
+    named = {name if name in known else config_class.attribute_map.get(name, name): SIZES[name] for name in SIZES}
+    return {name: size for name, size in named.items() if name in known}
 
 
 def architectures() -> list[Architecture]:

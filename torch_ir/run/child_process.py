@@ -15,7 +15,14 @@ _START = "import sys; sys.path[:] = sys.argv[3:]; from torch_ir.run.isolated_chi
 # Where libraries lie, and how many threads compute; nothing else is the child's business.
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _COMPLAINTS = 1 << 16  # bytes of its standard error that are kept, the last ones
-_LAST_WORDS = 2.0  # seconds to say where it is, for one that is out of time
+LAST_WORDS = 2.0  # seconds to say where it is, for one that is out of time
+_CRASHES = {
+    "SIGSEGV": "it touched memory that is not its own",
+    "SIGBUS": "it touched memory that is not there",
+    "SIGABRT": "a library gave up",
+    "SIGFPE": "it divided an integer by zero",
+    "SIGKILL": "it was killed, as where the machine is out of memory",
+}
 
 
 class Child:
@@ -53,7 +60,7 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LAST_WORDS)
+                self._process.wait(LAST_WORDS)
             return False
         return True
 
@@ -62,7 +69,7 @@ class Child:
         self._process.kill()
         status = self._process.wait()
         for reader in self._readers:
-            reader.join(_LAST_WORDS)
+            reader.join(LAST_WORDS)
         return status
 
     def _listen(self, stream: IO[bytes]) -> None:
@@ -89,3 +96,9 @@ def signal_name(status: int) -> str:
         return signal.Signals(-status).name if status < 0 else ""
     except ValueError:
         return f"signal {-status}"
+
+
+def crash(status: int, place: str = "") -> str:
+    """How a signal ended a process, and what that mostly means; empty if none did."""
+    name = signal_name(status)
+    return name and f"crashed with {name}{place}{f': {_CRASHES[name]}' if name in _CRASHES else ''}"

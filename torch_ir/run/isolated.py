@@ -21,23 +21,16 @@ from torch_ir.ir import IR, Limits, TensorMeta
 from torch_ir.ir.values import DTYPES
 from torch_ir.ops.inner_tensors import plain_tensors
 from torch_ir.ops.names import dtype_name
-from torch_ir.run.child_process import Child, signal_name
+from torch_ir.run.child_process import Child, crash
 from torch_ir.run.memory import memory_limit
 from torch_ir.run.plan import Sizes
-from torch_ir.run.reply import Reply, known_size, printable
+from torch_ir.run.reply import Reply, known_size, shortened
 from torch_ir.run.settings import settings
 from torch_ir.run.stored import StoredTensor, Weight
 from torch_ir.run.weights import fit_weights
 
 _PATIENCE = 300.0  # seconds for starting Python and torch, which do not count as the graph's
 _MESSAGES = 1 << 26  # bytes that a child may write beside its outputs
-_CRASHES = {
-    "SIGSEGV": "it touched memory that is not its own",
-    "SIGBUS": "it touched memory that is not there",
-    "SIGABRT": "a library gave up",
-    "SIGFPE": "it divided an integer by zero",
-    "SIGKILL": "it was killed, as where the machine is out of memory",
-}
 
 
 def run_isolated(
@@ -122,7 +115,7 @@ def _most(outputs: Sequence[TensorMeta], sizes: Sizes, limits: Limits) -> int:
 
 def _end(child: Child, status: int, place: str) -> str:
     """How a child ended that gave no answer."""
-    if name := signal_name(status):
-        return f"crashed with {name}{place}{f': {_CRASHES[name]}' if name in _CRASHES else ''}"
-    said = printable(child.complaints.decode(errors="replace")).strip().splitlines()
+    if crashed := crash(status, place):
+        return crashed
+    said = shortened(child.complaints.decode(errors="replace")).strip().splitlines()
     return f"ended with status {status} and without a result{place}{f': {said[-1]}' if said else ''}"

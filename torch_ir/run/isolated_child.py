@@ -7,7 +7,6 @@ bytes right behind.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import json
 import os
@@ -24,15 +23,13 @@ from torch_ir.errors import ExecutionError, TorchIRError
 from torch_ir.ir import IR, Limits
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.tensor_data import from_tensor
+from torch_ir.run.confine import end_with_parent, limit
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.settings import apply_settings
 from torch_ir.run.stored import StoredTensor, Weight
 from torch_ir.run.weights import load_weights
 
-_PARALLEL = 1 << 20  # elements that torch shares among its threads
-_SLACK = 1 << 30  # bytes of address space that libraries reserve and never touch
-_OPEN_FILES = 128
-_PR_SET_PDEATHSIG = 1
+_BOUNDS = {"RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 128}
 
 
 def main() -> None:
@@ -44,10 +41,10 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
-    _end_with_parent()
+    end_with_parent()
     _write(reply, {"ready": True})
     tempfile.tempdir = os.getcwd()  # Python would look for a folder by writing to it
-    _limit(int(sys.argv[2]))
+    limit(int(sys.argv[2]), _BOUNDS)  # and no file may be written
     try:
         request = torch.load(sys.argv[1], weights_only=True)
         apply_settings(request["settings"])
@@ -58,12 +55,6 @@ def main() -> None:
         _write(reply, {"error": "there is no memory left within the limit", "kind": "ExecutionError"})
     reply.flush()
     os._exit(0)  # nothing here needs to be tidied up, and a damaged process could not
-
-
-def _end_with_parent() -> None:
-    """Where whoever waits for the result is killed, so is this; Linux alone can be told so."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _run(request: dict[str, Any], reply: BinaryIO) -> None:
@@ -113,22 +104,3 @@ def _answer(outputs: Sequence[Any], reply: BinaryIO) -> None:
 def _write(reply: BinaryIO, record: Any) -> None:
     reply.write(json.dumps(record).encode() + b"\n")
     reply.flush()
-
-
-def _limit(memory: int) -> None:
-    """No file may be written, none dumped, and no more memory taken than what torch has by now and the limit."""
-    torch.ones(_PARALLEL).add_(1)  # its threads and their stacks are there from now on
-    try:
-        import resource
-    except ImportError:  # Windows has no such limits
-        return
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    bounds = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NOFILE: _OPEN_FILES}
-    if Path("/proc/self/statm").exists():
-        pages = [int(count) * resource.getpagesize() for count in Path("/proc/self/statm").read_text().split()]
-        bounds[resource.RLIMIT_AS] = pages[0] + memory + _SLACK
-        bounds[resource.RLIMIT_DATA] = pages[5] + memory
-    for kind, most in bounds.items():
-        hard = resource.getrlimit(kind)[1]
-        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (allowed, allowed))

@@ -54,12 +54,12 @@ class Reply:
         found = _LINE.search(complaints)
         lines = self._places.get(found[1]) if found else None
         node = lines.get(found[2]) if found and isinstance(lines, dict) else None
-        return f" in {printable(node)}" if node else ""
+        return f" in {shortened(node)}" if node else ""
 
     def outputs(self, declared: Sequence[TensorMeta], sizes: Sizes) -> tuple[Any, ...]:
         """The outputs, if they are those that the graph declares; or the error that the run ended with."""
         if "error" in self.last:
-            raise _ERRORS.get(str(self.last.get("kind")), ExecutionError)(printable(self.last["error"]))
+            raise _ERRORS.get(str(self.last.get("kind")), ExecutionError)(shortened(self.last["error"]))
         records = self.last["outputs"]
         if not isinstance(records, list) or len(records) != len(declared):
             raise ExecutionError(f"the isolated run does not give the {len(declared)} outputs of the graph")
@@ -76,7 +76,7 @@ class Reply:
         if tensor.shape == () and isinstance(record, dict) and isinstance(record.get("float"), str):
             return _float(record["float"])
         declared = f"{tensor.dtype}{list(tensor.shape)}"
-        raise ExecutionError(f"output {tensor.name!r} is {declared} by the graph, but {printable(record)} came back")
+        raise ExecutionError(f"output {tensor.name!r} is {declared} by the graph, but {shortened(record)} came back")
 
     def _tensor(self, tensor: TensorMeta, shape: list[int]) -> torch.Tensor:
         size = DTYPES[tensor.dtype] * math.prod(shape)
@@ -105,9 +105,9 @@ def _float(text: str) -> float:
     try:
         return float.fromhex(text)
     except (ValueError, OverflowError):
-        raise ExecutionError(f"a number came back as {printable(text)!r:.60}") from None
+        raise ExecutionError(f"a number came back as {shortened(text)!r:.60}") from None
 
 
-def printable(text: Any) -> str:
-    """What somebody else says, as far as it can be shown."""
+def shortened(text: Any) -> str:
+    """What somebody else says, up to a length, line by line, with `?` for what a terminal would obey."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in str(text)[:_LONGEST])

@@ -1,0 +1,35 @@
+"""A line of a sweep as a model: named, captured and fed as on the command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.sweep.case import Case
+
+if TYPE_CHECKING:
+    from torch_ir.ir import IR
+    from torch_ir.sweep.entry import Entry
+
+
+def open_entry(entry: Entry) -> Case:
+    """The model that a line names; its code is imported when it is captured."""
+    from torch_ir.cli.capture import capture
+    from torch_ir.cli.dynamic import choose_sizes
+    from torch_ir.cli.input_files import read_files
+    from torch_ir.cli.inputs import read_inputs
+    from torch_ir.cli.models.find import find_model
+    from torch_ir.cli.sizes import DimRange
+    from torch_ir.cli.tensors import graph_inputs
+    from torch_ir.ir.structure import rebuild
+
+    arguments = argparse.Namespace(input=[*entry.input], dim=[*entry.dim], quiet=True)
+    specs, dims = read_inputs(arguments)
+
+    def inputs(ir: IR, seed: int) -> tuple[Any, Any]:
+        sizes = choose_sizes(read_files(specs), dims)
+        chosen = {name: DimRange(size, size) for name, size in sizes.items() if name in ir.symbols}
+        args, kwargs = rebuild(ir.input_tree, graph_inputs(ir, specs, chosen, seed))
+        return args, kwargs
+
+    return Case(lambda: capture(entry.model, arguments).ir, lambda: find_model(entry.model).build(), inputs)

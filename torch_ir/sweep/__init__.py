@@ -1,0 +1,13 @@
+"""Many models: each in a process of its own, to one row and one graph file each, on this machine or a cluster."""
+
+from torch_ir.sweep.case import Case
+from torch_ir.sweep.engines import Engine, find_engine
+from torch_ir.sweep.entry import Entry, read_entries
+from torch_ir.sweep.job import STEPS, Allowance, Job, Outcome
+from torch_ir.sweep.row import Row, Status
+from torch_ir.sweep.sweep import Plan, sweep
+
+__all__ = [
+    "STEPS", "Allowance", "Case", "Engine", "Entry", "Job", "Outcome", "Plan", "Row", "Status", "find_engine",
+    "read_entries", "sweep",
+]  # fmt: skip

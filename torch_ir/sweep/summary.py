@@ -1,0 +1,39 @@
+"""One page about a sweep: counts, what failed and why, and every row, to be filtered and sorted. It asks nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from torch_ir.explorer.page import policy
+from torch_ir.ir.writing import write_text
+from torch_ir.sweep.row import Row
+
+SUMMARY = "summary.html"
+
+
+def write_summary(rows: Sequence[Row], folder: Path) -> None:
+    """Write the page; all that comes from models is data, which the page shows as text."""
+    write_text(folder / SUMMARY, summary(rows))
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """The page's text."""
+    records = json.dumps([row.to_record() for row in rows], allow_nan=False, separators=(",", ":"))
+    script, style = _asset("summary.js"), _asset("summary.css")
+    parts = {
+        "POLICY": policy(script, style),
+        "STYLE": style,
+        "DATA": records.replace("<", "\\u003c"),  # so that no text ends the element that it is in
+        "SCRIPT": script,
+    }
+    text = _asset("summary.html")
+    for name, part in parts.items():
+        text = text.replace(f"<!--{name}-->", part, 1)
+    return text
+
+
+def _asset(name: str) -> str:
+    return (files("torch_ir.sweep") / "assets" / name).read_text(encoding="utf-8")
