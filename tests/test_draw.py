@@ -232,7 +232,7 @@ def test_failures_are_one_sentence(tmp_path, monkeypatch):
     with pytest.raises(SerializationError, match="cannot write"):
         render(mlp(), Path(__file__) / "x.svg")
     module = sys.modules[render_function.__module__]
-    monkeypatch.setattr(module, "to_dot", lambda scene: "digraph {")
+    monkeypatch.setattr(module, "to_dot", lambda scene, legend: "digraph {")
     with pytest.raises(DrawError, match="Graphviz could not draw"):
         render(mlp(), tmp_path / "x.svg")
     assert not (tmp_path / "x.svg").exists()

@@ -13,9 +13,10 @@ from tests.test_draw import HOSTILE
 from torch_ir.cli.main import main
 from torch_ir.draw import ir_to_mermaid, render
 from torch_ir.draw.dot import to_dot
+from torch_ir.draw.elements import Scene
 from torch_ir.draw.families import family_of_node
 from torch_ir.draw.mermaid import to_mermaid
-from torch_ir.draw.scene import Scene, build_scene
+from torch_ir.draw.scene import build_scene
 from torch_ir.ir import IR, OpNode, Origin, Param, TensorMeta
 from torch_ir.ir.levels import fold
 

@@ -9,9 +9,9 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from torch_ir.draw.scene import Box, Edge, Frame, Scene
+from torch_ir.draw.elements import Box, Edge, Frame, Scene
 
-_ROWS = 40  # of boxes below each other that fit on a page
+_ROWS, _FRAMED_ROWS = 12, 40  # of boxes below each other that fit on a page; frames cannot be cut
 _SHAPE = 6  # how much wider than high a box is, with the space around it
 
 
@@ -38,7 +38,8 @@ def _columns(scene: Scene) -> dict[str, int]:
     """The column of each box other than weights; frames are never cut."""
     rows = _rows(scene)
     height = 1 + max(rows.values(), default=0)
-    count = round(math.sqrt(height / (_SHAPE * len(rows) / height))) if height > _ROWS else 1
+    most = _FRAMED_ROWS if scene.frames else _ROWS
+    count = round(math.sqrt(height / (_SHAPE * len(rows) / height))) if height > most else 1
     if count < 2:
         return {}
     size = height / count

@@ -2,73 +2,87 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Iterator, Sequence
 
+from torch_ir.draw.colours import CENTRE, COLOURS, FONT, MARKS, PLAIN, escaped, quoted
 from torch_ir.draw.columns import boxes_in, in_columns
-from torch_ir.draw.scene import Box, Edge, Frame, Scene
+from torch_ir.draw.elements import Box, Edge, Frame, Scene
+from torch_ir.draw.heat import text_on
+from torch_ir.draw.legend import label_of
 
-_FONT = "DejaVu Sans"
 _HEADER = f"""\
   graph [rankdir=TB, nodesep=0.3, ranksep=0.35, pad=0.3, bgcolor="white"]
-  node [shape=box, style="rounded,filled", penwidth=1.2, margin="0.14,0.05", fontname="{_FONT}", fontsize=12]
-  edge [color="#8a8a8a", penwidth=1, arrowsize=0.6, fontname="{_FONT}", fontsize=8, fontcolor="#8a8a8a"]"""
-# kind of box or family of operators -> fill and border
-_COLOURS: dict[str, tuple[str, str]] = {
-    "input": ("#dff3e1", "#3f9150"),
-    "output": ("#dcebfb", "#3574b8"),
-    "weight": ("#f6f6f6", "#cccccc"),
-    "note": ("#ffffff", "#9a9a9a"),
-    "placeholder": ("#f9c9c5", "#c62828"),
-    "decision": ("#fff6e5", "#b26a00"),
-    "connector": ("#ffffff", "#8a8a8a"),
-    "matmul": ("#ffe3bd", "#cf8519"),
-    "normalisation": ("#eae0f8", "#8560c2"),
-    "activation": ("#fdf3b8", "#b8990f"),
-    "elementwise": ("#d9f1ef", "#35958d"),
-    "movement": ("#e7edf3", "#74899e"),
-    "reduction": ("#fbdeeb", "#bf5288"),
-    "attention": ("#ffd8cc", "#d2623f"),
-    "other": ("#ffffff", "#7d7d7d"),
-}
+  node [shape=box, style="rounded,filled", penwidth=1.2, margin="0.14,0.05", fontname="{FONT}", fontsize=12]
+  edge [color="#8a8a8a", penwidth=1, arrowsize=0.6, fontname="{FONT}", fontsize=8, fontcolor="#8a8a8a"]"""
 _EXTRA = {
     "note": ', style="rounded,dashed"',
+    "stub": ', shape=plain, style="", fontsize=9, fontcolor="#7a7a7a"',
+    "partly": f', penwidth=2.5, color="{COLOURS["placeholder"][1]}"',
     "placeholder": ', penwidth=2.5, fontcolor="#8e1414"',
     "connector": ', shape=circle, style=filled, margin="0.01", fontsize=9',
     "decision": ', shape=diamond, style=filled, margin="0.02,0.02"',
 }
 _FRAME = 'peripheries=1; label=""; style="rounded,dashed"; color="#8a8a8a"; bgcolor="#fafafa";'
+_SIDE = 'peripheries=1; label=""; style="rounded"; color="#d0d0d0"; bgcolor="#ffffff"; margin=14;'
 
 
-def to_dot(scene: Scene) -> str:
-    """A scene as a DOT digraph; weights with the same readers share a box, and one reader has it at its side."""
+def to_dot(scene: Scene, legend: bool | None = None) -> str:
+    """A scene as a DOT digraph; weights with the same readers share a box, and one reader has it at its side.
+
+    `legend` says whether the colours of families are explained; by default they are in all but small pictures.
+    """
     scene, columns = in_columns(scene) if scene.wraps else (scene, [])
-    lines = [_box(box) for box in scene.boxes if box.kind != "weight"]
-    lines += [_edge(edge) for edge in scene.edges if edge.style == "solid"]
+    is_compared = any(box.mark for box in scene.boxes)
+    lines = [_box(box, is_compared) for box in scene.boxes if box.kind != "weight"]
+    lines += [_edge(edge) for edge in scene.edges if edge.style != "dotted"]
     beside: dict[str, str] = {}
     for readers, weights in _weights_by_readers(scene).items():
         lines += _weight_box(weights, readers)
         if len(readers) == 1:
             beside[readers[0]] = weights[0].id
     lines += _columns(scene, columns, beside) if columns else _frames(scene.frames, beside)
+    lines += _sides(scene)
     lines += [_together(reader, weights) for reader, weights in beside.items()]
     lines += _dashes_around_the_note(scene, columns)
-    if scene.legend:  # at the end, lest frames inherit it
-        lines += [f"label={_legend(scene.legend)}", "labelloc=t", "labeljust=l"]
+    if label := label_of(scene, max(len(columns), len(scene.frames)), legend):  # at the end, lest frames inherit it
+        lines += [f"label={label}", "labelloc=t", "labeljust=l"]
     body = "\n".join(f"  {line}" for line in lines)
-    return f"digraph {_quoted(scene.title)} {{\n{_HEADER}\n{body}\n}}\n"
+    return f"digraph {quoted(scene.title)} {{\n{_HEADER}\n{body}\n}}\n"
 
 
-def _box(box: Box) -> str:
-    fill, border = _COLOURS[box.family if box.kind == "op" else box.kind]
-    first, *rest = map(_text, box.lines)
+def _box(box: Box, is_compared: bool) -> str:
+    fill, border = _colours(box, is_compared)
+    letters = text_on(box.fill) if box.fill else ""
+    small = letters or "#6f6f6f"
+    first, *rest = map(escaped, box.lines)
     rows = [f"<tr><td>{first}</td></tr>"]
-    rows += [f'<tr><td><font point-size="9" color="#6f6f6f">{line}</font></td></tr>' for line in rest]
-    return f'{box.id} [label={_table(rows)}, fillcolor="{fill}", color="{border}"{_EXTRA.get(box.kind, "")}]'
+    rows += [f'<tr><td><font point-size="9" color="{small}">{line}</font></td></tr>' for line in rest]
+    look = f'fillcolor="{fill}", color="{border}"{_EXTRA.get(box.kind, "")}'
+    if letters:
+        look += f', fontcolor="{letters}"'
+    if box.is_centre:
+        look += f', penwidth=3.5, color="{CENTRE}"'
+    name = f", id={quoted(box.names[0])}" if box.names else ""
+    return f"{box.id} [label={_table(rows)}, {look}{name}]"
+
+
+def _colours(box: Box, is_compared: bool) -> tuple[str, str]:
+    """Fill and border: how it differs, how hot it is, or what it does."""
+    if box.mark:
+        return MARKS[box.mark]
+    if box.kind in ("op", "partly"):
+        fill, border = PLAIN if is_compared else COLOURS[box.family]
+        return (box.fill, "#7d7d7d") if box.fill else (fill, border)
+    if is_compared and box.kind in ("input", "output"):
+        return PLAIN
+    fill, border = COLOURS[box.kind]
+    return box.fill or fill, border
 
 
 def _edge(edge: Edge) -> str:
-    label = f"label=<&#160;{_text(edge.label)}>, " if edge.label else ""
+    if edge.style == "dashed":
+        return f"{edge.source} -> {edge.target} [style=dashed, arrowsize=0.5, weight=1]"
+    label = f"label=<&#160;{escaped(edge.label)}>, " if edge.label else ""
     return f"{edge.source} -> {edge.target} [{label}weight=4]"
 
 
@@ -87,10 +101,10 @@ def _weights_by_readers(scene: Scene) -> dict[tuple[str, ...], list[Box]]:
 def _weight_box(weights: list[Box], readers: tuple[str, ...]) -> Iterator[str]:
     """One row per weight: its name, its shape."""
     box_id = weights[0].id
-    fill, border = _COLOURS["weight"]
+    fill, border = COLOURS["weight"]
     cell = '<td align="{}"><font point-size="8" color="#{}">{}</font></td>'.format
     rows = [
-        f"<tr>{cell('left', '6a6a6a', _text(name))}{cell('right', '9a9a9a', '&#160;&#160;' + _text(shape))}</tr>"
+        f"<tr>{cell('left', '6a6a6a', escaped(name))}{cell('right', '9a9a9a', '&#160;&#160;' + escaped(shape))}</tr>"
         for name, shape in (box.lines for box in weights)
     ]
     yield (
@@ -113,14 +127,24 @@ def _frames(frames: Iterable[Frame], beside: dict[str, str]) -> Iterator[str]:
     """
     for frame in frames:
         title = f"{frame.id}_title"
-        yield f"subgraph cluster_{frame.id} {{ {_FRAME}"
-        yield f'{title} [label=<<b>{_text(frame.title)}</b>>, shape=plain, style="", fontcolor="#444444"]'
+        yield f"subgraph cluster_{frame.id} {{ {_SIDE if frame.is_side else _FRAME}"
+        yield f'{title} [label=<<b>{escaped(frame.title)}</b>>, shape=plain, style="", fontcolor="#444444"]'
         below = [*frame.boxes[:1], *(f"{inner.id}_title" for inner in frame.frames[:1])]
         yield from (f"{title} -> {box} [style=invis, weight=0]" for box in below)
         yield " ".join(f"{box};" for box in frame.boxes)
         yield from (_together(box, beside.pop(box)) for box in frame.boxes if box in beside)
         yield from _frames(frame.frames, beside)
         yield "}"
+
+
+def _sides(scene: Scene) -> Iterator[str]:
+    """The sides of a comparison begin at the top, one to the right of the other."""
+    sides = [frame for frame in scene.frames if frame.is_side]
+    fed = {edge.target for edge in scene.edges if edge.style != "dotted"}
+    for side in sides:
+        yield from (f"{side.id}_title -> {box} [style=invis]" for box in boxes_in([side]) if box not in fed)
+    if sides:
+        yield f"{' -> '.join(f'{side.id}_title' for side in sides)} [style=invis, constraint=false]"
 
 
 def _columns(scene: Scene, columns: Sequence[Sequence[str]], beside: dict[str, str]) -> Iterator[str]:
@@ -137,13 +161,6 @@ def _columns(scene: Scene, columns: Sequence[Sequence[str]], beside: dict[str, s
         yield "}"
         yield from (f"{head} -> {box} [style=invis]" for box in boxes if box not in fed)
     yield f"{' -> '.join(heads)} [style=invis, constraint=false]"
-
-
-def _legend(text: str) -> str:
-    fill, border = _COLOURS["placeholder"]
-    words = f'<font face="{_FONT}" point-size="12" color="{border}">{_text(text)}</font>'
-    look = f'border="1" cellborder="0" cellpadding="5" color="{border}" bgcolor="{fill}"'
-    return f"<<table {look}><tr><td>{words}</td></tr></table>>"
 
 
 def _dashes_around_the_note(scene: Scene, columns: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -164,16 +181,3 @@ def _dashes_around_the_note(scene: Scene, columns: Sequence[Sequence[str]]) -> I
 
 def _table(rows: Iterable[str]) -> str:
     return f'<<table border="0" cellborder="0" cellspacing="0" cellpadding="1">{"".join(rows)}</table>>'
-
-
-def _text(text: str) -> str:
-    """Text for an HTML-like label, where an empty cell is an error."""
-    return html.escape(_printable(text), quote=False) or "&#160;"
-
-
-def _quoted(text: str) -> str:
-    return '"' + _printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -7,7 +7,7 @@ the one before it gives.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -46,8 +46,8 @@ def unfolded(ir: IR) -> Folding:
     return Folding(ir, list(ir.nodes))
 
 
-def folded(ir: IR, placeholders: Collection[str] = (), open_calls: bool = False) -> Folding:
-    """Runs of equal modules as one each; modules whose placeholders differ are not equal.
+def folded(ir: IR, marks: Mapping[str, object] | None = None, open_calls: bool = False) -> Folding:
+    """Runs of equal modules as one each; modules whose nodes have different marks, by name, are not equal.
 
     What is computed of weights alone is shown as a weight. With `open_calls`, what is inside a call is drawn in its
     place: of equal layers, that of the first.
@@ -55,13 +55,13 @@ def folded(ir: IR, placeholders: Collection[str] = (), open_calls: bool = False)
     if open_calls:
         check_size_inline(ir)
     shown = ir.clone()
-    shown.nodes = _without_ready(shown, shown.nodes)
-    folder = _Folder(shown, placeholders)
+    shown.nodes = without_ready(shown, shown.nodes)
+    folder = _Folder(shown, marks or {})
     items = list(folder.items(shown.nodes, 0))
     return Folding(shown, list(folder.opened(items)) if open_calls else items, folder.stands)
 
 
-def _without_ready(ir: IR, nodes: Sequence[OpNode]) -> list[OpNode]:
+def without_ready(ir: IR, nodes: Sequence[OpNode]) -> list[OpNode]:
     """The nodes that depend on more than weights; what the others make is a weight from now on, and only drawn so."""
     kept = []
     for node in nodes:
@@ -69,7 +69,7 @@ def _without_ready(ir: IR, nodes: Sequence[OpNode]) -> list[OpNode]:
         if node.inputs and not node.is_call and not is_result and all(tensor.param for tensor in node.inputs):
             node.inputs = ()
             for made in node.outputs:
-                made.producer, made.param = None, Param((made.name,), "temporary")
+                made.producer, made.param = None, Param((made.name,))
         else:
             kept.append(node)
     return kept
@@ -91,7 +91,7 @@ class _Unit:
     def __init__(self, paths: list[str], nodes: list[OpNode], marks: list[Hashable]) -> None:
         self.paths = paths
         self.nodes = nodes
-        self.marks = marks  # what else must be equal of each node: where in its module it is, and if it is red
+        self.marks = marks  # what else must be equal of each node: where in its module it is, and how it stands out
         self.reads = read_by(nodes)
         self.makes = [tensor for node in nodes for tensor in node.outputs]
 
@@ -160,10 +160,10 @@ def _role(tensor: TensorMeta, places: Mapping[TensorMeta, int]) -> tuple[str, Ha
 class _Folder:
     """Folds the nodes of one graph and remembers what stands for what."""
 
-    def __init__(self, ir: IR, placeholders: Collection[str]) -> None:
+    def __init__(self, ir: IR, marks: Mapping[str, object]) -> None:
         self.stands: dict[TensorMeta, TensorMeta] = {}
         self._ir = ir
-        self._placeholders = placeholders
+        self._marks = marks
         called = {node.origin.module for node in ir.nodes if node.origin.call}
         self._again = called | {text.rpartition("@")[0] for node in ir.nodes for text in node.origin.outer}
 
@@ -198,7 +198,7 @@ class _Folder:
             if isinstance(item, Fold):
                 yield Fold(item.title, item.module, tuple(self.opened(item.items)))
             elif self._can_be_opened(item):
-                inside = _without_ready(self._ir, inline(self._ir, item))
+                inside = without_ready(self._ir, inline(self._ir, item))
                 made = {tensor.name: tensor for node in inside for tensor in node.outputs}
                 self.stands.update((tensor, made[tensor.name]) for tensor in item.outputs if tensor.name in made)
                 # all at once: opening one of them changes what others read
@@ -212,7 +212,7 @@ class _Folder:
         return body is not None and not body.symbols and not body.params
 
     def _unit(self, path: str, nodes: list[OpNode]) -> _Unit:
-        return _Unit([path], nodes, [(n.origin.module[len(path) :], n.name in self._placeholders) for n in nodes])
+        return _Unit([path], nodes, [(n.origin.module[len(path) :], repr(self._marks.get(n.name))) for n in nodes])
 
     def _call(self, node: OpNode, depth: int) -> tuple[str, int] | None:
         """The call of the outermost module below a depth that has a number or is called again."""

@@ -6,7 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from torch_ir.draw.scene import Box, Edge, Frame, Kind, Scene, build_scene, short_name
+from torch_ir.draw.elements import Box, Edge, Frame, Kind, Scene
+from torch_ir.draw.heat import text_on
+from torch_ir.draw.scene import build_scene
+from torch_ir.draw.words import short_name
 from torch_ir.ir import IR
 
 _BRACKETS: dict[Kind, tuple[str, str]] = {
@@ -16,10 +19,20 @@ _BRACKETS: dict[Kind, tuple[str, str]] = {
     "op": ("[", "]"),
     "note": ("[", "]"),
     "placeholder": ("[", "]"),
+    "partly": ("[", "]"),
+    "stub": ("[", "]"),
     "decision": ("{", "}"),
     "connector": ("((", "))"),
 }
 _RED = "fill:#f8d0cc,stroke:#c62828,color:#7f1010"
+_STYLES = {"placeholder": _RED, "partly": "stroke:#c62828,stroke-width:3px", "stub": "fill:none,stroke:none"}
+_MARKS = {
+    "removed": "fill:#fbd5d5,stroke:#c62828",
+    "added": "fill:#cfeed4,stroke:#2e7d32",
+    "changed": "fill:#fde7b8,stroke:#b26a00",
+}
+_CENTRE = "stroke:#1f4e9c,stroke-width:4px"
+_ARROWS = {"solid": "-->", "dotted": "-.->", "dashed": "-.->"}
 # Everything that Mermaid reads as more than itself somewhere: quotes, tags, entities, comments, directives, formulas.
 _SPECIAL = re.compile(r"[^\w .,:;()\[\]+*/=!?@~^|'-]")
 
@@ -35,10 +48,23 @@ def to_mermaid(scene: Scene) -> str:
     lines += [_box(item) if isinstance(item, Box) else _edge(item) for item in scene.items]
     for frame in scene.frames:
         lines += _frame(frame)
-    lines += [f"style {box.id} {_RED}" for box in scene.boxes if box.kind == "placeholder"]
+    lines += [f"style {box.id} {style}" for box in scene.boxes if (style := _style(box))]
+    if scene.heading:
+        lines += [f'heading["{"<br/>".join(map(_escape, scene.heading))}"]', f"style heading {_STYLES['stub']}"]
+    if scene.scale:
+        low, high = f"light: {scene.scale.low}", f"dark: {scene.scale.high}"
+        lines += [f'scale["{"<br/>".join(map(_escape, (scene.scale.whole, low, high)))}"]']
     if scene.legend:
         lines += [f'legend["{_escape(scene.legend)}"]', f"style legend {_RED}"]
     return "\n    ".join(lines)
+
+
+def _style(box: Box) -> str:
+    """Later words win: what it is, how hot, how it differs, whether the picture is about it."""
+    heat = f"fill:{box.fill},color:{text_on(box.fill)}" if box.fill else ""
+    words = (_STYLES.get(box.kind, ""), heat, _MARKS.get(box.mark, ""), _CENTRE * box.is_centre)
+    found = dict(word.split(":") for text in words if text for word in text.split(","))
+    return ",".join(f"{name}:{value}" for name, value in found.items())
 
 
 def generate_op_distribution_pie(ir: IR, top_n: int = 10) -> str:
@@ -66,9 +92,8 @@ def _frame(frame: Frame) -> Iterator[str]:
 
 
 def _edge(edge: Edge) -> str:
-    arrow = "-.->" if edge.style == "dotted" else "-->"
     label = f'|"{_escape(edge.label)}"|' if edge.label else ""
-    return f"{edge.source} {arrow}{label} {edge.target}"
+    return f"{edge.source} {_ARROWS[edge.style]}{label} {edge.target}"
 
 
 def _escape(text: str) -> str:

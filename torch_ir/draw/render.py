@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import EllipsisType
 
 from torch_ir.draw.dot import to_dot
+from torch_ir.draw.elements import Scene
+from torch_ir.draw.graphviz import PATIENCE, picture, with_tips
 from torch_ir.draw.mermaid import to_mermaid
-from torch_ir.draw.scene import build_scene
-from torch_ir.errors import DrawError, MissingExtraError
+from torch_ir.draw.scene import RADIUS, build_scene
 from torch_ir.ir import IR
 from torch_ir.ir.writing import write_bytes, write_text
 
-_PATIENCE = 300  # seconds; Graphviz may need for ever on thousands of boxes
-_FONT = Path(__file__).with_name("fonts") / "DejaVuSans.ttf"
-_DRAW = """\
-import sys
-sys.path[:] = [folder for folder in sys.path if folder]
-import pygraphviz
-graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
-if sys.argv[1] == "png":
-    graph.graph_attr["dpi"] = "144"
-sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
-"""
+PICTURES = ("png", "svg")
 
 
 def render(
@@ -40,63 +26,56 @@ def render(
     placeholders: Collection[str] = (),
     fold: bool = False,
     open_calls: bool = False,
+    *,
+    depth: int | None = None,
+    focus: str | Collection[str] = (),
+    radius: int = RADIUS,
+    heat: Mapping[str, float] | None = None,
+    unit: str = "",
+    legend: bool | None = None,
 ) -> None:
     """Draw a graph into a file; the suffix says how: .svg, .png, .dot, .md, and Mermaid text for any other.
 
-    `fold` draws equal layers that follow each other once, `open_calls` with what is inside calls. Unless asked
-    otherwise, a picture shows the first 30 nodes with their weights, and a folded one the first 300 without;
-    `max_nodes=0` shows all.
+    `fold` draws equal layers that follow each other once, `open_calls` with what is inside calls. `depth` makes one box
+    of every module at that depth. `focus` draws the neighbourhood of a node or module alone, up to `radius` boxes away.
+    `heat` colours boxes by a number for each node name, in a `unit`. Unless asked otherwise, a picture shows the first
+    30 nodes with their weights, one with `fold` or `depth` the first 300 without; `max_nodes=0` shows all. `legend`
+    explains the colours in SVG and PNG; by default in all but small pictures.
     """
+    scene = build_scene(
+        ir,
+        max_nodes,
+        include_weights,
+        placeholders,
+        fold,
+        open_calls,
+        depth=depth,
+        focus=focus,
+        radius=radius,
+        heat=heat,
+        unit=unit,
+    )
+    write_scene(scene, path, legend=legend)
+
+
+def write_scene(scene: Scene, path: str | os.PathLike[str], kind: str = "", legend: bool | None = None) -> None:
+    """Write a scene to a file; its suffix says how, unless the kind is told."""
     target = Path(path)
-    kind = target.suffix.lower().removeprefix(".")
-    scene = build_scene(ir, max_nodes, include_weights, placeholders, fold, open_calls)
-    if kind in ("svg", "png"):
-        write_bytes(target, _graphviz(to_dot(scene), kind))
-    elif kind == "dot":
-        write_text(target, to_dot(scene))
-    elif kind == "md":
-        write_text(target, f"```mermaid\n{to_mermaid(scene)}\n```\n")
+    kind = kind or target.suffix.lower().removeprefix(".")
+    if kind in PICTURES:
+        write_bytes(target, drawn(scene, kind, legend))
     else:
-        write_text(target, to_mermaid(scene))
+        write_text(target, as_text(scene, kind, legend))
 
 
-def _graphviz(dot: str, kind: str) -> bytes:
-    """The picture, drawn by a child process: whatever Graphviz does there, this one lives."""
-    command = _command(kind)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            done = subprocess.run(
-                command, input=dot.encode(), capture_output=True, timeout=_PATIENCE, env=_with_font(Path(folder))
-            )
-        except subprocess.TimeoutExpired:
-            raise DrawError(
-                f"Graphviz did not finish in {_PATIENCE} seconds; draw fewer nodes, or write .dot or .mmd"
-            ) from None
-    if done.returncode or not done.stdout:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"]
-        raise DrawError(f"Graphviz could not draw the graph: {said[-1]}")
-    return done.stdout
+def drawn(scene: Scene, kind: str, legend: bool | None = None, patience: int = PATIENCE) -> bytes:
+    """A scene as `svg` or `png`; in SVG a box has the name of its node as id, and says more where one points."""
+    found = picture(to_dot(scene, legend), kind, patience)
+    return with_tips(found, {box.id: box.tip for box in scene.boxes}) if kind == "svg" else found
 
 
-def _command(kind: str) -> list[str]:
-    if sys.executable and importlib.util.find_spec("pygraphviz") is not None:
-        return [sys.executable, "-c", _DRAW, kind]
-    program = shutil.which("dot")
-    if program is None:
-        raise MissingExtraError(f"drawing .{kind} files", "pygraphviz or Graphviz's `dot`", "draw")
-    return [program, f"-T{kind}", *(["-Gdpi=144"] if kind == "png" else [])]
-
-
-def _with_font(folder: Path) -> dict[str, str]:
-    """An environment in which a Linux machine has at least the font that is shipped here, else text shows as boxes."""
-    environment = dict(os.environ)
-    if sys.platform == "linux" and "FONTCONFIG_FILE" not in environment:
-        shutil.copy(_FONT, folder)
-        settings = folder / "torch_ir.conf"
-        settings.write_text(
-            '<?xml version="1.0"?>\n<!DOCTYPE fontconfig SYSTEM "fonts.dtd">\n'
-            f"<fontconfig><dir>{folder}</dir><cachedir>{folder}</cachedir>"
-            '<include ignore_missing="yes">fonts.conf</include></fontconfig>\n'
-        )
-        environment["FONTCONFIG_FILE"] = str(settings)
-    return environment
+def as_text(scene: Scene, kind: str = "mermaid", legend: bool | None = None) -> str:
+    """A scene as text: `dot`, `md`, or Mermaid for any other."""
+    if kind == "dot":
+        return to_dot(scene, legend)
+    return f"```mermaid\n{to_mermaid(scene)}\n```\n" if kind == "md" else to_mermaid(scene)

@@ -89,6 +89,7 @@ class IR:
 
     @property
     def graph_outputs(self) -> list[TensorMeta]:
+        """What the graph returns, flat and in order; assign it to return something else."""
         return list(self.returns.inputs[: len(self.returns.inputs) - len(self._mutated)])
 
     @graph_outputs.setter
@@ -133,6 +134,7 @@ class IR:
 
     @property
     def is_static(self) -> bool:
+        """Whether every size is a number."""
         return not self.symbols
 
     def tensors(self) -> Iterator[TensorMeta]:
@@ -215,10 +217,12 @@ class IR:
         return fold_blocks(self)
 
     def to_dict(self) -> dict[str, Any]:
+        """The document of the file format as plain JSON values."""
         return graph_document(self)
 
     @classmethod
     def from_dict(cls, document: dict[str, Any], limits: Limits = Limits()) -> IR:
+        """The graph of such a document; a SerializationError names the place of what is wrong."""
         return read_graph(document, cls, limits)
 
     def to_json(self, *, compact: bool = False) -> str:
@@ -228,6 +232,7 @@ class IR:
 
     @classmethod
     def from_json(cls, text: str, limits: Limits = Limits()) -> IR:
+        """The graph that a file's text holds; what needs torch to be checked is not (see `load_ir`)."""
         with uncollected():
             return read_text(text, cls, limits)
 
@@ -254,6 +259,12 @@ class IR:
 
     def __str__(self) -> str:
         return print_graph(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a summary and a picture."""
+        from torch_ir.draw.notebook import to_html  # the one way up: notebooks ask the object itself
+
+        return to_html(self)
 
     def __repr__(self) -> str:
         return (

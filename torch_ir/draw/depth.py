@@ -1,0 +1,82 @@
+"""Modules as boxes: everything inside a module of a chosen depth is one node, whatever it holds.
+
+    depth 1   layer1: Sequential        depth 2   layer1.0: BasicBlock, layer1.1: BasicBlock
+
+Layers that lie higher than that are one node each; what a module above computes itself stays as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping
+
+from torch_ir.errors import DrawError
+from torch_ir.ir import IR, OpNode, Origin
+from torch_ir.ir.functions import FUSED, given_by, inline_all
+from torch_ir.ir.levels import Run, fold_runs, identifier, public_name, read_past, short
+from torch_ir.ir.origins import call_around, modules_around
+
+Parts = Mapping[str, tuple[OpNode, ...]]  # of each node that stands for a module, by its name
+
+
+def flattened(ir: IR, whole: Collection[str] = ()) -> IR:
+    """A copy with what is inside calls in their places; fused operators and the calls of these names stay whole."""
+    copy = ir.clone()
+    inline_all(copy, lambda call: not call.op_type.startswith(FUSED) and call.name not in whole)
+    return copy
+
+
+def collapsed(ir: IR, depth: int) -> tuple[IR, Parts]:
+    """A copy in which each call of a module at that depth is one node, and the nodes that each of them stands for."""
+    if depth < 1:
+        raise DrawError(f"the depth must be at least 1, not {depth}: the model itself would be one box")
+    copy = ir.clone()
+    copy.symbols = {}  # a picture does not ask where a size was read off
+    originals = {node.name: node for node in ir.nodes}
+    classes = _classes(ir)
+    call_of = _calls_of(copy, depth)
+    runs, parts = list[Run](), list[tuple[OpNode, ...]]()
+    for call, group in itertools.groupby(copy.nodes, call_of):
+        nodes = list(group)
+        if call is None:
+            continue
+        read_past(nodes)
+        if given_by(nodes):
+            op_type = classes.get(call.module, call.module)
+            origin = call._replace(module_class=short(op_type))
+            runs.append(Run(nodes, identifier(call.module), op_type, origin))
+            parts.append(tuple(originals[node.name] for node in nodes))
+    calls = fold_runs(copy, runs)
+    return copy, {call.name: inside for call, inside in zip(calls, parts, strict=True)}
+
+
+def depth_of(ir: IR) -> int:
+    """How many names the longest path of a module that computes something has, also inside calls."""
+    inside = {name: depth_of(body) for name, body in ir.functions.items()}
+    return max(
+        (_depth(node) + (inside.get(node.attrs["function"], 0) if node.is_call else 0) for node in ir.nodes), default=0
+    )
+
+
+def _depth(node: OpNode) -> int:
+    return len(modules_around(node.origin.module)) - 1
+
+
+def _calls_of(ir: IR, depth: int) -> Callable[[OpNode], Origin | None]:
+    """Which call of a module stands for a node, without what only one node says; None where the node stays."""
+    containers = {path for node in ir.nodes for path in modules_around(node.origin.module)[:-1]}
+
+    def call_of(node: OpNode) -> Origin | None:
+        around = modules_around(node.origin.module)
+        path = around[min(depth, len(around) - 1)]
+        if len(around) <= depth and path in containers:
+            return None
+        return call_around(node.origin, path)._replace(module_class="", source="", function="")
+
+    return call_of
+
+
+def _classes(ir: IR) -> dict[str, str]:
+    """The full names of the classes of modules, as the graph or at least a node of theirs tells."""
+    told = {node.origin.module: node.origin.module_class for node in ir.nodes if node.origin.module_class}
+    return {path: public_name(name) for path, name in {**told, **ir.modules}.items()}

@@ -1,0 +1,81 @@
+"""DOT text into SVG and PNG, by Graphviz in a child process: whatever it does there, this one lives."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch_ir.draw.colours import printable
+from torch_ir.errors import DrawError, MissingExtraError
+
+PATIENCE = 300  # seconds; Graphviz may need for ever on thousands of boxes
+_FONT = Path(__file__).with_name("fonts") / "DejaVuSans.ttf"
+_DRAW = """\
+import sys
+sys.path[:] = [folder for folder in sys.path if folder]
+import pygraphviz
+graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode())
+if sys.argv[1] == "png":
+    graph.graph_attr["dpi"] = "144"
+sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
+"""
+
+
+def picture(dot: str, kind: str, patience: int = PATIENCE) -> bytes:
+    """The picture of a DOT graph, `svg` or `png`."""
+    command = _command(kind)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run(
+                command, input=dot.encode(), capture_output=True, timeout=patience, env=_with_font(Path(folder))
+            )
+        except subprocess.TimeoutExpired:
+            raise DrawError(
+                f"Graphviz did not finish in {patience} seconds; draw fewer nodes, or write .dot or .mmd"
+            ) from None
+    if done.returncode or not done.stdout:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"]
+        raise DrawError(f"Graphviz could not draw the graph: {said[-1]}")
+    return done.stdout
+
+
+def with_tips(svg: bytes, tips: Mapping[str, str]) -> bytes:
+    """The SVG with what is said about each box, by its id, as its title: viewers show it where one points."""
+
+    def titled(found: re.Match[str]) -> str:
+        lines = map(printable, tips.get(found[2], "").split("\n"))
+        return found[1] + html.escape("\n".join(lines), quote=False)
+
+    return re.sub(r'( class="(?:node|edge|cluster)">\n<title>)([^<]*)', titled, svg.decode()).encode()
+
+
+def _command(kind: str) -> list[str]:
+    if sys.executable and importlib.util.find_spec("pygraphviz") is not None:
+        return [sys.executable, "-c", _DRAW, kind]
+    program = shutil.which("dot")
+    if program is None:
+        raise MissingExtraError(f"drawing .{kind} files", "pygraphviz or Graphviz's `dot`", "draw")
+    return [program, f"-T{kind}", *(["-Gdpi=144"] if kind == "png" else [])]
+
+
+def _with_font(folder: Path) -> dict[str, str]:
+    """An environment in which a Linux machine has at least the font that is shipped here, else text shows as boxes."""
+    environment = dict(os.environ)
+    if sys.platform == "linux" and "FONTCONFIG_FILE" not in environment:
+        shutil.copy(_FONT, folder)
+        settings = folder / "torch_ir.conf"
+        settings.write_text(
+            '<?xml version="1.0"?>\n<!DOCTYPE fontconfig SYSTEM "fonts.dtd">\n'
+            f"<fontconfig><dir>{folder}</dir><cachedir>{folder}</cachedir>"
+            '<include ignore_missing="yes">fonts.conf</include></fontconfig>\n'
+        )
+        environment["FONTCONFIG_FILE"] = str(settings)
+    return environment

@@ -1,0 +1,70 @@
+"""Heat: numbers of nodes, such as their FLOPs, as colours, with the share of the whole in each box.
+
+The scale runs from light to dark through hues of evenly falling lightness, so that it also reads in grey.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch_ir.draw.elements import Box, Scale, Scene
+from torch_ir.draw.words import amount
+from torch_ir.errors import DrawError
+
+COLD = "#fafafa"  # what costs nothing
+STOPS = ("#fdf6d3", "#fed395", "#fca168", "#f0705d", "#cb4a72", "#96337f", "#652a80")
+DARK, BRIGHT = "#000000", "#ffffff"  # with one of them text has enough contrast on any colour
+
+
+def heated(scene: Scene, heat: Mapping[str, float], unit: str = "") -> Scene:
+    """The scene with boxes coloured by the numbers of the nodes that they stand for, added."""
+    wrong = next((name for name, number in heat.items() if not 0 <= number < math.inf), None)
+    if wrong is not None:
+        raise DrawError(f"the heat of {wrong!r} is {heat[wrong]!r}; it must be a number that is not negative")
+    sums = {box.id: sum(heat.get(name, 0) for name in box.names) for box in scene.boxes}
+    whole, most = sum(heat.values()), max(sums.values(), default=0)
+    items = (
+        _heated(item, sums[item.id], whole, most)
+        if isinstance(item, Box) and item.names and item.kind != "input"
+        else item
+        for item in scene.items
+    )
+    scale = Scale(f"{amount(whole, unit)} in all", "0", f"{amount(most, unit)} per box")
+    return replace(scene, items=tuple(items), scale=scale)
+
+
+def colour(position: float) -> str:
+    """The colour at a place of the scale between 0 and 1."""
+    place = min(max(position, 0), 1) * (len(STOPS) - 1)
+    low = min(int(place), len(STOPS) - 2)
+    pairs = zip(_channels(STOPS[low]), _channels(STOPS[low + 1]), strict=True)
+    return "#" + "".join(f"{round(one + (other - one) * (place - low)):02x}" for one, other in pairs)
+
+
+def text_on(fill: str) -> str:
+    """Black or white, whichever is easier to read on a colour."""
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in _shares(fill)]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return BRIGHT if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else DARK
+
+
+def _heated(box: Box, number: float, whole: float, most: float) -> Box:
+    fill = colour(number / most) if number else COLD
+    share = (f"{_percent(number / whole)} %",) if number else ()
+    return replace(box, fill=fill, lines=box.lines + share)
+
+
+def _percent(share: float) -> str:
+    """`12`, `1.2`, `<0.1`: as exact as one can see."""
+    percent = 100 * share
+    return "<0.1" if percent < 0.05 else f"{percent:.1f}" if percent < 9.95 else f"{percent:.0f}"
+
+
+def _channels(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def _shares(colour: str) -> list[float]:
+    return [channel / 255 for channel in _channels(colour)]

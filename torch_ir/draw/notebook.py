@@ -1,0 +1,80 @@
+"""What a notebook shows of a graph: a summary, its operators, and a picture that is easy to read."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from torch_ir.draw.colours import printable
+from torch_ir.draw.elements import Scene
+from torch_ir.draw.mermaid import to_mermaid
+from torch_ir.draw.render import drawn
+from torch_ir.draw.scene import build_scene
+from torch_ir.draw.views import legible
+from torch_ir.draw.words import amount, parameters_in, short_name
+from torch_ir.errors import TorchIRError
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.blocks import has_blocks
+from torch_ir.ir.text import shape_text
+
+_SHOWN_OPS, _SHOWN_TENSORS = 8, 6
+_MOST_BOXES = 60
+_PATIENCE = 20  # seconds; a cell must not hang
+_LEFT = 'style="text-align:left;vertical-align:top;padding:2px 12px 2px 0"'
+
+
+def to_html(ir: IR) -> str:
+    """The summary and the picture of a graph; where there is no picture, its Mermaid text. It never raises."""
+    try:
+        return "\n".join(["<div>", *_summary(ir), *_picture(ir), "</div>"])
+    except Exception:  # a half-built graph must still be shown: a notebook would print a traceback in its place
+        return f"<pre>{_text(repr(ir))}</pre>"
+
+
+def _summary(ir: IR) -> Iterator[str]:
+    counts = Counter(map(short_name, ir.nodes)).most_common()
+    rest = sum(count for _, count in counts[_SHOWN_OPS:])
+    ops = [f"{name} {count}" for name, count in counts[:_SHOWN_OPS]] + ([f"others {rest}"] if rest else [])
+    rows = {
+        "nodes": [str(len(ir.nodes))],
+        "parameters": [amount(parameters_in(ir.params))],
+        "inputs": _tensors(ir.graph_inputs),
+        "outputs": _tensors(ir.graph_outputs),
+        "operators": [" · ".join(ops)],
+    }
+    yield f"<b>{_text(ir.model_name or 'IR')}</b>"
+    yield "<table>"
+    for title, lines in rows.items():
+        yield f"<tr><th {_LEFT}>{title}</th><td {_LEFT}>{'<br>'.join(map(_text, lines))}</td></tr>"
+    yield "</table>"
+
+
+def _tensors(tensors: Iterable[TensorMeta]) -> list[str]:
+    lines = [f"{tensor.name}: {tensor.dtype} {shape_text(tensor)}" for tensor in tensors]
+    more = [f"… {len(lines) - _SHOWN_TENSORS} more"] if len(lines) > _SHOWN_TENSORS else []
+    return lines[:_SHOWN_TENSORS] + more
+
+
+def _picture(ir: IR) -> Iterator[str]:
+    scene, told = legible([ir], partial(build_scene, ir, open_calls=has_blocks(ir)), most_boxes=_MOST_BOXES)
+    if told:
+        yield f"<small>{_text(told)}</small>"
+    if len(scene.boxes) <= _MOST_BOXES and (svg := _svg(scene)):
+        yield f'<div style="overflow:auto;max-height:900px">{svg}</div>'
+    else:
+        yield f"<details><summary>Mermaid</summary><pre>{_text(to_mermaid(scene))}</pre></details>"
+
+
+def _svg(scene: Scene) -> str:
+    """The picture without what only a file of its own needs; nothing where Graphviz is missing or takes too long."""
+    try:
+        text = drawn(scene, "svg", patience=_PATIENCE).decode()
+    except TorchIRError:
+        return ""
+    return text[text.index("<svg") :]
+
+
+def _text(text: str) -> str:
+    return html.escape("\n".join(map(printable, text.split("\n"))))

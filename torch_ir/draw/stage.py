@@ -1,0 +1,172 @@
+"""The stage: a scene while it is being set up, box by box in the order of the program."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from torch_ir.draw.depth import Parts
+from torch_ir.draw.elements import Box, Edge, Frame, Item, Kind
+from torch_ir.draw.families import family_of_node
+from torch_ir.draw.folding import Fold, Folding, times
+from torch_ir.draw.words import DECISION, amount, facts_of, parameters_in, short_name
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.text import shape_text
+
+
+class Stage:
+    """What stands already, and which box gives which tensor; `parts` are the nodes inside modules that are boxes."""
+
+    def __init__(
+        self, folding: Folding, include_weights: bool, red: Collection[str], is_folded: bool, parts: Parts
+    ) -> None:
+        self.include_weights = include_weights
+        self.items: list[Item] = []
+        self._folding = folding
+        self._red = red
+        self._is_folded = is_folded
+        self._parts = parts
+        self._nodes = _stands_for(folding, parts)
+        self._givers: dict[TensorMeta, str] = {}
+        self._boxes: dict[OpNode, str] = {}
+        self._ids: set[str] = set()
+
+    def add_box(
+        self,
+        prefix: str,
+        name: str,
+        lines: tuple[str, ...],
+        kind: Kind,
+        gives: Iterable[TensorMeta],
+        family: str = "",
+        names: tuple[str, ...] = (),
+        tip: str = "",
+    ) -> str:
+        box_id = self._fresh_id(prefix, name)
+        self.items.append(Box(box_id, lines, kind, family, names, tip))
+        self._givers.update((tensor, box_id) for tensor in gives)
+        return box_id
+
+    def add_inputs(self, ir: IR) -> None:
+        counts = Counter(map(self._folding.drawn, ir.graph_inputs))
+        for tensor, count in counts.items():
+            lines = (f"Input: {tensor.name}", shape_text(tensor), *_times(count))
+            tip = f"input {tensor.name}: {tensor.dtype} {shape_text(tensor)}"
+            self.add_box("input_", tensor.name, lines, "input", [tensor], names=(tensor.name,), tip=tip)
+
+    def add_node(self, node: OpNode, functions: Mapping[str, IR], fold: Fold | None) -> None:
+        nodes = self._nodes.get(node, [node])
+        if node.op_type.startswith(DECISION):
+            kind: Kind = "decision"
+            place = node.attrs.get("place")
+            lines: tuple[str, ...] = (f"assumed {node.attrs.get('assumed')}", *([str(place)] if place else []))
+        else:
+            kind = self._kind(nodes)
+            path = (fold.title,) if fold and self._only_module(fold) else _path(node, fold)
+            lines = (short_name(node), *path, *map(shape_text, node.outputs[:1]), *self._inside(node))
+        self._boxes[node] = box_id = self.add_box(
+            "op_",
+            node.name,
+            lines,
+            kind,
+            node.outputs,
+            family_of_node(node, functions),
+            tuple(each.name for each in nodes),
+            facts_of(node, self._parts.get(node.name, ())),
+        )
+        if self._is_folded:
+            self._add_folded_edges(node, box_id)
+        else:
+            for tensor in node.inputs:
+                self._connect(tensor, box_id, shape_text(tensor))
+
+    def add_outputs(self, ir: IR) -> None:
+        """A box for each output, and one for all outputs that the same layer gives when it is repeated."""
+        counts = Counter(map(self._folding.drawn, ir.graph_outputs)) if self._is_folded else Counter[TensorMeta]()
+        for index, tensor in enumerate(map(self._folding.drawn, ir.graph_outputs)):
+            if not self._is_folded or tensor in counts:
+                lines = ("Output", shape_text(tensor), *_times(counts.pop(tensor, 1)))
+                tip = f"output {index}, {tensor.name}: {tensor.dtype} {shape_text(tensor)}"
+                self._connect(tensor, self.add_box("output_", str(index), lines, "output", [], tip=tip), "")
+
+    def open_ends(self, hidden: Iterable[OpNode]) -> tuple[str, ...]:
+        """The boxes of inputs and nodes that the hidden nodes read, in order of their first use there."""
+        read = (self._folding.drawn(tensor) for node in hidden for tensor in node.inputs if tensor.param is None)
+        return tuple(dict.fromkeys(self._givers[tensor] for tensor in read if tensor in self._givers))
+
+    def frames(self, items: Sequence[OpNode | Fold]) -> Iterator[Frame]:
+        """The frames of folds, around the boxes that they have; a module that is one box says it itself."""
+        for fold in items:
+            if isinstance(fold, Fold) and not self._only_module(fold):
+                own = [item if isinstance(item, OpNode) else self._only_module(item) for item in fold.items]
+                boxes = tuple(self._boxes[node] for node in own if node in self._boxes)
+                inner = tuple(self.frames(fold.items))
+                if boxes or inner:
+                    yield Frame(self._fresh_id("frame_", fold.module), fold.title, boxes, inner)
+
+    def _only_module(self, fold: Fold) -> OpNode | None:
+        """The module that is one box, if a fold repeats that and nothing else."""
+        only = fold.items[0]
+        return only if len(fold.items) == 1 and isinstance(only, OpNode) and only.name in self._parts else None
+
+    def _kind(self, nodes: Sequence[OpNode]) -> Kind:
+        red = sum(node.name in self._red for node in nodes)
+        return "op" if not red else "placeholder" if red == len(nodes) else "partly"
+
+    def _inside(self, node: OpNode) -> tuple[str, ...]:
+        """What a module that is one box holds."""
+        inside = self._parts.get(node.name, ())
+        red = sum(each.name in self._red for each in inside)
+        parameters = parameters_in(node.inputs) if inside else 0
+        said = [f"{len(inside)} ops"] if len(inside) > 1 else []
+        said += [f"{amount(parameters)} parameters"] if parameters else []
+        holds = [f"{red} placeholder{'s' * (red > 1)}"] if 0 < red < len(inside) else []
+        return *filter(None, [", ".join(said)]), *holds
+
+    def _add_folded_edges(self, node: OpNode, box_id: str) -> None:
+        """One edge for all that the repetitions of a layer give; labels say only what the box above does not."""
+        for tensor, count in Counter(map(self._folding.drawn, dict.fromkeys(node.inputs))).items():
+            self._connect(tensor, box_id, " ".join([shape_text(tensor)] * bool(tensor.index) + [*_times(count)]))
+
+    def _connect(self, tensor: TensorMeta, target: str, label: str) -> None:
+        """An edge from whoever gives the tensor; a weight gets its box at its first use."""
+        tensor = self._folding.drawn(tensor)
+        is_weight = tensor.param is not None
+        if is_weight and not self.include_weights:
+            return
+        if is_weight and tensor not in self._givers:
+            tip = f"weight {tensor.key}: {tensor.dtype} {shape_text(tensor)}"
+            self.add_box("w_", tensor.name, (tensor.name, shape_text(tensor)), "weight", [tensor], tip=tip)
+        if tensor in self._givers:
+            self.items.append(Edge(self._givers[tensor], target, label, "dotted" if is_weight else "solid"))
+
+    def _fresh_id(self, prefix: str, name: str) -> str:
+        """An id that every format can take; names that differ only in odd characters get a number."""
+        wanted = found = prefix + re.sub(r"[^A-Za-z0-9_]", "_", name)
+        number = 2
+        while found in self._ids:
+            found, number = f"{wanted}__{number}", number + 1
+        self._ids.add(found)
+        return found
+
+
+def _stands_for(folding: Folding, parts: Parts) -> dict[OpNode, list[OpNode]]:
+    """The nodes of the graph that each drawn node stands for: its repetitions, and what is inside a module."""
+    found: dict[OpNode, list[OpNode]] = {}
+    for node in folding.ir.nodes:
+        drawn = folding.drawn(node.outputs[0]).producer if node.outputs else None
+        found.setdefault(drawn or node, []).extend(parts.get(node.name, (node,)))
+    return found
+
+
+def _path(node: OpNode, fold: Fold | None) -> tuple[str, ...]:
+    """Where a module lies, as seen from the frame around it; nothing for an operator."""
+    if not node.is_call:
+        return ()
+    path = node.origin.module[len(fold.module if fold else "") :].removeprefix(".")
+    return (path,) if path else ()
+
+
+def _times(count: int) -> tuple[str, ...]:
+    return (times(count),) if count > 1 else ()

@@ -1,0 +1,68 @@
+"""Words about nodes: short names for boxes, long ones for whoever points at a box."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.text import shape_text
+
+DECISION = "torch_ir.decision."  # how the op_types of assumptions of a capture begin
+OPAQUE = "opaque."  # and those of its gaps
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_SHOWN = 6  # of a list
+
+
+def short_name(node: OpNode) -> str:
+    """`aten.linear.default` as `linear`, `torch.nn.Conv2d` as `Conv2d`."""
+    if node.is_call:
+        return node.op_type.rpartition(".")[2]
+    return node.op_type.removeprefix("aten.").removesuffix(".default")
+
+
+def amount(number: float, unit: str = "") -> str:
+    """Three digits and a prefix: `25.6 M`, `231 MB`."""
+    power = 0
+    while abs(number) >= 999.5 and power < len(_PREFIXES) - 1:
+        number, power = number / 1000, power + 1
+    digits = 0 if number == int(number) and not power else 2 if number < 9.995 else 1 if number < 99.95 else 0
+    return f"{number:.{digits}f} {_PREFIXES[power]}{unit}".rstrip()
+
+
+def parameters_in(tensors: Iterable[TensorMeta]) -> int:
+    """How many numbers the parameters among tensors hold, of those whose sizes are known."""
+    found = {tensor for tensor in tensors if tensor.param and tensor.param.kind == "parameter"}
+    return sum(math.prod(_sizes(tensor)) for tensor in found if tensor.is_static)
+
+
+def facts_of(node: OpNode, inside: Sequence[OpNode] = ()) -> str:
+    """All that is known about a node, a line each: operator, module, source line, what it reads and gives."""
+    counts = Counter(map(short_name, inside)).most_common()
+    origin = node.origin
+    again = f", call {origin.call + 1}" if origin.call else ""
+    place = f"{origin.module}{again}{f' ({origin.module_class})' if origin.module_class else ''}"
+    lines = {
+        "": f"{node.name}: {node.op_type}",
+        "module ": place if origin.module else "",
+        "source ": origin.source,
+        "holds ": _listed([f"{count} {name}" for name, count in counts]),
+        "reads ": _listed([_typed(tensor) for tensor in node.inputs if tensor.param is None]),
+        "weights ": _listed([_typed(tensor) for tensor in node.inputs if tensor.param is not None]),
+        "gives ": _listed([*map(_typed, node.outputs)]),
+    }
+    return "\n".join(f"{word}{text}" for word, text in lines.items() if text)
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = [f"and {len(items) - _SHOWN} more"] if len(items) > _SHOWN else []
+    return ", ".join([*items[:_SHOWN], *more])
+
+
+def _typed(tensor: TensorMeta) -> str:
+    return f"{tensor.name} {tensor.dtype} {shape_text(tensor)}"
+
+
+def _sizes(tensor: TensorMeta) -> list[int]:
+    return [size for size in tensor.shape if isinstance(size, int)]
