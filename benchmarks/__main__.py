@@ -15,6 +15,7 @@ from benchmarks import (
     deep,
     deep_files,
     execute,
+    explorer,
     extract,
     files,
     first_call,
@@ -23,6 +24,7 @@ from benchmarks import (
     latency,
     optimise,
     peer_optimisers,
+    shard,
     streaming,
 )
 from benchmarks.measure import machine
@@ -31,10 +33,10 @@ TABLES: dict[str, Any] = {
     "extract": extract, "first_call": first_call, "deep": deep, "growth": growth, "huge": huge,
     "architectures": architectures, "files": files, "checked_load": checked_load, "deep_files": deep_files,
     "execute": execute, "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,
-    "latency": latency,
+    "latency": latency, "explorer": explorer, "shard": shard,
 }  # fmt: skip
 QUICK = ("extract", "growth", "files", "execute")
-ALONE = ("peer_optimisers", "latency")  # the one needs packages of its own, the other half an hour
+ALONE = ("peer_optimisers", "latency", "explorer")  # packages of their own, half an hour, a browser
 EVERY = tuple(name for name in TABLES if name not in ALONE)
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 

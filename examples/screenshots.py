@@ -1,0 +1,81 @@
+"""Take the pictures of the explorer that the documentation shows, in headless Chromium.
+
+python examples/screenshots.py [--output docs/images]
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue and the tests lie beside this folder
+
+import benchmarks.models
+import torch_ir
+from benchmarks.models import Case
+from examples.pictures import deep_llama, graph_of
+from tests import browser
+from torch_ir import IR
+
+GO = "text => app.go(app.view, app.view.graph.nodes.find((node) => node.module === text))"
+ASIDE = "by => app.view.move({ ...app.view.eye, x: app.view.eye.x + by })"
+SEARCH = "text => { app.search.input.value = text; app.search.find(); app.search.step(1); }"
+MODULE = (
+    "path => app.go(app.view, app.view.graph.groups.find((group) => group.path === path && group.kind === 'module'))"
+)
+
+
+def large_llama() -> IR:
+    """A Llama of 32 layers, as wide as the 8B model."""
+    model, inputs = Case("Llama", lambda: benchmarks.models.llama(32), benchmarks.models.tokens).on_meta()
+    return torch_ir.extract_ir(model, (), kwargs=inputs)
+
+
+def pictures() -> dict[str, tuple[IR, dict[str, Any], list[tuple[str, Any]]]]:
+    """For each picture a graph, the options of its page, and what is done there, as code with one argument."""
+    resnet, llama, small = graph_of("resnet50"), large_llama(), deep_llama()
+    blocks = small.at_level("module", leaf=["GroupedQueryAttention", "SwiGLU"])
+    norms = {node.name for node in blocks.nodes if node.op_type.endswith("RMSNorm")}
+    optimised, _ = torch_ir.optimize(graph_of("resnet18"), "basic")
+    pair = {"against": optimised, "titles": ("resnet18.json", "optimised.json")}
+    paint = "mode => app.paint(mode)"
+    return {
+        "explorer-resnet50": (resnet, {"titles": ("resnet50.json", "")}, [(GO, "layer1.0.conv2")]),
+        "explorer-llama": (llama, {"titles": ("llama.json", "")}, [(MODULE, "model.layers.0.self_attn"), (ASIDE, 40)]),
+        "explorer-heat": (resnet, {"titles": ("resnet50.json", "")}, [(MODULE, "layer2.0"), (paint, "flops")]),
+        "explorer-against": (graph_of("resnet18"), pair, [(GO, "layer1.0.bn1")]),
+        "explorer-placeholders": (blocks, {"titles": ("llama.json", ""), "placeholders": norms}, []),
+        "explorer-dark": (llama, {"titles": ("llama.json", "")}, [(SEARCH, "layers.7 linear")]),
+    }
+
+
+def take(running: Any, page: Path, picture: Path, steps: list[tuple[str, Any]]) -> None:
+    """Open a page, do what is to be done there, and keep what is to be seen."""
+    scheme = "dark" if "dark" in picture.name else "light"
+    visit = browser.Visit(running, page, color_scheme=scheme)
+    visit.page.wait_for_selector("html[data-ready]")
+    for code, argument in steps:
+        visit.page.evaluate(code, argument)
+    visit.page.screenshot(path=picture)
+    visit.page.close()
+    if visit.wrong:
+        raise SystemExit(f"{picture.name}: {visit.wrong[0]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--output", type=Path, default=Path("docs/images"))
+    folder: Path = parser.parse_args().output
+    if browser.find() is None:
+        raise SystemExit(browser.ABSENT)
+    with browser.launched() as running, tempfile.TemporaryDirectory() as scratch:
+        for name, (ir, options, steps) in pictures().items():
+            page, picture = Path(scratch) / f"{name}.html", folder / f"{name}.png"
+            torch_ir.explore(ir, page, **options)
+            take(running, page, picture, steps)
+            print(f"{picture}: {picture.stat().st_size / 1e3:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Graphs that the tests of the explorer share, built without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.graphs import tensor, weight
+from torch_ir.ir import IR, FunctionRef, OpNode, Origin, TensorMeta
+
+WIDTH = 8
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+class Growing:
+    """A graph that grows node by node; every node makes one tensor of its own name."""
+
+    def __init__(self) -> None:
+        self.nodes: list[OpNode] = []
+        self.params: list[TensorMeta] = []
+
+    def op(self, name: str, reads: Sequence[TensorMeta], module: str, module_class: str = "") -> TensorMeta:
+        made = tensor(f"{name}_{len(self.nodes)}", 4, WIDTH)
+        args = ["self", "other", "third"][: len(reads)]
+        origin = Origin(module, 0, module_class, "model.py:7")
+        self.nodes.append(OpNode(made.name, f"aten.{name}.Tensor", reads, [made], args=args, origin=origin))
+        return made
+
+    def linear(self, x: TensorMeta, module: str) -> TensorMeta:
+        key = f"{module}.weight"
+        w = weight(f"p_{len(self.params)}", WIDTH, WIDTH, keys=(key,))
+        self.params.append(w)
+        made = tensor(f"linear_{len(self.nodes)}", 4, WIDTH)
+        origin = Origin(module, 0, "Linear", "model.py:11")
+        op_type, args = "aten.linear.default", ["input", "weight"]
+        self.nodes.append(OpNode(made.name, op_type, [x, w], [made], {"bias": None}, args=args, origin=origin))
+        return made
+
+
+def decoder(layers: int, plain: int = 30) -> IR:
+    """Equal layers, each of an attention, a feed-forward part and `plain` more nodes; all of them read one mask."""
+    graph = Growing()
+    x, mask = tensor("x", 4, WIDTH), tensor("mask", 4, WIDTH)
+    last = x
+    for layer in range(layers):
+        outer = f"layers.{layer}"
+        q, k, v = (graph.linear(last, f"{outer}.attn.{name}") for name in "qkv")
+        scores = graph.op("mul", [q, k], f"{outer}.attn", "Attention")
+        masked = graph.op("add", [scores, mask], f"{outer}.attn", "Attention")
+        mixed = graph.op("mul", [masked, v], f"{outer}.attn", "Attention")
+        added = graph.op("add", [last, mixed], outer, "Layer")
+        up = graph.linear(added, f"{outer}.mlp.up")
+        for _ in range(plain):
+            up = graph.op("mul", [up, up], f"{outer}.mlp", "FeedForward")
+        last = graph.op("add", [added, graph.linear(up, f"{outer}.mlp.down")], outer, "Layer")
+    return IR(graph.nodes, [x, mask], [last], params=graph.params, model_name="Decoder", pytorch_version="2.13.0")
+
+
+def hostile() -> IR:
+    """A graph whose every name and text would like to be markup."""
+    x, made = tensor(HOSTILE, 2, 3), tensor(f"y{HOSTILE}", 2, 3)
+    w = weight(f"w{HOSTILE}", 2, 3, keys=(HOSTILE,))
+    origin = Origin(f"{HOSTILE}.0", 0, HOSTILE, f"{HOSTILE}:1")
+    attrs = {f"a{HOSTILE}": HOSTILE}
+    node = OpNode(
+        f"n{HOSTILE}", f"aten.{HOSTILE}.default", [x, w], [made], attrs, args=["self", HOSTILE], origin=origin
+    )
+    again = tensor("z", 2, 3)
+    other = OpNode("z", "aten.relu.default", [made], [again], args=["self"], origin=Origin(f"{HOSTILE}.1", 0, HOSTILE))
+    return IR([node, other], [x], [again], params=[w], model_name=HOSTILE)
+
+
+def with_call() -> IR:
+    """x -> neg -> a call of a function of two nodes -> result."""
+    inner, a, b = tensor("given", 2, 3), tensor("a", 2, 3), tensor("b", 2, 3)
+    body = IR(
+        [
+            OpNode("a", "aten.relu.default", [inner], [a], args=["self"]),
+            OpNode("b", "aten.tanh.default", [a], [b], args=["self"]),
+        ],
+        [inner],
+        [b],
+    )
+    x, neg, out = tensor("x", 2, 3), tensor("neg", 2, 3), tensor("out", 2, 3)
+    nodes = [
+        OpNode("neg", "aten.neg.default", [x], [neg], args=["self"]),
+        OpNode("out", "call", [neg], [out], {"function": FunctionRef("body")}, args=["given"]),
+    ]
+    return IR(nodes, [x], [out], functions={"body": body}, model_name="Calling")

@@ -1,0 +1,323 @@
+"""The explorer in a real browser: it opens alone, opens and closes modules, finds, explains, colours and compares."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torch_ir
+from tests import browser
+from tests.explored import HOSTILE, decoder, hostile, with_call
+from tests.graphs import mlp, tensor, weight
+from torch_ir.analysis import cost
+from torch_ir.ir import IR, OpNode, Origin, Symbol
+
+pytestmark = pytest.mark.skipif(browser.find() is None, reason=browser.ABSENT)
+LAYERS = 4
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser.launched() as running:
+        yield running
+
+
+@pytest.fixture
+def shown(chromium: Any, tmp_path: Path) -> Iterator[Any]:
+    """`shown(ir, **options)` is the tab that shows a graph; at the end nothing may have gone wrong there."""
+    visits: list[browser.Visit] = []
+
+    def show(ir: IR, scheme: str = "light", **options: Any) -> Any:
+        path = tmp_path / f"page{len(visits)}.html"
+        torch_ir.explore(ir, path, **options)
+        visits.append(browser.Visit(chromium, path, color_scheme=scheme))
+        page = visits[-1].page
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield show
+    wrong = [text for visit in visits for text in visit.wrong]
+    for visit in visits:
+        visit.page.close()
+    assert wrong == []
+
+
+def boxes(page: Any) -> list[str]:
+    """The titles of what is drawn, open frames included."""
+    found: list[str] = page.locator(".place > text.title").all_text_contents()
+    return found
+
+
+def box(page: Any, start: str) -> Any:
+    """The box or frame that is called so."""
+    return page.locator(f'.place[aria-label^="{start}"]')
+
+
+def fill(page: Any, start: str) -> str:
+    found: str = box(page, start).locator("> .card").evaluate("card => getComputedStyle(card).fill")
+    return found
+
+
+def panel(page: Any) -> dict[str, str]:
+    """The rows of the side panel: name -> the rest."""
+    rows = page.locator(".panel tr").all()
+    return {row.locator("th").text_content(): " ".join(row.locator("td").all_text_contents()).strip() for row in rows}
+
+
+def closed(page: Any) -> Any:
+    page.keyboard.press("c")
+    return page
+
+
+def test_a_page_opens_collapsed(shown: Any) -> None:
+    """Equal layers are one box that says how many they are; the modules are at the left."""
+    page = closed(shown(decoder(LAYERS)))
+    assert boxes(page) == [f"layers.0 … {LAYERS - 1}  {TIMES}{LAYERS}"]
+    assert "Decoder" in page.locator(".tree").inner_text()
+    assert page.title() == "Decoder — torch-ir"
+
+
+def test_double_clicks_open_and_close_a_module_in_place(shown: Any) -> None:
+    """The head of the module stays under the pointer."""
+    page = closed(shown(decoder(LAYERS, plain=1)))
+    box(page, "layers.0").dblclick(position={"x": 60, "y": 12})
+    assert boxes(page)[1:] == ["attn", "add", "mlp", "add"]
+    before = box(page, "attn").bounding_box()
+    box(page, "attn").dblclick(position={"x": 60, "y": 12})
+    assert boxes(page)[1:9] == ["attn", "linear", "linear", "linear", "mul", "add", "mul", "add"]
+    assert abs(box(page, "attn").bounding_box()["y"] - before["y"]) < 2
+    box(page, "attn").dblclick(position={"x": 60, "y": 12})
+    assert boxes(page)[1:] == ["attn", "add", "mlp", "add"]
+
+
+def test_a_run_can_be_unfolded(shown: Any) -> None:
+    """All parts are drawn then, and a value that all of them read is named at each but the first."""
+    page = closed(shown(decoder(6, plain=1)))
+    box(page, "layers.0").dblclick(position={"x": 60, "y": 12})
+    page.locator(".unfold").click()
+    assert boxes(page)[1:] == [f"layers.{at}" for at in range(6)]
+    assert page.locator(".tag").count() == 5
+    page.locator(".unfold").click()
+    assert len(boxes(page)) == 5
+
+
+def test_search_opens_what_is_around_a_hit_and_goes_there(shown: Any) -> None:
+    """Nodes are found by module, operator, shape and weight; Enter goes from hit to hit."""
+    page = closed(shown(decoder(LAYERS)))
+    page.keyboard.press("/")
+    page.keyboard.type("layers.2.mlp.down.weight")
+    assert page.locator(".hits li").count() == 1
+    page.keyboard.press("Enter")
+    assert page.locator(".selected > text.title").text_content() == "linear"
+    assert panel(page)["module"] == "layers.2.mlp.down"
+    place, canvas = page.locator(".selected").bounding_box(), page.locator(".canvas").bounding_box()
+    assert abs(place["x"] + place["width"] / 2 - canvas["x"] - canvas["width"] / 2) < 2
+    assert abs(place["y"] + place["height"] / 2 - canvas["y"] - canvas["height"] / 2) < 2
+    page.locator(".search input").fill("linear 4x8")
+    assert page.locator(".search .count").text_content() == str(5 * LAYERS)
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert page.locator(".search .count").text_content() == f"2 of {5 * LAYERS}"
+
+
+def test_the_panel_tells_what_the_analysis_knows(shown: Any) -> None:
+    """FLOPs, bytes, shapes, weights and the line of the model, as Python has them."""
+    ir = decoder(LAYERS)
+    page = shown(ir)
+    node = next(node for node in ir.nodes if node.origin.module == "layers.1.attn.q")
+    page.keyboard.press("/")
+    page.keyboard.type("layers.1.attn.q")
+    page.keyboard.press("Enter")
+    told, row = panel(page), cost(ir)[node.name]
+    titles = [cell.get_attribute("title") for cell in page.locator(".costs td span").all()]
+    assert titles == [f"{amount:,}" for amount in (row.macs, row.flops, row.bytes_read, row.bytes_written)]
+    assert told["weight"] == f"layers.1.attn.q.weightfloat32 8{TIMES}8"
+    assert told["input"].endswith(f"float32 4{TIMES}8")
+    assert (told["source"], told["class"], told["bias"]) == ("model.py:11", "Linear", "None")
+
+
+def test_costs_of_open_sizes_are_short_and_fit(shown: Any) -> None:
+    """An expression has short numbers and powers, the whole of it to point at, and stays inside the panel."""
+    x, w, made = tensor("x", "batch", "batch", 64), weight("w", 32, 64), tensor("y", "batch", "batch", 32)
+    names, origin = ["input", "weight"], Origin("heads.3", 0, "Linear")
+    node = OpNode("y", "aten.linear.default", [x, w], [made], {"bias": None}, args=names, origin=origin)
+    page = shown(IR([node], [x], [made], params=[w], symbols=[Symbol("batch", 1, 64, x, 0)]))
+    flops = page.locator(".costs td span").nth(1)
+    assert (flops.text_content(), flops.get_attribute("title")) == ("4.10k·batch²", "4096*batch*batch")
+    assert page.locator(".panel").evaluate("panel => panel.scrollWidth <= panel.clientWidth")
+    assert "heads.3" in box(page, "linear").locator("> text").all_text_contents()  # not `3` alone
+
+
+def test_heat_colours_by_cost(shown: Any) -> None:
+    """The box with most FLOPs is red, one without is not, and a share is written on it."""
+    page = shown(mlp())
+    assert fill(page, "linear, fc1") != fill(page, "relu")
+    page.get_by_role("button", name="FLOPs").click()
+    plain, hot = fill(page, "relu"), fill(page, "linear, fc1")
+    assert plain != hot
+    assert page.locator(".share text").all_text_contents() == ["67 %", "33 %"]
+    page.get_by_role("button", name="Op family").click()
+    assert page.locator(".share").count() == 0
+
+
+def test_placeholders_are_red_and_say_so(shown: Any) -> None:
+    """By colour, by sign, and in words for those who see neither."""
+    page = shown(mlp(), placeholders={"relu"})
+    assert page.locator(".chip.s-placeholder text").all_text_contents() == ["!"]
+    assert "placeholder" in box(page, "relu").get_attribute("aria-label")
+    assert "placeholder" in page.locator(".legend").inner_text()
+    red = page.evaluate("getComputedStyle(document.querySelector('.s-placeholder > .card')).stroke")
+    assert red == "rgb(198, 40, 40)"
+
+
+def test_functions_can_be_entered(shown: Any) -> None:
+    """A call opens into the body that it calls, and search finds what is inside."""
+    page = shown(with_call())
+    box(page, "call").dblclick(position={"x": 40, "y": 12})
+    assert boxes(page) == ["neg", "call", "relu", "tanh"]
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    page.keyboard.press("/")
+    page.keyboard.type("tanh")
+    page.keyboard.press("Enter")
+    assert page.locator(".selected > text.title").text_content() == "tanh"
+
+
+def test_the_address_may_name_a_module_or_a_node(shown: Any) -> None:
+    """`page.html#layers.2.mlp` opens there; what is not there is no mistake."""
+    page = shown(decoder(LAYERS))
+    for name, title in (("layers.2.mlp", "mlp"), ("linear_0", "linear")):
+        page.evaluate("name => { location.hash = name; }", name)
+        page.reload()
+        page.wait_for_selector("html[data-ready]")
+        assert page.locator(".selected > text.title").text_content() == title
+    page.evaluate("location.hash = '%'")
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert page.locator(".selected").count() == 0
+
+
+def test_many_values_that_come_in_together_are_one(shown: Any) -> None:
+    """The caches of all layers are one label, not a row of them; a few values have one each."""
+    many = [tensor(f"cache_{at}", 2, 3) for at in range(9)]
+    made = tensor("cat", 18, 3)
+    args = [f"tensors.{at}" for at in range(9)]
+    page = shown(IR([OpNode("cat", "aten.cat.default", many, [made], {"dim": 0}, args=args)], many, [made]))
+    assert page.locator(".port.in text").all_text_contents() == ["cache_0 and 8 more"]
+    assert page.locator(".panel summary").count() == 0
+    page = shown(mlp())
+    assert page.locator(".port.in text").all_text_contents() == [f"x 1{TIMES}4"]
+
+
+def test_a_click_on_a_value_goes_to_its_maker(shown: Any) -> None:
+    """What comes into a module is one click away from what made it."""
+    page = closed(shown(decoder(LAYERS, plain=1)))
+    box(page, "layers.0").dblclick(position={"x": 60, "y": 12})
+    box(page, "mlp").dblclick(position={"x": 40, "y": 12})
+    box(page, "mlp").locator(".port.in").click()
+    assert page.locator(".selected > text.title").text_content() == "add"
+
+
+def test_entry_points_can_be_chosen(shown: Any) -> None:
+    """A file with `decode` beside the graph shows either."""
+    ir = mlp()
+    ir.functions["decode"] = with_call().functions["body"]
+    page = shown(ir)
+    assert boxes(page) == ["linear", "relu", "linear"]
+    page.locator("header select").select_option("decode")
+    assert boxes(page) == ["relu", "tanh"]
+
+
+def test_keys_walk_along_the_graph(shown: Any) -> None:
+    """Down goes to a reader, up to the maker, Enter opens, Escape lets go."""
+    page = shown(mlp())
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    assert panel(page)["name"] == "linear_1"
+    page.keyboard.press("ArrowUp")
+    assert panel(page)["name"] == "relu"
+    page.keyboard.press("Escape")
+    assert page.locator(".selected").count() == 0
+    page = closed(shown(decoder(LAYERS)))
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert len(boxes(page)) == 5
+
+
+def test_the_wheel_zooms_where_the_pointer_is_and_a_drag_pans(shown: Any) -> None:
+    """What is under the pointer stays there."""
+    page = shown(mlp())
+    before = box(page, "relu").bounding_box()
+    x, y = before["x"] + before["width"] / 2, before["y"] + before["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.wheel(0, -300)
+    after = box(page, "relu").bounding_box()
+    assert after["width"] > 1.3 * before["width"]
+    assert abs(after["x"] + after["width"] / 2 - x) < 3
+    page.mouse.down()
+    page.mouse.move(x + 80, y + 40, steps=4)
+    page.mouse.up()
+    moved = box(page, "relu").bounding_box()
+    assert abs(moved["x"] - after["x"] - 80) < 2
+    assert page.locator(".selected").count() == 0
+
+
+def test_two_graphs_side_by_side(shown: Any) -> None:
+    """Differences are marked and listed; what is selected on one side is shown on the other."""
+    before, after = mlp(), mlp()
+    after.nodes[1].op_type = "aten.tanh.default"
+    page = shown(before, against=after, titles=("before.json", "after.json"))
+    assert page.locator(".pane h1").all_text_contents() == ["before.json", "after.json"]
+    assert page.locator(".pane").nth(0).locator(".chip text").all_text_contents()[0] == "\N{MINUS SIGN}"
+    assert "+" in page.locator(".pane").nth(1).locator(".chip text").all_text_contents()
+    assert page.locator(".differences li").count() >= 2
+    page.locator(".pane").nth(0).locator('.place[aria-label^="linear, fc1"]').click()
+    assert page.locator(".selected > text.title").all_text_contents() == ["linear", "linear"]
+    page.get_by_role("button", name="1 added").click()
+    assert page.locator(".differences b").all_text_contents() == ["tanh"]
+    page.keyboard.press("d")
+    assert panel(page)["name"] == "relu"
+    assert "added" in page.locator(".panel").inner_text()
+
+
+def test_hostile_names_are_only_text(shown: Any) -> None:
+    """Nothing that a model is called runs, or becomes an element; it is shown as it is."""
+    page = shown(hostile())
+    page.keyboard.press("e")
+    page.locator(".place.box").first.click()
+    assert HOSTILE in page.locator(".panel").inner_text()
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 2
+    assert page.title().startswith(HOSTILE)
+
+
+def test_dark_and_light(shown: Any) -> None:
+    """As the system likes it, until the reader says otherwise."""
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light, dark = shown(mlp()), shown(mlp(), scheme="dark")
+    assert light.evaluate(ground) != dark.evaluate(ground)
+    dark.get_by_role("button", name="light or dark").click()
+    assert light.evaluate(ground) == dark.evaluate(ground)
+
+
+def test_a_graph_without_nodes(shown: Any) -> None:
+    """There is nothing to see, and nothing goes wrong."""
+    page = shown(IR([], [], []))
+    page.keyboard.press("f")
+    page.keyboard.press("ArrowDown")
+    assert boxes(page) == []
+
+
+def test_ten_thousand_nodes(shown: Any) -> None:
+    """A deep model opens as a few boxes; any of its nodes is one search away."""
+    ir = decoder(260)
+    assert len(ir.nodes) > 10_000
+    page = shown(ir)
+    assert len(boxes(page)) < 30
+    page.keyboard.press("/")
+    page.keyboard.type("layers.259.mlp.down")
+    page.keyboard.press("Enter")
+    assert panel(page)["module"] == "layers.259.mlp.down"
+    assert page.locator(".place").count() > 260

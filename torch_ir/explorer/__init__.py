@@ -1,0 +1,46 @@
+"""A graph as one HTML file: modules that open, costs, search, two graphs side by side. Without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+
+from torch_ir.explorer.comparison import Row, compared
+from torch_ir.explorer.page import page
+from torch_ir.explorer.record import Marked, Side, Texts
+from torch_ir.ir import IR
+from torch_ir.ir.document import uncollected
+from torch_ir.ir.writing import write_text
+
+__all__ = ["explore"]
+
+
+def explore(
+    ir: IR,
+    path: str | os.PathLike[str],
+    *,
+    against: IR | None = None,
+    sizes: Mapping[str, int] | None = None,
+    placeholders: Collection[str] = (),
+    titles: tuple[str, str] = ("", ""),
+) -> None:
+    """Write a page that shows a graph, or two graphs side by side with their differences marked.
+
+    `sizes` are those that the graph leaves open, for costs in numbers; nodes named in `placeholders` are red. `titles`
+    are those of the graph and of the one that it is held against; without, they have the names of their models.
+    """
+    with uncollected():
+        write_text(path, _page(ir, against, sizes or {}, placeholders, titles))
+
+
+def _page(
+    ir: IR, against: IR | None, sizes: Mapping[str, int], placeholders: Collection[str], titles: tuple[str, str]
+) -> str:
+    texts = Texts()
+    differences: list[Row] = []
+    if against is None:
+        sides = [Side(ir, texts, titles[0], sizes, Marked(placeholders))]
+    else:
+        sides, differences = compared(ir, against, texts, titles, sizes, placeholders)
+    record = {"sides": [side.record() for side in sides], "differences": differences}
+    return page({**record, "texts": texts.table()})

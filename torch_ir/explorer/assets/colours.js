@@ -1,0 +1,77 @@
+// What colours mean: families of operators, or how much of the work a box does.
+
+const FAMILIES = [
+  "matmul",
+  "attention",
+  "normalisation",
+  "activation",
+  "elementwise",
+  "reduction",
+  "movement",
+  "other",
+];
+const MODES = { family: "Op family", flops: "FLOPs", bytes: "Bytes moved" };
+const CHANGES = { added: "+", removed: "−", changed: "~", renamed: "→" };
+const ALERTS = { placeholder: "!", decision: "?" };
+const LEGEND = {
+  placeholder: "placeholder: no lowering, or not seen by the capture",
+  decision: "decision assumed at capture",
+  added: "added",
+  removed: "removed",
+  changed: "changed",
+  renamed: "renamed",
+};
+
+function amountIn(mode, work, side) {
+  return mode === "bytes" ? side.weigh(work.read) + side.weigh(work.written) : side.weigh(work.flops);
+}
+
+// Families of the operators inside, with their counts, most first.
+function mixOf(item) {
+  item.mix ??= counted(nodesOf(item), (node) => node.family);
+  return item.mix;
+}
+
+function counted(things, keyOf) {
+  const counts = new Map();
+  for (const thing of things) counts.set(keyOf(thing), (counts.get(keyOf(thing)) ?? 0) + 1);
+  return [...counts].sort((one, other) => other[1] - one[1]);
+}
+
+// The signs that a box carries: what it is, or what of it differs; of a closed group, what there is inside.
+function signsOf(item) {
+  item.signs ??= counted(
+    nodesOf(item)
+      .flatMap((node) => [node.kind, node.change])
+      .filter((sign) => sign in ALERTS || sign in CHANGES),
+    (sign) => sign,
+  );
+  return item.signs;
+}
+
+function legend(mode, sides) {
+  const nodes = sides.flatMap((side) => side.graphs.flatMap((graph) => graph.nodes));
+  const rows = mode === "family" ? familyRows(nodes) : [heatRow(mode)];
+  const signs = counted(
+    nodes.flatMap((node) => [node.kind, node.change]),
+    (sign) => sign,
+  ).map(([sign]) => sign);
+  const more = Object.keys(LEGEND).filter((sign) => signs.includes(sign));
+  return html("div", { class: "legend", role: "group", "aria-label": "legend" }, rows, more.map(signRow));
+}
+
+function familyRows(nodes) {
+  const present = new Set(nodes.map((node) => node.family));
+  return FAMILIES.filter((family) => present.has(family)).map((family) =>
+    html("span", { class: "key" }, html("i", { class: `swatch f-${family}` }), family),
+  );
+}
+
+function heatRow(mode) {
+  return html("span", { class: "key" }, "none", html("i", { class: "ramp" }), `most ${MODES[mode]} in view`);
+}
+
+function signRow(sign) {
+  const mark = ALERTS[sign] ?? CHANGES[sign];
+  return html("span", { class: "key" }, html("i", { class: `swatch s-${sign}` }, mark), LEGEND[sign]);
+}

@@ -1,0 +1,123 @@
+// The packed record as objects: sides, graphs, groups, nodes and tensors that know each other.
+
+async function readRecord() {
+  const packed = document.getElementById("data").textContent;
+  const bytes = Uint8Array.from(atob(packed), (sign) => sign.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+class Side {
+  constructor(record, texts, number) {
+    this.number = number;
+    this.title = texts[record.title];
+    this.torch = texts[record.torch];
+    this.sizes = record.sizes.map((text) => texts[text]);
+    this.graphs = record.graphs.map((graph, at) => new Graph(graph, texts, `${number}.${at}`));
+    for (const graph of this.graphs) graph.join(this.graphs);
+    this.entries = record.entries.map(([name, at]) => ({ name: texts[name], graph: this.graphs[at] }));
+    this.weights = record.weights;
+  }
+
+  // How large an amount is, for comparing: sizes that are open have been assumed.
+  weigh(amount) {
+    return typeof amount === "number" ? amount : (this.weights[amount] ?? 0);
+  }
+}
+
+class Graph {
+  constructor(record, texts, id) {
+    this.id = id;
+    this.name = texts[record.name];
+    this.functions = record.functions;
+    this.callers = [];
+    this.tensors = rows(record.tensors).map((row) => tensorOf(row, texts));
+    this.nodes = rows(record.nodes).map((row, at) => nodeOf(row, texts, this, at));
+    this.groups = record.groups.map((row, at) => groupOf(row, texts, this, at));
+    this.root = this.groups.at(-1);
+    this.inputs = record.inputs.map((at) => this.tensors[at]);
+    this.outputs = record.outputs.map((at) => this.tensors[at]);
+    this.changes = record.changes.map((pair) => pair.map((at) => this.tensors[at]));
+    for (const tensor of [...this.outputs, ...this.changes.map((pair) => pair[1])]) tensor.isResult = true;
+  }
+
+  // Numbers become what they stand for.
+  join(graphs) {
+    for (const node of this.nodes) {
+      node.inputs = node.inputs.map((at) => this.tensors[at]);
+      node.outputs = node.outputs.map((at) => this.tensors[at]);
+      node.calls = node.calls.map(([name, body]) => ({ name, graph: graphs[this.functions[body]] }));
+      for (const { name, graph } of node.calls) {
+        graph?.callers.push(node);
+        if (graph) graph.root.name ||= name;
+      }
+      for (const tensor of node.outputs) tensor.maker = node;
+      for (const tensor of new Set(node.inputs)) tensor.readers.push(node);
+    }
+    for (const group of this.groups) {
+      group.items = group.items.map((at) => (at >= 0 ? this.nodes[at] : this.groups[-1 - at]));
+      for (const item of group.items) item.parent = group;
+      group.nodes = group.items.flatMap((item) => (item.isNode ? [item] : item.nodes));
+    }
+  }
+}
+
+function rows(columns) {
+  const names = Object.keys(columns);
+  const count = names.length ? columns[names[0]].length : 0;
+  return Array.from({ length: count }, (_, at) => Object.fromEntries(names.map((name) => [name, columns[name][at]])));
+}
+
+function tensorOf(row, texts) {
+  return {
+    name: texts[row.name],
+    shape: texts[row.shape],
+    dtype: texts[row.dtype],
+    keys: row.keys < 0 ? "" : texts[row.keys],
+    kind: row.kind < 0 ? "" : texts[row.kind],
+    isWeight: row.kind >= 0,
+    isResult: false,
+    maker: null,
+    readers: [],
+  };
+}
+
+function nodeOf(row, texts, graph, at) {
+  const told = ["name", "op", "label", "family", "kind", "module", "class", "source", "function"];
+  const node = Object.fromEntries(told.map((name) => [name, texts[row[name]]]));
+  return Object.assign(node, {
+    isNode: true,
+    graph,
+    key: `n${at}`,
+    args: row.args.map((text) => texts[text]),
+    attrs: row.attrs.map(([name, value]) => [texts[name], texts[value]]),
+    calls: row.calls.map(([name, body]) => [texts[name], texts[body]]),
+    origins: row.origins.map((text) => texts[text]),
+    inputs: row.inputs,
+    outputs: row.outputs,
+    call: row.call,
+    work: workOf(row.work),
+    change: row.change < 0 ? "" : texts[row.change],
+  });
+}
+
+function groupOf(row, texts, graph, at) {
+  return {
+    isNode: false,
+    graph,
+    key: `g${at}`,
+    kind: row.kind,
+    name: texts[row.name],
+    path: texts[row.path],
+    class: texts[row.class],
+    call: row.call,
+    items: row.items,
+    form: row.form,
+    isChain: row.chain,
+    work: workOf(row.work),
+  };
+}
+
+function workOf([macs, flops, read, written]) {
+  return { macs, flops, read, written };
+}

@@ -1,0 +1,69 @@
+// The keyboard: letters for what buttons do, arrows to walk along the links.
+
+const KEYS = {
+  "/": (app) => app.search.input.focus(),
+  f: (app) => app.view.fit(),
+  "+": (app) => app.view.zoom(1.25),
+  "=": (app) => app.view.zoom(1.25),
+  "-": (app) => app.view.zoom(0.8),
+  n: (app) => app.search.step(1),
+  N: (app) => app.search.step(-1),
+  e: (app) => app.openMore(),
+  c: (app) => app.view.closeAll(),
+  h: (app) => app.nextMode(),
+  d: (app) => app.comparison?.step(1),
+  D: (app) => app.comparison?.step(-1),
+  Escape: (app) => app.view.select(null),
+  Enter: (app) => app.view.selected && app.view.toggle(app.view.selected),
+  ArrowDown: (app) => walk(app.view, "to"),
+  ArrowUp: (app) => walk(app.view, "from"),
+  ArrowRight: (app) => beside(app.view, 1),
+  ArrowLeft: (app) => beside(app.view, -1),
+};
+
+function listenToKeys(app) {
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.matches("input, select, textarea");
+    const act = KEYS[event.key];
+    if (!act || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.matches("button") && event.key === "Enter") return;
+    event.preventDefault();
+    act(app);
+  });
+}
+
+// To the nearest producer or consumer of what is selected; out of a frame where its own links end.
+function walk(view, end) {
+  if (!view.selected) return goTo(view, view.children(view.root)[0]);
+  const start = end === "to" ? "from" : "to";
+  for (let place = view.selected; place && place !== view.root; place = place.parent) {
+    const frame = view.drawing.frames.get(view.selected.id);
+    const found = view.drawing.wires
+      .filter((wire) => wire[start] === place.id && view.drawing.frames.has(wire[end]))
+      .map((wire) => view.places.get(wire[end]))
+      .sort((one, other) => distance(view, frame, one) - distance(view, frame, other));
+    if (found.length) return goTo(view, found[0]);
+  }
+}
+
+function beside(view, way) {
+  if (!view.selected) return;
+  const frame = view.drawing.frames.get(view.selected.id);
+  const parent = view.selected.parent;
+  const found = [...view.drawing.frames.keys()]
+    .map((id) => view.places.get(id))
+    .filter((place) => place.parent === parent && (view.drawing.frames.get(place.id).x - frame.x) * way > 0)
+    .sort((one, other) => distance(view, frame, one) - distance(view, frame, other));
+  if (found.length) goTo(view, found[0]);
+}
+
+function distance(view, frame, place) {
+  const other = view.drawing.frames.get(place.id);
+  return Math.hypot(other.x + other.w / 2 - frame.x - frame.w / 2, other.y - frame.y);
+}
+
+function goTo(view, place) {
+  if (!place) return;
+  view.select(place);
+  view.centre(place);
+}

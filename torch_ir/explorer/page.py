@@ -1,0 +1,53 @@
+"""The page: code, style and data in one file that asks nobody for anything.
+
+All that comes from a graph is in the packed data, which no browser takes for markup; the code puts it on the screen as
+text. The page names the only script and the only style that may run, by their digests.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+_SCRIPTS = (
+    "data", "text", "levels", "layout", "colours", "elements", "drawing", "minimap", "places", "view", "pointer",
+    "tables", "panel", "tree", "search", "compare", "keys", "main",
+)  # fmt: skip
+_LIBRARY, _LICENCE = "dagre.min.js", "dagre.LICENSE.txt"
+_MAP = "//# sourceMappingURL="  # which a browser with open tools would ask for
+
+
+def page(record: dict[str, Any]) -> str:
+    """The whole page for a record; equal records give equal pages."""
+    data = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    packed = base64.b64encode(gzip.compress(data.encode("utf-8", "replace"), 9, mtime=0)).decode()
+    script, style = _script(), _asset("style.css")
+    parts = {"POLICY": policy(script, style), "STYLE": style, "DATA": packed, "SCRIPT": script}
+    text = _asset("page.html")
+    for name, part in parts.items():
+        text = text.replace(f"<!--{name}-->", part)
+    return text
+
+
+@lru_cache(maxsize=1)
+def _script() -> str:
+    library = "\n".join(line for line in _asset(_LIBRARY).splitlines() if not line.startswith(_MAP))
+    return "\n".join([f"/*!\n{_asset(_LICENCE)}*/", library, *(_asset(f"{name}.js") for name in _SCRIPTS)])
+
+
+def policy(script: str, style: str) -> str:
+    """What a page may do: run this script and show this style, and ask nobody for anything."""
+    return f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:"
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _asset(name: str) -> str:
+    return (files("torch_ir.explorer") / "assets" / name).read_text(encoding="utf-8")
