@@ -1,44 +1,24 @@
-"""The command line: what it prints, how it fails, and that looking at a graph never imports torch."""
+"""Models and inputs on the command line: how they are named, and how mistakes are told."""
 
 import json
 import os
 import re
-import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import torch_ir
-from tests.test_draw import DOCUMENTED, mlp
-from torch_ir.cli import info, main
+from tests.command_line import command, failure
+from tests.test_draw import DOCUMENTED
+from torch_ir.cli import main
 from torch_ir.cli.dynamic import choose_sizes
-from torch_ir.cli.inputs import DimRange, InputSpec, parse_dims, parse_input, parse_inputs
-from torch_ir.cli.tensors import load_tensor, random_tensor
+from torch_ir.cli.inputs import InputSpec, parse_input, parse_inputs
+from torch_ir.cli.sizes import DimRange, parse_dims
+from torch_ir.cli.tensors import random_tensor
 from torch_ir.errors import CommandError
 
-ROOT = Path(__file__).parents[1]
-INFO = """\
-Model: SimpleMLP
-Nodes: 3
-Inputs: 1
-Outputs: 1
-Weights: 4
-Total parameters: 58
-
-Input shapes:
-  x: [1, 4]
-
-Output shapes:
-  linear_1: [1, 2]
-
-Op distribution:
-  aten.linear.default: 2
-  aten.relu.default: 1
-"""
 NET = """\
 import torch
 from torch import nn
@@ -69,23 +49,6 @@ seven = 7
 """
 
 
-def command(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """The command as a user runs it."""
-    return subprocess.run(
-        [sys.executable, "-m", "torch_ir", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-
-
-@pytest.fixture
-def file(tmp_path):
-    mlp().save(tmp_path / "model.json")
-    return str(tmp_path / "model.json")
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder with a user's models in it, as the current one."""
@@ -95,114 +58,6 @@ def here(tmp_path, monkeypatch):
     yield tmp_path
     for name in ("net", "net_file", "bad_import", "bad_syntax"):
         sys.modules.pop(name, None)
-
-
-def failure(capsys, *arguments: str) -> str:
-    """The one line that a failing command prints."""
-    assert main(list(arguments)) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("torch-ir: error: ")
-    assert err.count("\n") == 1
-    return err.removeprefix("torch-ir: error: ").rstrip("\n")
-
-
-def test_info_prints_the_documented_text(file, capsys, tmp_path):
-    assert main(["info", file]) == 0
-    assert capsys.readouterr().out == INFO
-    assert main(["info", file, "--json"]) == 0
-    text = capsys.readouterr().out
-    assert list(json.loads(text)) == [
-        "model_name", "num_nodes", "num_inputs", "num_outputs", "num_weights", "total_parameters", "input_shapes",
-        "output_shapes", "op_distribution",
-    ]  # fmt: skip
-    assert json.loads(text)["op_distribution"] == {"aten.linear.default": 2, "aten.relu.default": 1}
-    assert main(["info", file, "--json", "-o", str(tmp_path / "new" / "info.json")]) == 0
-    assert (tmp_path / "new" / "info.json").read_text() + "\n" == text
-
-
-def test_visualize_prints_or_writes(file, capsys, tmp_path):
-    assert main(["visualize", file]) == 0
-    assert capsys.readouterr().out == DOCUMENTED + "\n"
-    assert main(["visualize", file, "--max-nodes", "1", "--no-weights"]) == 0
-    assert "2 more nodes" in capsys.readouterr().out
-    assert main(["visualize", file, "-o", str(tmp_path / "a.mmd")]) == 0
-    assert (tmp_path / "a.mmd").read_text() == DOCUMENTED
-    assert main(["visualize", file, "-o", str(tmp_path / "a.png")]) == 0
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_looking_never_imports_torch(file):
-    code = (
-        "import sys\nfrom torch_ir.cli.main import main\n"
-        "try:\n    status = main(sys.argv[1:])\nexcept SystemExit as end:\n    status = end.code\n"
-        "sys.exit(status or 100 * ('torch' in sys.modules))"
-    )
-    for arguments in (["--help"], ["extract", "--help"], ["info", file], ["visualize", file]):
-        start = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True)
-        print(f"{arguments[0]}: {time.perf_counter() - start:.3f} s")
-        assert done.returncode == 0, done.stderr
-
-
-def test_statuses_and_streams(file, tmp_path):
-    version = command("--version")
-    assert (version.returncode, version.stdout) == (0, f"torch-ir {torch_ir.__version__}\n")
-    nothing = command()
-    assert nothing.returncode == 2
-    assert "visualize" in nothing.stdout
-    wrong = command("info")
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("usage: torch-ir info")
-    missing = command("info", "no such file.json")
-    assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr == "torch-ir: error: cannot read no such file.json: No such file or directory\n"
-
-
-def test_a_reader_that_leaves_is_no_error(file):
-    pipe = subprocess.Popen(
-        [sys.executable, "-m", "torch_ir", "visualize", file],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert pipe.stdout is not None
-    assert pipe.stderr is not None
-    pipe.stdout.close()
-    assert pipe.stderr.read() == b""
-    pipe.stderr.close()
-    pipe.wait()
-
-
-def test_interrupting_gives_130(file, monkeypatch):
-    def interrupted(arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(info, "run", interrupted)
-    assert main(["info", file]) == 130
-
-
-def test_both_names_work(file, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/pytorch-ir"])
-    assert main(["info", "nowhere.json"]) == 1
-    assert capsys.readouterr().err.startswith("pytorch-ir: error: ")
-
-
-def test_bad_files_are_named(capsys, tmp_path):
-    (tmp_path / "bad.json").write_text("{")
-    assert "bad.json: $: not JSON" in failure(capsys, "info", str(tmp_path / "bad.json"))
-    assert failure(capsys, "visualize", str(tmp_path)) == f"cannot read {tmp_path}: Is a directory"
-
-
-@pytest.mark.parametrize(
-    "verb",
-    ["extract", "llm", "info", "convert", "visualize", "coverage", "lower", "run", "verify", "golden", "compare"],
-)
-def test_every_verb_shows_examples(verb, capsys):
-    with pytest.raises(SystemExit) as end:
-        main([verb, "--help"])
-    assert end.value.code == 0
-    assert f"examples:\n  torch-ir {verb} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -290,22 +145,6 @@ def test_random_tensors_are_seeded_and_bounded():
     assert made("complex64").dtype == torch.complex64
 
 
-def test_values_come_from_files(tmp_path):
-    value = torch.arange(3.0)
-    torch.save(value, tmp_path / "a.pt")
-    torch.save({"x": value, "y": value + 1}, tmp_path / "two.pt")
-    assert torch.equal(load_tensor(parse_input(f"@{tmp_path}/a.pt")), value)
-    assert torch.equal(load_tensor(parse_input(f"y=@{tmp_path}/two.pt")), value + 1)
-    import numpy
-
-    numpy.save(tmp_path / "a.npy", value.numpy())
-    assert torch.equal(load_tensor(parse_input(f"@{tmp_path}/a.npy")), value)
-    (tmp_path / "bad.npy").write_bytes(b"nothing")
-    for wrong in ("two.pt", "none.pt", "bad.npy"):
-        with pytest.raises(CommandError, match=wrong):
-            load_tensor(parse_input(f"@{tmp_path}/{wrong}"))
-
-
 def test_extract_run_verify_with_dynamic_sizes(here, capsys):
     words = ["--input", "ids=i64[batch,seq]", "--input", "mask=f32[batch,seq]", "--dim", "batch=1..32"]
     assert main(["extract", "net.py:Net", *words, "-o", "net.json"]) == 0
@@ -372,10 +211,14 @@ def test_an_instance_and_weights_from_a_file(here, capsys):
             "importing bad_import failed: ModuleNotFoundError: No module named 'not_there' (bad_import.py:1)",
         ),
         (["bad_syntax.py:Net"], "running bad_syntax.py failed: SyntaxError: invalid syntax (bad_syntax.py:1)"),
+        (
+            ["net.py:Net", "--input", "ids=int63[2,3]"],
+            "'ids=int63[2,3]' is not an input; did you mean 'ids=int64[2,3]'?",
+        ),
         (["net.py:Net", "--input", "idz=i64[2,3]"], "Net.forward has no argument 'idz'; did you mean 'ids'?"),
         (
             ["net.py:Net"],
-            "the --input options do not fit Net.forward(ids, mask, scale): missing a required argument: 'ids'",
+            'say what Net.forward(ids, mask=None, *, scale=None) reads, as in --input "ids=f32[1,8]"',
         ),
         (["net.py:Net", "--input", "i64[2,3]", "--dim", "batch=2"], "no input has a size 'batch'"),
     ],
@@ -418,3 +261,33 @@ def test_the_catalogue_from_a_shell(tmp_path):
     done = command("extract", "catalogue.mlp:SimpleMLP", "--input", "1x4", "-o", out)
     assert (done.returncode, done.stderr) == (0, "")
     assert torch_ir.ir_to_mermaid(torch_ir.IR.load(out)) == DOCUMENTED
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["draw", "net.json", "-o", "net.json"],
+        ["explore", "net.json", "-o", "./net.json"],
+        ["info", "net.json", "--json", "-o", "net.json"],
+        ["draw", "net.json", "--against", "other.json", "-o", "other.json"],
+        ["extract", "net.py:Net", "-i", "ids=i64[1,4]", "-o", "net.py"],
+        ["optimize", "net.py:Net", "-i", "ids=i64[1,4]", "-o", "net.py"],
+        ["run", "net.json", "--weights", "weights.safetensors", "-o", "weights.safetensors"],
+    ],
+    ids=" ".join,
+)
+def test_no_command_writes_over_what_it_reads(here, capsys, words):
+    """A picture, a page, a summary or a graph never takes the place of a file that the command was given to read."""
+    for name in ("net.json", "other.json", "weights.safetensors"):
+        (here / name).write_text(name)
+    before = {path: path.read_bytes() for path in here.iterdir()}
+    assert failure(capsys, *words) == f"{words[-1]} is read by this command and would be lost; write to another file"
+    assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+def test_a_graph_may_take_the_place_of_a_graph(here):
+    """`optimize` and `convert` write the better, or shorter, graph into the file that they read."""
+    assert main(["extract", "net.py:Net", "-i", "ids=i64[1,4]", "-o", "net.json"]) == 0
+    assert main(["convert", "net.json", "--compact", "-o", "net.json"]) == 0
+    assert main(["optimize", "net.json", "-o", "net.json"]) == 0
+    assert torch_ir.load_ir("net.json").model_name == "Net"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import BACKENDS, add_inputs, add_optimize, add_verb, load_checked, print_json, show_progress
+from torch_ir.cli.graphs import MODELS
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import BACKENDS, add_inputs, add_optimize, add_verb, load_checked, print_json
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def add_parser(verbs: Verbs) -> None:
         help=f"what else computes the first file: {', '.join((_EAGER, *BACKENDS))}; separated by commas",
     )
     add_optimize(parser, "optimise the graph for these: clean, basic or full (default: as it is)")
-    parser.add_argument("--model", metavar="MODULE:FACTORY", help="the original model, for `eager` and its weights")
+    parser.add_argument("--model", metavar="MODEL", help=f"the original, for `eager` and its weights: {MODELS}")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     parser.add_argument("--repeat", type=int, default=20, metavar="N", help="rounds (default: 20)")
     parser.add_argument(
@@ -58,9 +59,9 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.cli.inputs import parse_dims, parse_inputs
+    from torch_ir.cli.inputs import read_inputs
 
-    specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
+    specs, dims = read_inputs(arguments)
     names = _check(arguments)
     import torch
 
@@ -123,14 +124,10 @@ def _check_backends(names: list[str]) -> None:
 
 def _model(arguments: argparse.Namespace) -> nn.Module | None:
     """The original model, with the weights of the file where there is one."""
-    from torch_ir.cli.models import build_model, fill_model, load_factory
+    from torch_ir.cli.models.find import find_model
+    from torch_ir.cli.models.weights import build_filled
 
-    if not arguments.model:
-        return None
-    model = build_model(load_factory(arguments.model), arguments.model)
-    if arguments.weights:
-        fill_model(model, arguments.weights)
-    return model
+    return build_filled(find_model(arguments.model), arguments.weights) if arguments.model else None
 
 
 def _weights(
@@ -188,6 +185,8 @@ def _what_is_eager(arguments: argparse.Namespace) -> str:
 
 
 def _record(result: Timing | str) -> dict[str, Any]:
+    from dataclasses import asdict
+
     return {"wrong": result} if isinstance(result, str) else asdict(result)
 
 

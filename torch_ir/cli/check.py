@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_verb, load_graph, print_json
 from torch_ir.errors import MissingFileError, SerializationError, printable
 
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     except SerializationError as error:
         errors = [error]
     else:
+        show_progress(f"checking {arguments.file} against torch's operators")
         errors = list(islice(examine(ir, report, trusted=arguments.trusted), _MOST_SHOWN))
     if arguments.json:
         print_json(_as_record(report, errors))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_verb, print_json
 from torch_ir.errors import CommandError
 
@@ -39,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{arguments.map}: {wrong!r} must lead to the name of a tensor or node")
     import torch_ir
 
+    show_progress(f"comparing {arguments.dumps} with {arguments.pack}")
     comparison = torch_ir.compare_golden(
         arguments.pack, arguments.dumps, rtol=arguments.rtol, atol=arguments.atol, names=names
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.verb import add_verb, load_graph, save_graph
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, load_graph, print_json, save_graph
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ def add_parser(verbs: Verbs) -> None:
         "-w", "--weights", metavar="FILE", help="weights to put into .onnx (default: none) or .pt2; or `random`"
     )
     parser.add_argument("--compact", action="store_true", help="write what repeats only once (JSON)")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,7 +55,12 @@ def run(arguments: argparse.Namespace) -> int:
     elif kind in _OURS:
         save_graph(ir, arguments.output)
     else:
+        show_progress(f"writing {arguments.output}")
         _write_theirs(ir, kind, arguments)
+    if arguments.json:
+        print_json(
+            {"file": arguments.output, "kind": kind.removeprefix("."), "bytes": os.path.getsize(arguments.output)}
+        )
     return 0
 
 

@@ -5,26 +5,27 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.inputs import parse_sizes
-from torch_ir.cli.verb import add_verb, load_graph, print_json
-from torch_ir.errors import CommandError, did_you_mean
+from torch_ir.cli.graphs import add_graph, function_of, open_graph
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, print_json, terminal_width
+from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
-    from torch_ir.ir import IR
 
 _EXAMPLES = """
 model.json
 model.json --by op --top 5
 model.json --depth 2 --set batch=8 --set seq=512
 model.json --device 'peak=312TFLOPs,bw=2.0TB/s'
+"hf:llama?num_hidden_layers=2" --by op
 llm.json --function decode --set past=1024 --json
 """
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "cost", "say what an IR file costs: FLOPs, bytes, memory, time", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file")
+    add_graph(parser)
     parser.add_argument(
         "--by", choices=("module", "op", "node"), default="module", help="what a row is (default: module)"
     )
@@ -41,31 +42,24 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.analysis import Device, cost_report
+    from torch_ir.analysis import Roofline, cost_report
+    from torch_ir.cli.sizes import parse_sizes
 
     if arguments.top is not None and arguments.top < 1:
         raise CommandError(f"--top must be at least 1, not {arguments.top}")
     if arguments.depth is not None and arguments.depth < 0:
         raise CommandError(f"--depth must be at least 0, not {arguments.depth}")
+    show_progress(f"counting {arguments.file}")
     report = cost_report(
-        _chosen(load_graph(arguments.file), arguments.function),
+        function_of(open_graph(arguments), arguments.function),
         arguments.by,
         depth=arguments.depth,
         top=arguments.top,
         sizes=parse_sizes(arguments.set),
-        device=arguments.device and Device.parse(arguments.device),
+        device=arguments.device and Roofline.parse(arguments.device),
     )
     if arguments.json:
         print_json(report.to_dict())
     else:
-        print(report)
+        print(report.text(terminal_width()))
     return 0
-
-
-def _chosen(ir: IR, name: str | None) -> IR:
-    if name is None:
-        return ir
-    if name not in ir.functions:
-        known = ", ".join(ir.functions) or "none"
-        raise CommandError(f"the graph has no function {name!r}{did_you_mean(name, ir.functions)}; it has: {known}")
-    return ir.functions[name]

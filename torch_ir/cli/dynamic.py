@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.inputs import DimRange, InputSpec
+from torch_ir.cli.inputs import InputSpec
+from torch_ir.cli.sizes import DimRange, parse_affine
 from torch_ir.errors import CommandError, did_you_mean
+from torch_ir.ir.expressions import names_in
 
 if TYPE_CHECKING:
     import inspect
@@ -17,7 +19,7 @@ _SAMPLES = (8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 64)
 
 def choose_sizes(specs: Sequence[InputSpec], dims: Mapping[str, DimRange]) -> dict[str, int]:
     """A size to capture with for every named dimension, inside its range, different from all others where possible."""
-    names = list(dict.fromkeys(dim for spec in specs for dim in spec.shape if isinstance(dim, str)))
+    names = list(dict.fromkeys(name for spec in specs for dim in spec.shape for name in sorted(names_in(dim))))
     for name in dims:
         if name not in names:
             raise CommandError(f"no input has a size {name!r}{did_you_mean(name, names)}")
@@ -39,20 +41,25 @@ def dynamic_shapes(bound: inspect.BoundArguments, dims: Mapping[str, DimRange]) 
 
     made: dict[str, Any] = {}
 
-    def varying(spec: InputSpec) -> dict[int, Any]:
+    def varying(spec: InputSpec) -> dict[int, Any] | None:
         found = {}
-        for index, name in enumerate(spec.shape):
-            dim = dims.get(str(name), DimRange())
-            if isinstance(name, str) and dim.only is None:
-                found[index] = made.setdefault(name, Dim(name, min=dim.low, max=dim.high))
-        return found
+        for index, size in enumerate(spec.shape):
+            affine = parse_affine(size) if isinstance(size, str) else None
+            if affine is None or (dim := dims.get(affine.name, DimRange())).only is not None:
+                continue
+            root = made.setdefault(affine.name, Dim(affine.name, min=dim.low, max=dim.high))
+            scaled = root if affine.times == 1 else affine.times * root
+            found[index] = scaled + affine.plus if affine.plus else scaled
+        return found or None
 
     shapes = {name: map_specs(value, varying) for name, value in bound.arguments.items()}
     return shapes if made else None
 
 
 def map_specs(value: Any, change: Callable[[InputSpec], Any]) -> Any:
-    """`change` applied to a spec, or to every spec of `*args` and `**kwargs`."""
-    if isinstance(value, tuple):
-        return tuple(map(change, value))
-    return {name: change(spec) for name, spec in value.items()} if isinstance(value, dict) else change(value)
+    """`change` applied to a spec, or to every spec that is nested in an argument."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(map_specs(item, change) for item in value)
+    if isinstance(value, dict):
+        return {name: map_specs(item, change) for name, item in value.items()}
+    return change(value)

@@ -1,22 +1,30 @@
-"""`torch-ir extract`: a model of the user's own into a graph file."""
+"""`torch-ir extract`: a model into a graph file."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import time
+import re
+import sys
 from collections.abc import Mapping
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.graphs import MODELS
 from torch_ir.cli.info import summarise
 from torch_ir.cli.verb import add_inputs, add_level, add_verb, print_json, save_graph
+from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
-    from torch_ir.cli.verb import Verbs
+    from torch_ir.cli.parser import Verbs
 
 _EXAMPLES = """
 net.py:Net --input 1x3x224x224 -o net.json
+"hf:bert?num_hidden_layers=2&class=BertForMaskedLM" -o bert.json
+timm:resnet50 --input "float32[batch,3,224,224]"
+model.pt2 -o model.json
+net.py:Net --input @inputs.npz --input flag=true -o - | wc -c
 my_package.models:make --input "ids=i64[batch,seq]" --dim batch=1..32 -o model.json
 net.py:Net --input x:1x8xbf16 --name small -o net.json --json
 net.py:Branching --input 1x8 --explore 8 -o net.json
@@ -24,12 +32,12 @@ net.py:Deep --input 1x8 --blocks function --stamp -o net.json
 net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
 
+_STDOUT = "-"
+
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "extract", "capture a model as an IR file, without its weights", _EXAMPLES, run)
-    parser.add_argument(
-        "model", metavar="MODULE:FACTORY", help="a class or function called without arguments, or a model"
-    )
+    parser.add_argument("model", metavar="MODEL", help=f"{MODELS}; of language models, without a cache (see `llm`)")
     add_inputs(parser, "the range of a named size, such as batch=1..32; repeatable")
     parser.add_argument(
         "--capture",
@@ -52,35 +60,18 @@ def add_parser(verbs: Verbs) -> None:
         "--crosscheck", action="store_true", help="compare what was recorded with what torch.export gives"
     )
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the IR file to write")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the IR file to write, or - for stdout (default: a new file, NAME.json)"
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.cli.dynamic import choose_sizes, dynamic_shapes, map_specs
-    from torch_ir.cli.inputs import parse_dims, parse_inputs
+    from torch_ir.cli.capture import capture
 
-    specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
-    sizes = choose_sizes(specs, dims)
-    import torch_ir
-    from torch_ir.cli.models import build_model, load_factory, match_inputs
-    from torch_ir.cli.tensors import meta_tensor
-    from torch_ir.ir.side_file import side_files
-
-    factory = load_factory(arguments.model)
-    start = time.perf_counter()
-    with torch_ir.meta_init():
-        model = build_model(factory, arguments.model)
-    bound = match_inputs(model, specs)
-    shapes = dynamic_shapes(bound, dims)
-    for name, value in bound.arguments.items():
-        bound.arguments[name] = map_specs(value, lambda spec: meta_tensor(spec, sizes))
-    ir = torch_ir.extract_ir(
-        model,
-        bound.args,
-        kwargs=bound.kwargs,
-        strict=False,
-        dynamic_shapes=shapes,
+    captured = capture(
+        arguments.model,
+        arguments,
         capture=arguments.capture,
         explore=arguments.explore,
         level=arguments.level or "aten",
@@ -90,22 +81,47 @@ def run(arguments: argparse.Namespace) -> int:
         crosscheck=arguments.crosscheck,
         model_name=arguments.name,
     )
-    save_graph(ir, arguments.output)
-    seconds = time.perf_counter() - start
-    facts = {**summarise(ir), "seconds": round(seconds, 3), "file": arguments.output}
-    facts["file_bytes"] = os.path.getsize(arguments.output)
-    facts["constants"] = [str(path) for path in side_files(Path(arguments.output))]
-    if arguments.json:
-        print_json(facts)
+    path = _output(arguments.output, captured.ir.model_name)
+    if path == _STDOUT:
+        sys.stdout.write(captured.ir.to_json())
     else:
-        print(_sentence(facts))
+        save_graph(captured.ir, path)
+    facts = {**summarise(captured.ir), "seconds": round(captured.seconds, 3), **_written(path), "notes": captured.notes}
+    with redirect_stdout(sys.stderr) if path == _STDOUT else nullcontext():
+        if arguments.json:
+            print_json(facts)
+        else:
+            print(_sentence(facts))
     return 0
+
+
+def _output(given: str | None, model_name: str) -> str:
+    """Where the graph goes: as asked, else into a new file under the name of the model."""
+    if given is not None:
+        return _STDOUT if given == "/dev/stdout" else given
+    path = f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', model_name).lstrip('.') or 'model'}.json"
+    if os.path.exists(path):
+        raise CommandError(f"{path} is there already; to write over it, say -o {path}")
+    return path
+
+
+def _written(path: str) -> dict[str, Any]:
+    """The file, its size, and the files beside it; a stream has neither."""
+    from torch_ir.ir.side_file import side_files
+
+    if not os.path.isfile(path):
+        return {"file": path, "file_bytes": None, "constants": []}
+    return {
+        "file": path,
+        "file_bytes": os.path.getsize(path),
+        "constants": [str(side) for side in side_files(Path(path))],
+    }
 
 
 def _sentence(facts: Mapping[str, Any]) -> str:
     beside = "".join(f", constants in {path}" for path in facts["constants"])
+    size = "" if facts["file_bytes"] is None else f" ({facts['file_bytes']:,} bytes{beside})"
     return (
         f"{facts['model_name']}: {facts['num_nodes']} nodes, {facts['num_weights']} weights, "
-        f"{facts['total_parameters']:,} parameters in {facts['seconds']:.2f} s -> "
-        f"{facts['file']} ({facts['file_bytes']:,} bytes{beside})"
+        f"{facts['total_parameters']:,} parameters in {facts['seconds']:.2f} s -> {facts['file']}{size}"
     )

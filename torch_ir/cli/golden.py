@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.graphs import MODELS
+from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_inputs, add_verb, load_checked, print_json
 from torch_ir.errors import CommandError
 
@@ -23,7 +25,7 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "golden", "write what every node of an IR file computes", _EXAMPLES, run)
     parser.add_argument("file", metavar="FILE", help="an IR file")
     parser.add_argument(
-        "model", metavar="MODULE:FACTORY", nargs="?", help="the original model, which the graph must equal first"
+        "model", metavar="MODEL", nargs="?", help=f"the original model, which the graph must equal first: {MODELS}"
     )
     parser.add_argument("-w", "--weights", metavar="FILE", help=".pt, .safetensors, or `random` (default: the model's)")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
@@ -39,15 +41,16 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.cli.inputs import parse_dims, parse_inputs
+    from torch_ir.cli.inputs import read_inputs
 
-    specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
+    specs, dims = read_inputs(arguments)
     if arguments.model is None and arguments.weights is None:
         raise CommandError("a pack needs weights: name the model, or pass --weights")
     import torch
 
     import torch_ir
-    from torch_ir.cli.models import build_model, fill_model, load_factory
+    from torch_ir.cli.models.find import find_model
+    from torch_ir.cli.models.weights import build_filled
     from torch_ir.cli.tensors import graph_inputs
     from torch_ir.golden.pack import read_pack
     from torch_ir.ir.structure import rebuild
@@ -55,13 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     ir = load_checked(arguments.file)
     args, kwargs = rebuild(ir.input_tree, graph_inputs(ir, specs, dims, arguments.seed))
     torch.manual_seed(arguments.seed)
-    model = build_model(load_factory(arguments.model), arguments.model) if arguments.model else None
-    if model is not None and arguments.weights:
-        fill_model(model, arguments.weights)
+    model = build_filled(find_model(arguments.model), arguments.weights) if arguments.model else None
     weights: Any = model.state_dict() if model is not None else None
     if weights is None:
         is_random = arguments.weights == "random"
         weights = torch_ir.random_weights(ir, arguments.seed) if is_random else torch_ir.load_weights(arguments.weights)
+    show_progress(f"computing every node of {arguments.file}")
     torch_ir.write_golden(
         ir,
         weights,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.info import summarise
-from torch_ir.cli.verb import add_verb, load_checked, print_json, save_graph
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, load_checked, print_json, save_graph, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ my_package.models:make_config -o model.json --padding
 llama.json
 """
 _SHOWN = 8
-_LARGEST = 2_000_000_000  # parameters that --verify fills with numbers
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -32,7 +31,8 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="hf:TYPE?key=value&..., a folder with a config.json, or MODULE:FACTORY; without -o, an IR file to show",
+        help="hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that gives a config "
+        "or a model; without -o, an IR file to show",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="the IR file to write")
     parser.add_argument("--batch", type=int, metavar="N", help="fix the batch size (default: it varies)")
@@ -63,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         ir, facts = load_checked(arguments.model), {"file": arguments.model}
     else:
         ir, facts = _extract(arguments)
+    from dataclasses import asdict
+
     from torch_ir.llm import cache_map
     from torch_ir.llm.cache_map import decode_graph
 
@@ -83,12 +85,15 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
 
     spoken = parse_inputs([arguments.encoder_input]) if arguments.encoder_input else []
     from torch_ir.capture import meta_init
-    from torch_ir.cli.tensors import meta_tensor
+    from torch_ir.cli.input_files import read_files
+    from torch_ir.cli.tensors import meta_value
     from torch_ir.llm import extract_llm
 
     start = time.perf_counter()
+    show_progress(f"building {arguments.model}")
     with meta_init():
         model = _build(arguments.model)
+    show_progress("capturing prefill and decode")
     ir = extract_llm(
         model,
         batch=arguments.batch,
@@ -97,7 +102,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         padding=arguments.padding,
         all_logits=arguments.all_logits,
         blocks=arguments.blocks,
-        encoder_input=meta_tensor(spoken[0], {}) if spoken else None,
+        encoder_input=meta_value(read_files(spoken)[0], {}) if spoken else None,
         model_name=arguments.name,
     )
     save_graph(ir, arguments.output)
@@ -108,28 +113,36 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
 
 def _build(text: str) -> Any:
     """The model of a configuration, or of what the user's own factory gives."""
-    from torch_ir.cli.configs import is_config, load_config
-    from torch_ir.cli.models import call_factory, load_factory
+    from torch_ir.cli.models.config import load_config, model_class
+    from torch_ir.cli.models.factory import call_factory, load_factory
+    from torch_ir.cli.models.names import is_config
+    from torch_ir.cli.models.settings import split_settings
     from torch_ir.llm.extract import build
 
-    return build(load_config(text) if is_config(text) else call_factory(load_factory(text), text))
+    if not is_config(text) and ":" in text:
+        place, settings = split_settings(text)
+        return build(call_factory(load_factory(place), text, settings))
+    config, name = load_config(text)
+    return build(config if name is None else model_class(config, name)._from_config(config))
 
 
 def _verify(ir: IR, arguments: argparse.Namespace) -> dict[str, Any]:
     """Build the model once more, with random weights, and let both generate."""
     import torch
 
+    from torch_ir.cli.models.weights import refuse_large
     from torch_ir.llm.generate import example_prompt, verify_llm
 
-    size = summarise(ir)["total_parameters"]
-    if size > _LARGEST:
-        raise CommandError(f"--verify would fill {size:,} weights with random numbers; try it on fewer layers")
+    refuse_large(arguments.model, summarise(ir)["total_parameters"], "try --verify on fewer layers")
+    show_progress(f"generating {arguments.verify} tokens")
     torch.manual_seed(0)
     is_valid, told = verify_llm(ir, _build(arguments.model), arguments.verify, **example_prompt(ir))
     return {"is_valid": is_valid, "verification": told}
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
+    from torch_ir.analysis.tables import aligned
+
     prefill, decode, cache = facts["prefill"], facts["decode"], facts["cache"]
     seconds = f" in {facts['seconds']:.2f} s" if "seconds" in facts else ""
     lines = [
@@ -142,8 +155,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         for each in cache[:_SHOWN]
     ]  # fmt: skip
     rows.insert(0, ("cache", "type", "prefill gives", "decode reads", "decode gives", "bytes"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines += ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += aligned(rows, left=range(6), width=terminal_width(), least=(5, 2, 4), long=1)
     if len(cache) > _SHOWN:
         lines.append(f"... {len(cache) - _SHOWN} more; --json lists all")
     if "verification" in facts:

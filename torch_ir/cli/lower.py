@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import add_verb, load_graph, print_json
+from torch_ir.cli.graphs import add_graph, open_graph
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, print_json
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -16,13 +20,14 @@ model.json --target mynpu.py:npu
 model.json --target mynpu.py:npu -o lowered.json --picture lowered.png
 model.json --target mynpu.py:npu -o lowered.pb
 model.json --target mynpu.py:npu --decompose --log
+net.py:Net --input 1x3x224x224 --target mynpu.py:npu
 model.json --target mynpu.py:npu --json --fail-missing
 """
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "lower", "lower an IR file to your own target, and list what is missing", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file")
+    add_graph(parser)
     parser.add_argument(
         "--target", required=True, metavar="TARGET", help="the Target, as file.py:name or package.module:name"
     )
@@ -30,21 +35,24 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("--log", action="store_true", help="print a line per layer")
     parser.add_argument("--json", action="store_true", help="print the work list as JSON")
     parser.add_argument("--fail-missing", action="store_true", help="exit with 1 if anything is missing")
-    parser.add_argument("--picture", metavar="FILE", help="draw the layers, with what is missing in red")
+    parser.add_argument(
+        "--picture", metavar="FILE", help="draw the layers, with what is missing in red; .html is a page to explore"
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write the layers: .pb and .binpb as protobuf, else JSON"
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.draw import render
-
     target = load_target(arguments.target)
-    lowered = target.lower(load_graph(arguments.file), arguments.decompose, print if arguments.log else None)
+    ir = open_graph(arguments)
+    show_progress(f"lowering {arguments.file} to {target.name}")
+    say = partial(print, file=sys.stderr if arguments.json else sys.stdout)
+    lowered = target.lower(ir, arguments.decompose, say if arguments.log else None)
     if arguments.output is not None:
         lowered.save(arguments.output)
     if arguments.picture is not None:
-        render(lowered.ir, arguments.picture, placeholders=lowered.placeholders, fold=True)
+        _draw(lowered, arguments.picture)
     if arguments.json:
         print_json(_summary(lowered))
     else:
@@ -54,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def load_target(text: str) -> Target:
     """The Target that `file.py:name` names."""
-    from torch_ir.cli.models import load_factory
+    from torch_ir.cli.models.factory import load_factory
     from torch_ir.errors import CommandError
     from torch_ir.targets import Target
 
@@ -64,6 +72,17 @@ def load_target(text: str) -> Target:
     if not isinstance(found, Target):
         raise CommandError(f'{text} is no Target, but {found!r:.60}; make one with torch_ir.Target("name")')
     return found
+
+
+def _draw(lowered: Lowered, path: str) -> None:
+    """A page to walk through, if that is what the file is called; else a picture."""
+    from torch_ir.draw import render
+    from torch_ir.explorer import explore
+
+    if path.endswith(".html"):
+        explore(lowered.ir, path, placeholders=lowered.placeholders)
+    else:
+        render(lowered.ir, path, placeholders=lowered.placeholders, fold=True)
 
 
 def _summary(lowered: Lowered) -> dict[str, Any]:

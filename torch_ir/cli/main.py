@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import os
 import sys
 import warnings
@@ -12,24 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir._version import __version__
-from torch_ir.cli import (
-    bench,
-    check,
-    compare,
-    convert,
-    cost,
-    coverage,
-    diff,
-    extract,
-    golden,
-    info,
-    llm,
-    lower,
-    optimize,
-    run,
-    verify,
-    visualize,
-)
+from torch_ir.cli.overwriting import refuse_overwriting
+from torch_ir.cli.parser import Program
+from torch_ir.cli.progress import progress
 from torch_ir.errors import (
     CaptureWarning,
     GraphError,
@@ -40,20 +25,35 @@ from torch_ir.errors import (
     printable,
 )
 
+_GROUPS = {
+    "capture a model": ("extract", "llm"),
+    "look at a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
+    "improve it": ("optimize", "passes"),
+    "compute with it": ("run", "verify", "golden", "compare", "bench"),
+    "hand it on": ("convert", "lower", "coverage", "shard"),
+    "many models": ("sweep",),
+    "this machine": ("doctor", "completion"),
+}
+_OTHER_NAMES = {"visualize": "draw"}
 _SHOWN_LINES = 4
 _OURS = (CaptureWarning, VersionWarning, WeightWarning)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status: 0 done, 1 failed, 2 not understood, 130 interrupted."""
-    program = _program()
-    parser = _parser(program)
-    arguments = parser.parse_args(argv)
+    program, words = _program(), sys.argv[1:] if argv is None else argv
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    parser = build_parser(program, words[0] if words else "")
+    arguments, surplus = parser.parse_known_args(words)
+    if surplus:
+        (parser.verbs.choices[arguments.verb] if arguments.verb else parser).refuse(surplus)
     if arguments.verb is None:
         parser.print_help()
         return 2
     try:
-        with _warnings_as_lines(program):
+        with progress(f"{program} {arguments.verb}", quiet=arguments.quiet), _warnings_as_lines(program):
+            refuse_overwriting(arguments)
             status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status
@@ -77,18 +77,20 @@ def _program() -> str:
     return "pytorch-ir" if Path(sys.argv[0]).stem == "pytorch-ir" else "torch-ir"
 
 
-def _parser(program: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser(program: str = "torch-ir", word: str = "") -> Program:
+    """The parser of the command that a word names, or of all of them: each is in the file of its name."""
+    parser = Program(
+        _GROUPS,
         prog=program,
+        usage="%(prog)s [-h] [--version] COMMAND ...",
         description="Turn PyTorch models into a small, exact, weight-free IR; look at it, run it, prove it.",
+        epilog=f"`{program} help COMMAND` shows the options of a command, with examples.",
     )
     parser.add_argument("--version", action="version", version=f"torch-ir {__version__}")
-    verbs = parser.add_subparsers(dest="verb", title="commands")
-    for verb in (
-        extract, llm, info, check, convert, visualize, cost, optimize, coverage, lower, run, verify, golden, compare,
-        diff, bench,
-    ):  # fmt: skip
-        verb.add_parser(verbs)
+    word = _OTHER_NAMES.get(word, word)
+    names = [name for group in _GROUPS.values() for name in group]
+    for name in [word] if word in names else names:
+        importlib.import_module(f"torch_ir.cli.{name}").add_parser(parser.verbs)
     return parser
 
 

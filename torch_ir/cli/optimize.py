@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import add_inputs, add_verb, load_checked, print_json, save_graph, show_progress
+from torch_ir.cli.graphs import add_graph, open_graph
+from torch_ir.cli.passes import list_all
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, print_json, save_graph, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ _EXAMPLES = """
 model.json -o better.json
 model.json -o better.json --level full --verify
 model.json --level full --verify -i 'ids=i64[2,16]<1000'
+net.py:Net --input 1x3x224x224 -o better.json
 model.json --explain fold-batch-norm
 model.json -o core.json --pass decompose:to=core --pass dead-code
 --list
@@ -24,7 +28,11 @@ model.json -o core.json --pass decompose:to=core --pass dead-code
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "optimize", "improve a graph without weights, and say what that bought", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", nargs="?", help="an IR file")
+    add_graph(
+        parser,
+        nargs="?",
+        dim_help="a number for a symbolic size, such as batch=4, to verify with; of a model, its range",
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="where the better graph goes; without it, nothing is kept"
     )
@@ -54,20 +62,19 @@ def add_parser(verbs: Verbs) -> None:
         "-w", "--weights", metavar="FILE", help="verify with these: .pt, .safetensors (default: random)"
     )
     parser.add_argument("--dtype", metavar="DTYPE", help="verify in this dtype, such as float64 or bfloat16")
-    add_inputs(parser, "a number for a symbolic size, such as batch=4, to verify with; repeatable")
     parser.add_argument("--list", action="store_true", help="list all passes with their options")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.list:
+        return list_all(arguments.json)
+    if arguments.file is None:
+        raise CommandError("which graph? give an IR file, or --list to see the passes")
+    ir = open_graph(arguments, checked=True, of_models=())
     from torch_ir.passes import optimize
     from torch_ir.run import load_weights
 
-    if arguments.list:
-        return _list()
-    if arguments.file is None:
-        raise CommandError("which graph? give an IR file, or --list to see the passes")
-    ir = load_checked(arguments.file)
     inputs = _inputs(ir, arguments)
     better, report = optimize(
         ir,
@@ -80,11 +87,11 @@ def run(arguments: argparse.Namespace) -> int:
         each=True,
         progress=show_progress,
     )
-    show_progress("")
     if arguments.json:
         print_json(report.to_dict())
     else:
-        print(report if arguments.explain is None else report.explained(arguments.explain))
+        told = report.text(terminal_width()) if arguments.explain is None else report.explained(arguments.explain)
+        print(told)
     if report.proof is not None and not report.proof.is_valid:
         raise CommandError(f"the better graph computes something else, and is not written: {report.proof.reason}")
     if arguments.output:
@@ -93,19 +100,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _inputs(ir: IR, arguments: argparse.Namespace) -> list[Any] | None:
-    """What to verify with, where anything is said about that."""
-    from torch_ir.cli.inputs import parse_dims, parse_inputs
+    """What to verify with, where anything is said about that; for a model, that was said to capture it."""
+    from torch_ir.cli.inputs import read_inputs
+    from torch_ir.cli.models.names import is_model
     from torch_ir.cli.tensors import graph_inputs
 
-    specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
-    return graph_inputs(ir, specs, dims, seed=0) if specs or dims else None
-
-
-def _list() -> int:
-    from torch_ir.passes import list_passes
-
-    for each in list_passes():
-        options = ", ".join(f"{name}={value}" for name, value in each.options.items())
-        raised = f"  (may raise: {', '.join(each.may_raise)})" if each.may_raise else ""
-        print(f"{each.name:24} {each.summary}{f'  [{options}]' if options else ''}{raised}")
-    return 0
+    specs, dims = read_inputs(arguments)
+    is_said = (specs or dims) and not is_model(arguments.file)
+    return graph_inputs(ir, specs, dims, seed=0) if is_said else None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.verb import add_backend, add_inputs, add_verb, load_checked, print_json, shown_log
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_backend, add_inputs, add_verb, load_checked, print_json
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.cli.inputs import parse_dims, parse_inputs
+    from torch_ir.cli.inputs import read_inputs
 
-    specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
+    specs, dims = read_inputs(arguments)
     kind = Path(arguments.output or "-.pt").suffix
     if kind not in (".pt", ".safetensors"):
         raise CommandError(f"{arguments.output}: outputs are written as .safetensors or .pt")
@@ -74,11 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     ir = load_checked(arguments.file)
     torch.manual_seed(arguments.seed)
-    values = graph_inputs(ir, specs, dims, arguments.seed)
-    if _is_plain(arguments):
-        results, why = _interpreted(arguments, ir, values, limits), ""
+    show_progress(f"computing {arguments.file}")
+    if ir.mesh:
+        results, why = _on_ranks(arguments, ir, specs, dims), ""
+    elif _is_plain(arguments):
+        results, why = _interpreted(arguments, ir, graph_inputs(ir, specs, dims, arguments.seed), limits), ""
     else:
-        results, why = _compiled(arguments, ir, values)
+        results, why = _compiled(arguments, ir, graph_inputs(ir, specs, dims, arguments.seed))
     outputs = dict(zip((tensor.name for tensor in ir.graph_outputs), results, strict=True))
     if arguments.output:
         _save(outputs, Path(arguments.output))
@@ -96,15 +98,17 @@ def _is_plain(arguments: argparse.Namespace) -> bool:
 
 def _limits(arguments: argparse.Namespace) -> Limits:
     """What the options allow a run."""
+    from dataclasses import replace
+
     from torch_ir.ir import Limits
 
     limits = Limits()
     if arguments.memory is not None:
-        limits = replace(limits, memory_bytes=_bytes(arguments.memory))
+        limits = replace(limits, memory_bytes=parse_bytes(arguments.memory))
     return limits if arguments.time is None else replace(limits, seconds=arguments.time)
 
 
-def _bytes(text: str) -> int:
+def parse_bytes(text: str) -> int:
     """`4GB`, `512 MB` or `1000000` as a number."""
     found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
     if found is None:
@@ -124,6 +128,21 @@ def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any], limit
     return execute_ir(ir, values, weights_path=arguments.weights, isolated=isolated, limits=limits)
 
 
+def _on_ranks(arguments: argparse.Namespace, ir: IR, specs: Any, dims: Any) -> tuple[Any, ...]:
+    """The whole outputs of a sharded graph: a process on this machine for every rank."""
+    from torch_ir.cli.tensors import graph_inputs
+    from torch_ir.run import random_weights
+    from torch_ir.run.ranks import whole_signature
+    from torch_ir.sharding import run_sharded
+
+    if not _is_plain(arguments) or arguments.isolated or arguments.memory:
+        raise CommandError("a sharded graph is run by a process for every rank, with the back end torch")
+    whole = whole_signature(ir)
+    values = graph_inputs(whole, specs, dims, arguments.seed)
+    weights = random_weights(whole, arguments.seed) if arguments.weights == "random" else arguments.weights
+    return run_sharded(ir, values, weights)
+
+
 def _compiled(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple[tuple[Any, ...], str]:
     """The outputs of a back end; of `auto`, why it is this one."""
     from torch_ir.backends import compile, find_backend
@@ -132,9 +151,8 @@ def _compiled(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple
     find_backend(arguments.backend)
     random = arguments.weights == "random"
     weights = random_weights(ir, arguments.seed) if random else load_weights(arguments.weights)
-    with shown_log("torch_ir.backends"):
-        compiled = compile(ir, weights, backend=arguments.backend, level=arguments.level)
-        outputs = compiled.run(values)
+    compiled = compile(ir, weights, backend=arguments.backend, level=arguments.level)
+    outputs = compiled.run(values)
     return outputs, compiled.why if arguments.backend == "auto" else ""
 
 

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import argparse
-import json
-import logging
 import math
+import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.progress import show_progress
 from torch_ir.errors import SerializationError, TorchIRError
 
 if TYPE_CHECKING:
+    from torch_ir.cli.parser import Parser
+    from torch_ir.cli.parser import Verbs as Verbs
     from torch_ir.ir import IR
-
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 # by name, so that no help text imports torch; a test holds it against the table itself
 BACKENDS = ("torch", "onednn", "inductor", "onnxruntime", "openvino", "iree", "auto")
 
 
 def add_verb(
-    verbs: Verbs, name: str, summary: str, examples: str, run: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
+    verbs: Verbs,
+    name: str,
+    summary: str,
+    examples: str,
+    run: Callable[[argparse.Namespace], int],
+    other_names: Sequence[str] = (),
+) -> Parser:
     """A verb whose help ends in examples; `run` gets the parsed arguments and returns the exit status."""
-    shown = "\n".join(f"  %(prog)s {example}" for example in examples.strip().splitlines())
     parser = verbs.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=f"examples:\n{shown}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        name, aliases=other_names, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
+    shown = [f"  {parser.prog} {example}".rstrip() for example in examples[1:-1].split("\n")]
+    parser.epilog = "\n".join(["examples:", *shown])
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress and no notes")
     parser.set_defaults(run=run)
     return parser
 
@@ -46,7 +48,7 @@ def add_inputs(parser: argparse.ArgumentParser, dim_help: str) -> None:
         action="append",
         default=[],
         metavar="SPEC",
-        help="an input, such as 1x3x224x224, ids=i64[batch,seq], x:1x8xf16, i64[1,8]<100 or x=@file.npy; repeatable",
+        help="an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable",
     )
     parser.add_argument("-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help=dim_help)
 
@@ -67,7 +69,7 @@ def add_optimize(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--level", choices=("clean", "basic", "full"), metavar="LEVEL", help=text)
 
 
-def add_level(parser: argparse.ArgumentParser) -> None:
+def add_level(parser: argparse._ActionsContainer) -> None:
     """The options that say at which granularity a graph is seen."""
     parser.add_argument(
         "--level",
@@ -85,7 +87,11 @@ def add_level(parser: argparse.ArgumentParser) -> None:
 
 def load_at_level(arguments: argparse.Namespace) -> IR:
     """The graph in a file, at the granularity that `add_level` was told."""
-    ir = load_graph(arguments.file)
+    return at_level(load_graph(arguments.file), arguments)
+
+
+def at_level(ir: IR, arguments: argparse.Namespace) -> IR:
+    """A graph at the granularity that `add_level` was told."""
     level = arguments.level or ("module" if arguments.leaf else None)
     return ir if level is None else ir.at_level(level, arguments.leaf)
 
@@ -95,6 +101,7 @@ def load_graph(path: str) -> IR:
     from torch_ir.formats import is_protobuf, load_protobuf
     from torch_ir.ir import IR
 
+    show_progress(f"reading {path}")
     try:
         return load_protobuf(path) if is_protobuf(path) else IR.load(path)
     except SerializationError as error:
@@ -107,9 +114,10 @@ def load_graph(path: str) -> IR:
 
 def load_checked(path: str) -> IR:
     """The graph in a file, its operators, arguments and shapes checked; this needs torch."""
+    ir = load_graph(path)
+    show_progress(f"checking {path} against torch's operators")
     from torch_ir.safety import validate_ir
 
-    ir = load_graph(path)
     try:
         validate_ir(ir)
     except SerializationError as error:
@@ -122,38 +130,28 @@ def save_graph(ir: IR, path: str) -> None:
     """Write a graph to a file; its suffix says how."""
     from torch_ir.formats import is_protobuf, save_protobuf
 
+    show_progress(f"writing {path}")
     if is_protobuf(path):
         save_protobuf(ir, path)
     else:
         ir.save(path)
 
 
-def show_progress(text: str) -> None:
-    """One line that is written over, for whoever watches."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def shown_log(name: str) -> Iterator[None]:
-    """Show what a part of torch_ir logs about its progress."""
-    logger = logging.getLogger(name)
-    handler = logging.Handler()
-    handler.emit = lambda record: show_progress(record.getMessage())  # type: ignore[method-assign]
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-        logger.removeHandler(handler)
-        show_progress("")
+def terminal_width() -> int | None:
+    """How wide a table may be: as the terminal is, or as it likes where none shows it."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_json(record: Any) -> None:
     """A record as strict JSON, with what is not finite as text."""
-    print(json.dumps(_strict(record), indent=2))
+    print(as_json(record))
+
+
+def as_json(record: Any) -> str:
+    """The text that `print_json` prints."""
+    import json
+
+    return json.dumps(_strict(record), indent=2)
 
 
 def _strict(value: Any) -> Any:
@@ -161,4 +159,4 @@ def _strict(value: Any) -> Any:
         return {key: _strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_strict(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return value if not isinstance(value, float) or math.isfinite(value) else str(value)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.graphs import MODELS
+from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_inputs, add_verb, load_checked, print_json
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
+    from torch_ir.cli.models.source import Source
     from torch_ir.cli.verb import Verbs
     from torch_ir.ir import IR
     from torch_ir.verify import BlockReport, VerificationReport
@@ -26,9 +28,7 @@ model.json net.py:Net --weights checkpoint/ --blockwise
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "verify", "compare an IR file with the original model by running both", _EXAMPLES, run)
     parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument(
-        "model", metavar="MODULE:FACTORY", help="a class or function called without arguments, or a model"
-    )
+    parser.add_argument("model", metavar="MODEL", help=f"the original model: {MODELS}")
     parser.add_argument("-w", "--weights", metavar="FILE", help=".pt or .safetensors (default: the model's own)")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
@@ -49,24 +49,27 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.cli.inputs import parse_dims, parse_inputs
+    from torch_ir.cli.inputs import read_inputs
 
-    specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
+    specs, dims = read_inputs(arguments)
     _check(arguments)
     import torch
 
-    from torch_ir.cli.models import load_factory
+    from torch_ir.cli.models.find import find_model
     from torch_ir.cli.tensors import graph_inputs
     from torch_ir.ir.structure import rebuild
 
     ir = load_checked(arguments.file)
     inputs = graph_inputs(ir, specs, dims, arguments.seed)
-    factory = load_factory(arguments.model)
+    source = find_model(arguments.model)
     torch.manual_seed(arguments.seed)
     args, kwargs = rebuild(ir.input_tree, inputs)
     compare = _compare_blocks if arguments.blockwise else _compare_whole
-    report = compare(arguments, ir, factory, test_inputs=args, test_kwargs=kwargs)
+    show_progress(f"comparing {arguments.file} with {arguments.model}")
+    report = compare(arguments, ir, source, test_inputs=args, test_kwargs=kwargs)
     if arguments.json:
+        from dataclasses import asdict
+
         print_json(asdict(report))
     else:
         print(report)
@@ -85,13 +88,11 @@ def _check(arguments: argparse.Namespace) -> None:
         raise CommandError("--block and --unique say how to compare block by block; add --blockwise")
 
 
-def _compare_whole(arguments: argparse.Namespace, ir: IR, factory: Any, **call: Any) -> VerificationReport:
+def _compare_whole(arguments: argparse.Namespace, ir: IR, source: Source, **call: Any) -> VerificationReport:
     import torch_ir
-    from torch_ir.cli.models import build_model, fill_model
+    from torch_ir.cli.models.weights import build_filled
 
-    model = build_model(factory, arguments.model)
-    if arguments.weights:
-        fill_model(model, arguments.weights)
+    model = build_filled(source, arguments.weights)
     _, report = torch_ir.verify_ir_with_state_dict(
         ir=ir,
         state_dict=model.state_dict(),
@@ -105,12 +106,13 @@ def _compare_whole(arguments: argparse.Namespace, ir: IR, factory: Any, **call: 
     return report
 
 
-def _compare_blocks(arguments: argparse.Namespace, ir: IR, factory: Any, **call: Any) -> BlockReport:
+def _compare_blocks(arguments: argparse.Namespace, ir: IR, source: Source, **call: Any) -> BlockReport:
     import torch_ir
-    from torch_ir.cli.models import build_model
 
+    if source.program is not None:
+        raise CommandError(f"--blockwise builds the model without weights, but {source.text} holds them; leave it out")
     with torch_ir.meta_init():
-        model = build_model(factory, arguments.model)
+        model = source.build()
     _, report = torch_ir.verify_blocks(
         ir=ir,
         weights=arguments.weights,

@@ -1,23 +1,30 @@
-"""A user's model from `MODULE:FACTORY` or `file.py:FACTORY`, and its inputs matched with its arguments."""
+"""A user's own model, from `package.module:Class` or `file.py:Class`."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.inputs import InputSpec
-from torch_ir.errors import CommandError, WeightLoadError, did_you_mean
+from torch_ir.cli.models.settings import split_settings
+from torch_ir.cli.models.source import Source
+from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+def find_factory(text: str) -> Source:
+    """The model that a class, a function or an instance of the user's gives; what follows `?` are its arguments."""
+    place, settings = split_settings(text)
+    return Source(text, partial(_build, load_factory(place), text, settings))
 
 
 def load_factory(text: str) -> Any:
@@ -35,47 +42,22 @@ def load_factory(text: str) -> Any:
     return found
 
 
-def build_model(factory: Any, text: str) -> nn.Module:
-    """The model in eval mode: an instance as it is, a class or function called without arguments."""
+def call_factory(factory: Any, text: str, settings: dict[str, Any] | None = None) -> Any:
+    """What a class or function of the user's own gives when it is called."""
+    if not callable(factory):
+        raise CommandError(f"{text} is neither a class, nor a function, nor a model, but {factory!r:.60}")
+    return _guarded(f"building {text}", lambda: factory(**(settings or {})))
+
+
+def _build(factory: Any, text: str, settings: dict[str, Any]) -> nn.Module:
     from torch import nn
 
-    model = factory if isinstance(factory, nn.Module) else call_factory(factory, text)
+    if isinstance(factory, nn.Module) and settings:
+        raise CommandError(f"{text}: this is a model already, and takes no settings")
+    model = factory if isinstance(factory, nn.Module) else call_factory(factory, text, settings)
     if not isinstance(model, nn.Module):
         raise CommandError(f"{text} did not give an nn.Module, but {model!r:.60}")
     return model.eval()
-
-
-def call_factory(factory: Any, text: str) -> Any:
-    """What a class or function of the user's own gives when it is called without arguments."""
-    if not callable(factory):
-        raise CommandError(f"{text} is neither a class, nor a function, nor a model, but {factory!r:.60}")
-    return _guarded(f"building {text}", factory)
-
-
-def fill_model(model: nn.Module, path: str) -> None:
-    """Put the weights of a file into a model."""
-    from torch_ir.run import load_weights
-
-    try:
-        model.load_state_dict(load_weights(path))
-    except RuntimeError as error:  # torch lists every misfit, one per line
-        raise WeightLoadError(f"{path} does not fit {type(model).__name__}: {str(error).partition(':')[2]}") from None
-
-
-def match_inputs(model: nn.Module, specs: Sequence[InputSpec]) -> inspect.BoundArguments:
-    """Specs under the arguments of `forward`: named ones by name, the others in order."""
-    signature = inspect.signature(model.forward)
-    words = [name for name, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-    named = {spec.name: spec for spec in specs if spec.name}
-    for name in named:
-        if name not in words and not takes_any:
-            raise CommandError(f"{type(model).__name__}.forward has no argument {name!r}{did_you_mean(name, words)}")
-    try:
-        return signature.bind(*(spec for spec in specs if not spec.name), **named)
-    except TypeError as error:
-        usage = ", ".join(words)
-        raise CommandError(f"the --input options do not fit {type(model).__name__}.forward({usage}): {error}") from None
 
 
 def _load_module(name: str) -> ModuleType:

@@ -1,0 +1,72 @@
+"""The command as a user runs it: in a pipe, at a terminal, and when it fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch_ir.cli import main
+
+ROOT = Path(__file__).parents[1]
+ERASE = "\r\x1b[K"
+
+
+def command(*arguments: str, folder: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command with its output in pipes."""
+    return subprocess.run(
+        [sys.executable, "-m", "torch_ir", *arguments],
+        cwd=folder,
+        env={**_environment(), **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def failure(capsys, *arguments: str) -> str:
+    """The one line that a failing command prints."""
+    assert main(list(arguments)) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("torch-ir: error: ")
+    assert err.count("\n") == 1
+    return err.removeprefix("torch-ir: error: ").rstrip("\n")
+
+
+class Terminal:
+    """A program at a terminal of some width; `text` is all that it wrote, `screen` what is left to see of it."""
+
+    def __init__(self, *words: str, columns: int = 80, folder: Path = ROOT, **environment: str) -> None:
+        import pty
+
+        self._master, slave = pty.openpty()
+        shown = {"TERM": "xterm", "COLUMNS": str(columns), **environment}
+        self._process = subprocess.Popen(
+            [sys.executable, *words], cwd=folder, env=_environment(shown), stdin=slave, stdout=slave, stderr=slave
+        )
+        os.close(slave)
+        self.text = ""
+
+    def wait(self) -> int:
+        """Read to the end; the exit status."""
+        parts = []
+        try:
+            while part := os.read(self._master, 1 << 16):
+                parts.append(part)
+        except OSError:  # how Linux says that nobody holds the other end
+            pass
+        os.close(self._master)
+        self.text = b"".join(parts).decode().replace("\r\n", "\n")
+        return self._process.wait()
+
+    @property
+    def screen(self) -> str:
+        return re.sub(rf"[^\n]*{re.escape(ERASE)}", "", self.text)
+
+
+def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "TERM")}
+    return {**kept, "PYTHONPATH": str(ROOT), **(more or {})}

@@ -1,0 +1,100 @@
+"""`torch-ir doctor` and `torch-ir completion`: what is installed works, or one row says how to mend it."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+
+from tests.command_line import ROOT, command, failure
+from tests.completions import scripts
+from torch_ir.cli import main
+from torch_ir.cli.completion import SHELLS, script_of
+
+BROKEN = {
+    "safetensors.py": "raise OSError('libxyz.so.1: cannot open shared object file')",
+    "openvino.py": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+    "onnx.py": "import a_part_that_is_not_there",
+    "pygraphviz.py": "import time; time.sleep(60)",
+    "timm.py": "import sys; print('hello'); sys.exit(3)",
+}
+
+
+def test_broken_extras_are_rows(tmp_path):
+    """An import that raises, crashes, hangs or ends the process is one row with the command that mends it."""
+    for name, source in BROKEN.items():
+        (tmp_path / name).write_text(source)
+    done = command(
+        "doctor", "python", "safetensors", "openvino", "onnx", "draw", "timm", "--time", "6", "--json",
+        PYTHONPATH=f"{tmp_path}:{ROOT}",
+    )  # fmt: skip
+    assert done.stderr == ""
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["ok"]) == (0, True)
+    found = {check["name"]: (check["state"], check["detail"], check["mend"]) for check in record["checks"]}
+    assert found["python"][0] == "ok"
+    assert found["safetensors"] == (
+        "broken", "OSError: libxyz.so.1: cannot open shared object file", "pip install 'torch-ir[safetensors]'"
+    )  # fmt: skip
+    assert found["openvino"][:2] == ("broken", "its process ended with Segmentation fault")
+    assert found["onnx"] == ("missing", "a_part_that_is_not_there is not installed", "pip install 'torch-ir[onnx]'")
+    assert found["draw"][:2] == ("broken", "no answer in 6 s")
+    assert found["timm"][:2] == ("broken", "its process ended with status 3")
+
+
+def test_a_core_that_does_not_work_fails(tmp_path):
+    """Without torch nothing can be captured: status 1."""
+    (tmp_path / "torch.py").write_text("raise ImportError('wrong ELF class')")
+    done = command("doctor", "torch", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1].split(maxsplit=2) == ["torch", "broken", "ImportError: wrong ELF class"]
+    assert done.stdout.endswith("to mend:\n  torch: pip install torch\n")
+
+
+def test_what_is_installed_here_works(capsys):
+    """Real actions: a picture is drawn, a graph written and read."""
+    assert main(["doctor", "draw", "protobuf", "installation", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["checks"]
+    assert [check["state"] for check in found] == ["ok"] * 3, found
+    assert "did you mean 'draw'?" in failure(capsys, "doctor", "drwa")
+
+
+def test_completion_scripts_are_fresh():
+    """`python -m tests.completions --write` makes them anew."""
+    for path, text in scripts():
+        assert path.read_text() == text, f"{path.name} is old; run: python -m tests.completions --write"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_prints_the_script(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert capsys.readouterr().out == script_of(shell).read_text()
+    if shutil.which(shell):
+        subprocess.run([shell, "-n", str(script_of(shell))], check=True)
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="bash is not here")
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["in"], ["info"]),
+        (["run", "model.json", "--back"], ["--backend"]),
+        (["run", "model.json", "--backend", "o"], ["onednn", "onnxruntime", "openvino"]),
+        (["optimize", "--level", ""], ["clean", "basic", "full"]),
+        (["info", "--level", ""], ["module", "function", "aten"]),
+        (["cost", "--by", "n"], ["node"]),
+        (["info", "mod"], ["model.json"]),
+        (["diff", "model.json", "mod"], ["model.json"]),
+        (["completion", ""], list(SHELLS)),
+    ],
+)
+def test_bash_completes(words, found, tmp_path):
+    """Verbs, options, words and files, as bash itself asks for them."""
+    (tmp_path / "model.json").touch()
+    quoted = " ".join(f"'{word}'" for word in ["torch-ir", *words])
+    program = (
+        f"source '{script_of('bash')}'; COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; "
+        "$(complete -p torch-ir | sed 's/.*-F \\([^ ]*\\) .*/\\1/'); printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == found

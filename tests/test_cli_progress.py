@@ -1,0 +1,84 @@
+"""The line that tells who waits what is being done: at a terminal, after two seconds, and gone without a trace."""
+
+import re
+import sys
+
+import pytest
+
+from tests.command_line import ERASE, ROOT, Terminal, command
+from tests.test_draw import mlp
+from torch_ir.cli.progress import progress, show_progress
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals on Windows")
+# a target that takes its time, as a large model does
+SLOW = """\
+import time
+
+from torch_ir import Target
+
+npu = Target("npu")
+time.sleep(2.6)
+print("loaded")
+"""
+TALKING = """\
+import sys, time
+from torch_ir.cli.progress import progress, show_progress
+
+with progress("working"):
+    time.sleep(2.3)
+    print("half a line", end="", flush=True)
+    time.sleep(0.6)
+    print(", and the rest", flush=True)
+    show_progress("tidying \\x1b[2J" + "x" * 200)
+    time.sleep(0.6)
+    print("to stderr", file=sys.stderr)
+    time.sleep(0.4)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    mlp().save(tmp_path / "model.json")
+    (tmp_path / "slow.py").write_text(SLOW)
+    return tmp_path
+
+
+def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder):
+    """With --quiet, with NO_COLOR, at a dumb terminal and in pipes, what is printed is all that is written."""
+    words = ["-m", "torch_ir", "lower", "model.json", "--target", "slow.py:npu"]
+    watched = Terminal(*words, folder=folder)
+    others = [
+        Terminal(*words, "--quiet", folder=folder),
+        Terminal(*words, folder=folder, NO_COLOR="1"),
+        Terminal(*words, folder=folder, TERM="dumb"),
+    ]
+    piped = command(*words[2:], folder=folder)
+    assert watched.wait() == piped.returncode == 0
+    assert re.search(rf"{re.escape(ERASE)}torch-ir lower 2 s", watched.text)
+    assert watched.screen == piped.stdout
+    assert piped.stdout.startswith("loaded\nnpu: ")
+    assert piped.stderr == ""
+    assert not re.search(r"[\r\x1b]", piped.stdout)
+    for other in others:
+        assert other.wait() == 0
+        assert other.text == piped.stdout
+
+
+def test_the_line_makes_way_for_everybody():
+    """It goes before anything is printed, waits for the end of half a line, fits the terminal and obeys no text."""
+    terminal = Terminal("-c", TALKING, columns=40, folder=ROOT)
+    assert terminal.wait() == 0
+    assert terminal.screen == "half a line, and the rest\nto stderr\n"
+    assert f"{ERASE}working 2 s" in terminal.text
+    drawn = re.findall(rf"{re.escape(ERASE)}(tidying[^\r\n]*)", terminal.text)
+    assert drawn
+    assert all(len(line) < 40 and "…" in line and "\x1b" not in line for line in drawn)
+
+
+def test_nothing_is_touched_where_nobody_watches(capsys):
+    """In a pipe there is neither thread nor stream of ours."""
+    before = sys.stdout, sys.stderr
+    with progress("working"):
+        show_progress("still working")
+        assert (sys.stdout, sys.stderr) == before
+    assert capsys.readouterr() == ("", "")

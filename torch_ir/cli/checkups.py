@@ -1,0 +1,204 @@
+"""What `torch-ir doctor` tries, each in a process of its own.
+
+A check returns what it found in a few words. Whatever it raises is what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch_ir.errors import first_line
+
+if TYPE_CHECKING:
+    from torch_ir.ir import IR
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """A check, what is installed to mend it, and whether nothing works without it."""
+
+    name: str
+    check: Callable[[], str]
+    mend: str = ""
+    is_core: bool = False
+
+
+def _python() -> str:
+    import platform
+
+    return f"{platform.python_version()} on {platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
+
+
+def _torch() -> str:
+    import torch
+
+    devices = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return f"{torch.__version__}, {torch.get_num_threads()} threads, {', '.join(devices) or 'no GPU'}"
+
+
+def _torch_ir() -> str:
+    """Capture, run and verify a small model."""
+    import torch
+
+    import torch_ir
+
+    model, example = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    ir = torch_ir.extract_ir(model, (example,), strict=False)
+    good, report = torch_ir.verify_ir_with_state_dict(ir, model.state_dict(), model, (example,))
+    if not good:
+        raise RuntimeError(str(report))
+    return f"{torch_ir.__version__}, captured, ran and verified a small model"
+
+
+def _installation() -> str:
+    """Two distributions that bring the same package overwrite each other's files."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        other = version("pytorch-ir")
+    except PackageNotFoundError:
+        return "no other distribution brings a package torch_ir"
+    raise RuntimeError(f"pytorch-ir {other} is installed, too, and brings a package of the same name")
+
+
+def _cache() -> str:
+    import tempfile
+
+    from torch_ir.backends.cache import cache_folder
+
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"writable")
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return f"{folder}, writable, {size:,} bytes"
+
+
+def _backends() -> str:
+    from torch_ir.backends import installed_backends
+
+    return f"ready: {', '.join(installed_backends())}"
+
+
+def _safetensors() -> str:
+    import numpy
+    import safetensors
+    from safetensors.numpy import load, save
+
+    if load(save({"x": numpy.arange(3)}))["x"].tolist() != [0, 1, 2]:
+        raise RuntimeError("what was written is not what is read")
+    return f"safetensors {safetensors.__version__}, numpy {numpy.__version__}"
+
+
+def _draw() -> str:
+    import tempfile
+    from pathlib import Path
+
+    import pygraphviz
+
+    from torch_ir.draw import render
+
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder) / "a.png"
+        render(_small(), picture)
+        size = picture.stat().st_size
+    return f"pygraphviz {pygraphviz.__version__}, drew a picture of {size:,} bytes"
+
+
+def _protobuf() -> str:
+    from google.protobuf import __version__
+
+    from torch_ir.formats.protobuf import from_protobuf, to_protobuf
+
+    from_protobuf(to_protobuf(_small()))
+    return f"protobuf {__version__}, wrote and read a graph"
+
+
+def _onnx() -> str:
+    import onnx
+    import onnxruntime
+    import onnxscript
+
+    providers = ", ".join(name.removesuffix("ExecutionProvider") for name in onnxruntime.get_available_providers())
+    versions = f"onnx {onnx.__version__}, onnxscript {onnxscript.__version__}, onnxruntime {onnxruntime.__version__}"
+    return f"{versions} ({providers})"
+
+
+def _mlir() -> str:
+    from importlib.metadata import version
+
+    import iree.compiler
+    import iree.runtime
+
+    drivers = ", ".join(iree.runtime.query_available_drivers())
+    return f"iree-base-compiler {version('iree-base-compiler')} ({drivers})"
+
+
+def _openvino() -> str:
+    import openvino
+
+    return f"openvino {openvino.__version__} ({', '.join(openvino.Core().available_devices)})"
+
+
+def _transformers() -> str:
+    import transformers
+
+    transformers.AutoConfig.for_model("gpt2")
+    return f"transformers {transformers.__version__}, made a configuration"
+
+
+def _timm() -> str:
+    from importlib import import_module
+
+    timm = import_module("timm")
+    return f"timm {timm.__version__}, {len(timm.list_models())} models"
+
+
+def _small() -> IR:
+    from torch_ir.ir import IR, OpNode, TensorMeta
+
+    x, y = TensorMeta("x", (1,), "float32"), TensorMeta("y", (1,), "float32")
+    return IR([OpNode("y", "aten.relu.default", [x], [y])], [x], [y], [])
+
+
+def _extra(name: str, check: Callable[[], str]) -> Checkup:
+    return Checkup(name, check, f"pip install 'torch-ir[{name}]'")
+
+
+CHECKUPS = {
+    checkup.name: checkup
+    for checkup in (
+        Checkup("python", _python, is_core=True),
+        Checkup("torch", _torch, "pip install torch", is_core=True),
+        Checkup("torch_ir", _torch_ir, "pip install --force-reinstall --no-deps torch-ir", is_core=True),
+        Checkup(
+            "installation", _installation, "pip uninstall pytorch-ir; pip install --force-reinstall --no-deps torch-ir"
+        ),
+        Checkup("cache", _cache, "set TORCH_IR_CACHE to a folder that can be written"),
+        Checkup("backends", _backends),
+        _extra("safetensors", _safetensors),
+        _extra("draw", _draw),
+        _extra("protobuf", _protobuf),
+        _extra("onnx", _onnx),
+        _extra("mlir", _mlir),
+        _extra("openvino", _openvino),
+        _extra("transformers", _transformers),
+        Checkup("timm", _timm, "pip install timm"),
+    )
+}
+
+
+def main(name: str) -> None:
+    """Try one thing, and say in a line of JSON how that went."""
+    try:
+        state, told = "ok", CHECKUPS[name].check()
+    except ModuleNotFoundError as error:
+        state, told = "missing", f"{error.name or error} is not installed"
+    except Exception as error:
+        state, told = "broken", f"{type(error).__name__}: {first_line(error)}"
+    print(f"\n{json.dumps([state, told])}", flush=True)
+    os._exit(0)  # some libraries crash on their way out, which says nothing about their work

@@ -1,0 +1,21 @@
+"""Which kind of model a name stands for, told by the name and by what lies there; nothing is imported for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TRANSFORMERS, TIMM, PROGRAM, CODE = "hf:", "timm:", ".pt2", ".py"
+_GRAPHS = (".json", ".pb", ".binpb")
+
+
+def is_model(text: str) -> bool:
+    """Whether a text names a model rather than a graph file, be that there or not."""
+    if is_config(text) or text.startswith(TIMM) or text.endswith((PROGRAM, CODE)):
+        return True
+    return not Path(text).exists() and not text.endswith(_GRAPHS)
+
+
+def is_config(text: str) -> bool:
+    """Whether a text names a configuration of transformers: with its prefix, or as a file or folder that holds one."""
+    path = Path(text.partition("?")[0])
+    return text.startswith(TRANSFORMERS) or path.name == "config.json" or (path / "config.json").is_file()

@@ -1,0 +1,127 @@
+"""One line on stderr, for whoever waits longer than two seconds: what is being done, and for how long already."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from torch_ir.errors import printable
+
+_PATIENCE = 2.0  # seconds before the line appears
+_TICK = 0.25
+_ERASE = "\r\033[K"
+_line: _Line | None = None
+
+
+def show_progress(text: str) -> None:
+    """Say what is being done now."""
+    if _line is not None and text:
+        _line.text = printable(text)
+
+
+@contextmanager
+def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
+    """Show the line while the block runs, if that takes long; nothing is left of it, and pipes never see it."""
+    global _line
+    if quiet or not is_watched() or _line is not None:
+        yield
+        return
+    shown, streams = _Line(text), (sys.stdout, sys.stderr)
+    _line = shown
+    sys.stdout, sys.stderr = _Beside(sys.stdout, shown), _Beside(sys.stderr, shown)
+    try:
+        with _log_shown("torch_ir"):
+            yield
+    finally:
+        shown.end()
+        sys.stdout, sys.stderr = streams
+        _line = None
+
+
+def is_watched() -> bool:
+    """Whether somebody may see the line, and wants to."""
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class _Line:
+    """The line, and the thread that keeps it fresh."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.lock = threading.RLock()
+        self._stream, self._start = sys.stderr, time.monotonic()
+        self._is_shown, self._is_free = False, True
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="progress", daemon=True)
+        self._thread.start()
+
+    def make_way(self, text: str) -> None:
+        """Erase the line before `text` is written; it comes back when what is written ends its own line."""
+        if self._is_shown:
+            self._write(_ERASE)
+            self._is_shown = False
+        if text:
+            self._is_free = text.endswith(("\n", "\r"))
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+        with self.lock:
+            self.make_way("")
+
+    def _tick(self) -> None:
+        wait = _PATIENCE
+        while not self._over.wait(wait):
+            wait = _TICK
+            with self.lock:
+                if self._is_free:
+                    self._draw()
+
+    def _draw(self) -> None:
+        seconds = f" {time.monotonic() - self._start:.0f} s"
+        room = shutil.get_terminal_size().columns - len(seconds) - 1
+        text = self.text if len(self.text) <= room else f"{self.text[: room - 1]}…"
+        self._write(f"{_ERASE}{text}{seconds}")
+        self._is_shown = True
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class _Beside:
+    """A stream that has the line make way before anything is written to it."""
+
+    def __init__(self, stream: TextIO, line: _Line) -> None:
+        self._stream, self._line = stream, line
+
+    def write(self, text: str) -> int:
+        with self._line.lock:
+            self._line.make_way(text)
+            return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def _log_shown(name: str) -> Iterator[None]:
+    """What a package logs about its work is what is being done."""
+    import logging
+
+    logger, handler = logging.getLogger(name), logging.Handler()
+    handler.emit = lambda record: show_progress(record.getMessage())  # type: ignore[method-assign]
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
