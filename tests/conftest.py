@@ -1,6 +1,9 @@
-"""Options: reports of the whole-catalogue test, and the sweeps that are too slow for every run."""
+"""What every test may use, and options: reports of the whole-catalogue test, sweeps too slow for every run."""
 
 import os
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -9,6 +12,36 @@ import pytest
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is remembered is remembered for this run, and nothing of the user's is read."""
     os.environ["TORCH_IR_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def executors() -> Iterator[Callable[[str, Callable[..., Any]], None]]:
+    """`executors(op_type, function)` registers an executor until the test ends."""
+    from torch_ir.ops import register_executor
+    from torch_ir.ops.registry import unregister
+
+    names: list[str] = []
+
+    def register(name: str, function: Callable[..., Any]) -> None:
+        names.append(name)
+        register_executor(name)(function)
+
+    yield register
+    for name in names:
+        unregister(name)
+
+
+@pytest.fixture
+def _seeded() -> Iterator[None]:
+    """The same random numbers in every test; what a capture warns of is not its subject."""
+    import torch
+
+    from torch_ir import CaptureWarning
+
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore", CaptureWarning)
+        torch.manual_seed(0)
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

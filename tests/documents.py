@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SKIPPED = ("make ", "pip install ")  # commands that build or install; everything else runs
+SKIPPED = ("make ", "pip install ", "git clone ", ". ")  # what builds or installs; everything else runs
 LANGUAGES = ("python", "console", "text", "mermaid", "json", "toml")
 _LINKED = ("benchmarks", "catalogue", "examples", "tests")  # a page sees these folders of the repository
 _PATIENCE = 300  # seconds for one command
@@ -164,7 +164,7 @@ class Page:
 
     def _console(self, block: Block) -> None:
         new: list[str] = []
-        for line, command, shown in _commands(self.name, block):
+        for line, command, shown in commands(self.name, block):
             new += [f"{mark} {part}" for mark, part in zip("$" + ">" * len(command), command, strict=False)]
             if command[0].startswith(SKIPPED):
                 new += shown
@@ -218,7 +218,7 @@ def _indented(value: object) -> list[str]:
     return json.dumps(value, indent=1, ensure_ascii=False).splitlines()
 
 
-def _commands(name: str, block: Block) -> Iterator[tuple[int, list[str], list[str]]]:
+def commands(name: str, block: Block) -> Iterator[tuple[int, list[str], list[str]]]:
     """Each command of a console block: its line number, its lines, and the output shown below it."""
     found: list[tuple[int, list[str], list[str]]] = []
     for line, text in enumerate(block.lines, block.line):

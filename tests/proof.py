@@ -45,6 +45,14 @@ def verdict(
     return verify_ir_with_state_dict(ir, model.state_dict(), model, inputs, test_kwargs=kwargs, **options)[1]
 
 
+def fails(ir: IR, model: nn.Module, *inputs: Any) -> str:
+    """The reason for which a wrong graph is refused."""
+    report = verdict(ir.check(), model, *inputs)
+    assert not report.is_valid, f"{report}\n{ir}"
+    assert str(report).startswith("Verification FAILED")
+    return report.error_message or ""
+
+
 def proved(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None) -> IR:
     """The graph of a model, after it gave the model's results."""
     ir = captured(model, *inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes)
@@ -61,6 +69,13 @@ def agrees(ir: IR, model: nn.Module, *inputs: Any) -> bool:
     return len(got) == len(wanted) and all(
         torch.equal(a, b) if isinstance(a, torch.Tensor) else (type(a), a) == (type(b), b)
         for a, b in zip(got, wanted, strict=True)
+    )
+
+
+def assert_near(got: Any, wanted: Any) -> None:
+    """The same leaves in the same order, as near as kernels of two libraries are."""
+    torch.testing.assert_close(
+        pytree.tree_leaves(got), pytree.tree_leaves(wanted), rtol=1e-3, atol=1e-4, equal_nan=True
     )
 
 

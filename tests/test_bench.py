@@ -186,8 +186,8 @@ def test_a_graph_that_computes_something_else_has_no_speed(folder: Path, capsys:
 
 
 def test_onnxruntime_is_a_road(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime", reason="torch-ir[onnx] is not installed")
+    pytest.importorskip("onnxscript", reason="torch-ir[onnx] is not installed")
     assert main(["bench", "net.json", "--against", "onnxruntime", "--repeat", "1"]) == 0
     assert "times as long as net.json" in capsys.readouterr().out
 

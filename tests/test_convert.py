@@ -47,8 +47,8 @@ def test_to_python(model: nn.Module) -> None:
 
 
 def test_to_onnx(model: nn.Module) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="torch-ir[onnx] is not installed")
+    pytest.importorskip("onnxscript", reason="torch-ir[onnx] is not installed")
     assert main(["convert", "net.json", "-o", "net.onnx", "--weights", "net.pt"]) == 0
     session = onnxruntime.InferenceSession("net.onnx")
     same(lambda x: torch.from_numpy(session.run(None, {"input": x.numpy()})[0]), model)

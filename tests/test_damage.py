@@ -63,7 +63,7 @@ def test_a_choice_that_cannot_be_read_is_none(text: str, tmp_path: Path, monkeyp
 
 def test_a_damaged_module_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Machine code of which a bit is wrong is not run."""
-    pytest.importorskip("iree.compiler")
+    pytest.importorskip("iree.compiler", reason="torch-ir[mlir] is not installed")
     monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
     text = to_mlir(chain("aten.neg.default"))
     compile_module(text)

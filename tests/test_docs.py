@@ -10,6 +10,7 @@ import pytest
 from tests.documents import ROOT, WrongPageError, matches, pages, read_blocks, run_page
 
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.stem != "demo")
+TRANSLATIONS = sorted(ROOT.glob("README.*.md"))
 _LINK = re.compile(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -23,7 +24,7 @@ def test_page_runs_as_written(page: Path) -> None:
     assert not wrong, wrong
 
 
-@pytest.mark.parametrize("page", pages(), ids=_id)
+@pytest.mark.parametrize("page", [*pages(), *TRANSLATIONS], ids=_id)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in _LINK.findall(_prose(page)):
         if "://" not in target:
@@ -33,6 +34,17 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in _anchors(found), f"{_id(page)} links to {target}, which has no such heading"
 
 
+@pytest.mark.parametrize("page", TRANSLATIONS, ids=_id)
+def test_translations_show_the_code_that_runs(page: Path) -> None:
+    """Block for block what README.md shows, which is run, and the same links."""
+    original = ROOT / "README.md"
+    assert _code(page) == _code(original)
+    targets = [
+        [link for link in _LINK.findall(_prose(each)) if not link.startswith("README")] for each in (page, original)
+    ]
+    assert sorted(targets[0]) == sorted(targets[1])
+
+
 def test_index_lists_every_page() -> None:
     linked = set(_LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
     missing = {page.name for page in (ROOT / "docs").glob("*.md")} - linked - {"index.md"}
@@ -40,20 +52,26 @@ def test_index_lists_every_page() -> None:
 
 
 def test_examples_page_runs_every_example() -> None:
-    """But for the one that draws the pictures of the documentation."""
+    """But for those that make the pictures of the documentation."""
     text = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^\$ python examples/(\w+)\.py", text, re.MULTILINE))
-    assert shown == {path.stem for path in EXAMPLES} - {"pictures"}
+    assert shown == {path.stem for path in EXAMPLES} - {"pictures", "screenshots"}
 
 
 @pytest.mark.slow
 def test_pictures_are_those_that_the_pages_show(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "pictures.py"), "--output", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
-    stored = {path.name for path in (ROOT / "docs" / "images").iterdir()}
+    images = {path.name for path in (ROOT / "docs" / "images").iterdir()}
+    stored = {name for name in images if not name.startswith("explorer-")}  # which a browser takes
     assert {path.name for path in tmp_path.iterdir()} == stored
     for name in stored:
         assert _png_size(tmp_path / name) == _png_size(ROOT / "docs" / "images" / name)
+
+
+def _code(page: Path) -> list[tuple[str, tuple[str, ...]]]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return [(block.language, block.lines) for block in read_blocks(_id(page), lines)]
 
 
 def _prose(page: Path) -> str:

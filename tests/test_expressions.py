@@ -141,6 +141,16 @@ def test_what_is_known_is_computed(text: str, left: Any) -> None:
     assert substitute(text, {"batch": 8}) == left
 
 
+@pytest.mark.parametrize("sign", ["+", "-", "*", "and", "or"])
+def test_what_is_long_stays_flat(sign: str) -> None:
+    """A sum of hundreds of sizes is in the language before and after."""
+    text = f" {sign} ".join(["seq", *(f"s{index}" for index in range(300)), "batch"])
+    left = substitute(text, {"seq": "n", "batch": 8})
+    values = dict.fromkeys([f"s{index}" for index in range(300)], 1)
+    assert evaluate(left, {**values, "n": 3}) == evaluate(text, {**values, "seq": 3, "batch": 8})
+    assert substitute("seq - (batch - 1) + s0", {"seq": "n"}) == "n - (batch - 1) + s0"
+
+
 def test_numbers_are_their_own_value() -> None:
     """A dimension is an int or a text; both can be asked."""
     assert evaluate(7, {}) == 7

@@ -1,5 +1,6 @@
 """The quick recording gives the very bytes that torch.export gives, or says what it does not cover."""
 
+import gc
 import threading
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ import catalogue
 from catalogue import Entry
 from tests.proof import module, quiet, to_meta, verdict
 from torch_ir import IR, CaptureWarning, extract_ir
-from torch_ir.capture.fast import NotCoveredError, record_fast
+from torch_ir.capture.fast import NotCoveredError, ghosts, inference, record_fast
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 # Models of the catalogue that torch.export alone captures, and the words in which the recording says why.
@@ -412,3 +413,17 @@ def test_capture_says_which_road(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="torch_ir.capture"):
         extract_ir(_two_names(), (X,), strict=False)
     assert "Model is not recorded quickly: a module that goes by the names first, second" in caplog.text
+
+
+def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules are forgotten when they are too many, forms when nothing has them; the graph is the same."""
+    wanted = record_fast(Net().eval(), (X,), {}).to_json()
+    monkeypatch.setattr(inference, "_MOST_KNOWN", 3)
+    monkeypatch.setattr(inference.Inference, "known", {})
+    assert record_fast(Net().eval(), (X,), {}).to_json() == wanted
+    assert len(inference.Inference.known) <= 3
+    for size in range(700, 720):
+        record_fast(nn.Linear(4, 4).eval(), (torch.empty(size, 4),), {})
+    inference.Inference.known.clear()
+    gc.collect()
+    assert not [form.shape for form in ghosts._forms.values() if 700 <= max(form.shape, default=0) < 720]

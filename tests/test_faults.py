@@ -72,7 +72,7 @@ def test_a_save_that_gets_no_room_leaves_the_old_file(starve: Callable[[list[str
     """A full disk, a limit on files and a folder of somebody else: one sentence, the old file, nothing beside it."""
     said = starve(LIGHT)
     if said is None:
-        pytest.skip("this machine cannot make such a place")
+        pytest.skip("mounting a small disk needs user namespaces, which this machine does not give")
     assert said.keys() == set(LIGHT)
     reasons = {errno.ENOSPC, errno.EFBIG, errno.EACCES}
     for sentence in said.values():
@@ -84,7 +84,7 @@ def test_a_save_that_gets_no_room_leaves_the_old_file(starve: Callable[[list[str
 def test_a_full_device_is_one_sentence() -> None:
     """What goes straight to a device can be cut short, but it is told."""
     if not Path("/dev/full").exists():
-        pytest.skip("there is no such device")
+        pytest.skip("only Linux has /dev/full")
     with pytest.raises(SerializationError, match="cannot write /dev/full: No space left on device"):
         graph(0).save("/dev/full")
 

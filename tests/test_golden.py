@@ -1,11 +1,8 @@
-"""Golden packs: what another runtime is compared with, how it is compared, and what is refused."""
+"""Golden packs: what another runtime is compared with, and how."""
 
 import json
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
@@ -14,57 +11,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import catalogue
+from tests.golden_packs import NET, X, compared, dumped, golden
 from tests.proof import captured, module
-from torch_ir import IR, Comparison, IRExecutor, TensorMeta, compare_golden, write_golden
+from torch_ir import IR, compare_golden, write_golden
 from torch_ir.cli import main
-from torch_ir.errors import ExecutionError, MissingExtraError, MissingFileError, SerializationError
-from torch_ir.golden.dumps import Dumps
+from torch_ir.errors import SerializationError
 from torch_ir.golden.pack import read_pack, stored, unstored
 from torch_ir.ops.names import TORCH_DTYPES
-
-X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.encoder = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8))
-        self.head = nn.Linear(8, 2)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = self.encoder(x).relu().chunk(2, 1)
-        return self.head(torch.cat([low, high], 1)).softmax(1), low.argmax(1)
-
-
-NET = Net().eval()
-
-
-def dumped(ir: IR, weights: dict[str, Tensor], *inputs: Any, broken: str = "", by: float = 0.5) -> dict[str, Tensor]:
-    """What a runtime dumps that computes one node wrongly: every value by name, and all that follows from it."""
-    values: dict[str, Tensor] = {}
-
-    def watch(tensor: TensorMeta, value: Any, sizes: Any) -> None:
-        if tensor.name == broken:
-            value += by  # in place, so that later nodes read it
-        values[tensor.name] = value.clone()
-
-    IRExecutor(ir, weights, watch=watch).execute(inputs)
-    return values
-
-
-def golden(path: Path, model: nn.Module = NET, *inputs: Any, **options: Any) -> IR:
-    """A pack of a model; returns its graph."""
-    ir = captured(model, *(inputs or (X,)))
-    write_golden(ir, model.state_dict(), inputs or (X,), path, model=model, **options)
-    return ir
-
-
-def compared(path: Path, values: dict[str, Tensor], **options: Any) -> Comparison:
-    """A comparison of dumps with the pack at a path."""
-    save_file(values, path.with_suffix(".safetensors"))
-    return compare_golden(path, path.with_suffix(".safetensors"), **options)
-
 
 # -- right and wrong dumps --------------------------------------------------------------------------------------------
 
@@ -225,88 +178,6 @@ def test_wrong_shapes_are_a_difference(tmp_path: Path) -> None:
     assert found.divergence.reason == "shape [8, 3] instead of [3, 8]"
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
-
-
-def test_what_a_pack_holds(tmp_path: Path) -> None:
-    """Inputs and, if asked for, weights; the digest of the graph; which reference it is."""
-    ir = golden(tmp_path / "pack", with_weights=True)
-    index = json.loads((tmp_path / "pack" / "index.json").read_text())
-    assert (index["format"], index["version"], index["model_name"]) == ("torch-ir golden", 1, "Net")
-    assert index["ir"].startswith("sha256:")
-    assert "gave the model's results" in index["reference"]
-    assert torch.equal(load_file(tmp_path / "pack" / "inputs-00001.safetensors")["x"], X)
-    weights = load_file(tmp_path / "pack" / "weights-00001.safetensors")
-    assert weights.keys() == NET.state_dict().keys()
-    write_golden(ir, NET.state_dict(), (X,), tmp_path / "alone")
-    assert read_pack(tmp_path / "alone").reference == "the graph"
-    assert not (tmp_path / "alone" / "weights-00001.safetensors").exists()
-
-
-def test_a_graph_that_is_not_the_model_gives_no_pack(tmp_path: Path) -> None:
-    """A reference that is wrong itself would be worse than none."""
-    ir = captured(NET, X)
-    ir.node("tanh").op_type = "aten.sin.default"
-    with pytest.raises(ExecutionError, match="the graph is not the model"):
-        write_golden(ir, NET.state_dict(), (X,), tmp_path / "pack", model=NET)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_shards_and_selections(tmp_path: Path) -> None:
-    """No shard is larger than asked; `only` and `every` leave nodes out and say so; `max_bytes` refuses."""
-    ir = golden(tmp_path / "pack", shard_bytes=150)
-    sizes = [shard.size for shard in read_pack(tmp_path / "pack").files.values()]
-    assert len(sizes) > 4
-    assert max(sizes) < 150 + 500  # and a header
-    assert compared(tmp_path / "pack", dumped(ir, NET.state_dict(), X)).is_equal
-    golden(tmp_path / "part", only=["encoder"])
-    part = read_pack(tmp_path / "part")
-    assert [value.name for value in part.values] == ["linear", "tanh", "linear_1"]
-    assert part.notes == ["7 of 10 values were not asked for"]
-    golden(tmp_path / "few", every=4)
-    assert [value.name for value in read_pack(tmp_path / "few").values][-1] == "argmax"
-    with pytest.raises(ExecutionError, match="no node is of module encodr; did you mean 'encoder"):
-        golden(tmp_path / "none", only=["encodr"])
-    with pytest.raises(ExecutionError, match="more than 100 bytes"):
-        golden(tmp_path / "none", max_bytes=100)
-    assert not (tmp_path / "none").exists()
-
-
-def test_a_pack_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A pack is replaced by a pack; after an error the old one stays; what is no pack is never touched."""
-    golden(tmp_path / "pack", every=3)
-    before = (tmp_path / "pack" / "index.json").read_bytes()
-    with pytest.raises(ExecutionError):
-        golden(tmp_path / "pack", max_bytes=300)
-    assert (tmp_path / "pack" / "index.json").read_bytes() == before
-    golden(tmp_path / "pack")
-    assert (tmp_path / "pack" / "index.json").read_bytes() != before
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "index.json").write_text("{}")
-    with pytest.raises(SerializationError, match="is not a golden pack; it is left alone"):
-        golden(tmp_path / "mine")
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(SerializationError, match="left alone"):
-        golden(tmp_path / "file")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine", "pack"]
-
-
-def test_equal_packs_are_equal_bytes(tmp_path: Path) -> None:
-    """Nothing of the place or the time is in a pack."""
-    golden(tmp_path / "one")
-    golden(tmp_path / "two")
-    for file in (tmp_path / "one").iterdir():
-        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
-
-
-def test_without_safetensors_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names what to install, and nothing is left behind."""
-    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(MissingExtraError, match=r"torch-ir\[safetensors\]"):
-        golden(tmp_path / "pack")
-    assert list(tmp_path.iterdir()) == []
-
-
 # -- control flow and random numbers ----------------------------------------------------------------------------------
 
 
@@ -331,124 +202,6 @@ def test_random_numbers_are_said(tmp_path: Path) -> None:
     found = compared(tmp_path / "pack", dumped(ir, {}, X, broken="dropout"))
     assert found.divergence is not None
     assert found.divergence.reason.startswith("it draws random numbers")
-
-
-# -- hostile files ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pack(tmp_path: Path) -> Path:
-    golden(tmp_path / "pack")
-    return tmp_path / "pack"
-
-
-def rewrite(pack: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change an index and leave out its digest, as someone who means it would."""
-    document = json.loads((pack / "index.json").read_text())
-    document.pop("digest")
-    change(document)
-    (pack / "index.json").write_text(json.dumps(document))
-
-
-CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "version": (lambda d: d.update(version=2), "reads version 1"),
-    "format": (lambda d: d.update(format="other"), "is not the index of a golden pack"),
-    "unknown key": (lambda d: d.update(extra=1), "unknown key 'extra'"),
-    "path": (lambda d: d["files"][0].update(name="../a-00001.safetensors"), "is not the name of a shard"),
-    "unknown file": (lambda d: d["values"][0].update(file="b-00001.safetensors"), "not among the files"),
-    "dtype": (lambda d: d["values"][0].update(dtype="float33"), "unknown dtype 'float33'"),
-    "shape": (lambda d: d["values"][0].update(shape=[-1]), "cannot be -1"),
-    "open shape": (lambda d: d["values"][0].update(shape=["batch"], stored="bytes"), "must be numbers"),
-    "other shape": (lambda d: d["values"][0].update(shape=[8, 3]), "as the index says"),
-    "other dtype": (lambda d: d["values"][0].update(dtype="float16"), "as the index says"),
-    "stored": (lambda d: d["values"][0].update(stored="pickle"), "no way to store"),
-    "pairs": (lambda d: d["values"][0].update(stored="pairs"), "does not hold"),
-    "type": (lambda d: d["values"][0].update(call="one"), "expected a whole number"),
-    "name": (lambda d: d["values"][0].update(name="absent"), "absent"),
-    "size": (lambda d: d["files"][0].update(size=1), "is damaged"),
-    "shard twice": (lambda d: d["files"].append(d["files"][0]), "stands twice"),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_wrong_index_is_refused(pack: Path, name: str) -> None:
-    """Every contradiction in an index is one sentence."""
-    change, message = CHANGES[name]
-    rewrite(pack, change)
-    with pytest.raises(SerializationError, match=message):
-        read_whole(pack)
-
-
-def read_whole(pack: Path) -> list[Tensor]:
-    """Every tensor of a pack."""
-    found = read_pack(pack)
-    return [found.tensor(value) for value in (*found.inputs, *found.values)]
-
-
-def test_damage_is_seen(pack: Path) -> None:
-    """A changed index, a changed shard, a missing shard and a link are refused."""
-    values = dumped(captured(NET, X), NET.state_dict(), X)
-    shard = pack / "values-00001.safetensors"
-    whole = shard.read_bytes()
-    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(SerializationError, match="is damaged"):
-        compared(pack, values)
-    shard.rename(pack / "elsewhere")
-    with pytest.raises(MissingFileError, match="is missing from the pack"):
-        compared(pack, values)
-    shard.symlink_to(pack / "elsewhere")
-    with pytest.raises(MissingFileError, match="is missing from the pack"):
-        compared(pack, values)
-    index = pack / "index.json"
-    index.write_text(index.read_text().replace('"seed": 0', '"seed": 1'))
-    with pytest.raises(SerializationError, match="not what was written"):
-        compared(pack, values)
-    shutil.rmtree(pack)
-    with pytest.raises(MissingFileError, match="is no golden pack"):
-        compare_golden(pack, pack.parent / "pack.safetensors")
-
-
-class Bomb:
-    def __reduce__(self) -> Any:
-        return (Path.touch, (Path("exploded"),))
-
-
-def test_hostile_dumps(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pickles are never loaded; damaged files, names that occur twice, and folders without dumps are one sentence."""
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "dumps"
-    folder.mkdir()
-    with pytest.raises(SerializationError, match="holds no dumps"):
-        compare_golden(pack, folder)
-    numpy.save(folder / "tanh.npy", numpy.array([Bomb()], dtype=object), allow_pickle=True)
-    with pytest.raises(SerializationError, match=r"cannot read .*tanh\.npy"):
-        compare_golden(pack, folder)
-    assert not Path("exploded").exists()
-    (folder / "tanh.npy").write_bytes(b"\x93NUMPY")
-    with pytest.raises(SerializationError, match=r"cannot read .*tanh\.npy"):
-        compare_golden(pack, folder)
-    numpy.save(folder / "tanh.npy", numpy.array(["a"]))
-    with pytest.raises(SerializationError, match="holds no numbers that torch knows"):
-        compare_golden(pack, folder)
-    with (folder / "tanh.npy").open("wb") as file:
-        numpy.savez(file, tanh=X.numpy())
-    with pytest.raises(SerializationError, match=r"tanh\.npy is no \.npy file inside"):
-        compare_golden(pack, folder)
-    numpy.save(folder / "tanh.npy", X.numpy())
-    save_file({"tanh": X}, folder / "all.safetensors")
-    with pytest.raises(SerializationError, match="'tanh' is dumped twice"):
-        compare_golden(pack, folder)
-    (folder / "all.safetensors").write_bytes(b"\xff" * 20)
-    with pytest.raises(SerializationError, match=r"cannot read .*all\.safetensors"):
-        compare_golden(pack, folder)
-    with pytest.raises(SerializationError, match="no such file or folder"):
-        compare_golden(pack, tmp_path / "nothing")
-
-
-def test_one_number_of_a_dtype_that_numpy_lacks(tmp_path: Path) -> None:
-    """A scalar of bfloat16 comes as its two bytes, as larger arrays do."""
-    numpy.save(tmp_path / "x.npy", numpy.zeros((), dtype="V2"))
-    assert Dumps(tmp_path / "x.npy")["x"]().tolist() == [0, 0]
 
 
 # -- the command line -------------------------------------------------------------------------------------------------

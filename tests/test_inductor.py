@@ -19,7 +19,7 @@ from torch_ir.backends.placement import placed
 from torch_ir.ir import Device, OpNode, TensorMeta
 from torch_ir.run.bench import difference
 
-has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 
 
 class Net(nn.Module):

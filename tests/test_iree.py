@@ -18,8 +18,8 @@ from torch_ir.backends import Compiled, compile
 from torch_ir.ir import Dtype, Expr, Symbol, evaluate
 from torch_ir.llm import extract_llm
 
-pytest.importorskip("iree.compiler")
-pytest.importorskip("iree.runtime")
+pytest.importorskip("iree.compiler", reason="torch-ir[mlir] is not installed")
+pytest.importorskip("iree.runtime", reason="torch-ir[mlir] is not installed")
 
 UNSUPPORTED = {"embedding_bag", "fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md says why
 
@@ -236,7 +236,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch
 @pytest.mark.slow
 def test_a_language_model_from_prompt_to_tokens() -> None:
     """Prefill and decode as two modules over one table of weights; batch, prompt and past are of any length."""
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="torch-ir[transformers] is not installed")
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "vocab_size": 50}
     config = transformers.LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=1)
     weights = transformers.LlamaForCausalLM(config).eval().state_dict()

@@ -36,7 +36,7 @@ from torch_ir.cli.main import main
 from torch_ir.run.reply import Reply
 from torch_ir.run.settings import apply_settings, settings
 
-linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc, which only Linux has")
 _MADE = {"dtype": None, "layout": None, "device": None, "pin_memory": None}
 
 

@@ -14,7 +14,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from tests.hostile_models import CASES, Answer, Case, X
+from tests.hostile_models import CASES, Case, X, state
+from tests.hostile_models.state import Answer
 from torch_ir import CaptureWarning, ExportError, IRExecutor, extract_ir
 from torch_ir.capture.ladder import Step, climb
 from torch_ir.errors import ConversionError
@@ -139,7 +140,7 @@ def test_the_step_that_gave_the_graph_is_told_and_kept() -> None:
     (warning,) = told
     assert str(warning.message).startswith(
         "captured by torch.export in strict mode, because torch.export cannot capture ExactType: "
-        "tests/hostile_models.py:"
+        "tests/hostile_models/outside.py:"
     )
     assert warning.filename == __file__
     assert IR.from_json(ir.to_json()).extensions == {"captured_by": IN_STRICT_MODE}
@@ -175,11 +176,9 @@ def test_isolated_gives_the_same_graph() -> None:
 
 def test_isolated_keeps_what_forward_does_outside_the_model_away() -> None:
     """Global state that a model writes to while it is captured is not touched here."""
-    from tests import hostile_models
-
-    before = list(hostile_models._calls)
-    extract_ir(hostile_models.GlobalState().eval(), (X,), strict=False, isolated=True)
-    assert hostile_models._calls == before
+    before = list(state.calls)
+    extract_ir(state.GlobalState().eval(), (X,), strict=False, isolated=True)
+    assert state.calls == before
 
 
 # -- the ladder by itself ---------------------------------------------------------------------------------------------

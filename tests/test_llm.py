@@ -1,5 +1,6 @@
 """Language models: prefill and decode as two graphs with the cache as inputs and outputs, and what they generate."""
 
+import copy
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -198,6 +199,15 @@ def test_more_tokens_than_places(llama: Any) -> None:
     ir = carried(llama, cache_length=8)
     with pytest.raises(ExecutionError, match="6 tokens and 3 more do not fit into a cache of 8"):
         generate(ir, llama.state_dict(), 4, input_ids=torch.ones(1, 6, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("positions", [1, 3])
+def test_a_model_with_room_for_no_prompt(llama: Any, positions: int) -> None:
+    """A prompt that can have one length at most, or none, is refused by its name."""
+    config = copy.deepcopy(llama.config)
+    config.max_position_embeddings = positions
+    with pytest.raises(ExportError, match=f"leaves 'seq' no room to vary: it would be 2 to {positions - 1}; give"):
+        extract_llm(config)
 
 
 def test_a_cache_that_is_too_short(llama: Any) -> None:

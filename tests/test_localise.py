@@ -2,11 +2,8 @@
 
 import itertools
 import json
-import random
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -14,109 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import catalogue
-from tests.corruptions import Corruption, corruptions
+from tests import localising
+from tests.localising import TWICE, X, localised
 from tests.proof import captured, line_of, module, verdict
-from torch_ir import IR, Divergence, OpNode, VerificationReport, verify_ir, verify_ir_with_state_dict
+from torch_ir import IR, verify_ir, verify_ir_with_state_dict
 from torch_ir.cli import main
-from torch_ir.errors import TorchIRError
-from torch_ir.ir.functions import outline
-from torch_ir.ops.runnable import check_operators
-
-X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-# of every family one; in-place writes leave the most values without a counterpart in the original
-SAMPLED = (
-    "buffer_mutation", "cnn", "control_flow", "decoder_kv_cache", "detection_head", "fft", "gru", "inplace",
-    "multi_output", "shared_weights", "transformer_encoder",
-)  # fmt: skip
-LARGE = ("resnet50",)
-FRAGILE = ("lstm",)  # torch's kernel reads beyond its weights when its arguments are wrong
-
-
-def localised(ir: IR, model: nn.Module, *inputs: Any, **options: Any) -> tuple[Divergence, VerificationReport]:
-    """Where a broken graph differs from its model."""
-    report = verdict(ir, model, *inputs, localise=True, **options)
-    assert not report.is_valid
-    assert report.divergence is not None, report
-    return report.divergence, report
-
-
-# -- every node in turn -----------------------------------------------------------------------------------------------
-
-
-def judge(name: str, limit: int) -> list[str]:
-    """Break a model's graph in many ways; `exact` for each that was found exactly, else what was named instead."""
-    entry = catalogue.find(name)
-    torch.manual_seed(0)
-    model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
-    broken = list(corruptions(captured(model, *inputs, kwargs=kwargs)))
-    random.Random(1).shuffle(broken)
-    reports = (
-        (one, verdict(one.ir, model, *inputs, kwargs=kwargs, probe=False, localise=True))
-        for one in filter(is_whole, broken)
-    )
-    wrong = ((one, report) for one, report in reports if not report.is_valid)
-    return [told(one, report.divergence) for one, report in itertools.islice(wrong, limit)]
-
-
-def is_whole(corruption: Corruption) -> bool:
-    """Whether the broken graph is still one that may run."""
-    try:
-        check_operators(corruption.ir.check())
-    except TorchIRError:
-        return False
-    return True
-
-
-def told(corruption: Corruption, found: Divergence | None) -> str:
-    assert found is not None, corruption
-    node = corruption.ir.node(corruption.node)
-    assert found.module == node.origin.module, f"{corruption}\n{found}"
-    assert corruption.node in (found.node, *found.suspects) or "cannot be computed" in found.reason, found
-    return "exact" if found.node == node.name and not found.suspects else f"{corruption.node}: {found}"
-
-
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """Small tensors are not worth a second thread, least of all beside other tests."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("name", SAMPLED)
-def test_the_broken_node_is_named(name: str) -> None:
-    """Of the nodes broken one at a time, 95 % are named alone, and the module is always right."""
-    answers = judge(name, 10)
-    assert answers.count("exact") >= (0.75 if name == "inplace" else 0.95) * len(answers), answers
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::torch_ir.CaptureWarning")
-@pytest.mark.usefixtures("_one_thread")
-def test_broken_nodes_of_the_whole_catalogue() -> None:
-    """The same for every model, in a hundred ways each."""
-    names = [entry.name for entry in catalogue.entries() if entry.name not in (*LARGE, *FRAGILE)]
-    answers = [answer for name in names for answer in judge(name, 100)]
-    print(f"{answers.count('exact')} of {len(answers)} exact")
-    assert answers.count("exact") >= 0.95 * len(answers), [answer for answer in answers if answer != "exact"]
-
 
 # -- kinds of mistakes ------------------------------------------------------------------------------------------------
-
-
-class Twice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.tanh(self.one(x))  # tanh
-        return self.two(x).relu() + self.one(x)  # sum
-
-
-TWICE = Twice().eval()
 
 
 def test_everything_about_the_place_is_said() -> None:
@@ -126,7 +27,7 @@ def test_everything_about_the_place_is_said() -> None:
     found, report = localised(ir, TWICE, X)
     assert (found.node, found.op_type, found.output) == ("linear_2", "aten.linear.default", "linear_2")
     assert (found.module, found.call, found.module_class) == ("one", 1, "Linear")
-    assert found.source == line_of(__file__, "sum")
+    assert found.source == line_of(localising.__file__, "sum")
     assert found.agreed == ("relu", "p_one_weight", "p_one_bias")
     assert found.suspects == ()
     assert 0 < found.max_diff < 10
@@ -257,117 +158,6 @@ def test_sizes_that_vary() -> None:
     assert localised(ir, TWICE, torch.randn(7, 4))[0].node == "tanh"
 
 
-# -- graphs that are not as captured ----------------------------------------------------------------------------------
-
-
-def with_split_linear() -> IR:
-    """TWICE with its second layer as transpose, product and sum, none of which the model calls."""
-    ir = captured(TWICE, X)
-    linear = ir.node("linear_1")
-    x, weight, bias = linear.inputs
-    turned, product = weight.copy("turned"), x.copy("product")
-    turned.param = None
-    names = ["self", "mat2"]
-    nodes = [
-        OpNode("turned", "aten.t.default", [weight], [turned], args=["self"], origin=linear.origin),
-        OpNode("product", "aten.mm.default", [x, turned], [product], args=names, origin=linear.origin),
-        OpNode("sum", "aten.add.Tensor", [product, bias], linear.outputs, {"alpha": 1}, args=["self", "other"],
-               origin=linear.origin),
-    ]  # fmt: skip
-    linear.inputs = ()
-    at = ir.nodes.index(linear)
-    ir.nodes[at : at + 1] = nodes
-    assert verdict(ir.check(), TWICE, X).is_valid
-    return ir
-
-
-def test_rewritten_nodes_are_not_blamed() -> None:
-    """Nodes that the original does not have are no difference as long as their results are the original's."""
-    ir = with_split_linear()
-    ir.node("relu").op_type = "aten.sin.default"
-    found, _ = localised(ir, TWICE, X)
-    assert (found.node, found.suspects) == ("relu", ())
-
-
-def test_rewritten_nodes_are_suspected() -> None:
-    """A mistake among nodes without counterparts shows at the first value that can be compared; they are listed."""
-    ir = with_split_linear()
-    ir.node("sum").attrs["alpha"] = 2
-    found, report = localised(ir, TWICE, X)
-    assert "sum" in (found.node, *found.suspects)
-    assert any("of 8 values were compared" in note for note in report.notes)
-
-
-class Masked(nn.Module):
-    """As language models do: a mask where the graph is captured, and a flag instead of it in eager mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q = self.query(x)[None]
-        if torch.compiler.is_exporting():
-            mask = torch.arange(3)[:, None] >= torch.arange(3)
-            return self.out(F.scaled_dot_product_attention(q, q, q, mask))
-        return self.out(F.scaled_dot_product_attention(q, q, q, is_causal=True))
-
-
-def test_a_model_that_is_captured_in_another_way() -> None:
-    """Nodes that the model does without in eager mode are suspected only where they may be at fault."""
-    model = Masked().eval()
-    ir = captured(model, X)
-    assert verdict(ir, model, X, probe=False).is_valid
-    wrong = ir.clone()
-    wrong.node("linear_1").inputs = (*wrong.node("linear_1").inputs[:2], wrong.node("linear")["bias"])
-    found, _ = localised(wrong, model, X)
-    assert (found.node, found.suspects) == ("linear_1", ())
-    ir.node("ge").op_type = "aten.le.Tensor"
-    found, _ = localised(ir, model, X)
-    assert found.op_type == "aten.scaled_dot_product_attention.default"
-    assert found.agreed == ("unsqueeze",)
-    assert "ge" in found.suspects
-
-
-def test_a_file_without_modules() -> None:
-    """Files of the documented format do not say where nodes came from; they are localised by operators alone."""
-    document = captured(TWICE, X).to_dict()
-    for node in document["nodes"]:
-        for key in ("module", "module_class", "call", "source", "args"):
-            node.pop(key, None)
-    ir = IR.from_dict(document)
-    ir.node("linear_2").inputs = (ir.node("relu").output, *ir.node("linear_2").inputs[1:])
-    assert localised(ir, TWICE, X)[0].node == "linear_2"
-
-
-def test_functions_are_looked_into() -> None:
-    """A mistake inside a called function is found there, and it is said how its node is named."""
-    ir = captured(TWICE, X)
-    ir.node("relu").op_type = "aten.sin.default"
-    outline(ir, [ir.node("linear_1"), ir.node("relu")], "block")
-    found, report = localised(ir, TWICE, X)
-    assert found.op_type == "aten.sin.default"
-    assert any("put inline" in note for note in report.notes)
-
-
-@torch.library.custom_op("torch_ir_tests::half", mutates_args=())
-def half(x: Tensor, factor: float) -> Tensor:
-    return x * factor
-
-
-@half.register_fake
-def _(x: Tensor, factor: float) -> Tensor:
-    return torch.empty_like(x)
-
-
-def test_operators_of_the_user() -> None:
-    """An operator of torch.library is compared like any other."""
-    model = module(lambda self, x: half(x.sin(), 0.5).cos())
-    ir = captured(model, X)
-    ir.node("half").attrs["factor"] = 0.25
-    assert localised(ir, model, X)[0].node == "half"
-
-
 # -- what is said, not hidden -----------------------------------------------------------------------------------------
 
 
@@ -425,6 +215,7 @@ def test_control_flow() -> None:
 
 
 # -- cost -------------------------------------------------------------------------------------------------------------
+
 
 MEMORY = """
 import resource, torch, torch_ir

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import catalogue
 from tests.graphs import chain, mlp, tensor
-from tests.test_targets import accepting, capture
+from tests.lowering import accepting, capture
 from torch_ir import IR, Lowered, OpNode, Target, describe
 from torch_ir.cli import main
 from torch_ir.errors import SerializationError
@@ -205,7 +205,7 @@ def test_iterating() -> None:
     assert repr(accepting("aten.linear")) == "Target('npu', 1 handlers)"
 
 
-# -- the verb ----------------------------------------------------------------------------------------------------------
+# -- the verb ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -234,7 +234,8 @@ def test_the_verb_prints_the_report_and_writes_the_layers(files: Path, capsys: p
     layers = json.loads(Path("out/lowered.json").read_text())["layers"]
     assert [layer.get("value") for layer in layers] == [{"op": "gemm"}, None, {"op": "gemm"}]
     assert "relu" in Path("out/lowered.dot").read_text()
-    assert main([*command, "--fail-missing", "-o", "lowered.pb"]) == 1
+    assert main([*command, "--fail-missing", "-o", "lowered.pb", "--picture", "out/lowered.html"]) == 1
+    assert Path("out/lowered.html").read_text().startswith("<!doctype html>")
     assert lowered_from_protobuf(Path("lowered.pb").read_bytes())["layers"] == layers
 
 
@@ -263,7 +264,7 @@ def test_the_verb_says_what_is_wrong(files: Path, target: str, told: str, capsys
     assert not Path("lowered.json").exists()
 
 
-# -- the example -------------------------------------------------------------------------------------------------------
+# -- the example ------------------------------------------------------------------------------------------------------
 
 
 def _example() -> ModuleType:

@@ -20,7 +20,7 @@ from torch_ir.ir import Dtype, Expr, Param, Symbol, TensorData
 from torch_ir.targets import to_mlir
 from torch_ir.targets.mlir.dialect import dialect_name, torch_dialect
 
-mlir = pytest.importorskip("iree.compiler.ir")
+mlir = pytest.importorskip("iree.compiler.ir", reason="torch-ir[mlir] is not installed")
 
 UNSUPPORTED = {"fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md says why
 EMITTED = sorted({entry.name for entry in catalogue.entries()} - UNSUPPORTED)

@@ -1,10 +1,9 @@
-"""ONNX: a graph with or without weights as a file that others open, and in ONNX Runtime."""
+"""ONNX: a graph with or without weights as a file that others open."""
 
 import copy
 import json
 import os
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.export import Dim
-from torch.utils import _pytree as pytree
 
-import catalogue
-from catalogue import Entry
-from tests.proof import module
+from tests.proof import assert_near, module
 from torch_ir import IR, extract_ir, optimize
-from torch_ir.backends import compile
 from torch_ir.errors import (
     CaptureWarning,
     ConversionError,
-    ExecutionError,
     MissingFileError,
     SerializationError,
     TorchIRError,
@@ -35,27 +29,11 @@ from torch_ir.errors import (
 )
 from torch_ir.targets import bind_onnx, to_onnx
 
-CHOSEN = ("buffer_mutation", "cnn", "control_flow", "decoder_kv_cache", "nested_inputs", "transformer_encoder")
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """What these roads say aloud is an error here; what a capture warns of is not their subject."""
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore", CaptureWarning)
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("_seeded")
 
 
 def captured(model: nn.Module, *inputs: Any, dynamic: Any = None, **kwargs: Any) -> IR:
     return extract_ir(model, inputs, kwargs=kwargs, strict=False, dynamic_shapes=dynamic)
-
-
-def assert_same(got: Any, wanted: Any) -> None:
-    """The same leaves in the same order, as near as kernels of two libraries are."""
-    torch.testing.assert_close(
-        pytree.tree_leaves(got), pytree.tree_leaves(wanted), rtol=1e-3, atol=1e-4, equal_nan=True
-    )
 
 
 def run_file(path: Path, *inputs: Tensor) -> list[Tensor]:
@@ -65,116 +43,6 @@ def run_file(path: Path, *inputs: Tensor) -> list[Tensor]:
     names = [given.name for given in session.get_inputs()]
     found = session.run(None, {name: value.numpy() for name, value in zip(names, inputs, strict=True)})
     return [torch.from_numpy(numpy.asarray(value)) for value in found]
-
-
-# -- the back end -----------------------------------------------------------------------------------------------------
-
-
-def assert_runs_as_the_model(entry: Entry, level: str | None = "full") -> None:
-    model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
-    compiled = compile(captured(model, *inputs, **kwargs), model.state_dict(), backend="onnxruntime", level=level)
-    for _ in range(2):  # buffers are what the first call left
-        given, given_kwargs = copy.deepcopy((inputs, kwargs))
-        with torch.no_grad():
-            wanted = model(*inputs, **kwargs)
-        assert_same(compiled(*given, **given_kwargs), wanted)
-        assert_same((given, given_kwargs), (inputs, kwargs))
-
-
-@pytest.mark.parametrize("name", CHOSEN)
-def test_a_model_runs_as_in_eager(name: str) -> None:
-    """Convolutions, attention, a cache, a buffer that changes, nested inputs and outputs, control flow."""
-    assert_runs_as_the_model(catalogue.find(name))
-
-
-def test_one_session_takes_every_size() -> None:
-    """A size that varies is an input's to choose, at each call."""
-    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Flatten(0)).eval()
-    ir = captured(model, torch.randn(3, 5, 4), dynamic={"input": {0: Dim("batch"), 1: Dim("length", max=64)}})
-    compiled = compile(ir, model.state_dict(), backend="onnxruntime")
-    for shape in ((3, 5, 4), (1, 1, 4), (7, 64, 4)):
-        x = torch.randn(shape)
-        with torch.no_grad():
-            assert_same(compiled(x), model(x))
-    with pytest.raises(ExecutionError, match="length = 65 is out of range"):
-        compiled(torch.randn(1, 65, 4))
-
-
-def test_dtypes_that_numpy_lacks_and_tensors_without_elements() -> None:
-    """Values go in and out by their memory, so that every dtype of both sides does."""
-
-    def forward(self: nn.Module, x: Tensor, mask: Tensor, small: Tensor, none: Tensor, z: Tensor) -> Any:
-        halved = (x.to(torch.float32) / 2).to(torch.bfloat16)
-        return halved, ~mask, small.to(torch.float32) * 2, torch.cat([none, none]), torch.view_as_complex(z) * 1j
-
-    inputs = (
-        torch.randn(3).to(torch.bfloat16),
-        torch.tensor([True, False]),
-        torch.tensor([-3, 4], dtype=torch.int8),
-        torch.empty(0, 2, dtype=torch.float16),
-        torch.randn(4, 2),
-    )
-    model = module(forward)
-    compiled = compile(captured(model, *inputs), {}, backend="onnxruntime")
-    assert_same(compiled(*inputs), model(*inputs))
-
-
-def test_attention_without_heads() -> None:
-    """The exporter knows attention over four dimensions alone; three are as good, mask included."""
-    attend = nn.functional.scaled_dot_product_attention
-    model = module(lambda self, x, mask: attend(x, x, x, attn_mask=mask))
-    x, mask = torch.randn(2, 5, 4), torch.ones(5, 5, dtype=torch.bool).tril()
-    compiled = compile(captured(model, x, mask), {}, backend="onnxruntime")
-    assert_same(compiled(x, mask), model(x, mask))
-
-
-def test_an_input_may_lie_as_it_likes() -> None:
-    """Transposed, strided, or one that wants a gradient."""
-    model = nn.Linear(4, 8).eval()
-    compiled = compile(captured(model, torch.randn(3, 4)), model.state_dict(), backend="onnxruntime")
-    for x in (torch.randn(4, 3).T, torch.randn(6, 8)[::2, ::2], torch.randn(3, 4, requires_grad=True)):
-        assert_same(compiled(x), model(x).detach())
-
-
-def test_numbers_are_inputs_too() -> None:
-    """A Python number that varies is a scalar to ONNX Runtime."""
-    model, x = module(lambda self, x, n: x[:n] * n), torch.randn(8)
-    compiled = compile(captured(model, x, 3, dynamic=(None, Dim.DYNAMIC)), {}, backend="onnxruntime")
-    assert_same(compiled(x, 5), model(x, 5))
-
-
-def test_a_run_that_fails_is_one_sentence() -> None:
-    """An index that no row has, as the operator of the graph that met it."""
-    model = nn.Embedding(4, 2).eval()
-    compiled = compile(captured(model, torch.tensor([1])), model.state_dict(), backend="onnxruntime")
-    with pytest.raises(ExecutionError, match=r"ONNX Runtime does not run Embedding: (.*)\n  Embedding V4 N2$"):
-        compiled(torch.tensor([9]))
-
-
-def test_weights_are_out_of_reach() -> None:
-    """Whoever writes to an output that shows a weight, an input or another output changes nothing else."""
-    model = module(lambda self, x: (self.weight, x, x, self.weight.T))
-    model.weight = nn.Parameter(torch.randn(2, 2))
-    x = torch.randn(2)
-    compiled = compile(captured(model, x), model.state_dict(), backend="onnxruntime")
-    first = compiled(x)
-    before = copy.deepcopy(first)
-    for value in first:
-        value.zero_()
-    assert_same(compiled(before[1]), before)
-    assert_same(model.weight, before[0])
-
-
-def test_what_onnx_runtime_does_not_run_is_one_sentence(tmp_path: Path) -> None:
-    """Its kernels do not take every dtype; the operator is named with its shapes. As a file the graph is fine."""
-    model = nn.Conv2d(3, 4, 3).to(torch.bfloat16).eval()
-    ir = captured(model, torch.randn(1, 3, 8, 8).to(torch.bfloat16))
-    to_onnx(ir, tmp_path / "model.onnx", model.state_dict())
-    onnx.checker.check_model(tmp_path / "model.onnx", full_check=True)
-    with pytest.raises(ExecutionError) as refused:
-        compile(ir, model.state_dict(), backend="onnxruntime")
-    assert str(refused.value).startswith("ONNX Runtime does not run Conv2d: Could not find an implementation for Conv")
-    assert str(refused.value).endswith("\n  Conv2d C3 N4 K3x3 S1x1 P0x0 D1x1 G1")
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -232,7 +100,7 @@ def test_a_file_without_weights_is_bound_later(tied: tuple[nn.Module, IR, Tensor
     bind_onnx(free, model.state_dict())
     side = [path for path in free.parent.iterdir() if path != free]
     assert [path.suffix for path in side] == [".safetensors"]
-    assert_same(run_file(free, ids), model(ids))
+    assert_near(run_file(free, ids), model(ids))
 
     other = copy.deepcopy(model)
     nn.init.uniform_(other.head.weight)
@@ -244,8 +112,8 @@ def test_a_file_without_weights_is_bound_later(tied: tuple[nn.Module, IR, Tensor
     bind_onnx(free, checkpoint)
     assert not side[0].exists()
     assert checkpoint.read_bytes() == before
-    assert_same(run_file(free, ids), other(ids))
-    assert_same(run_file(free, ids[:1]), other(ids[:1]))
+    assert_near(run_file(free, ids), other(ids))
+    assert_near(run_file(free, ids[:1]), other(ids[:1]))
 
 
 def test_a_sharded_checkpoint_is_pointed_into(tied: tuple[nn.Module, IR, Tensor], free: Path) -> None:
@@ -258,7 +126,7 @@ def test_a_sharded_checkpoint_is_pointed_into(tied: tuple[nn.Module, IR, Tensor]
     placed = {key: name for name, keys in shards.items() for key in keys}
     (free.parent / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
     bind_onnx(free, free.parent)
-    assert_same(run_file(free, ids), model(ids))
+    assert_near(run_file(free, ids), model(ids))
 
 
 def test_weights_that_are_given_are_folded_and_written(tied: tuple[nn.Module, IR, Tensor], tmp_path: Path) -> None:
@@ -266,14 +134,14 @@ def test_weights_that_are_given_are_folded_and_written(tied: tuple[nn.Module, IR
     model, ir, ids = tied
     path = tmp_path / "new" / "model.onnx"
     to_onnx(optimize(ir, "full")[0], path, model.state_dict())
-    assert_same(run_file(path, ids), model(ids))
+    assert_near(run_file(path, ids), model(ids))
     first = sorted(entry.name for entry in path.parent.iterdir())
     assert len(first) == 2
     assert len({entry.stat().st_mode for entry in path.parent.iterdir()}) == 1
     model = copy.deepcopy(model)
     nn.init.uniform_(model.head.weight)
     to_onnx(optimize(ir, "full")[0], path, model.state_dict())
-    assert_same(run_file(path, ids), model(ids))
+    assert_near(run_file(path, ids), model(ids))
     assert len(list(path.parent.iterdir())) == 2
     assert sorted(entry.name for entry in path.parent.iterdir()) != first
     with pytest.raises(WeightLoadError, match="has no weights that could be bound"):
@@ -323,9 +191,9 @@ def test_a_file_speaks_as_the_graph_does(tmp_path: Path) -> None:
     with torch.no_grad():
         first, second = (copy.deepcopy(model(x, y)[0]) for _ in range(2))
     found = run_file(path, x, y)
-    assert_same(found[0], first)
+    assert_near(found[0], first)
     session = onnxruntime.InferenceSession(path)
-    assert_same(
+    assert_near(
         torch.from_numpy(session.run(None, {"x": x.numpy(), "y": y.numpy(), "calls": found[3].numpy()})[0]), second
     )
 
@@ -336,7 +204,7 @@ def test_the_opset_can_be_chosen(tmp_path: Path) -> None:
     to_onnx(captured(model, x), tmp_path / "model.onnx", opset=23)
     bind_onnx(tmp_path / "model.onnx", model.state_dict())
     assert onnx_ir.load(tmp_path / "model.onnx").opset_imports == {"": 23}
-    assert_same(run_file(tmp_path / "model.onnx", x), model(x))
+    assert_near(run_file(tmp_path / "model.onnx", x), model(x))
 
 
 # -- refusals ---------------------------------------------------------------------------------------------------------
@@ -415,6 +283,14 @@ def test_bad_bindings_are_one_sentence(
     assert not list(free.parent.glob("*weights-*"))
 
 
+def test_sizes_that_nobody_can_give_are_one_sentence(tmp_path: Path) -> None:
+    """A graph that holds for no size cannot be shown to torch.export."""
+    ir = captured(module(lambda self, x: x + 1), torch.randn(4), dynamic=({0: Dim("n")},))
+    ir.constraints = ["n < 0"]
+    with pytest.raises(ConversionError, match="no sizes are found that Model admits"):
+        to_onnx(ir, tmp_path / "model.onnx")
+
+
 def test_a_place_that_cannot_be_written(tied: tuple[nn.Module, IR, Tensor], tmp_path: Path) -> None:
     """A sentence, and nothing is left of the attempt, not even the weights beside."""
     (tmp_path / "model.onnx").mkdir()
@@ -432,20 +308,3 @@ def test_bad_requests_are_one_sentence(tied: tuple[nn.Module, IR, Tensor], tmp_p
     with pytest.raises(WeightLoadError, match=r"'embed.weight' is missing"):
         to_onnx(tied[1], tmp_path / "model.onnx", {})
     assert os.listdir(tmp_path) == []
-
-
-# -- the catalogue ----------------------------------------------------------------------------------------------------
-
-# what torch.onnx, or ONNX Runtime, does not take
-REFUSED = {"mixed_precision": "ONNX Runtime does not run .* Could not find an implementation"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.name)
-def test_the_catalogue(entry: Entry) -> None:
-    """All of it, optimised, but for what the table names; that is refused in one sentence."""
-    if entry.name in REFUSED:
-        with pytest.raises(TorchIRError, match=REFUSED[entry.name]):
-            assert_runs_as_the_model(entry)
-    else:
-        assert_runs_as_the_model(entry)

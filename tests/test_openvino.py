@@ -5,8 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +19,15 @@ from catalogue import Entry
 from tests.captured import captured
 from torch_ir import extract_ir
 from torch_ir.backends import compile
-from torch_ir.errors import CaptureWarning, ConversionError
+from torch_ir.errors import ConversionError
 from torch_ir.run.bench import difference
 
-pytest.importorskip("openvino", reason="openvino is not installed")
+pytest.importorskip("openvino", reason="torch-ir[openvino] is not installed")
 
 SAMPLE = ("cnn", "transformer_encoder", "decoder_kv_cache", "buffer_mutation", "inplace", "multi_output")
 REFUSED = {"fft": "aten._fft_r2c.default", "message_passing": "aten.scatter_reduce.two"}
 ROUNDED = {"mixed_precision": 1e-2}  # bfloat16 is rounded at other places; eager is as far from float64
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore", CaptureWarning)
-        torch.manual_seed(0)
-        yield
+pytestmark = pytest.mark.usefixtures("_seeded")
 
 
 def assert_same(entry: Entry, level: str | None = "full") -> None:

@@ -118,7 +118,7 @@ def test_weights_leave_the_body() -> None:
 
 def test_entry_points_stay() -> None:
     """The decode graph of a language model is called by nobody, is optimised too, and is still there."""
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="torch-ir[transformers] is not installed")
     from torch_ir.llm import extract_llm
 
     config = transformers.LlamaConfig(

@@ -9,13 +9,13 @@ from torch import nn
 import catalogue
 import torch_ir
 from catalogue import Entry
-from tests.architectures import architectures
+from tests.architectures import NOT_CAPTURED, architectures
 from torch_ir import IR, extract_ir, optimize
 from torch_ir.passes.proof import prove
 from torch_ir.run.executor import flatten_call
 
 ENTRIES = {entry.name: entry for entry in catalogue.entries()}
-ARCHITECTURES = {each.name: each for each in architectures()}
+ARCHITECTURES = {each.name: each for each in architectures() if each.name not in NOT_CAPTURED}
 # Random indices are out of range for one, and random offsets out of order for the other.
 WITH_OWN_INPUTS = ("embedding_bag", "message_passing")
 SAMPLE = (
@@ -77,10 +77,7 @@ def test_every_architecture_is_optimised(name: str) -> None:
     torch.manual_seed(0)
     inputs = each.inputs()
     model = each.build()
-    try:
-        ir = extract_ir(model, (), kwargs=inputs, strict=False)
-    except torch_ir.TorchIRError as error:
-        pytest.skip(str(error)[:100])
+    ir = extract_ir(model, (), kwargs=inputs, strict=False)
     better, report = optimize(ir, "full")
     assert report.after.nodes <= report.before.nodes
     proof = prove(ir, better, inputs=flatten_call(ir, (), inputs), weights=model.state_dict(), trials=1)

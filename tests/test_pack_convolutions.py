@@ -202,7 +202,7 @@ def test_what_is_not_packed(inputs: str, weights: str, call: str, why: str) -> N
 def test_bfloat16() -> None:
     """Convolutions in bfloat16 are packed where the CPU computes them."""
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("this CPU has no bfloat16")
+        pytest.skip("oneDNN has no bfloat16 on this CPU")
     ir = small("x: bfloat16[2, 3, 6, 6]", weights="w: bfloat16[4, 3, 3, 3]", conv="aten.conv2d.default(x, w)")
     assert _every(_packed(ir)) == ["_convolution_pointwise.default"]
 

@@ -182,7 +182,7 @@ def test_a_weight_that_the_model_changes_is_not_packed() -> None:
 def test_bfloat16_is_packed_where_the_cpu_has_it(rows: int) -> None:
     """A single row too: half the bytes leave the arithmetic to count."""
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("this CPU does not compute bfloat16")
+        pytest.skip("oneDNN has no bfloat16 on this CPU")
     ir = small(f"x: bfloat16[{rows}, 32]", weights="w: bfloat16[16, 32], b: bfloat16[16]", linear=LAYER)
     assert _every(optimized(ir, ["pack-linears"])) == ["_linear_pointwise"]
 

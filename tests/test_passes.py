@@ -315,4 +315,4 @@ def test_mistakes_on_the_command_line_are_one_sentence(file: Path, capsys: pytes
 def test_the_command_lists_the_passes(capsys: pytest.CaptureFixture[str]) -> None:
     """With one sentence each."""
     assert main(["optimize", "--list"]) == 0
-    assert "dead-code                Remove nodes" in capsys.readouterr().out
+    assert "dead-code              clean  Remove nodes" in capsys.readouterr().out

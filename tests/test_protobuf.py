@@ -346,9 +346,11 @@ def test_convert_there_and_back(
     assert main(["convert", "copy.BinPB", "-o", "back.json"]) == 0
     assert Path("m.pb").read_bytes() == to_protobuf(everything()) == Path("copy.BinPB").read_bytes()
     assert Path("back.json").read_bytes() == Path("m.json").read_bytes()
-    assert main(["info", "m.json"]) == main(["info", "m.pb"]) == 0
-    printed = capsys.readouterr()
-    assert printed.out[: len(printed.out) // 2] == printed.out[len(printed.out) // 2 :]
+    capsys.readouterr()
+    assert main(["info", "m.json"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert main(["info", "m.pb"]) == 0
+    assert capsys.readouterr().out.splitlines() == [line for line in printed if "digest" not in line]  # of a JSON file
     assert main(["convert", "m.json", "-o", "m.tflite"]) == 1
     assert main(["info", "none.pb"]) == 1
     Path("bad.pb").write_bytes(b"{}")

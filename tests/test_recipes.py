@@ -37,7 +37,7 @@ def test_the_page_shows_lines_of_the_recipe(recipe: str) -> None:
 def test_a_recipe_gives_what_eager_gives(recipe: str, model: str, tmp_path: Path) -> None:
     """In a process of its own, as a user runs it."""
     if importlib.util.find_spec(NEEDS[recipe]) is None:
-        pytest.skip(f"{NEEDS[recipe]} is not installed")
+        pytest.skip(f"{NEEDS[recipe]} is not installed; no extra of torch-ir brings it")
     command = [sys.executable, "-W", "ignore", str(RECIPES / f"{recipe}.py"), model]
     file = [str(tmp_path / "model.pte")] if recipe == "to_executorch" else []
     done = subprocess.run([*command, *file], capture_output=True, text=True, check=False, cwd=tmp_path)

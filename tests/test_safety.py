@@ -84,7 +84,7 @@ def test_a_call_may_be_called_anything(op_type: str) -> None:
 
 def test_a_file_is_read_by_its_suffix(tmp_path: Path) -> None:
     """JSON or protobuf; the text of a file is checked just so."""
-    pytest.importorskip("google.protobuf")
+    pytest.importorskip("google.protobuf", reason="torch-ir[protobuf] is not installed")
     ir = small("x: float32[2, 3]", a="aten.neg.default(x)")
     ir.save(tmp_path / "a.json")
     torch_ir.save_protobuf(ir, tmp_path / "a.pb")
@@ -248,6 +248,20 @@ def test_arguments_that_do_not_go_together_are_refused() -> None:
     assert "refuses its arguments" in message
 
 
+@pytest.mark.parametrize("op_type", ["aten.softmax.int", "aten._softmax.default"])
+@pytest.mark.parametrize(("shape", "dim", "last"), [((2, 3, 4), 7, 2), ((2, 3, 4), -4, 2), ((), 1, 0)])
+def test_a_dimension_that_is_not_there_is_refused(op_type: str, shape: tuple[int, ...], dim: int, last: int) -> None:
+    """Also of operators for which torch looks at it only when it computes."""
+    x, made = TensorMeta("x", shape, "float32"), TensorMeta("made", shape, "float32")
+    attrs = {"dim": dim, "dtype": None} if op_type == "aten.softmax.int" else {"dim": dim, "half_to_float": False}
+    ir = IR([OpNode("made", op_type, [x], [made], attrs, args=["self"])], [x], [made])
+    rule, path, message = refused(ir)
+    assert (rule, path) == ("R12", "$.nodes[0].inputs")
+    assert f"range of [{-last - 1}, {last}], but got {dim}" in message
+    ir.nodes[0].attrs["dim"] = last
+    assert validate_ir(ir)
+
+
 def test_the_number_of_results_is_checked() -> None:
     """A node that has too few."""
     assert refused(node("aten.unbind.int", {"dim": 0}))[1] == "$.nodes[0].outputs"
@@ -264,6 +278,22 @@ def test_open_sizes_are_held_at_sizes_that_the_graph_admits() -> None:
     assert "where n is" in message
     made.shape = ("2*n", 3)
     assert validate_ir(ir)
+
+
+def test_a_function_speaks_of_the_sizes_of_every_graph_around_it() -> None:
+    """Also where one in between has sizes of its own."""
+
+    def doubled(size: str) -> IR:
+        x, made = TensorMeta("x", (size, 3), "float32"), TensorMeta("cat", (f"2*{size}", 3), "float32")
+        node = OpNode("cat", "aten.cat.default", [x, x], [made], {"dim": 0}, args=["tensors.0", "tensors.1"])
+        return IR([node], [x], [made], symbols=[Symbol(size, 2, 64, x, 0)])
+
+    ir, between, innermost = doubled("n"), doubled("m"), doubled("n")
+    innermost.symbols.clear()
+    between.functions["inner"], ir.functions["outer"] = innermost, between
+    assert validate_ir(ir)
+    innermost.nodes[0].outputs[0].shape = ("3*n", 3)
+    assert refused(ir)[:2] == ("R12", "$.functions.outer.functions.inner.nodes[0].outputs[0].shape")
 
 
 def test_what_torch_cannot_say_is_counted() -> None:

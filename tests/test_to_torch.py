@@ -210,6 +210,9 @@ def test_the_sizes_that_torch_is_told_of() -> None:
     assert str(diff(ir, again)) == "the graphs are equal"
     ir.constraints = ["n % 2 == 0"]
     assert dynamic_shapes_of(ir) == {"arg0": {"a": {0: Dim.AUTO}}, "arg1": [{0: Dim.AUTO}, None]}
+    ir.constraints = []
+    ir.symbols["n"].min = ir.symbols["n"].max  # which no `Dim` can say
+    assert dynamic_shapes_of(ir) == {"arg0": {"a": {0: Dim.AUTO}}, "arg1": [{0: Dim.AUTO}, None]}
     assert dynamic_shapes_of(captured(model, *inputs)) is None
 
 

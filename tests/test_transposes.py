@@ -40,6 +40,15 @@ def test_a_matrix_and_what_is_none() -> None:
     assert _ops(optimized(vector, ["transposes"], exact=True)) == ["exp"]
 
 
+@pytest.mark.parametrize(
+    "call", ["aten.transpose.int(x, 0, -1)", "aten.movedim.int(x, -1, 0)", "aten.moveaxis.intlist(x, [0], [-1])"]
+)
+def test_a_number_has_no_dimensions_to_move(call: str) -> None:
+    """Torch takes 0 and -1 there all the same; nothing is left of it."""
+    ir = small("x: float32[]", moved=call, exp="aten.exp.default(moved)")
+    assert _ops(optimized(ir, ["transposes"], exact=True)) == ["exp"]
+
+
 def test_two_are_one_or_none() -> None:
     """Orders are composed."""
     ir = small(

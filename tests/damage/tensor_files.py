@@ -17,8 +17,8 @@ from tests.damage.subject import Subject, files, written
 from tests.graphs import mlp
 from torch_ir import bind_onnx, compare_golden, load_weights, to_onnx, write_golden
 from torch_ir.backends.choices import Choice, Choices
+from torch_ir.cli.input_files import read_files
 from torch_ir.cli.inputs import parse_input
-from torch_ir.cli.tensors import load_tensor
 from torch_ir.golden.pack import read_pack
 from torch_ir.run import open_weights, random_weights
 from torch_ir.run.weights import validate_weights_against_ir
@@ -182,7 +182,7 @@ def safe_input(folder: Path) -> Subject:
 
 def _input(path: Path, other: bytes) -> Subject:
     spec = parse_input(f"x=@{path}")
-    return Subject(path, other, lambda: facts({"x": load_tensor(spec)}))
+    return Subject(path, other, lambda: facts({"x": read_files([spec])[0].value}))
 
 
 @files("ONNX to be bound")

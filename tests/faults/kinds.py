@@ -113,9 +113,9 @@ def _report(path: Path, version: int) -> None:
 
 def _command(*words: str) -> None:
     """A verb of the command line, whose errors come through."""
-    from torch_ir.cli.main import _parser
+    from torch_ir.cli.main import build_parser
 
-    arguments = _parser("torch-ir").parse_args(words)
+    arguments = build_parser().parse_args(words)
     assert arguments.run(arguments) == 0
 
 

@@ -20,7 +20,7 @@ from torch_ir.ir.functions import inline_all, op_counts
 _CONTRACT = torch_ir.Contract("npu", ["aten.relu"])
 _VERBS = [
     ("check",), ("info",), ("info", "--json"), ("cost",), ("cost", "--by", "op"), ("cost", "--by", "node"),
-    ("visualize",), ("visualize", "--fold"),
+    ("visualize",), ("visualize", "--fold"), ("draw", "--depth", "1"), ("draw", "--format", "model-explorer"),
 ]  # fmt: skip
 
 
@@ -143,6 +143,7 @@ def _mermaid(ir: IR) -> Iterator[str]:
 def _dot(ir: IR) -> Iterator[str]:
     yield to_dot(build_scene(ir, 0))
     yield to_dot(build_scene(ir, fold=True, open_calls=True))
+    yield to_dot(build_scene(ir, depth=2, fold=True))
 
 
 def _inlined(ir: IR) -> None:

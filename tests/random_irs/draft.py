@@ -15,6 +15,7 @@ from torch_ir.analysis.shapes import Shapes
 from torch_ir.analysis.sizes import inside
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, FunctionRef, Limits, OpNode, Symbol, TensorMeta
+from torch_ir.ops.facts import updates_statistics
 
 # Operators that take functions -> the arguments that name them, a tensor that they ask for, and their lists of tensors.
 _HIGHER_ORDER = {
@@ -159,9 +160,9 @@ class Draft:
         """A call of a registered operator; what it makes is derived where it must be, and mostly where it may be."""
         values = Values(self.draw, self.known, tame=self.typed)
         for _ in range(_TRIES):
-            known = operators(tame=self.typed or self.draw.chance(0.9))
-            call = drawn(self.draw.choice(known), self.draw, values, self.tensors)
-            if call is None:
+            operator = self.draw.choice(operators(tame=self.typed or self.draw.chance(0.9)))
+            call = drawn(operator, self.draw, values, self.tensors)
+            if call is None or (self.typed and updates_statistics(operator, {**call.inputs, **call.attrs})):
                 continue
             if not self.typed and self.draw.chance(0.8):
                 return self._add(*call[:2], self._some_outputs(), call.attrs)
@@ -198,13 +199,15 @@ class Draft:
     def _steered(self) -> None:
         """An operator that takes functions."""
         name, (takes, one, lists) = self.draw.choice(list(_HIGHER_ORDER.items()))
+        if one and not self.tensors:
+            return self._unknown()
         given = self._given()
         attrs: dict[str, Any] = {argument: FunctionRef(self._new_function(given)) for argument in takes}
-        inputs = {one: self.draw.choice(self.tensors)} if one and self.tensors else {}
+        inputs = {one: self.draw.choice(self.tensors)} if one else {}
         inputs |= {f"{lists[0]}.{index}": tensor for index, tensor in enumerate(given)}
         attrs |= {argument: [] for argument in lists if f"{argument}.0" not in inputs}
         body = self.functions[attrs[takes[-1]]]
-        self._add(f"higher_order.{name}", inputs, _results_of(body), attrs)
+        return self._add(f"higher_order.{name}", inputs, _results_of(body), attrs)
 
     def _unknown(self) -> None:
         """What code outside torch did, or an operator of a library that is not here."""

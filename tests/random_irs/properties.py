@@ -15,7 +15,7 @@ from typing import Any
 from torch_ir.analysis import cost, cost_report, diff, liveness
 from torch_ir.analysis.shapes import wrong_shapes
 from torch_ir.cli.info import summarise
-from torch_ir.draw import ir_to_mermaid
+from torch_ir.draw import ir_to_mermaid, to_model_explorer
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import build_scene
@@ -114,7 +114,10 @@ def _optimised(ir: IR, level: str) -> IR:
 
 def _pictures(ir: IR) -> list[str]:
     scenes = [build_scene(ir), build_scene(ir, 0, fold=True), build_scene(ir, 2, fold=True, open_calls=True)]
-    return [ir_to_mermaid(ir), *(paint(scene) for scene in scenes for paint in (to_mermaid, to_dot))]
+    scenes += [build_scene(ir, depth=1), build_scene(ir, depth=2, fold=True, heat={node.name: 1 for node in ir.nodes})]
+    scenes += [build_scene(ir, focus=[node.name], radius=1) for node in ir.nodes[:1]]
+    painted = (paint(scene) for scene in scenes for paint in (to_mermaid, to_dot))
+    return [ir_to_mermaid(ir), json.dumps(to_model_explorer(ir)), *painted]
 
 
 ANALYSES: dict[str, Callable[[IR], Any]] = {

@@ -14,7 +14,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
-from torch_ir.capture.assigned import assignments_written, drop_memos
+from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
 from torch_ir.capture.diagnosis import BRANCHES, definition, explained, quiet, refuse_hidden_state
@@ -37,7 +37,7 @@ from torch_ir.capture.layouts import LAYOUT, layout_questions
 from torch_ir.capture.paths import Path
 from torch_ir.capture.record import record
 from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
-from torch_ir.capture.untraceable import refuse_scripted, refuse_untraceable
+from torch_ir.capture.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError, did_you_mean
 from torch_ir.ir import IR
@@ -125,7 +125,7 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
-            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True)
+            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=GOES_ON)
     if road.capture != "export" and dynamic_shapes is None:
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
@@ -161,7 +161,7 @@ def export_model(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
-    """`torch.export` of a model, with its weights as fake tensors."""
+    """`torch.export` of a model, with its weights as fake tensors; the arguments are those of `extract_ir`."""
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     _check_request(model, call, strict)
     refuse_scripted(model)
@@ -172,6 +172,7 @@ def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
     """Refuse what no step can capture, before any is tried."""
     if not isinstance(model, nn.Module):
         raise ExportError(f"extract_ir takes an nn.Module, not {model!r:.80}")
+    refuse_nameless(call)
     if strict:
         _require_meta(model, call)
     refuse_untraceable(model, call)
@@ -322,7 +323,8 @@ def _warn_of_lost_values(ir: IR) -> None:
     )
     warnings.warn(
         f"the values of {names} are unknown: they were built on meta and no state dict holds them. Verification takes "
-        "them from the original model; to keep them in the IR, build the model under torch_ir.meta_init()",
+        "them from the original model; to keep them in the IR, build the model under torch_ir.meta_init(), or, where "
+        "they are computed from weights, with its weights and strict=False",
         CaptureWarning,
         stacklevel=3,
     )

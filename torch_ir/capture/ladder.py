@@ -36,13 +36,17 @@ class Step:
     capture: Callable[[], IR]
     is_risky: bool = False
     helps_with: str = ""  # words of the first failure without which there is no use in trying
+    hides: str | None = None  # words of a first failure that this step would not see
+
+    def is_of_use_after(self, failure: str) -> bool:
+        return self.helps_with in failure and (self.hides is None or self.hides not in failure)
 
 
 def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:
     """The IR of the first step that gives one; if none does, the failure of the first, which is the plain one."""
     plain: TorchIRError | None = None
     for step in steps:
-        if plain is not None and step.helps_with not in str(plain):
+        if plain is not None and not step.is_of_use_after(str(plain)):
             continue
         try:
             ir = _in_child(step, time_limit) if step.is_risky or isolated else step.capture()

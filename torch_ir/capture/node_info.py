@@ -10,7 +10,7 @@ from torch_ir.ir import TensorMeta
 
 @dataclass
 class NodeInfo:
-    """One captured call, with its tensors described and its other arguments bound to their schema names."""
+    """One captured call as `register_op` shows it: tensors described, other arguments bound to their schema names."""
 
     name: str
     op: str

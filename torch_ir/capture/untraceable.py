@@ -12,11 +12,22 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torch_ir.capture.walk import walk
-from torch_ir.errors import ExportError
+from torch_ir.errors import ExportError, first_line
 
 _NO_TENSOR = frozenset((type(None), bool, int, float, str, list, dict, set, tuple, OrderedDict))
 _COMMON = (nn.Parameter, torch.Tensor)
 _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def refuse_nameless(inputs: Any) -> None:
+    """Raise ExportError at the first input whose parts have no names, under which they would be in the graph."""
+    try:
+        pytree.tree_flatten_with_path(inputs)
+    except ValueError as error:  # torch's way to say that a class was registered without them
+        raise ExportError(
+            "an input is of a class whose parts have no names; give register_pytree_node a flatten_with_keys_fn as "
+            f"well ({first_line(error)})"
+        ) from None
 
 
 def refuse_untraceable(model: nn.Module, inputs: Any) -> None:

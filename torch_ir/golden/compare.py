@@ -11,6 +11,7 @@ import torch
 from torch_ir.errors import SerializationError, did_you_mean
 from torch_ir.golden.dumps import Dumps
 from torch_ir.golden.pack import Value, read_pack
+from torch_ir.ir import Limits
 from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.run.compare import Difference, compare
 from torch_ir.verify.divergence import Divergence
@@ -72,13 +73,14 @@ def compare_golden(
     rtol: float | None = None,
     atol: float | None = None,
     names: Mapping[str, str] | None = None,
+    limits: Limits = Limits(),
 ) -> Comparison:
     """Compare dumps with a pack, in the order of the graph.
 
     Dumps are found by the name of the tensor, else by that of its node; `names` leads from other names to these.
-    Tolerances are the pack's unless they are given.
+    Tolerances are the pack's unless they are given. `limits` are for the index of the pack.
     """
-    golden = read_pack(pack)
+    golden = read_pack(pack, limits)
     found = Dumps(dumps)
     places = _places(golden.values, found, names or {})
     comparison = Comparison(notes=list(golden.notes))

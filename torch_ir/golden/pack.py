@@ -17,6 +17,7 @@ import torch
 
 from torch_ir.errors import MissingExtraError, MissingFileError, SerializationError, did_you_mean
 from torch_ir.golden.folders import restore
+from torch_ir.ir import Limits
 from torch_ir.ir.document import parse_document, read_text
 from torch_ir.ir.locks import folder_lock
 from torch_ir.ir.records import allow_keys, read_dims, typed
@@ -82,6 +83,7 @@ class Pack:
     files: dict[str, Shard]
     inputs: list[Value]
     values: list[Value]
+    limits: Limits
 
     def __post_init__(self) -> None:
         self._open: dict[str, Any] = {}
@@ -111,20 +113,20 @@ class Pack:
         is_there = path.is_file() and not path.is_symlink()
         if is_there and path.stat().st_size == shard.size and file_digest(path) == shard.digest:
             return open_safetensors(path)
-        if read_pack(self.folder).files != self.files:
+        if read_pack(self.folder, self.limits).files != self.files:
             raise SerializationError(f"{self.folder} was replaced while it was read; read it again")
         if not is_there:
             raise MissingFileError(f"{path} is missing from the pack", rule="R16")
         raise SerializationError(f"{path} is damaged: it is not what the index says", rule="R16")
 
 
-def read_pack(path: str | os.PathLike[str]) -> Pack:
-    """The pack in a folder; a damaged index or one of a later version is refused."""
+def read_pack(path: str | os.PathLike[str], limits: Limits = Limits()) -> Pack:
+    """The pack in a folder; an index that is damaged, too large or of a later version is refused."""
     folder = Path(path)
     restore(folder)
     if not (folder / INDEX).is_file():
         raise MissingFileError(f"{folder} is no golden pack: it holds no {INDEX}")
-    document = parse_document(read_text(folder / INDEX))
+    document = parse_document(read_text(folder / INDEX, limits), limits)
     if document.get("format") != FORMAT:
         raise SerializationError(f"{folder / INDEX} is not the index of a golden pack", rule="R4")
     if document.get("version") != VERSION:
@@ -142,7 +144,7 @@ def read_pack(path: str | os.PathLike[str]) -> Pack:
         for key in ("inputs", "values")
     )
     notes = [typed(note, str, f"$.notes[{index}]") for index, note in enumerate(record["notes"])]
-    return Pack(folder, record["model_name"], record["ir"], record["reference"], notes, files, inputs, values)
+    return Pack(folder, record["model_name"], record["ir"], record["reference"], notes, files, inputs, values, limits)
 
 
 def is_index(path: Path) -> bool:

@@ -64,6 +64,19 @@ def inline_all(ir: IR, is_wanted: Callable[[OpNode], bool] = lambda call: True) 
     return count
 
 
+def with_calls_open(ir: IR, is_wanted: Callable[[OpNode], bool]) -> IR:
+    """The graph, or a copy where the bodies of calls that are wanted stand in their places, in its functions too."""
+    if not any(node.is_call and is_wanted(node) for node in ir.all_nodes()):
+        return ir
+    copy = ir.clone()
+    left = [copy]
+    while left:
+        graph = left.pop()
+        inline_all(graph, is_wanted)
+        left += graph.functions.values()
+    return copy
+
+
 def check_size_inline(ir: IR) -> None:
     """A few functions that call each other several times would be a graph without end."""
     size = op_counts(ir).total()

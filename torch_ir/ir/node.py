@@ -80,6 +80,7 @@ class OpNode:
 
     @property
     def inputs(self) -> tuple[TensorMeta, ...]:
+        """The tensors that it reads; assign them to rewire it."""
         return self._inputs
 
     @inputs.setter
@@ -101,6 +102,7 @@ class OpNode:
 
     @property
     def has_named_args(self) -> bool:
+        """Whether its inputs go by the names of the schema, not by position."""
         return bool(self._args) or not self._inputs
 
     def set_inputs(self, tensors: Iterable[TensorMeta], args: Iterable[str]) -> None:
@@ -114,6 +116,7 @@ class OpNode:
 
     @property
     def outputs(self) -> tuple[TensorMeta, ...]:
+        """The tensors that it makes."""
         return self._outputs
 
     @outputs.setter
@@ -174,6 +177,7 @@ class OpNode:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """The node as it stands in a file."""
         record: dict[str, Any] = {
             "name": self.name,
             "op_type": self.op_type,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
     from torch_ir.ir.node import OpNode
 
+_KINDS = {"+": "sum", "-": "sum", "and": "and", "or": "or"}
 _PRODUCT = re.compile(r"\w+( \* \w+)*")
 
 
@@ -58,6 +59,13 @@ class _Product:
         return " * ".join([str(self.number), *self.rest] if self.number != 1 or not self.rest else self.rest)
 
 
+class _Chain(str):
+    """Parts joined by `and`, by `or`, or by `+` and `-`: before another such sign they need no brackets."""
+
+    __slots__ = ("kind",)
+    kind: str
+
+
 _Part = Union[Number, str, _Product]
 
 
@@ -73,15 +81,26 @@ def _applied(step: Call, parts: list[_Part]) -> _Part:
         return product
     if sign in FUNCTIONS:
         text = f"{sign}({', '.join(map(str, parts))})"
+    elif len(parts) == 2:
+        text = _joined(parts[0], sign, parts[1])
     else:
-        text = f" {sign} ".join(map(_operand, parts)) if len(parts) == 2 else f"{sign} {_operand(parts[0])}"
+        text = f"{sign} {_operand(parts[0])}"
     return evaluate(text, {}) if all(map(_is_number, parts)) else text
 
 
 def _either(step: Skip, left: _Part, right: _Part) -> _Part:
     if _is_number(left):  # `True and x` is x, `False and x` is False
         return left if bool(left) is step.when else right
-    return f"{_operand(left)} {'or' if step.when else 'and'} {_operand(right)}"
+    return _joined(left, "or" if step.when else "and", right)
+
+
+def _joined(left: _Part, sign: str, right: _Part) -> str:
+    """Both sides of a sign; long sums stay as flat as they were, as brackets may be only so deep."""
+    kind = _KINDS.get(sign, "")
+    goes_on = isinstance(left, _Chain) and left.kind == kind
+    chain = _Chain(f"{left if goes_on else _operand(left)} {sign} {_operand(right)}")
+    chain.kind = kind
+    return chain if kind else str(chain)
 
 
 def _operand(part: _Part) -> str:

@@ -24,10 +24,12 @@ class Symbol:
     dim: int | None = None
 
     def admits(self, value: Number) -> bool:
+        """Whether a value is in its range."""
         return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
 
     @property
     def range(self) -> str:
+        """Its name between its bounds: `1 <= batch <= 32`."""
         low = "" if self.min is None else f"{self.min} <= "
         high = "" if self.max is None else f" <= {self.max}"
         return f"{low}{self.name}{high}"

@@ -74,10 +74,12 @@ class TensorMeta:
 
     @property
     def producer_node(self) -> str | None:
+        """The name of the node that makes it; None for inputs and weights."""
         return self.producer.name if self.producer is not None else self._producer_name
 
     @property
     def producer_output_idx(self) -> int:
+        """Which output of that node it is; the same as `index`."""
         return self.index
 
     @property
@@ -87,6 +89,7 @@ class TensorMeta:
 
     @property
     def is_static(self) -> bool:
+        """Whether every size is a number."""
         return all(isinstance(dim, int) for dim in self.shape)
 
     def replace_all_uses_with(self, other: TensorMeta) -> None:
@@ -115,6 +118,7 @@ class TensorMeta:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """The tensor as it stands in a file."""
         record: dict[str, Any] = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
         if self.producer_node is not None:
             record["producer_node"] = self.producer_node
@@ -124,6 +128,7 @@ class TensorMeta:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any], path: str = "$") -> TensorMeta:
+        """The tensor of such a record; `path` is where errors say that it stands."""
         allow_keys(record, _KEYS, path)
         strides = field(record, "stride", list, path) if "stride" in record else None
         producer = optional(record, "producer_node", str, path)

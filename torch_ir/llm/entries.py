@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 from transformers.modeling_outputs import BaseModelOutput
 
+from torch_ir.errors import ExportError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_map import cache_outputs
 from torch_ir.llm.caches import Caches
@@ -124,12 +125,16 @@ class DecoderOnly:
         longest = next(filter(None, known), _FAR)
         if name == "past + 1":
             return self._size("past") + 1
-        return {
-            "batch": Dim("batch", min=1, max=_FAR),
-            "seq": Dim("seq", min=self._shortest(), max=(self.caches.length or longest) - 1),
-            "past": Dim("past", min=1, max=longest - 1),
-            "source": Dim("source", min=2, max=longest),
+        low, high = {
+            "batch": (1, _FAR),
+            "seq": (self._shortest(), (self.caches.length or longest) - 1),
+            "past": (1, longest - 1),
+            "source": (2, longest),
         }[name]
+        if low >= high:
+            told = f"{type(self.model).__name__} leaves {name!r} no room to vary: it would be {low} to {high}"
+            raise ExportError(f"{told}; give the model more positions (max_position_embeddings, cache_length)")
+        return Dim(name, min=low, max=high)
 
     def _shortest(self) -> int:
         """Attention of a single token takes another road, and so does a convolution of fewer than it spans."""

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from torch_ir.ir import Device, OpNode
 from torch_ir.ops.asking import may_be_asked
 from torch_ir.ops.calling import empty, keywords, results
+from torch_ir.ops.dims import check_dims
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
 from torch_ir.ops.schema import Operator
 
@@ -63,8 +64,10 @@ def _makes_declared(node: OpNode, operator: OpOverload) -> bool:
             name: empty(tensor.shape, TORCH_DTYPES[tensor.dtype], tensor.stride)
             for name, tensor in zip(node.args, node.inputs, strict=True)
         }
+        arguments = keywords(given, node.attrs, _on_meta)
+        check_dims(node.op_type, arguments)
         with torch.no_grad():
-            made = results(operator, keywords(given, node.attrs, _on_meta))
+            made = results(operator, arguments)
         found = [(tuple(tensor.shape), dtype_name(tensor.dtype)) for tensor in made]
     except Exception:  # whatever torch says against it, it will say again when it is asked in full
         return False

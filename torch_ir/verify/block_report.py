@@ -52,6 +52,7 @@ class BlockReport:
 
     @property
     def max_diff(self) -> float:
+        """The largest difference that was found anywhere."""
         found = [*(check.max_diff for check in self.checks), *(item["max_diff"] for item in self.output_details)]
         return max(found, default=0.0)
 

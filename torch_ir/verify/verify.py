@@ -71,7 +71,7 @@ def verify_ir(
     probe: bool = True,
     localise: bool = False,
 ) -> tuple[bool, VerificationReport]:
-    """Compare a graph that runs with the weights of a file against the original model."""
+    """The same as `verify_ir_with_state_dict`, with weights from a file or folder as `load_weights` takes it."""
     state_dict = load_weights(weights_path)
     options: dict[str, Any] = {"test_kwargs": test_kwargs, "probe": probe, "localise": localise}
     return verify_ir_with_state_dict(ir, state_dict, original_model, test_inputs, rtol, atol, constants, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 import torch.utils._pytree as pytree
@@ -68,7 +69,7 @@ class Form:
         return whole.as_strided(self.shape, self.stride, self.offset)
 
 
-_forms: dict[tuple[Any, ...], Form] = {}
+_forms: WeakValueDictionary[tuple[Any, ...], Form] = WeakValueDictionary()  # as long as a tape or a rule holds them
 
 
 def form_of(tensor: torch.Tensor) -> Form:

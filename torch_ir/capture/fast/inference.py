@@ -32,6 +32,7 @@ _ASSERT = torch.ops.aten._assert_tensor_metadata.default
 _PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 _NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 _TRUE, _FALSE = ("true",), ("false",)
+_MOST_KNOWN = 1 << 16  # rules; a model asks for hundreds
 _ATTRIBUTES = (bool, int, float, complex, str, type(None))
 
 
@@ -108,7 +109,10 @@ class Inference:
         rules = self.known if func.namespace == "aten" else self._custom
         found = rules.get(key)
         if found is None:
-            found = rules[key] = self._asked(func, args, kwargs)
+            found = self._asked(func, args, kwargs)
+            if len(rules) >= _MOST_KNOWN:
+                rules.clear()
+            rules[key] = found
         return found
 
     def _asked(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:

@@ -69,7 +69,12 @@ class Recorder:
         """What the model returns; afterwards, whatever it wrote to holds again what it held."""
         self.strangers.note_existing()
         try:
-            with assignments_written(self.model), self.modules.watching(), self._operators, _Functions(self):
+            with (
+                assignments_written(self.model, self.tape.known),
+                self.modules.watching(),
+                self._operators,
+                _Functions(self),
+            ):
                 return self.model(*args, **kwargs)
         finally:
             for storage, content in self.written.values():

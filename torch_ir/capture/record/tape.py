@@ -77,6 +77,11 @@ class Tape:
         """Arguments with nodes in the place of tensors."""
         return pytree.tree_map_only(torch.Tensor, self.node_of, value)
 
+    def known(self, tensor: torch.Tensor) -> fx.Node | None:
+        """The node that made a tensor, if it is on the tape."""
+        found: fx.Node | None = self._nodes.get(tensor)
+        return found
+
     def node_of(self, tensor: torch.Tensor) -> fx.Node:
         node = self._nodes.get(tensor)
         return node if node is not None else self._alias(tensor) or self.stranger(tensor)

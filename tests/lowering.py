@@ -1,0 +1,42 @@
+"""What tests of targets share: models as graphs, and targets that take what they are told to."""
+
+from typing import Any
+
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+import catalogue
+from torch_ir import IR, Lowered, Target, extract_ir, meta_init
+
+
+def capture(model: nn.Module, *inputs: Tensor, **kwargs: Any) -> IR:
+    return extract_ir(model.to("meta").eval(), tuple(x.to("meta") for x in inputs), kwargs=kwargs)
+
+
+def accepting(*what: Any) -> Target:
+    """A target that takes all of these, and says for each layer which node it was."""
+    target = Target("npu")
+    target.lowers(*what)(lambda node: node.op_type)
+    return target
+
+
+def kinds(lowered: Lowered) -> list[str]:
+    return [layer.kind for layer in lowered]
+
+
+def graph_of(name: str) -> IR:
+    entry = catalogue.find(name)
+    with meta_init():
+        model = entry.build()
+    given = pytree.tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (entry.inputs(), entry.kwargs()))
+    return extract_ir(model, given[0], kwargs=given[1])
+
+
+def assert_joined(lowered: Lowered) -> None:
+    """Every layer reads what is given or made before it, nothing is made twice, and the outputs are made."""
+    made = {tensor.name for tensor in lowered.ir.graph_inputs}
+    for layer in lowered:
+        assert made.issuperset(layer.inputs)
+        assert made.isdisjoint(layer.outputs)
+        made.update(layer.outputs)
+    assert made.issuperset(tensor.name for tensor in lowered.ir.graph_outputs if tensor.param is None)

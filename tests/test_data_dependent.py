@@ -1,0 +1,149 @@
+"""Sizes and numbers that the data decides."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from tests.proof import agrees, captured, module, ops, verdict
+from torch_ir import ExecutionError, IRExecutor, extract_ir
+
+
+def rows(count: int) -> Tensor:
+    return torch.randn(count, 4)
+
+
+LINEAR = module(lambda self, x: self.layer(x).relu().reshape(-1) * x.shape[0], layer=nn.Linear(4, 4))
+
+
+def test_data_dependent_sizes() -> None:
+    """Sizes that only the data decides are symbols too, bound by the node that makes them."""
+    model = module(lambda self, x: (x.nonzero(), x[x > 0] * 2, x.unique(), x[x > 0].shape[0]))
+    ir = captured(model, torch.randn(8), dynamic_shapes=({0: Dim("n")},))
+    assert ir.symbols["u0"].tensor is ir.node("nonzero").output
+    assert ir.node("nonzero").output.shape == ("u0", 1)
+    for x in (torch.randn(8), torch.randn(3), -torch.ones(3), torch.ones(3), torch.zeros(1), torch.zeros(0)):
+        assert agrees(ir, model, x), x
+
+
+def test_item() -> None:
+    """`item()` gives a number that shapes, attributes and outputs may use."""
+
+    def forward(self: Any, x: Tensor, n: Tensor) -> Any:
+        k = n.item()
+        torch._check(k >= 0)
+        torch._check(k <= x.shape[0])
+        return x[:k] * k, torch.zeros(k), k, k + 1.5
+
+    model = module(forward)
+    ir = captured(model, torch.randn(8), torch.tensor(3), dynamic_shapes=({0: Dim("size")}, None))
+    assert ir.symbols["u0"].tensor is ir.node("item").output
+    for x, n in [(8, 3), (4, 0), (4, 4), (1, 1)]:
+        assert agrees(ir, model, torch.randn(x), torch.tensor(n))
+
+
+def test_assertions_are_kept_and_checked() -> None:
+    """What the model asserts of its data is checked in every run; the message speaks the graph's names."""
+
+    def forward(self: Any, x: Tensor, n: Tensor) -> Tensor:
+        k = n.item()
+        torch._check(k <= x.shape[0])
+        torch._check(k >= 2)
+        return x[:k]
+
+    ir = captured(module(forward), torch.randn(8), torch.tensor(3), dynamic_shapes=({0: Dim("size")}, None))
+    assert ops(ir).count("aten._assert_scalar.default") == 2
+    assert ir.symbols["u0"].range == "2 <= u0"
+    executor = IRExecutor(ir, {})
+    with pytest.raises(ExecutionError, match="the graph holds only where u0 <= size"):
+        executor(torch.randn(4), torch.tensor(5))
+    with pytest.raises(ExecutionError, match="the graph holds only where u0 >= 2"):
+        executor(torch.randn(4), torch.tensor(1))
+    assert len(executor(torch.randn(4), torch.tensor(2))) == 2
+
+
+def test_sizes_from_a_tensor_of_indices() -> None:
+    """Each part has a size of its own; where it begins in memory is not part of the graph."""
+    model = module(lambda self, x, at: torch.tensor_split(x, at))
+    ir = captured(model, torch.randn(5, 2), torch.tensor([1, 3]))
+    assert agrees(ir, model, torch.randn(5, 2), torch.tensor([2, 4]))
+    assert agrees(ir, model, torch.randn(5, 2), torch.tensor([0, 5]))
+
+
+def test_a_truth_value_is_an_output() -> None:
+    """`item` of a bool comes out as a bool, computed from the number that torch makes of it."""
+    model = module(lambda self, x: (x, (x > 0).any().item()))
+    ir = captured(model, torch.randn(4))
+    for sign in (1.0, -1.0):
+        assert IRExecutor(ir, {})(torch.full((4,), sign))[1] == (sign > 0)
+
+
+def test_python_assertions_on_data() -> None:
+    """`assert` on a number of the data is kept and checked, too."""
+    names: dict[str, Any] = {}
+    text = "def forward(self, x, n):\n    assert n.max().item() <= x.shape[0]\n    return x * n\n"
+    exec(compile(text, "model.py", "exec"), names)  # not here, where pytest rewrites assertions
+    model = module(names["forward"])
+    ir = captured(model, torch.randn(4), torch.tensor([1, 2, 3, 4]))
+    assert agrees(ir, model, torch.randn(4), torch.tensor([4, 4, 1, 1]))
+    with pytest.raises(ExecutionError, match="the graph holds only where u0 <= 4"):
+        IRExecutor(ir, {})(torch.randn(4), torch.tensor([1, 2, 3, 5]))
+
+
+def test_sizes_are_outputs() -> None:
+    """A size, or a number computed from sizes, may be returned; it is a Python number again."""
+    model = module(lambda self, x: {"twice": x.shape[0] * 2, "shape": list(x.shape), "ratio": x.shape[0] / 4, "x": x})
+    ir = captured(model, rows(3), dynamic_shapes=({0: Dim("batch")},))
+    got = IRExecutor(ir, {})(rows(7))
+    assert (got["twice"], got["shape"], got["ratio"]) == (14, [7, 4], 1.75)
+    assert type(got["twice"]) is int
+    assert verdict(ir, model, rows(7)).is_valid
+
+
+def test_numbers_as_inputs() -> None:
+    """An int input may vary where it is said to; else it is part of the graph, and another value is refused."""
+    model = module(lambda self, x, k: x * k + x[:k].sum())
+    ir = captured(model, rows(8), 3, dynamic_shapes=(None, Dim.DYNAMIC))
+    assert [(tensor.name, tensor.shape, tensor.dtype) for tensor in ir.graph_inputs][1] == ("k", (), "int64")
+    for k in (3, 5, 8):
+        assert agrees(ir, model, rows(8), k)
+    fixed = captured(model, rows(8), 3)
+    assert len(fixed.graph_inputs) == 1
+    with pytest.raises(ExecutionError, match="is 4, but the graph was captured for 3"):
+        IRExecutor(fixed, {})(rows(8), 4)
+
+
+def test_control_flow_with_dynamic_sizes() -> None:
+    """Branches see the sizes of what they are given."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x * x.shape[0], lambda x: self.layer(x) + x.shape[0], (x,))
+
+    model = module(forward, layer=nn.Linear(4, 4))
+    ir = captured(model, rows(3), dynamic_shapes=({0: Dim("batch")},))
+    for x in (torch.ones(5, 4), -torch.ones(2, 4), torch.ones(1, 4)):
+        assert agrees(ir, model, x)
+
+
+def test_branches_solve_for_sizes() -> None:
+    """A branch that is only given `2*seq` rows knows seq, as the graph around it does."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x * (x.shape[0] // 2), lambda x: x - x.shape[0] // 2, (x,))
+
+    model = module(forward)
+    ir = captured(model, rows(6), dynamic_shapes=({0: 2 * Dim("seq", min=2)},))
+    bodies = list(ir.functions.values())
+    assert [body.graph_inputs[0].shape[0] for body in bodies] == ["2 * seq", "2 * seq"]
+    assert bodies[0].node("mul")["other"] == "seq"
+    for x in (torch.ones(4, 4), -torch.ones(10, 4)):
+        assert agrees(ir, model, x)
+
+
+def test_real_samples_give_the_same_graph() -> None:
+    """Real example inputs and meta ones give the same symbols and constraints."""
+    shapes = ({0: Dim("batch", max=32)},)
+    from_real = extract_ir(LINEAR, (rows(3),), strict=False, dynamic_shapes=shapes)
+    assert from_real.to_json() == captured(LINEAR, rows(3), dynamic_shapes=shapes).to_json()

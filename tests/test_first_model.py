@@ -1,0 +1,43 @@
+"""The newcomer's path: the commands of docs/first-model.md take an empty folder to the pictures of a better graph."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.documents import ROOT, commands, read_blocks
+
+PAGE = ROOT / "docs" / "first-model.md"
+_LEFT = (".git", ".venv", "site", "reports", "demo_output", "__pycache__", ".*_cache")
+
+
+def _blocks(language: str) -> list[list[str]]:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return [list(block.lines) for block in read_blocks(PAGE.name, lines) if block.language == language]
+
+
+def _script() -> list[str]:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    blocks = [block for block in read_blocks(PAGE.name, lines) if block.language == "console"]
+    return ["\n".join(command) for block in blocks for _, command, _ in commands(PAGE.name, block)]
+
+
+def test_under_ten_commands_lead_from_a_clone_to_a_drawn_and_verified_graph(tmp_path: Path) -> None:
+    """The clone is a copy of this tree, with the environment that runs this test in place of one made anew."""
+    script = _script()
+    assert len(script) < 10
+    clone, *rest = script
+    assert clone.startswith("git clone ")
+    copy = tmp_path / clone.split()[-1]
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*_LEFT), copy_function=shutil.copy2)
+    (copy / ".venv").symlink_to(sys.prefix, target_is_directory=True)
+    (tmp_path / "net.py").write_text("\n".join(_blocks("python")[0]), encoding="utf-8")
+    done = subprocess.run(
+        ["bash", "-eu"], input="\n".join(rest), cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        env={**os.environ, "COLUMNS": "100", "MAKEFLAGS": "--old-file=.venv/.installed"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Verification PASSED" in done.stdout
+    assert (tmp_path / "net.png").read_bytes().startswith(b"\x89PNG")
+    assert "<html" in (tmp_path / "net.html").read_text(encoding="utf-8")

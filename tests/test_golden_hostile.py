@@ -1,0 +1,144 @@
+"""Golden packs and dumps that are damaged or hostile are refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tests.golden_packs import NET, X, compared, dumped, golden
+from tests.proof import captured
+from torch_ir import Limits, compare_golden
+from torch_ir.errors import MissingFileError, SerializationError
+from torch_ir.golden.dumps import Dumps
+from torch_ir.golden.pack import read_pack
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    golden(tmp_path / "pack")
+    return tmp_path / "pack"
+
+
+def rewrite(pack: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change an index and leave out its digest, as someone who means it would."""
+    document = json.loads((pack / "index.json").read_text())
+    document.pop("digest")
+    change(document)
+    (pack / "index.json").write_text(json.dumps(document))
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "version": (lambda d: d.update(version=2), "reads version 1"),
+    "format": (lambda d: d.update(format="other"), "is not the index of a golden pack"),
+    "unknown key": (lambda d: d.update(extra=1), "unknown key 'extra'"),
+    "path": (lambda d: d["files"][0].update(name="../a-00001.safetensors"), "is not the name of a shard"),
+    "unknown file": (lambda d: d["values"][0].update(file="b-00001.safetensors"), "not among the files"),
+    "dtype": (lambda d: d["values"][0].update(dtype="float33"), "unknown dtype 'float33'"),
+    "shape": (lambda d: d["values"][0].update(shape=[-1]), "cannot be -1"),
+    "open shape": (lambda d: d["values"][0].update(shape=["batch"], stored="bytes"), "must be numbers"),
+    "other shape": (lambda d: d["values"][0].update(shape=[8, 3]), "as the index says"),
+    "other dtype": (lambda d: d["values"][0].update(dtype="float16"), "as the index says"),
+    "stored": (lambda d: d["values"][0].update(stored="pickle"), "no way to store"),
+    "pairs": (lambda d: d["values"][0].update(stored="pairs"), "does not hold"),
+    "type": (lambda d: d["values"][0].update(call="one"), "expected a whole number"),
+    "name": (lambda d: d["values"][0].update(name="absent"), "absent"),
+    "size": (lambda d: d["files"][0].update(size=1), "is damaged"),
+    "shard twice": (lambda d: d["files"].append(d["files"][0]), "stands twice"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_wrong_index_is_refused(pack: Path, name: str) -> None:
+    """Every contradiction in an index is one sentence."""
+    change, message = CHANGES[name]
+    rewrite(pack, change)
+    with pytest.raises(SerializationError, match=message):
+        read_whole(pack)
+
+
+def test_an_index_that_asks_for_too_much_is_refused(pack: Path, tmp_path: Path) -> None:
+    """Unread; larger limits can be given."""
+    size = (pack / "index.json").stat().st_size
+    with pytest.raises(SerializationError, match=r"Limits\(file_bytes=\.\.\.\) allows more"):
+        read_pack(pack, Limits(file_bytes=size - 1))
+    with pytest.raises(SerializationError, match=r"Limits\(values=\.\.\.\) allows more"):
+        compare_golden(pack, tmp_path, limits=Limits(values=3))
+    assert len(read_pack(pack, Limits(file_bytes=size)).values) > 3
+
+
+def read_whole(pack: Path) -> list[Tensor]:
+    """Every tensor of a pack."""
+    found = read_pack(pack)
+    return [found.tensor(value) for value in (*found.inputs, *found.values)]
+
+
+def test_damage_is_seen(pack: Path) -> None:
+    """A changed index, a changed shard, a missing shard and a link are refused."""
+    values = dumped(captured(NET, X), NET.state_dict(), X)
+    shard = pack / "values-00001.safetensors"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(SerializationError, match="is damaged"):
+        compared(pack, values)
+    shard.rename(pack / "elsewhere")
+    with pytest.raises(MissingFileError, match="is missing from the pack"):
+        compared(pack, values)
+    shard.symlink_to(pack / "elsewhere")
+    with pytest.raises(MissingFileError, match="is missing from the pack"):
+        compared(pack, values)
+    index = pack / "index.json"
+    index.write_text(index.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(SerializationError, match="not what was written"):
+        compared(pack, values)
+    shutil.rmtree(pack)
+    with pytest.raises(MissingFileError, match="is no golden pack"):
+        compare_golden(pack, pack.parent / "pack.safetensors")
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("exploded"),))
+
+
+def test_hostile_dumps(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pickles are never loaded; damaged files, names that occur twice, and folders without dumps are one sentence."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    with pytest.raises(SerializationError, match="holds no dumps"):
+        compare_golden(pack, folder)
+    numpy.save(folder / "tanh.npy", numpy.array([Bomb()], dtype=object), allow_pickle=True)
+    with pytest.raises(SerializationError, match=r"cannot read .*tanh\.npy"):
+        compare_golden(pack, folder)
+    assert not Path("exploded").exists()
+    (folder / "tanh.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(SerializationError, match=r"cannot read .*tanh\.npy"):
+        compare_golden(pack, folder)
+    numpy.save(folder / "tanh.npy", numpy.array(["a"]))
+    with pytest.raises(SerializationError, match="holds no numbers that torch knows"):
+        compare_golden(pack, folder)
+    with (folder / "tanh.npy").open("wb") as file:
+        numpy.savez(file, tanh=X.numpy())
+    with pytest.raises(SerializationError, match=r"tanh\.npy is no \.npy file inside"):
+        compare_golden(pack, folder)
+    numpy.save(folder / "tanh.npy", X.numpy())
+    save_file({"tanh": X}, folder / "all.safetensors")
+    with pytest.raises(SerializationError, match="'tanh' is dumped twice"):
+        compare_golden(pack, folder)
+    (folder / "all.safetensors").write_bytes(b"\xff" * 20)
+    with pytest.raises(SerializationError, match=r"cannot read .*all\.safetensors"):
+        compare_golden(pack, folder)
+    with pytest.raises(SerializationError, match="no such file or folder"):
+        compare_golden(pack, tmp_path / "nothing")
+
+
+def test_one_number_of_a_dtype_that_numpy_lacks(tmp_path: Path) -> None:
+    """A scalar of bfloat16 comes as its two bytes, as larger arrays do."""
+    numpy.save(tmp_path / "x.npy", numpy.zeros((), dtype="V2"))
+    assert Dumps(tmp_path / "x.npy")["x"]().tolist() == [0, 0]

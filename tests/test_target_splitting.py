@@ -1,0 +1,103 @@
+"""Lowering splits what has no handler into operators that have one."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import catalogue
+from tests.lowering import accepting, assert_joined, capture, graph_of, kinds
+from torch_ir import OpNode, Target, TensorMeta, extract_ir
+from torch_ir.ops.names import to_torch
+from torch_ir.ops.schema import arguments, find_operator
+from torch_ir.ops.tensor_data import to_tensor
+from torch_ir.targets.rules import Rule
+
+
+class Swish(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(x) + F.silu(x + 1)
+
+
+def test_decompose_splits_what_has_no_handler() -> None:
+    """All layers of a split node are there, joined to the names around it; handlers see ordinary nodes."""
+    npu = accepting("aten.sigmoid", "aten.mul", "aten.add")
+    ir = capture(Swish(), torch.ones(2, 3))
+    assert npu.lower(ir).placeholders == ["silu", "silu_1"]
+    lowered = npu.lower(ir, decompose=True)
+    assert lowered.is_complete
+    assert_joined(lowered)
+    names = ["aten.sigmoid.default", "aten.mul.Tensor"]
+    assert kinds(lowered) == [*names, "aten.add.Tensor", *names, "aten.add.Tensor"]
+    assert [layer.name for layer in lowered][:2] == ["silu.sigmoid", "silu.mul"]
+
+
+class Interpreter(Target):
+    """Takes every operator but some, and makes of each a function that computes it with torch."""
+
+    def __init__(self, denied: set[str]) -> None:
+        super().__init__("interpreter")
+        self.denied = denied
+
+    def rules_for(self, op_type: str) -> Iterator[Rule]:
+        if op_type.startswith("aten.") and op_type.split(".")[1] not in self.denied:
+            yield Rule("any", _computed, ())
+
+
+def _computed(node: OpNode) -> Callable[[dict[str, Any]], Any]:
+    operator = find_operator(node.op_type)
+    assert operator is not None
+    names = [argument.name for argument in arguments(operator)]
+    given = {name: node[name] if name in (*node.args, *node.attrs) else node.elements(name) for name in names}
+
+    def value_of(argument: Any, values: dict[str, Any]) -> Any:
+        if isinstance(argument, TensorMeta):
+            return values[argument.key or argument.name]
+        return [value_of(item, values) for item in argument] if isinstance(argument, list) else to_torch(argument)
+
+    return lambda values: operator(**{name: value_of(argument, values) for name, argument in given.items()})
+
+
+SPLIT = {"linear", "conv2d", "layer_norm", "silu", "gelu", "batch_norm", "softmax", "scaled_dot_product_attention",
+         "adaptive_avg_pool2d", "flatten", "rms_norm", "hardswish", "dropout"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["vit", "squeeze_excite", "transformer_encoder", "llama"])
+def test_split_layers_compute_what_the_model_does(name: str) -> None:
+    """Run layer by layer, with the operators that torch can split denied to the target."""
+    torch.manual_seed(0)
+    entry = catalogue.find(name)
+    model, inputs = entry.build(), entry.inputs()
+    lowered = Interpreter(SPLIT).lower(graph_of(name), decompose=True)
+    assert lowered.is_complete, lowered.report()
+    assert any("." in layer.name for layer in lowered)
+    values: dict[str, Any] = {**model.state_dict(), **dict(model.named_buffers())}
+    values |= {key: to_tensor(data) for key, data in lowered.ir.constants.items()}
+    values |= {tensor.name: x for tensor, x in zip(lowered.ir.graph_inputs, inputs, strict=True)}
+    with torch.no_grad():
+        for layer in lowered:
+            made = layer.value(values)
+            if layer.outputs:
+                several = made if isinstance(made, (list, tuple)) else [made]
+                rows = [value.contiguous() for value in several]  # a split operator may lay its result out otherwise
+                values.update(zip(layer.outputs, rows, strict=True))
+        wanted = model(*inputs)
+    torch.testing.assert_close(values[lowered.ir.graph_outputs[0].name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_decompose_is_all_or_nothing() -> None:
+    lowered = accepting("aten.mul", "aten.add").lower(capture(Swish(), torch.ones(2, 3)), decompose=True)
+    assert [str(row) for row in lowered.missing] == [
+        "aten.silu.default  2x3 -> 2x3 x2  (no lowering; split by torch, it lacks aten.sigmoid.default)"
+    ]
+
+
+def test_decompose_says_why_not_where_sizes_vary() -> None:
+    batch = torch.export.Dim("batch", min=2, max=8)
+    ir = extract_ir(Swish().eval(), (torch.empty(4, 3, device="meta"),), dynamic_shapes=({0: batch},))
+    npu = accepting("aten.sigmoid", "aten.mul", "aten.add")
+    assert "not split: its sizes vary: batch" in str(npu.lower(ir, decompose=True).missing[0])
+    assert npu.lower(ir.specialize(batch=3), decompose=True).is_complete

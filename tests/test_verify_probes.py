@@ -1,0 +1,136 @@
+"""Verification sees what the given inputs and weights would hide."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tests.proof import captured, fails, module, verdict
+from torch_ir import verify_ir_with_state_dict
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+LAYER = module(lambda self, x: self.layer(x).relu(), layer=nn.Linear(4, 4))
+
+
+# -- inputs that hide mistakes ----------------------------------------------------------------------------------------
+
+
+def test_zeros_hide_nothing() -> None:
+    """Where the given inputs agree, others drawn from them are compared, and the report says on how many."""
+    model = module(lambda self, x: x * 2)
+    ir = captured(model, X)
+    zeros = torch.zeros(3, 4)
+    report = verdict(ir, model, zeros)
+    assert report.is_valid, report
+    assert report.trials == 6
+    assert "on 6 sets of inputs" in str(report)
+    assert any("'x' holds one value only" in note for note in report.notes)
+    ir.node("mul").attrs["other"] = 3
+    assert fails(ir, model, zeros) == "on shuffled inputs: output: 12 of 12 elements are too far off"
+    assert verdict(ir, model, zeros, probe=False).is_valid
+
+
+@pytest.mark.parametrize(
+    ("forward", "node", "attribute", "value"),
+    [
+        (lambda self, x: x.clamp(max=50.0), "clamp", "max", 60.0),
+        (lambda self, x: torch.where(x > 0, x, 1.0), "gt", "other", -1e-12),
+        (lambda self, x: F.layer_norm(x, (4,)), "layer_norm", "eps", 1.1e-5),
+    ],
+    ids=["a bound", "a comparison", "an epsilon"],
+)
+def test_values_that_the_given_inputs_do_not_reach(
+    forward: Callable[..., Any], node: str, attribute: str, value: float
+) -> None:
+    """Large inputs meet bounds, zeros tell comparisons apart, and float64 tells a small mistake from rounding."""
+    model = module(forward)
+    ir = captured(model, X)
+    assert verdict(ir, model, X).is_valid
+    ir.node(node).attrs[attribute] = value
+    assert verdict(ir, model, X, rtol=1e-3, atol=1e-3, probe=False).is_valid
+    assert "on " in fails(ir, model, X) or "not rounding" in fails(ir, model, X)
+
+
+def test_ones_and_zeros_of_an_untrained_model() -> None:
+    """Weights of one value are told apart by drawing others, for both sides alike."""
+    model = module(lambda self, x: self.norm(x), norm=nn.BatchNorm1d(4))
+    ir = captured(model, X)
+    assert verdict(ir, model, X).is_valid
+    weight, variance = (next(p for p in ir.params if p.key == f"norm.{name}") for name in ("weight", "running_var"))
+    weight.param, variance.param = variance.param, weight.param
+    assert fails(ir, model, X).startswith("on shuffled inputs: output: ")
+
+
+def test_what_a_module_computed_from_its_weights() -> None:
+    """A module that keeps such values gets no others for its weights: it would not notice."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            return x + self.bias * 2
+        self.doubled = getattr(self, "doubled", self.bias.detach() * 2)
+        return x + self.doubled
+
+    model = module(forward, bias=nn.Parameter(torch.zeros(4)))
+    report = verdict(captured(model, X), model, X)
+    assert report.is_valid, report
+
+
+def test_numbers_that_should_be_sizes() -> None:
+    """Where sizes may vary, others are tried."""
+    model = module(lambda self, x: x.sum(0) / x.shape[0])
+    ir = captured(model, X, dynamic_shapes=({0: torch.export.Dim("batch")},))
+    report = verdict(ir, model, X)
+    assert report.is_valid, report
+    assert report.trials == 8
+    ir.node("div").attrs["other"] = 3
+    assert fails(ir, model, X).startswith("on inputs with batch = 4: output: ")
+
+
+def test_inputs_outside_the_domain_of_the_model() -> None:
+    """What the model refuses is left out, and said."""
+    model = module(lambda self, x: torch.linalg.cholesky(x @ x.mT + 1e-3 * torch.eye(3)))
+    square = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
+    refusing = module(lambda self, x: torch.linalg.cholesky(x))
+    positive = square @ square.mT + torch.eye(3)
+    report = verdict(captured(refusing, positive), refusing, positive)
+    assert report.is_valid, report
+    assert any(note.startswith("the model refuses inputs of zeros: linalg.cholesky") for note in report.notes)
+    assert verdict(captured(model, square), model, square).is_valid
+
+
+# -- weights and structure --------------------------------------------------------------------------------------------
+
+
+def test_weights_that_are_not_the_models() -> None:
+    """One element of one weight that differs is named, though no output shows it."""
+    ir = captured(LAYER, X)
+    weights = {name: value.clone() for name, value in LAYER.state_dict().items()}
+    weights["layer.weight"][1, 2] += 1e-7
+    ok, report = verify_ir_with_state_dict(ir, weights, LAYER, (X,))
+    assert not ok
+    assert report.error_message == "weight 'layer.weight' is not the model's: 1 of 16 elements differ"
+    assert [item["is_close"] for item in report.output_details] == [True]
+    assert verify_ir_with_state_dict(ir, weights, LAYER, (X,), rtol=1e-5, atol=1e-5)[0]
+
+
+def test_other_containers_of_outputs() -> None:
+    """A captured graph knows a tuple from a list, and a tensor from a tuple of one."""
+    pair = captured(module(lambda self, x: (x + 1, x)), X)
+    assert fails(pair, module(lambda self, x: [x + 1, x]), X) == (
+        "the model nests its outputs in a list of 2, the graph in a tuple of 2"
+    )
+    assert verdict(pair, module(lambda self, x: (x + 1, x)), X).is_valid
+    alone = captured(module(lambda self, x: x + 1), X)
+    assert fails(alone, module(lambda self, x: (x + 1,)), X) == "the model returns output[0], the graph output"
+
+
+def test_what_a_branch_declares() -> None:
+    """The inputs of a function are compared with their declarations too."""
+    model = module(lambda self, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
+    ir = captured(model, X)
+    for body in ir.functions.values():
+        body.graph_inputs[0].dtype = "float64"
+    assert fails(ir, model, X).endswith("given to a function is declared float64[3, 4], but is float32[3, 4]")
