@@ -1,17 +1,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 FUZZ_SECONDS ?= 60
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test test-all lint types bench fuzz proto clean
+.PHONY: install demo test test-all browser lint types bench fuzz docs docs-serve completions proto clean
+
+install: .venv/.installed  ## the environment alone: pinned versions, in .venv
 
 demo: .venv/.installed  ## ResNet-18: build on meta, extract, save, draw, load, execute, verify, optimise, compare
 	$(BIN)/python examples/demo.py
 
-test: lint types  ## everything that must pass before a change lands
+test: lint types browser  ## everything that must pass before a change lands
 	$(BIN)/python -m pytest -n 2
 
-test-all: lint types  ## the same, with every sweep in full
+test-all: lint types browser  ## the same, with every sweep in full
 	$(BIN)/python -m pytest -n 2 --run-slow
+
+browser: .venv/.installed  ## a Chromium for the tests of pages, where there is none and it can be had; never fails
+	@$(BIN)/python -m tests.browser --install || true
 
 lint: .venv/.installed
 	$(BIN)/ruff format --check .
@@ -27,11 +33,20 @@ fuzz: .venv/.installed  ## the readers, guided by coverage, for FUZZ_SECONDS eac
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS)
 
+docs: .venv/.installed  ## the documentation as a site that needs no network: site/index.html
+	$(MKDOCS) build --strict
+
+docs-serve: .venv/.installed  ## the same on localhost:8000, built anew at every change
+	$(MKDOCS) serve --strict
+
+completions: .venv/.installed  ## the scripts that `torch-ir completion` prints, anew from the parser
+	$(BIN)/python -m tests.completions --write
+
 proto: .venv/.installed  ## the descriptor set of the protobuf format, anew from its specification
 	$(BIN)/python -m grpc_tools.protoc -I torch_ir/formats --descriptor_set_out=torch_ir/formats/torch_ir.binpb torch_ir.proto
 
 clean:
-	rm -rf .venv reports demo_output
+	rm -rf .venv reports demo_output site
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

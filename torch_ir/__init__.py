@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch_ir.analysis import Cost, Diff, cost, cost_report, diff, liveness, subgraph
     from torch_ir.backends import Compiled, compile, list_backends, register_backend
     from torch_ir.capture import NodeInfo, convert_exported_program, export_model, extract_ir, from_fx, meta_init
-    from torch_ir.draw import generate_op_distribution_pie, ir_to_mermaid, render
+    from torch_ir.draw import generate_op_distribution_pie, ir_to_mermaid, render, render_pair, to_model_explorer
     from torch_ir.errors import (
         CaptureWarning,
         ConversionError,
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
         GraphError,
         GuardError,
         SerializationError,
+        ShardError,
         TorchIRError,
         VersionWarning,
         WeightLoadError,
         WeightWarning,
     )
+    from torch_ir.explorer import explore
     from torch_ir.formats import from_protobuf, load_protobuf, save_protobuf, to_protobuf
     from torch_ir.golden import Comparison, compare_golden, write_golden
     from torch_ir.ir import IR, Limits, OpNode, Symbol, TensorMeta
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
         random_weights,
     )
     from torch_ir.safety import deserialize_ir, load_ir, validate_ir
+    from torch_ir.sharding import LocalRanks, run_sharded, shard, transformers_plan, verify_sharded
     from torch_ir.targets import (
         Contract,
         CoverageReport,
@@ -84,11 +87,12 @@ _ROOMS = {
     "analysis": ("Cost", "Diff", "cost", "cost_report", "diff", "liveness", "subgraph"),
     "backends": ("Compiled", "compile", "list_backends", "register_backend"),
     "capture": ("NodeInfo", "convert_exported_program", "export_model", "extract_ir", "from_fx", "meta_init"),
-    "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render"),
+    "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render", "render_pair", "to_model_explorer"),
     "errors": (
         "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "GuardError",
-        "SerializationError", "TorchIRError", "VersionWarning", "WeightLoadError", "WeightWarning",
+        "SerializationError", "ShardError", "TorchIRError", "VersionWarning", "WeightLoadError", "WeightWarning",
     ),
+    "explorer": ("explore",),
     "formats": ("from_protobuf", "load_protobuf", "save_protobuf", "to_protobuf"),
     "golden": ("Comparison", "compare_golden", "write_golden"),
     "ir": ("IR", "Limits", "OpNode", "Symbol", "TensorMeta"),
@@ -101,6 +105,7 @@ _ROOMS = {
         "random_weights",
     ),
     "safety": ("deserialize_ir", "load_ir", "validate_ir"),
+    "sharding": ("LocalRanks", "run_sharded", "shard", "transformers_plan", "verify_sharded"),
     "targets": (
         "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Placeholder", "Target", "bind_onnx", "coverage",
         "describe", "dynamic_shapes_of", "to_mlir", "to_onnx", "to_python", "to_torch",
@@ -114,17 +119,18 @@ _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [
     "IR", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract", "ConversionError", "Cost",
     "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError",
-    "IRExecutor", "Layer", "Limits", "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "Rule",
-    "SerializationError", "Symbol", "Target", "TensorMeta", "TorchIRError", "VerificationReport", "VersionWarning",
-    "WeightLoadError", "WeightWarning", "__version__", "apply_rules", "bind_onnx", "compare_golden", "compile",
-    "convert_exported_program", "cost", "cost_report", "coverage", "describe", "deserialize_ir", "diff",
-    "dynamic_shapes_of", "execute_ir", "export_model", "extract_ir", "from_fx", "from_protobuf",
+    "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "Rule",
+    "SerializationError", "ShardError", "Symbol", "Target", "TensorMeta", "TorchIRError", "VerificationReport",
+    "VersionWarning", "WeightLoadError", "WeightWarning", "__version__", "apply_rules", "bind_onnx", "compare_golden",
+    "compile", "convert_exported_program", "cost", "cost_report", "coverage", "describe", "deserialize_ir", "diff",
+    "dynamic_shapes_of", "execute_ir", "explore", "export_model", "extract_ir", "from_fx", "from_protobuf",
     "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid", "list_backends",
     "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf", "load_weights", "load_weights_pt",
     "load_weights_safetensors", "meta_init", "named_pass", "op", "open_weights", "optimize", "random_weights",
-    "register_backend", "register_executor", "register_op", "render", "rule", "rule_pass", "save_ir", "save_protobuf",
-    "serialize_ir", "subgraph", "to_mlir", "to_onnx", "to_protobuf", "to_python", "to_torch", "validate_ir",
-    "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "write_golden",
+    "register_backend", "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass", "run_sharded",
+    "save_ir", "save_protobuf", "serialize_ir", "shard", "subgraph", "to_mlir", "to_model_explorer", "to_onnx",
+    "to_protobuf", "to_python", "to_torch", "transformers_plan", "validate_ir", "verify_blocks", "verify_ir",
+    "verify_ir_with_state_dict", "verify_sharded", "write_golden",
 ]  # fmt: skip
 
 
