@@ -11,6 +11,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue and the tests lie beside this folder
 
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
 import benchmarks.models
 import torch_ir
 from benchmarks.models import Case
@@ -19,6 +22,7 @@ from tests import browser
 from torch_ir import IR
 
 GO = "text => app.go(app.view, app.view.graph.nodes.find((node) => node.module === text))"
+OPERATOR = "text => app.go(app.view, app.view.graph.nodes.find((node) => node.op.includes(text)))"
 ASIDE = "by => app.view.move({ ...app.view.eye, x: app.view.eye.x + by })"
 SEARCH = "text => { app.search.input.value = text; app.search.find(); app.search.step(1); }"
 MODULE = (
@@ -30,6 +34,18 @@ def large_llama() -> IR:
     """A Llama of 32 layers, as wide as the 8B model."""
     model, inputs = Case("Llama", lambda: benchmarks.models.llama(32), benchmarks.models.tokens).on_meta()
     return torch_ir.extract_ir(model, (), kwargs=inputs)
+
+
+def sharded_llama() -> IR:
+    """A small Llama as one of four ranks runs it."""
+    config = LlamaConfig(
+        vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=4, use_cache=False,
+    )  # fmt: skip
+    with torch_ir.meta_init():
+        model = LlamaForCausalLM(config).eval()
+    ir = torch_ir.extract_ir(model, (), kwargs={"input_ids": torch.zeros(1, 16, dtype=torch.int64, device="meta")})
+    return torch_ir.shard(ir, torch_ir.transformers_plan(config, ir), {"tp": 4})
 
 
 def pictures() -> dict[str, tuple[IR, dict[str, Any], list[tuple[str, Any]]]]:
@@ -46,6 +62,7 @@ def pictures() -> dict[str, tuple[IR, dict[str, Any], list[tuple[str, Any]]]]:
         "explorer-heat": (resnet, {"titles": ("resnet50.json", "")}, [(MODULE, "layer2.0"), (paint, "flops")]),
         "explorer-against": (graph_of("resnet18"), pair, [(GO, "layer1.0.bn1")]),
         "explorer-placeholders": (blocks, {"titles": ("llama.json", ""), "placeholders": norms}, []),
+        "explorer-sharded": (sharded_llama(), {"titles": ("rank.json", "")}, [(OPERATOR, "all_reduce")]),
         "explorer-dark": (llama, {"titles": ("llama.json", "")}, [(SEARCH, "layers.7 linear")]),
     }
 

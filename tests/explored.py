@@ -8,6 +8,7 @@ from tests.graphs import tensor, weight
 from torch_ir.ir import IR, FunctionRef, OpNode, Origin, TensorMeta
 
 WIDTH = 8
+_C10D = "_c10d_functional"
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
@@ -86,3 +87,57 @@ def with_call() -> IR:
         OpNode("out", "call", [neg], [out], {"function": FunctionRef("body")}, args=["given"]),
     ]
     return IR(nodes, [x], [out], functions={"body": body}, model_name="Calling")
+
+
+def asserting() -> IR:
+    """x -> relu -> result, beside assertions on x, what they alone read, and a node that nobody reads."""
+    x, gt, every, relu, dead = (tensor(name, 2, 3) for name in ("x", "gt", "all", "relu", "dead"))
+    nodes = [
+        OpNode("gt", "aten.gt.Scalar", [x], [gt], {"other": 0}, args=["self"]),
+        OpNode("all", "aten.all.default", [gt], [every], args=["self"]),
+        OpNode("assert", "aten._assert_async.default", [every], [], args=["self"]),
+        OpNode("relu", "aten.relu.default", [x], [relu], args=["self"]),
+        OpNode("dead", "aten.neg.default", [x], [dead], args=["self"]),
+        OpNode("meta", "aten._assert_tensor_metadata.default", [relu], [], args=["a"]),
+    ]
+    return IR(nodes, [x], [relu], model_name="Asserting")
+
+
+def half_asserted() -> IR:
+    """Two equal modules; a value of both is read outside, in the first by an assertion alone."""
+    graph, x = Growing(), tensor("x", 4, WIDTH)
+    inner, outer = [], []
+    for at in range(2):
+        inner.append(graph.op("mul", [x, x], f"parts.{at}", "Part"))
+        outer.append(graph.op("add", [inner[-1], inner[-1]], f"parts.{at}", "Part"))
+    last = graph.op("sub", [*outer, inner[1]], "")
+    graph.nodes.append(OpNode("assert", "aten._assert_tensor_metadata.default", [inner[0]], [], args=["a"]))
+    return IR(graph.nodes, [x], [last], model_name="HalfAsserted")
+
+
+def sharded() -> IR:
+    """A linear layer that every rank computes a part of, and the sum over both ranks."""
+    x, w = tensor("x", 4, 8), weight("w", 8, 8, keys=("fc.weight",))
+    linear, reduced, waited = (tensor(name, 4, 8) for name in ("linear", "all_reduce", "wait_tensor"))
+    x.placement, w.placement, linear.placement, waited.placement = (
+        ("replicate",), ("shard(1)",), ("partial(sum)",), ("replicate",),
+    )  # fmt: skip
+    at, more = Origin("fc", 0, "Linear"), {"reduce_op": "sum", "group_name": "tp"}
+    nodes = [
+        OpNode("linear", "aten.linear.default", [x, w], [linear], {"bias": None}, args=["input", "weight"], origin=at),
+        OpNode("all_reduce", f"{_C10D}.all_reduce.default", [linear], [reduced], more, args=["input"], origin=at),
+        OpNode("wait_tensor", f"{_C10D}.wait_tensor.default", [reduced], [waited], args=["tensor"], origin=at),
+    ]
+    return IR(nodes, [x], [waited], params=[w], model_name="Sharded", mesh={"tp": 2})
+
+
+def normed(layers: int) -> IR:
+    """Layers of a norm and a residual that the norm reads through a cast which changes nothing."""
+    graph = Growing()
+    x = last = tensor("x", 4, WIDTH)
+    for layer in range(layers):
+        outer = f"layers.{layer}"
+        cast = graph.op("to", [last], f"{outer}.norm", "Norm")
+        scaled = graph.op("mul", [cast, cast], f"{outer}.norm", "Norm")
+        last = graph.op("add", [cast, graph.linear(scaled, f"{outer}.fc")], outer, "Layer")
+    return IR(graph.nodes, [x], [last], params=graph.params, model_name="Normed")

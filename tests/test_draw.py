@@ -111,7 +111,7 @@ def test_an_input_or_a_weight_may_be_an_output():
 def test_shapes_may_be_symbolic_or_absent():
     x, y = tensor("x", "batch", "2*seq + 1"), tensor("y")
     lines = ir_to_mermaid(IR([OpNode("sum_1", "aten.sum.dim_IntList", [x], [y])], [x], [y])).splitlines()
-    assert lines[1] == '    input_x[/"Input: x<br/>batchx(2*seq + 1)"/]'
+    assert lines[1] == '    input_x[/"Input: x<br/>batch\N{MULTIPLICATION SIGN}(2*seq + 1)"/]'
     assert lines[2] == '    op_sum_1["sum.dim_IntList<br/>scalar"]'
     assert lines[-2] == r'    output_0[\"Output<br/>scalar"/]'
 
@@ -151,6 +151,8 @@ def test_pie_counts_operators():
         ("aten.view.default", "movement"),
         ("aten.mean.dim", "reduction"),
         ("aten.scaled_dot_product_attention.default", "attention"),
+        ("_c10d_functional.all_reduce.default", "communication"),
+        ("_c10d_functional.wait_tensor.default", "communication"),
         ("mylib.thing.default", "other"),
         ("", "other"),
     ],

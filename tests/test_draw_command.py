@@ -1,6 +1,7 @@
 """`torch-ir draw`: readable by default, `visualize` as documented, every mistake one sentence."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,27 @@ def test_a_large_graph_is_drawn_legibly_and_that_is_said(capsys, file) -> None:
     assert err == "183 nodes in 8 boxes: equal layers are drawn once; --max-nodes 0 draws every node"
     assert run(capsys, "draw", file, "--quiet")[2] == ""
     assert run(capsys, "draw", file, "--max-nodes", "0")[1] == to_mermaid(build_scene(model(60), 0))
+
+
+def test_a_picture_of_many_boxes_is_announced(capsys, tmp_path, monkeypatch) -> None:
+    """Before Graphviz begins, with what to do instead; text takes no time, and `--quiet` says nothing."""
+    model(350).save(tmp_path / "large.json")
+    said: list[str] = []
+
+    def picture(dot: str, kind: str, patience: int) -> bytes:
+        said.append(capsys.readouterr().err.rstrip("\n"))
+        return b""
+
+    monkeypatch.setattr(sys.modules["torch_ir.draw.render"], "picture", picture)
+    words = ["draw", str(tmp_path / "large.json"), "-o", str(tmp_path / "large.png")]
+    for more in (["--max-nodes", "0"], ["--max-nodes", "0", "--quiet"], ["--max-nodes", "100"]):
+        assert main([*words, *more, "--no-weights"]) == 0
+    hint = (
+        "Graphviz may need minutes for 1055 boxes; --depth, --fold or --focus draw less, "
+        "and `torch-ir explore` shows every node at once"
+    )
+    assert said == [hint, "", ""]
+    assert run(capsys, *words[:2], "--max-nodes", "0", "--format", "dot")[2] == ""
 
 
 def test_visualize_is_as_documented(capsys, file, tmp_path) -> None:
@@ -72,8 +94,8 @@ def test_heat_is_computed(capsys, tmp_path) -> None:
     """FLOPs or bytes of each node, at the sizes that are set."""
     file = costly(tmp_path)
     _, out, _ = run(capsys, "draw", file, "--heat", "flops", "--set", "batch=8")
-    assert 'op_a["linear<br/>batchx4<br/>25 #37;"]' in out
-    assert 'op_b["linear<br/>batchx12<br/>75 #37;"]' in out
+    assert 'op_a["linear<br/>batch\N{MULTIPLICATION SIGN}4<br/>25 #37;"]' in out
+    assert 'op_b["linear<br/>batch\N{MULTIPLICATION SIGN}12<br/>75 #37;"]' in out
     assert 'scale["1.02 kFLOPs in all<br/>light: 0<br/>dark: 768 FLOPs per box"]' in out
     assert 'dark: 704 B per box"]' in run(capsys, "draw", file, "--heat", "bytes", "--set", "batch=8")[1]
 

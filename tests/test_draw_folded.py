@@ -172,7 +172,7 @@ def test_frames_stand_inside_frames() -> None:
 def test_folded_pictures_as_text() -> None:
     text = to_mermaid(build_scene(layers(3), fold=True))
     assert text.splitlines()[-5:] == [
-        '    subgraph frame_model_layers_0["model.layers.0 #8230; 2 #215;3"]',
+        '    subgraph frame_model_layers_0["model.layers.0 #8230; 2 \N{MULTIPLICATION SIGN}3"]',
         "    op_fc0",
         "    op_mix0",
         "    op_total0",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import torch_ir
-from tests.explored import HOSTILE, Growing, decoder, hostile, with_call
+from tests.explored import HOSTILE, Growing, asserting, decoder, hostile, sharded, with_call
 from tests.graphs import everything, mlp, tensor
 from torch_ir.analysis import cost
 from torch_ir.cli.main import main
@@ -127,7 +127,7 @@ def test_costs_in_a_page_are_those_of_the_analysis(tmp_path: Path) -> None:
     ir = decoder(3, plain=2)
     graph = record_of(page_of(ir, tmp_path))["sides"][0]["graphs"][-1]
     costs = cost(ir)
-    told = [[each.macs, each.flops, each.bytes_read, each.bytes_written] for each in (*costs.nodes, costs)]
+    told = [list(each.amounts()) for each in (*costs.nodes, costs)]
     assert graph["nodes"]["work"] == told[:-1]
     assert graph["groups"][-1]["work"] == told[-1]
 
@@ -137,10 +137,10 @@ def test_open_sizes_are_expressions_until_they_are_given(tmp_path: Path) -> None
     x, y = tensor("x", "batch", 4), tensor("y", "batch", 4)
     ir = IR([OpNode("y", "aten.relu.default", [x], [y], args=["self"])], [x], [y], symbols=[_batch(x)])
     side = record_of(page_of(ir, tmp_path))["sides"][0]
-    assert side["graphs"][0]["nodes"]["work"] == [[0, 0, "16*batch", "16*batch"]]
+    assert side["graphs"][0]["nodes"]["work"] == [[0, 0, "16*batch", "16*batch", 0]]
     assert side["weights"] == {"16*batch": 16384.0}
     side = record_of(page_of(ir, tmp_path, sizes={"batch": 8}))["sides"][0]
-    assert side["graphs"][0]["nodes"]["work"] == [[0, 0, 128, 128]]
+    assert side["graphs"][0]["nodes"]["work"] == [[0, 0, 128, 128, 0]]
 
 
 def _batch(x: Any) -> Any:
@@ -183,11 +183,53 @@ def test_every_graph_has_a_page(ir: IR, tmp_path: Path) -> None:
 
 
 def test_functions_that_nobody_calls_are_entry_points(tmp_path: Path) -> None:
-    """A file for a language model holds `decode` beside the graph itself."""
+    """A file for a language model holds `decode` beside the graph itself, which is called by what it does."""
+    assert entries_of(with_functions("decode"), tmp_path) == ["prefill", "decode"]
+    assert entries_of(with_functions("encode"), tmp_path) == ["forward", "encode"]
+    assert entries_of(with_functions("prefill", "decode"), tmp_path) == ["forward", "prefill", "decode"]
+
+
+def with_functions(*names: str) -> IR:
     ir = mlp()
-    ir.functions["decode"] = mlp()
-    record = record_of(page_of(ir, tmp_path))
-    assert [record["texts"][name] for name, _ in record["sides"][0]["entries"]] == ["SimpleMLP", "decode"]
+    ir.functions.update((name, mlp()) for name in names)
+    return ir
+
+
+def entries_of(ir: IR, folder: Path) -> list[str]:
+    record = record_of(page_of(ir, folder))
+    return [record["texts"][name] for name, _ in record["sides"][0]["entries"]]
+
+
+def test_what_only_asserts_is_told_apart(tmp_path: Path) -> None:
+    """An assertion, and what is computed for it alone; not what a result needs, nor what nobody reads."""
+    graph = record_of(page_of(asserting(), tmp_path))
+    texts, nodes = graph["texts"], graph["sides"][0]["graphs"][0]["nodes"]
+    kinds = {texts[name]: texts[kind] for name, kind in zip(nodes["name"], nodes["kind"], strict=True)}
+    assert kinds == {"gt": "check", "all": "check", "assert": "check", "relu": "op", "dead": "op", "meta": "check"}
+
+
+def test_a_sharded_graph_tells_its_mesh_and_placements(tmp_path: Path) -> None:
+    """Of several axes each is named; a tensor that says nothing has nothing."""
+    record = record_of(page_of(sharded(), tmp_path))
+    texts, side = record["texts"], record["sides"][0]
+    assert [texts[text] for text in side["mesh"]] == ["tp = 2"]
+    tensors = side["graphs"][0]["tensors"]
+    told = [texts[text] if text >= 0 else None for text in tensors["placement"]]
+    named = dict(zip([texts[name] for name in tensors["name"]], told, strict=True))
+    assert named["x"] == "replicate"
+    assert named["linear"] == "partial(sum)"
+    assert named["all_reduce"] is None
+    both = IR([], [tensor("x", 4, 8)], [], mesh={"tp": 2, "dp": 2})
+    both.graph_inputs[0].placement = ("shard(0)", "replicate")
+    record = record_of(page_of(both, tmp_path))
+    assert "tp: shard(0), dp: replicate" in record["texts"]
+
+
+def test_stages_of_a_pipeline_go_by_their_names(tmp_path: Path) -> None:
+    """Their operator is the same for all."""
+    record = record_of(page_of(torch_ir.split(mlp(), 2, anywhere=True), tmp_path))
+    labels = record["sides"][0]["graphs"][-1]["nodes"]["label"]
+    assert [record["texts"][label] for label in labels] == ["stage0", "stage1"]
 
 
 def test_two_graphs_are_paired_node_by_node(tmp_path: Path) -> None:
@@ -216,6 +258,7 @@ def test_scripts_are_short_and_make_no_markup() -> None:
         if path.name != "dagre.min.js":
             text = path.read_text()
             assert len(text.splitlines()) <= 300, path.name
+            assert not any(line.count("`") % 2 for line in text.splitlines()), "a text over several lines loses spaces"
             assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\(|fetch\(|XMLHttp", text)
 
 

@@ -1,5 +1,6 @@
 """The explorer in a real browser: it opens alone, opens and closes modules, finds, explains, colours and compares."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 import torch_ir
 from tests import browser
-from tests.explored import HOSTILE, decoder, hostile, with_call
+from tests.explored import HOSTILE, asserting, decoder, half_asserted, hostile, normed, sharded, with_call
 from tests.graphs import mlp, tensor, weight
 from torch_ir.analysis import cost
 from torch_ir.ir import IR, OpNode, Origin, Symbol
@@ -120,6 +121,9 @@ def test_search_opens_what_is_around_a_hit_and_goes_there(shown: Any) -> None:
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")
     assert page.locator(".search .count").text_content() == f"2 of {5 * LAYERS}"
+    page.locator(".hits button").first.click()
+    page.keyboard.press("Escape")
+    assert (page.locator(".hits").is_visible(), page.locator(".selected").count()) == (False, 1)
 
 
 def test_the_panel_tells_what_the_analysis_knows(shown: Any) -> None:
@@ -226,7 +230,8 @@ def test_entry_points_can_be_chosen(shown: Any) -> None:
     ir.functions["decode"] = with_call().functions["body"]
     page = shown(ir)
     assert boxes(page) == ["linear", "relu", "linear"]
-    page.locator("header select").select_option("decode")
+    assert page.locator("header option").all_text_contents() == ["prefill", "decode"]
+    page.get_by_label("entry point").select_option("decode")
     assert boxes(page) == ["relu", "tanh"]
 
 
@@ -280,6 +285,125 @@ def test_two_graphs_side_by_side(shown: Any) -> None:
     page.keyboard.press("d")
     assert panel(page)["name"] == "relu"
     assert "added" in page.locator(".panel").inner_text()
+
+
+def test_the_same_difference_in_every_layer_is_one_row(shown: Any) -> None:
+    """It says how often and where, opens into a row for each, and is one stop for the keys until then."""
+    before, after = normed(8), normed(8)
+    for node in after.nodes:
+        if node.op_type == "aten.mul.Tensor":
+            node.op_type = "aten.div.Tensor"
+    page = shown(before, against=after)
+    page.get_by_role("button", name="8 added").click()
+    assert page.locator(".differences > li span").all_text_contents() == ["8 times in layers.*.norm"]
+    page.get_by_role("button", name="each of 8").click()
+    parts = page.locator(".fold li")
+    assert parts.all_text_contents() == [f"layers.{at}.norm" for at in range(8)]
+    parts.nth(5).get_by_role("button").click()
+    assert panel(page)["module"] == "layers.5.norm"
+    page.get_by_role("button", name="each of 8").click()
+    for _ in range(2):
+        page.keyboard.press("d")
+        assert panel(page)["module"] == "layers.0.norm"
+
+
+def test_what_comes_twice_in_a_layer_is_two_rows(shown: Any) -> None:
+    """Equal changes of different places are not one: each row is one place of the layer."""
+    after = decoder(3, plain=2)
+    for node in after.nodes:
+        if node.origin.module.endswith("mlp"):
+            node.op_type = "aten.div.Tensor"
+    page = shown(decoder(3, plain=2), against=after)
+    page.get_by_role("button", name="6 added").click()
+    assert page.locator(".differences > li span").all_text_contents() == ["3 times in layers.*.mlp"] * 2
+
+
+def test_assertions_are_hidden_until_asked_for(shown: Any) -> None:
+    """Neither they nor what only they read are drawn; the page says how many there are, and a search goes there."""
+    page = shown(asserting())
+    assert boxes(page) == ["relu", "neg"]
+    assert page.locator(".wire").count() == 3
+    assert "4 assertions hidden" in page.locator(".legend").inner_text()
+    assert "4 assertions hidden" in page.locator(".panel").inner_text()
+    page.locator(".legend").get_by_role("button", name="show assertions").click()
+    assert boxes(page) == ["gt", "all", "_assert_async", "relu", "neg", "_assert_tensor_metadata"]
+    page.keyboard.press("a")
+    assert boxes(page) == ["relu", "neg"]
+    page.keyboard.press("/")
+    page.keyboard.type("_assert_async")
+    page.keyboard.press("Enter")
+    assert page.locator(".selected > text.title").text_content() == "_assert_async"
+    assert "assertions" not in shown(mlp()).locator("body").inner_text()
+    page = shown(half_asserted())
+    page.locator(".unfold").click()
+    page.keyboard.press("e")
+    assert page.locator(".frame .frame").locator(".port.out").count() == 3
+
+
+def test_a_sharded_graph_shows_mesh_placements_and_what_is_sent(shown: Any) -> None:
+    """In the header, in the panel, on boxes and links; collectives have a colour, and bytes sent are a heat."""
+    ir = sharded()
+    page = shown(ir)
+    assert page.locator("header .mesh").text_content() == "mesh tp = 2"
+    assert "communication" in page.locator(".legend").inner_text()
+    assert fill(page, "all_reduce") == fill(page, "wait_tensor") != fill(page, "linear")
+    assert "partial(sum)" in box(page, "linear").locator("> text").all_text_contents()
+    assert f"linear: float32 4{TIMES}8 on partial(sum)" in page.locator(".wire title").all_text_contents()
+    box(page, "linear").click()
+    assert panel(page)["weight"] == f"fc.weightfloat32 8{TIMES}8on shard(1)"
+    page.get_by_role("button", name="Bytes sent").click()
+    assert page.locator(".share text").all_text_contents() == ["100 %"]
+    box(page, "all_reduce").click()
+    assert panel(page)["bytes sent"] == f"{cost(ir).communication} B 100 %"
+    assert "bytes sent" not in panel(shown(mlp()))
+
+
+def test_a_closed_group_tells_what_it_sends(shown: Any) -> None:
+    """Beside its operators and FLOPs."""
+    page = closed(shown(sharded()))
+    assert f"{cost(sharded()).communication} B sent" in box(page, "fc").inner_html()
+
+
+def test_a_value_that_a_group_passes_on_is_dashed(shown: Any) -> None:
+    """A residual is not made by the norm that reads it through an idle cast; of an open norm it leaves at its port."""
+    page = closed(shown(normed(3)))
+    box(page, "layers.0").dblclick(position={"x": 60, "y": 12})
+    assert page.locator(".wire.unchanged").count() == 1
+    assert page.locator(".wire.unchanged title").text_content().endswith("passed on unchanged by norm")
+    assert page.locator(".key.unchanged").is_visible()
+    box(page, "norm").dblclick(position={"x": 60, "y": 12})
+    ports = box(page, "norm").locator(".port.out")
+    (made,) = [port.bounding_box() for port in ports.all() if "to_0" in port.text_content()]
+    start = page.locator(".wire.unchanged .line").evaluate(
+        "line => line.getPointAtLength(0).matrixTransform(line.getScreenCTM()).x"
+    )
+    assert abs(made["x"] + made["width"] / 2 - start) < 1
+    assert {port.bounding_box()["y"] for port in ports.all()} == {made["y"]}
+    assert not shown(mlp()).locator(".key.unchanged").is_visible()
+
+
+def test_every_control_has_a_name(shown: Any) -> None:
+    """For those who hear the page; what is hidden from them has none."""
+    ir = asserting()
+    ir.functions["decode"] = mlp()
+    page = shown(ir, against=mlp())
+    for role in ("button", "combobox", "searchbox"):
+        controls = page.get_by_role(role)
+        assert controls.count() > 0
+        assert page.get_by_role(role, name=re.compile(r"\w|\d")).count() == controls.count()
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (800, 600)])
+def test_nothing_is_cut_off_in_small_windows(chromium: Any, tmp_path: Path, size: tuple[int, int]) -> None:
+    """Buttons and texts of header, lists and panel stay inside the window, and beside each other."""
+    path = tmp_path / "page.html"
+    torch_ir.explore(sharded(), path, against=normed(8))
+    visit = browser.Visit(chromium, path, viewport={"width": size[0], "height": size[1]})
+    visit.page.wait_for_selector("html[data-ready]")
+    for place in ("header", ".compare", ".panel", "footer"):
+        assert visit.page.locator(place).evaluate("part => part.scrollWidth <= part.clientWidth"), place
+    visit.page.close()
+    assert visit.wrong == []
 
 
 def test_hostile_names_are_only_text(shown: Any) -> None:

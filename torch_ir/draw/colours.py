@@ -22,6 +22,7 @@ COLOURS: dict[str, tuple[str, str]] = {
     "elementwise": ("#d9f1ef", "#35958d"),
     "reduction": ("#fbdeeb", "#bf5288"),
     "movement": ("#e7edf3", "#74899e"),
+    "communication": ("#dbe6fd", "#3f74d9"),
     "other": ("#ffffff", "#7d7d7d"),
 }
 MARKS = {

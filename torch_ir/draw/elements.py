@@ -69,6 +69,7 @@ class Scene:
     open_ends: tuple[str, ...] = ()
     frames: tuple[Frame, ...] = ()
     legend: str = ""  # in red
+    note: str = ""  # what is left out
     wraps: bool = False  # a strip that is too long is cut into columns
     heading: tuple[str, ...] = ()  # lines above the picture; the first is its title
     scale: Scale | None = None

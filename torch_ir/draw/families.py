@@ -38,6 +38,10 @@ _FAMILIES: dict[str, str] = {
         scaled_dot_product_attention _scaled_dot_product_flash_attention
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
         _scaled_dot_product_cudnn_attention _native_multi_head_attention flex_attention""",
+    "communication": """
+        all_gather_into_tensor all_gather_into_tensor_coalesced all_gather_into_tensor_out all_reduce
+        all_reduce_coalesced all_to_all_single broadcast reduce_scatter_tensor reduce_scatter_tensor_coalesced
+        wait_tensor""",
     "elementwise": """
         abs acos add addcdiv addcmul angle asin atan atan2 bitwise_and bitwise_left_shift bitwise_not bitwise_or
         bitwise_right_shift bitwise_xor ceil clamp clamp_max clamp_min clip complex conj copysign cos cosh deg2rad div
@@ -49,7 +53,9 @@ _FAMILIES: dict[str, str] = {
 _FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in names.split()}
 
 
-_STRONGEST = ("attention", "matmul", "normalisation", "activation", "reduction", "elementwise", "movement")
+_STRONGEST = (
+    "attention", "matmul", "normalisation", "activation", "reduction", "elementwise", "movement", "communication",
+)  # fmt: skip
 _IN_NAMES = {"attention": "attention", "norm": "normalisation"}
 
 

@@ -1,4 +1,4 @@
-"""What stands above a picture: its title, what its colours mean, how many placeholders there are; as a DOT label."""
+"""What stands above a picture: its title, what its colours mean, how much is missing or left out; as a DOT label."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def label_of(scene: Scene, columns: int, legend: bool | None) -> str:
         rows.append(_marks(marks))
     elif families := _families(scene, legend):
         rows.append(_swatches(families, 2 if columns < 2 else 8))
+    if scene.note:
+        rows.append(_words(scene.note, 10))
     if not rows:
         return ""
     cells = "".join(f'<tr><td align="left">{row}</td></tr>' for row in rows)

@@ -34,7 +34,7 @@ _MARKS = {
 _CENTRE = "stroke:#1f4e9c,stroke-width:4px"
 _ARROWS = {"solid": "-->", "dotted": "-.->", "dashed": "-.->"}
 # Everything that Mermaid reads as more than itself somewhere: quotes, tags, entities, comments, directives, formulas.
-_SPECIAL = re.compile(r"[^\w .,:;()\[\]+*/=!?@~^|'-]")
+_SPECIAL = re.compile(r"[^\w\xd7 .,:;()\[\]+*/=!?@~^|'-]")
 
 
 def ir_to_mermaid(ir: IR, max_nodes: int | None = 30, include_weights: bool = True) -> str:
@@ -56,6 +56,8 @@ def to_mermaid(scene: Scene) -> str:
         lines += [f'scale["{"<br/>".join(map(_escape, (scene.scale.whole, low, high)))}"]']
     if scene.legend:
         lines += [f'legend["{_escape(scene.legend)}"]', f"style legend {_RED}"]
+    if scene.note:
+        lines += [f'left_out["{_escape(scene.note)}"]', f"style left_out {_STYLES['stub']}"]
     return "\n    ".join(lines)
 
 

@@ -69,6 +69,7 @@ def build_pair(
         frames=tuple(frame for side in framed for frame in side.frames),
         heading=heading,
         legend=framed[0].legend or framed[1].legend,
+        note="; ".join(dict.fromkeys(side.note for side in framed if side.note)),
         scale=None,
         wraps=False,
     )

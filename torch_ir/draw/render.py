@@ -33,6 +33,7 @@ def render(
     heat: Mapping[str, float] | None = None,
     unit: str = "",
     legend: bool | None = None,
+    assertions: bool = False,
 ) -> None:
     """Draw a graph into a file; the suffix says how: .svg, .png, .dot, .md, and Mermaid text for any other.
 
@@ -40,7 +41,8 @@ def render(
     of every module at that depth. `focus` draws the neighbourhood of a node or module alone, up to `radius` boxes away.
     `heat` colours boxes by a number for each node name, in a `unit`. Unless asked otherwise, a picture shows the first
     30 nodes with their weights, one with `fold` or `depth` the first 300 without; `max_nodes=0` shows all. `legend`
-    explains the colours in SVG and PNG; by default in all but small pictures.
+    explains the colours in SVG and PNG; by default in all but small pictures. Nodes that only assert are left out, but
+    with `assertions`.
     """
     scene = build_scene(
         ir,
@@ -54,6 +56,7 @@ def render(
         radius=radius,
         heat=heat,
         unit=unit,
+        assertions=assertions,
     )
     write_scene(scene, path, legend=legend)
 

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import EllipsisType
 
+from torch_ir.draw.assertions import without_checks
 from torch_ir.draw.depth import Parts, collapsed, flattened
 from torch_ir.draw.elements import Box, Edge, Item, Scene
 from torch_ir.draw.focus import focused, named_by
 from torch_ir.draw.folding import Fold, Folding, folded, nodes_in, times, unfolded, without_ready
 from torch_ir.draw.heat import heated
-from torch_ir.draw.marks import marked
+from torch_ir.draw.marks import MARKS, marked
 from torch_ir.draw.stage import Stage
 from torch_ir.draw.words import OPAQUE
 from torch_ir.ir import IR, OpNode
@@ -34,6 +35,7 @@ def build_scene(
     heat: Mapping[str, float] | None = None,
     unit: str = "",
     marks: Mapping[str, str] | None = None,
+    assertions: bool = False,
 ) -> Scene:
     """The first `max_nodes` nodes of a graph (all, if that is 0 or None); placeholders stand out.
 
@@ -41,10 +43,15 @@ def build_scene(
     `open_calls` too, what is inside a call is drawn in its place. With `depth`, a module at that depth is one box.
     `focus` names nodes or modules: what is up to `radius` boxes before and after them is drawn, and no more. `heat` are
     numbers by node name that become colours, `unit` says of what; `marks` say how nodes differ from another graph.
+    Nodes that only assert are left out and counted, but with `assertions`, or where they stand out or are asked for.
     Unless asked otherwise, a scene has 30 nodes with their weights, a folded one 300 nodes without.
     """
     if depth is not None:
         ir = flattened(ir, placeholders)
+    left_out = 0
+    if not assertions:
+        ir, left_out = without_checks(ir, _standing_out(placeholders, focus, marks or {}))
+    if depth is not None:
         ir.nodes = without_ready(ir, ir.nodes)
     red = {node.name for node in ir.nodes if node.name in placeholders or node.op_type.startswith(OPAQUE)}
     centre = named_by(ir, focus)
@@ -56,7 +63,8 @@ def build_scene(
         include_weights = not is_short
     count = None if centre else (300 if is_short else 30) if isinstance(max_nodes, EllipsisType) else max_nodes
     scene = _set_up(Stage(folding, include_weights, red, is_short, parts), folding, count)
-    scene = replace(scene, legend=_legend(len(red), is_lowered=bool(placeholders)), wraps=is_short)
+    legend = _legend(len(red), is_lowered=bool(placeholders))
+    scene = replace(scene, legend=legend, note=_left_out(left_out), wraps=is_short)
     if depth is not None:
         scene = replace(scene, items=tuple(_merged(scene.items)))
     if marks:
@@ -86,6 +94,16 @@ def _differ(parts: Parts, red: Collection[str], marks: Mapping[str, str]) -> dic
     own: dict[str, object] = {name: (name in red, marks.get(name, "same")) for name in {*red, *marks}}
     inside = {name: [own.get(node.name) for node in nodes] for name, nodes in parts.items()}
     return own | {name: facts for name, facts in inside.items() if any(facts)}
+
+
+def _standing_out(placeholders: Collection[str], focus: str | Collection[str], marks: Mapping[str, str]) -> set[str]:
+    """The names of nodes that a picture is about."""
+    asked = [focus] if isinstance(focus, str) else focus
+    return {*placeholders, *asked, *(name for name, mark in marks.items() if mark in MARKS)}
+
+
+def _left_out(count: int) -> str:
+    return f"{count} assertion{'s are' if count > 1 else ' is'} not drawn" if count else ""
 
 
 def _legend(count: int, is_lowered: bool) -> str:

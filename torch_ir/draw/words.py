@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.functions import STAGE
 from torch_ir.ir.text import shape_text
 
 DECISION = "torch_ir.decision."  # how the op_types of assumptions of a capture begin
@@ -16,7 +17,9 @@ _SHOWN = 6  # of a list
 
 
 def short_name(node: OpNode) -> str:
-    """`aten.linear.default` as `linear`, `torch.nn.Conv2d` as `Conv2d`."""
+    """`aten.linear.default` as `linear`, `torch.nn.Conv2d` as `Conv2d`; a stage of a pipeline by its name."""
+    if node.op_type == STAGE:
+        return node.name
     if node.is_call:
         return node.op_type.rpartition(".")[2]
     return node.op_type.removeprefix("aten.").removesuffix(".default")

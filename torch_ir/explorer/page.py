@@ -15,8 +15,8 @@ from importlib.resources import files
 from typing import Any
 
 _SCRIPTS = (
-    "data", "text", "levels", "layout", "colours", "elements", "drawing", "minimap", "places", "view", "pointer",
-    "tables", "panel", "tree", "search", "compare", "keys", "main",
+    "data", "text", "levels", "checks", "layout", "colours", "elements", "drawing", "minimap", "places", "view",
+    "pointer", "tables", "panel", "tree", "search", "compare", "keys", "main",
 )  # fmt: skip
 _LIBRARY, _LICENCE = "dagre.min.js", "dagre.LICENSE.txt"
 _MAP = "//# sourceMappingURL="  # which a browser with open tools would ask for
@@ -26,7 +26,7 @@ def page(record: dict[str, Any]) -> str:
     """The whole page for a record; equal records give equal pages."""
     data = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(data.encode("utf-8", "replace"), 9, mtime=0)).decode()
-    script, style = _script(), _asset("style.css")
+    script, style = _script(), _bare(_asset("style.css"))
     parts = {"POLICY": policy(script, style), "STYLE": style, "DATA": packed, "SCRIPT": script}
     text = _asset("page.html")
     for name, part in parts.items():
@@ -37,7 +37,13 @@ def page(record: dict[str, Any]) -> str:
 @lru_cache(maxsize=1)
 def _script() -> str:
     library = "\n".join(line for line in _asset(_LIBRARY).splitlines() if not line.startswith(_MAP))
-    return "\n".join([f"/*!\n{_asset(_LICENCE)}*/", library, *(_asset(f"{name}.js") for name in _SCRIPTS)])
+    return "\n".join([f"/*!\n{_asset(_LICENCE)}*/", library, *(_bare(_asset(f"{name}.js")) for name in _SCRIPTS)])
+
+
+def _bare(code: str) -> str:
+    """Code without indentation and without lines that are comments, as every page carries it."""
+    lines = (line.strip() for line in code.splitlines())
+    return "\n".join(line for line in lines if line and not line.startswith("//"))
 
 
 def policy(script: str, style: str) -> str:

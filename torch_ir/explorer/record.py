@@ -14,13 +14,16 @@ from typing import Any
 
 from torch_ir.analysis.amounts import weight_of
 from torch_ir.analysis.cost import Cost, Work, added, cost, sized
+from torch_ir.draw.assertions import checks_in
 from torch_ir.draw.families import family_of_node
 from torch_ir.draw.words import DECISION, OPAQUE
 from torch_ir.explorer.hierarchy import Group, Item, hierarchy, name_of
 from torch_ir.ir import IR, FunctionRef, OpNode, Param, TensorMeta
-from torch_ir.ir.functions import called_by
+from torch_ir.ir.functions import STAGE, called_by
 from torch_ir.ir.records import Dim
 from torch_ir.ir.text import print_value
+
+_DECODE = "decode"  # the function of a language model whose own graph is its prefill
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class Side:
             "title": self._texts(self._title or self._ir.model_name or "graph"),
             "torch": self._texts(self._ir.pytorch_version),
             "sizes": [self._texts(symbol.range) for symbol in self._ir.symbols.values()],
+            "mesh": [self._texts(f"{axis} = {size}") for axis, size in self._ir.mesh.items()],
             "entries": [[self._texts(name), number] for name, number in self._entries],
             "weights": self._weights,
             "graphs": self._graphs,
@@ -85,7 +89,7 @@ class Side:
         called = called_by(ir.nodes)
         own = self._graph(ir, cost(ir), marked, set())
         free = [(name, number) for name, number in self._graphs[own]["functions"].items() if name not in called]
-        return [(ir.model_name or "graph", own), *free] if ir.nodes or not free else free
+        return [(_name_beside({name for name, _ in free}), own), *free] if ir.nodes or not free else free
 
     def _graph(self, ir: IR, costs: Cost, marked: Marked, weights: Collection[str]) -> int:
         """The number of a graph, which is recorded after its functions; inputs named in `weights` are shown as such."""
@@ -100,9 +104,16 @@ class Side:
     def text(self, text: str) -> int:
         return self._texts(text)
 
+    def placement(self, tensor: TensorMeta) -> str:
+        """How a tensor lies on the ranks: `shard(0)`, or with several axes `tp: shard(0), dp: replicate`."""
+        laid = tensor.placement or ()
+        is_told_by_axis = len(laid) > 1 and len(laid) == len(self._ir.mesh)
+        named = zip(self._ir.mesh, laid, strict=True) if is_told_by_axis else ()
+        return ", ".join(f"{axis}: {how}" for axis, how in named) or ", ".join(laid)
+
     def amounts(self, work: Work) -> list[Dim]:
         """What a page is told of work; of an expression, also how large it is, for comparing."""
-        told = [work.macs, work.flops, work.bytes_read, work.bytes_written]
+        told = list(work.amounts())
         for amount in told:
             if isinstance(amount, str) and amount not in self._weights:
                 self._weights[amount] = min(weight_of(amount), sys.float_info.max)
@@ -121,6 +132,7 @@ class _Graph:
         self._total = costs
         self._nodes = {node: number for number, node in enumerate(ir.nodes)}
         self._tensors = {tensor: number for number, tensor in enumerate(ir.tensors())}
+        self._checks = checks_in(ir)
         self._groups: list[dict[str, Any]] = []
         self._families: dict[Hashable, str] = {}
 
@@ -146,6 +158,7 @@ class _Graph:
             "maker": -1 if tensor.producer is None else self._nodes[tensor.producer],
             "keys": text(" = ".join(param.keys)) if param else -1,
             "kind": text(param.kind) if param else -1,
+            "placement": text(self._side.placement(tensor)) if tensor.placement else -1,
         }
 
     def _node(self, node: OpNode) -> dict[str, Any]:
@@ -156,7 +169,7 @@ class _Graph:
             "op": text(node.op_type),
             "label": text(_label(node)),
             "family": text(self._family(node)),
-            "kind": text(self._marked.kind_of(node)),
+            "kind": text(self._kind(node)),
             "args": [text(name) for name in node.args],
             "inputs": [self._tensors[tensor] for tensor in node.inputs],
             "outputs": [self._tensors[tensor] for tensor in node.outputs],
@@ -173,6 +186,10 @@ class _Graph:
             "work": self._side.amounts(self._work[node]),
             "change": -1 if change is None else text(change),
         }
+
+    def _kind(self, node: OpNode) -> str:
+        kind = self._marked.kind_of(node)
+        return "check" if kind == "op" and node in self._checks else kind
 
     def _family(self, node: OpNode) -> str:
         key = node.op_type, node.attrs.get("function")
@@ -204,6 +221,12 @@ class _Graph:
         return self._nodes[item] if isinstance(item, OpNode) else -1 - self._group(item, outer)
 
 
+def _name_beside(functions: Collection[str]) -> str:
+    """What the graph itself is called beside the functions that are entry points as well."""
+    names = ("prefill", "forward", "graph") if _DECODE in functions else ("forward", "graph")
+    return next((name for name in names if name not in functions), "the graph itself")
+
+
 def _weights_of(function: str, ir: IR, given: Collection[TensorMeta]) -> set[str]:
     """The inputs of a function that are weights in all of its calls."""
     found: dict[str, bool] = {}
@@ -232,7 +255,9 @@ def _columns(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _label(node: OpNode) -> str:
-    """`aten.add.Tensor` as `add`, `torch.nn.Conv2d` as `Conv2d`."""
+    """`aten.add.Tensor` as `add`, `torch.nn.Conv2d` as `Conv2d`; a stage of a pipeline by its name."""
+    if node.op_type == STAGE:
+        return node.name
     if node.op_type.startswith(DECISION):
         return f"assumed {node.attrs.get('assumed')}"
     if node.is_call or node.is_layer or node.op_type.startswith(OPAQUE):

@@ -8,9 +8,10 @@ const FAMILIES = [
   "elementwise",
   "reduction",
   "movement",
+  "communication",
   "other",
 ];
-const MODES = { family: "Op family", flops: "FLOPs", bytes: "Bytes moved" };
+const MODES = { family: "Op family", flops: "FLOPs", bytes: "Bytes moved", sent: "Bytes sent" };
 const CHANGES = { added: "+", removed: "−", changed: "~", renamed: "→" };
 const ALERTS = { placeholder: "!", decision: "?" };
 const LEGEND = {
@@ -23,12 +24,21 @@ const LEGEND = {
 };
 
 function amountIn(mode, work, side) {
-  return mode === "bytes" ? side.weigh(work.read) + side.weigh(work.written) : side.weigh(work.flops);
+  return mode === "bytes" ? side.weigh(work.read) + side.weigh(work.written) : side.weigh(work[mode]);
+}
+
+// The ways to colour these graphs; nothing is sent where nothing is sharded.
+function modesFor(sides) {
+  const isSharded = sides.some((side) => side.graphs.some((graph) => graph.root.work.sent));
+  return Object.keys(MODES).filter((mode) => mode !== "sent" || isSharded);
 }
 
 // Families of the operators inside, with their counts, most first.
 function mixOf(item) {
-  item.mix ??= counted(nodesOf(item), (node) => node.family);
+  item.mix ??= counted(
+    nodesOf(item).filter((node) => !node.isCheck),
+    (node) => node.family,
+  );
   return item.mix;
 }
 
@@ -49,7 +59,7 @@ function signsOf(item) {
   return item.signs;
 }
 
-function legend(mode, sides) {
+function legend(mode, sides, ...others) {
   const nodes = sides.flatMap((side) => side.graphs.flatMap((graph) => graph.nodes));
   const rows = mode === "family" ? familyRows(nodes) : [heatRow(mode)];
   const signs = counted(
@@ -57,11 +67,13 @@ function legend(mode, sides) {
     (sign) => sign,
   ).map(([sign]) => sign);
   const more = Object.keys(LEGEND).filter((sign) => signs.includes(sign));
-  return html("div", { class: "legend", role: "group", "aria-label": "legend" }, rows, more.map(signRow));
+  const unchanged = html("span", { class: "key unchanged" }, html("i", { class: "dashes" }), "passed on unchanged");
+  const all = [...rows, ...more.map(signRow), unchanged, ...others];
+  return html("div", { class: "legend", role: "group", "aria-label": "legend" }, all);
 }
 
 function familyRows(nodes) {
-  const present = new Set(nodes.map((node) => node.family));
+  const present = new Set(nodes.filter((node) => !isHidden(node)).map((node) => node.family));
   return FAMILIES.filter((family) => present.has(family)).map((family) =>
     html("span", { class: "key" }, html("i", { class: `swatch f-${family}` }), family),
   );

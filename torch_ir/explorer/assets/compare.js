@@ -38,31 +38,60 @@ class Comparison {
   show(status) {
     this.status = status;
     this.at = -1;
-    this.shown = this.all.filter((pair) => !status || pair.status === status);
-    this.list.replaceChildren(...this.shown.slice(0, SHOWN_DIFFERENCES).map((pair) => this.row(pair)));
+    const asked = this.all.filter((pair) => !status || pair.status === status);
+    const shown = asked.filter((pair) => !isHidden(shownNode(pair)));
+    this.folds = foldsOf(shown);
+    const more = this.folds.length - SHOWN_DIFFERENCES;
+    this.list.replaceChildren(
+      ...this.folds.slice(0, SHOWN_DIFFERENCES).map((fold) => this.fold(fold)),
+      html("li", { class: "dim", hidden: more <= 0 }, `and ${grouped(more)} more`),
+      html("li", { hidden: checksAreShown }, checksRow(asked.length - shown.length, () => this.app.switchChecks())),
+    );
     for (const button of this.buttons ?? []) button.setAttribute("aria-pressed", button.dataset.status === status);
   }
 
   step(by) {
-    if (!this.shown.length) return;
-    this.at = (this.at + by + this.shown.length) % this.shown.length;
-    this.go(this.shown[this.at]);
+    const stops = this.folds.flatMap((fold) => (fold.isOpen ? fold.pairs : [fold.pairs[0]]));
+    if (!stops.length) return;
+    this.at = (this.at + by + stops.length) % stops.length;
+    this.go(stops[this.at]);
   }
 
-  row(pair) {
-    const node = pair.nodes[1] ?? pair.nodes[0];
-    return html(
-      "li",
-      null,
-      html(
-        "button",
-        { onclick: () => this.go(pair), title: pair.details.join("\n") },
-        html("i", { class: `swatch s-${pair.status}` }, CHANGES[pair.status]),
-        html("b", null, node.label),
-        html("span", { class: "dim" }, node.module || node.name),
-        html("small", null, pair.details[0] ?? ""),
-      ),
-    );
+  // One row for the same change in layer after layer; it opens into a row for each.
+  fold(fold) {
+    const { pairs, place } = fold;
+    const count = pairs.length;
+    if (count === 1) return html("li", null, this.row(pairs[0], this.told(pairs[0], placeOfPair(pairs[0]))));
+    const list = html("ol", { hidden: true });
+    const open = () => {
+      fold.isOpen = !fold.isOpen;
+      if (!list.childElementCount) list.append(...pairs.map((pair) => this.part(pair)));
+      list.hidden = !fold.isOpen;
+      arrow.textContent = fold.isOpen ? "▾" : "▸";
+      arrow.setAttribute("aria-expanded", fold.isOpen);
+    };
+    const name = `each of ${count}`;
+    const arrow = html("button", { class: "arrow", "aria-expanded": "false", "aria-label": name, onclick: open }, "▸");
+    const row = this.row(pairs[0], this.told(pairs[0], `${count} times in ${place}`));
+    return html("li", { class: "fold" }, arrow, row, list);
+  }
+
+  part(pair) {
+    return html("li", null, this.row(pair, [html("span", { class: "dim" }, placeOfPair(pair))]));
+  }
+
+  told(pair, where) {
+    return [
+      html("i", { class: `swatch s-${pair.status}` }, CHANGES[pair.status]),
+      html("b", null, shownNode(pair).label),
+      html("span", { class: "dim" }, where),
+      html("small", null, pair.details[0] ?? ""),
+    ];
+  }
+
+  row(pair, content) {
+    const title = [placeOfPair(pair), ...pair.details].join("\n");
+    return html("button", { onclick: () => this.go(pair), title }, content);
   }
 
   go(pair) {
@@ -93,4 +122,35 @@ function originsOf(node) {
 
 function sameModule(graph, group) {
   return graph.groups.find((one) => one.kind === group.kind && one.path === group.path && one.call === group.call);
+}
+
+function shownNode(pair) {
+  return pair.nodes[1] ?? pair.nodes[0];
+}
+
+function placeOfPair(pair) {
+  const { module, name } = shownNode(pair);
+  return module || name;
+}
+
+// Differences that are the same in one layer after another, together: `model.layers.*.mlp`.
+function foldsOf(pairs) {
+  const folds = new Map();
+  const seen = new Map(); // how often a change has come in one module: what comes twice in each layer is two rows
+  for (const pair of pairs) {
+    const { op, module } = shownNode(pair);
+    const place = module.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
+    const change = [pair.status, op, ...pair.details.map(withoutNumbers)].join("\n");
+    const here = `${module}\n${change}`;
+    seen.set(here, (seen.get(here) ?? 0) + 1);
+    const key = `${seen.get(here)}\n${place}\n${change}`;
+    if (!folds.has(key)) folds.set(key, { place, pairs: [], isOpen: false });
+    folds.get(key).pairs.push(pair);
+  }
+  return [...folds.values()].sort((one, other) => other.pairs.length - one.pairs.length);
+}
+
+// A detail without what is another in every layer: `self is 'to_18' / 'add_20'`, `now in reshape_3_4`.
+function withoutNumbers(text) {
+  return text.replace(/ is '[^']*' \/ '[^']*'/g, " is another").replace(/(?<=\w)_\d+/g, "");
 }

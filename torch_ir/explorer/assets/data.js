@@ -13,6 +13,7 @@ class Side {
     this.title = texts[record.title];
     this.torch = texts[record.torch];
     this.sizes = record.sizes.map((text) => texts[text]);
+    this.mesh = record.mesh.map((text) => texts[text]).join(", ");
     this.graphs = record.graphs.map((graph, at) => new Graph(graph, texts, `${number}.${at}`));
     for (const graph of this.graphs) graph.join(this.graphs);
     this.entries = record.entries.map(([name, at]) => ({ name: texts[name], graph: this.graphs[at] }));
@@ -75,6 +76,7 @@ function tensorOf(row, texts) {
     dtype: texts[row.dtype],
     keys: row.keys < 0 ? "" : texts[row.keys],
     kind: row.kind < 0 ? "" : texts[row.kind],
+    placement: row.placement < 0 ? "" : texts[row.placement],
     isWeight: row.kind >= 0,
     isResult: false,
     maker: null,
@@ -87,6 +89,7 @@ function nodeOf(row, texts, graph, at) {
   const node = Object.fromEntries(told.map((name) => [name, texts[row[name]]]));
   return Object.assign(node, {
     isNode: true,
+    isCheck: node.kind === "check",
     graph,
     key: `n${at}`,
     args: row.args.map((text) => texts[text]),
@@ -118,6 +121,6 @@ function groupOf(row, texts, graph, at) {
   };
 }
 
-function workOf([macs, flops, read, written]) {
-  return { macs, flops, read, written };
+function workOf([macs, flops, read, written, sent]) {
+  return { macs, flops, read, written, sent };
 }

@@ -82,12 +82,11 @@ class Drawing {
   wire(owner, level, link, path) {
     const endOf = (name) =>
       /^i\d/.test(name) ? this.view.place(owner, level.items[+name.slice(1)]).id : `${owner.id}:${name}`;
-    const told = link.tensors.map((tensor) => `${tensor.name}: ${tensor.dtype} ${tensor.shape}`).join("\n");
-    const several = link.tensors.length > 1 ? "several" : "";
+    const classes = [link.tensors.length > 1 ? "several" : "", link.unchangedBy ? "unchanged" : ""];
     const element = svg(
       "g",
-      { class: `wire ${several}` },
-      svg("path", { class: "hit", d: path }, svg("title", null, told)),
+      { class: ["wire", ...classes].join(" ") },
+      svg("path", { class: "hit", d: path }, svg("title", null, wireText(link))),
       svg("path", { class: "line", d: path, "marker-end": "url(#tip)" }),
     );
     this.wires.push({ element, from: endOf(link.from), to: endOf(link.to) });
@@ -97,13 +96,12 @@ class Drawing {
   ports(owner, bundles, spots, name) {
     return bundles.map((port, at) => {
       const { x, y, w, h } = spots[at];
-      const told = port.map((tensor) => `${tensor.name}: ${tensor.dtype} ${tensor.shape}`).join("\n");
       const element = svg(
         "g",
         { class: `port ${name}`, transform: `translate(${x} ${y})` },
         svg("rect", { width: w, height: h, rx: h / 2 }),
         label(portText(owner.item, port), w / 2, 13, "code", w - 10, "", "middle"),
-        svg("title", null, `${name === "in" ? "comes in" : "goes out"}\n${told}`),
+        svg("title", null, `${name === "in" ? "comes in" : "goes out"}\n${toldText(port)}`),
       );
       return this.speaking(element, port[0]);
     });
@@ -157,9 +155,10 @@ function unfoldButton(isUnfolded, w) {
 // A thin bar at the foot of a closed group: which families its operators belong to.
 function mixBar(item, w, h) {
   const [left, room] = [BOX.pad, w - 2 * BOX.pad];
-  const all = nodesOf(item).length;
+  const mix = mixOf(item);
+  const all = mix.reduce((sum, [, count]) => sum + count, 0);
   let x = left;
-  return mixOf(item).map(([family, count]) => {
+  return mix.map(([family, count]) => {
     const width = (room * count) / all;
     x += width;
     return svg("rect", { class: `mix f-${family}`, x: x - width, y: h - 5, width, height: 2.5 });
@@ -197,19 +196,22 @@ function chipOf(text, className, right, y) {
 function tagOf(tensors, w) {
   const text = `↳ ${tensors.map((tensor) => tensor.name).join(", ")}`;
   const width = Math.min(Math.max(60, w / 2 - 24), widthOf(text, "plain") + 14);
-  const told = tensors.map((tensor) => `${tensor.name}: ${tensor.dtype} ${tensor.shape}`);
   return svg(
     "g",
     { class: "tag", transform: `translate(6 ${-BOX.tag})` },
     svg("path", { d: `M0 ${BOX.tag}V4a4 4 0 0 1 4 -4H${width - 4}a4 4 0 0 1 4 4V${BOX.tag}` }),
     label(text, 6, 12, "plain", width - 12),
-    svg("title", null, ["also reads", ...told].join("\n")),
+    svg("title", null, `also reads\n${toldText(tensors)}`),
   );
+}
+
+function wireText({ tensors, unchangedBy }) {
+  return toldText(tensors) + (unchangedBy ? `\npassed on unchanged by ${titleOf(unchangedBy)}` : "");
 }
 
 function spoken(item) {
   const told = item.isNode
-    ? [item.label, item.module, ...item.outputs.map((tensor) => tensor.shape)]
+    ? [item.label, item.module, ...item.outputs.flatMap((tensor) => [tensor.shape, tensor.placement])]
     : [titleOf(item), item.class, sizeText(item)];
   return [...told, ...signsOf(item).map(([sign]) => LEGEND[sign])].filter(Boolean).join(", ");
 }

@@ -11,9 +11,10 @@ const KEYS = {
   e: (app) => app.openMore(),
   c: (app) => app.view.closeAll(),
   h: (app) => app.nextMode(),
+  a: (app) => app.switchChecks(),
   d: (app) => app.comparison?.step(1),
   D: (app) => app.comparison?.step(-1),
-  Escape: (app) => app.view.select(null),
+  Escape: (app) => (app.search.list.hidden ? app.view.select(null) : app.search.close()),
   Enter: (app) => app.view.selected && app.view.toggle(app.view.selected),
   ArrowDown: (app) => walk(app.view, "to"),
   ArrowUp: (app) => walk(app.view, "from"),
@@ -26,7 +27,7 @@ function listenToKeys(app) {
     const isTyping = event.target.matches("input, select, textarea");
     const act = KEYS[event.key];
     if (!act || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.matches("button") && event.key === "Enter") return;
+    if (event.target.matches("button, summary") && event.key === "Enter") return;
     event.preventDefault();
     act(app);
   });

@@ -26,7 +26,7 @@ function linesOf(item) {
     ];
   const name = item.module && item.module !== item.parent.path ? lastName(item.module, item.parent.path) : "";
   const lines = [[item.label, "title", name]];
-  if (item.outputs.length) lines.push([outputText(item), "code", ""]);
+  if (item.outputs.length) lines.push([outputText(item), "code", cutText(item.outputs[0])]);
   const weights = item.inputs.filter((tensor) => tensor.isWeight && tensor.shape !== "scalar");
   if (weights.length && !item.calls.length) lines.push([weightText(item), "code", ""]);
   return lines;
@@ -38,9 +38,17 @@ function titleOf(item) {
 }
 
 function sizeText(group) {
-  const flops = group.work.flops;
-  const count = plural(group.nodes.length, "op");
-  return flops && typeof flops === "number" ? `${count} · ${scaled(flops, "FLOPs")}` : count;
+  const { flops, sent } = group.work;
+  const parts = [plural(group.nodes.length, "op")];
+  if (flops && typeof flops === "number") parts.push(scaled(flops, "FLOPs"));
+  if (sent && typeof sent === "number") parts.push(`${scaled(sent, "B")} sent`);
+  return parts.join(" · ");
+}
+
+// How a tensor is cut among ranks, or of which sum it is a term; nothing where each rank has all of it.
+function cutText(tensor) {
+  const parts = tensor.placement.split(", ");
+  return parts.filter((part) => !part.endsWith("replicate")).join(", ");
 }
 
 function outputText(node) {
@@ -65,7 +73,8 @@ function levelShape(item, level, inner) {
     : item.form < 0
       ? item.key
       : `f${item.form}`;
-  const key = `${item.graph.id} ${owner} ${item.isNode} ${inner.map((shape) => shape.id).join()}`;
+  const sizes = inner.map((shape) => shape.id).join(); // the wiring of one form differs where one's reader is hidden
+  const key = `${item.graph.id} ${owner} ${item.isNode} ${sizes} ${level.wiring}`;
   return known(key, () => arranged(item, level, inner));
 }
 
@@ -82,8 +91,29 @@ function arranged(item, level, inner) {
   level.ins.forEach((port, at) => graph.setNode(`in${at}`, { width: portWidth(item, port), height: BOX.port }));
   level.outs.forEach((port, at) => graph.setNode(`out${at}`, { width: portWidth(item, port), height: BOX.port }));
   for (const { from, to } of level.links) graph.setEdge(from, to, { weight: 1 });
+  const isEntry = item.kind === "graph" && !item.graph.callers.length;
+  if (!isEntry) drawToFoot(graph, level.outs);
   dagre.layout(graph);
-  return placed(graph, level, inner);
+  graph.removeNode("foot");
+  return placed(graph, level, inner, exitsOf(level, inner));
+}
+
+// Values leave a frame at its foot, where their links go on.
+function drawToFoot(graph, outs) {
+  graph.setNode("foot", { width: 0, height: 0 });
+  outs.forEach((port, at) => graph.setEdge(`out${at}`, "foot", { weight: 8 }));
+}
+
+// For each link, how far from the left of an open box its value leaves it; nothing where that is all the same.
+function exitsOf(level, inner) {
+  return level.links.map(({ from, tensors }) => {
+    const at = /^i\d/.test(from) ? +from.slice(1) : -1;
+    const outs = inner[at]?.outs ?? [];
+    const item = level.items[at];
+    if (outs.length < 2 || item.isNode || item.kind === "run") return undefined; // the last two show another's ports
+    const port = outs[levelOf(item).outs.findIndex((bundle) => bundle.includes(tensors[0]))];
+    return port && port.x + port.w / 2;
+  });
 }
 
 function portWidth(item, port) {
@@ -97,7 +127,7 @@ function portText(item, [tensor, ...others]) {
   return isWhole ? `${tensor.name} ${tensor.shape}` : tensor.shape;
 }
 
-function placed(graph, level, inner) {
+function placed(graph, level, inner, exits) {
   const boxes = new Map(graph.nodes().map((name) => [name, cornered(graph.node(name))]));
   const left = Math.min(0, ...[...boxes.values()].map((box) => box.x));
   const top = Math.min(...[...boxes.values()].map((box) => box.y), Infinity);
@@ -111,7 +141,7 @@ function placed(graph, level, inner) {
     spots: inner.map((shape, at) => boxes.get(`i${at}`)),
     ins: level.ins.map((port, at) => boxes.get(`in${at}`)),
     outs: level.outs.map((port, at) => boxes.get(`out${at}`)),
-    paths: routed(graph, level, boxes, inner, shift),
+    paths: routed(graph, level, boxes, inner, shift, exits),
   };
 }
 
@@ -120,7 +150,7 @@ function cornered(node) {
 }
 
 // Links as curves that leave a box at its foot and enter at its head, side by side in the order in which they come.
-function routed(graph, level, boxes, inner, shift) {
+function routed(graph, level, boxes, inner, shift, exits) {
   const bands = bandsOf(graph, shift);
   const bends = level.links.map(({ from, to }) => {
     const points = graph.edge(from, to).points.slice(1, -1);
@@ -131,7 +161,7 @@ function routed(graph, level, boxes, inner, shift) {
   const head = (name) => (/^i\d/.test(name) ? inner[+name.slice(1)].top - (inner[+name.slice(1)].lead ?? 0) : 0);
   return level.links.map(({ from, to }, at) => {
     const [source, target] = [boxes.get(from), boxes.get(to)];
-    const start = { x: starts[at], y: source.y + source.h };
+    const start = { x: exits[at] === undefined ? starts[at] : source.x + exits[at], y: source.y + source.h };
     const stop = { x: stops[at], y: target.y + head(to) };
     const below = { x: start.x, y: bands.get(graph.node(from).rank).bottom };
     const above = { x: stop.x, y: bands.get(graph.node(to).rank).top };

@@ -7,6 +7,7 @@ class App {
     this.views = this.sides.map((side) => new View(side));
     this.view = this.views[0];
     this.mode = "family";
+    this.checks = this.sides.flatMap((side) => side.graphs.flatMap((graph) => graph.nodes)).filter(isCheck).length;
     this.panel = new Panel(this);
     this.tree = new Tree(this);
     this.search = new Search(this);
@@ -32,11 +33,13 @@ class App {
   // -- the parts -----------------------------------------------------------------------------------------------------------
 
   bar() {
-    const button = (text, title, act) => html("button", { title, "aria-label": title, onclick: act }, text);
+    const button = (text, title, act) => html("button", { title, onclick: act }, text);
+    const sign = (text, title, act) => html("button", { title, "aria-label": title, onclick: act }, text);
     return html(
       "header",
       null,
       html("strong", { class: "model" }, this.sides.map((side) => side.title).join(" / ")),
+      this.mesh(),
       this.chooser(),
       html(
         "span",
@@ -47,14 +50,20 @@ class App {
       html(
         "span",
         { class: "set" },
-        button("−", "smaller (-)", () => this.view.zoom(0.8)),
-        button("+", "larger (+)", () => this.view.zoom(1.25)),
+        sign("−", "smaller (-)", () => this.view.zoom(0.8)),
+        sign("+", "larger (+)", () => this.view.zoom(1.25)),
         button("Fit", "show all of it (f)", () => this.view.fit()),
       ),
       this.modes(),
       this.search.element,
-      button("◐", "light or dark", () => this.switchTheme()),
+      sign("◐", "light or dark", () => this.switchTheme()),
     );
+  }
+
+  // How many ranks there are along each axis, of a graph that one of them runs.
+  mesh() {
+    const told = [...new Set(this.sides.map((side) => side.mesh))].filter(Boolean).join(" / ");
+    return told && html("span", { class: "mesh", title: "a sharded graph: each rank runs it" }, `mesh ${told}`);
   }
 
   chooser() {
@@ -69,9 +78,9 @@ class App {
   }
 
   modes() {
-    this.buttons = Object.entries(MODES).map(([mode, text]) =>
-      html("button", { "data-mode": mode, title: `colour by ${text} (h)`, onclick: () => this.paint(mode) }, text),
-    );
+    const choice = (mode, text) =>
+      html("button", { "data-mode": mode, title: `colour by ${text} (h)`, onclick: () => this.paint(mode) }, text);
+    this.buttons = modesFor(this.sides).map((mode) => choice(mode, MODES[mode]));
     return html("span", { class: "set", role: "group", "aria-label": "colour by" }, this.buttons);
   }
 
@@ -86,6 +95,7 @@ class App {
 
   attend(view) {
     view.addEventListener("select", (event) => this.selected(view, event.detail));
+    view.addEventListener("uncover", () => this.switchChecks());
     view.element.addEventListener("pointerdown", () => this.attendTo(view), true);
     view.element.addEventListener("pointerdown", () => this.search.close());
   }
@@ -163,12 +173,25 @@ class App {
     this.mode = mode;
     for (const view of this.views) view.paint(mode);
     for (const button of this.buttons) button.setAttribute("aria-pressed", button.dataset.mode === mode);
-    this.footer.replaceChildren(legend(mode, this.sides));
+    this.footer.replaceChildren(legend(mode, this.sides, checksRow(this.checks, () => this.switchChecks())));
   }
 
   nextMode() {
-    const modes = Object.keys(MODES);
+    const modes = modesFor(this.sides);
     this.paint(modes[(modes.indexOf(this.mode) + 1) % modes.length]);
+  }
+
+  // Show nodes that only assert, or hide them again.
+  switchChecks() {
+    showChecks(!checksAreShown);
+    for (const view of this.views) {
+      if (view.selected && isHidden(view.selected.item)) view.select(null);
+      view.draw(view.selected);
+    }
+    this.paint(this.mode);
+    this.tree.show(this.view);
+    this.panel.show(this.view, this.view.selected);
+    this.comparison?.show(this.comparison.status);
   }
 
   switchTheme() {

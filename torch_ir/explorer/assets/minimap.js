@@ -1,6 +1,8 @@
 // The whole drawing in a corner, with a frame around what is seen.
 
-const MAP = 130; // pixels of its longer side
+const MAP = 130; // pixels of its longer side, and at most a quarter of the view
+
+const NEARLY = 0.04; // of the drawing that may be out of sight before the map is worth the room that it takes
 
 class Minimap {
   constructor(view) {
@@ -12,7 +14,9 @@ class Minimap {
 
   scale() {
     const { w, h } = this.view.size();
-    return Math.min(MAP / w, MAP / h);
+    const { clientWidth, clientHeight } = this.view.canvas;
+    const most = Math.min(MAP, clientWidth / 4, clientHeight / 4);
+    return Math.min(most / w, most / h);
   }
 
   // Boxes are told apart from the ground by the colour of text, which every theme has.
@@ -37,7 +41,8 @@ class Minimap {
     pen.strokeStyle = colours.outlineColor;
     pen.lineWidth = 1.5;
     pen.strokeRect(...seen);
-    const isAllSeen = seen[0] <= 0 && seen[1] <= 0 && seen[2] + seen[0] >= w * k && seen[3] + seen[1] >= h * k;
+    const isSeen = (start, length, whole) => start <= NEARLY * whole && start + length >= (1 - NEARLY) * whole;
+    const isAllSeen = isSeen(seen[0], seen[2], w * k) && isSeen(seen[1], seen[3], h * k);
     element.hidden = isAllSeen;
   }
 

@@ -41,11 +41,17 @@ class Panel {
       isRoot ? this.signature(view) : this.place(view, group),
       this.costs(view, group),
       section("Parameters", parametersRow(group)),
-      section(
-        `Operators: ${grouped(group.nodes.length)}`,
-        bars(counted(group.nodes, (node) => node.label).slice(0, 12), group.nodes.length),
-      ),
+      section(`Operators: ${grouped(group.nodes.length)}`, this.operators(group)),
       section("Where the work is", this.hottest(view, group)),
+    ];
+  }
+
+  operators(group) {
+    const rows = counted(shownNodes(group), (node) => node.label);
+    return [
+      bars(rows.slice(0, SHOWN_ROWS), group.nodes.length),
+      rows.length > SHOWN_ROWS ? html("p", { class: "dim" }, `and ${rows.length - SHOWN_ROWS} more kinds`) : "",
+      checksRow(group.nodes.filter(isCheck).length, () => this.app.switchChecks()),
     ];
   }
 
@@ -128,6 +134,9 @@ class Panel {
           row("FLOPs", work.flops, "", shareOf(side.weigh(work.flops), side.weigh(total.flops))),
           row("bytes read", work.read, "B", shareOf(side.weigh(work.read), side.weigh(total.read))),
           row("bytes written", work.written, "B", shareOf(side.weigh(work.written), side.weigh(total.written))),
+          ...(total.sent
+            ? [row("bytes sent", work.sent, "B", shareOf(side.weigh(work.sent), side.weigh(total.sent)))]
+            : []),
           ["FLOPs per byte", moved ? (side.weigh(work.flops) / moved).toFixed(1) : "–", ""],
         ],
         "costs",
@@ -177,5 +186,6 @@ function runText(run) {
 
 function rootText(view) {
   const { side } = view;
-  return [side.title, side.torch && `torch ${side.torch}`].filter(Boolean).join(" · ");
+  const told = [side.title, side.torch && `torch ${side.torch}`, side.mesh && `mesh ${side.mesh}`];
+  return told.filter(Boolean).join(" · ");
 }

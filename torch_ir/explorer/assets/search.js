@@ -96,7 +96,7 @@ class Search {
 
 function textOf(node) {
   if (node.text === undefined) {
-    const shapes = node.outputs.map((tensor) => tensor.shape);
+    const shapes = node.outputs.flatMap((tensor) => [tensor.shape, tensor.placement]);
     const keys = node.inputs.map((tensor) => tensor.keys);
     node.text = [node.name, node.op, node.module, node.class, ...shapes, ...keys].join("\n").toLowerCase();
   }

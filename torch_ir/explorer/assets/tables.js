@@ -41,7 +41,8 @@ function code(text) {
 }
 
 function typed(tensor) {
-  return code(`${tensor.dtype} ${tensor.shape}`);
+  const laid = tensor.placement ? [html("br"), `on ${tensor.placement}`] : [];
+  return html("span", { class: "code" }, `${tensor.dtype} ${tensor.shape}`, laid);
 }
 
 function bars(rows, all) {
@@ -58,7 +59,7 @@ function bar(name, amount, share) {
   return html(
     "tr",
     null,
-    html("th", { scope: "row" }, name),
+    html("th", { scope: "row", title: typeof name === "string" ? name : null }, name),
     html("td", { class: "bar" }, fill),
     html("td", null, amount),
   );

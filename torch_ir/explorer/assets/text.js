@@ -67,6 +67,12 @@ function plural(count, word) {
   return `${grouped(count)} ${word}${count === 1 ? "" : "s"}`;
 }
 
+// What tensors are, and how they lie on the ranks of a sharded graph.
+function toldText(tensors) {
+  const laid = ({ placement }) => (placement ? ` on ${placement}` : "");
+  return tensors.map((tensor) => `${tensor.name}: ${tensor.dtype} ${tensor.shape}${laid(tensor)}`).join("\n");
+}
+
 // The name at the end of a path, seen from a module around it; a number in a list has the name of the list before it.
 function lastName(path, outer) {
   const inner = outer && path.startsWith(`${outer}.`) ? path.slice(outer.length + 1) : path;

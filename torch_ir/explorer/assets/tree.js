@@ -13,7 +13,7 @@ class Tree {
   }
 
   branch(item, depth, isOpen) {
-    const inner = item.isNode ? [] : item.items.filter((child) => canOpen(child));
+    const inner = item.isNode ? [] : item.items.filter((child) => canOpen(child) && !isHidden(child));
     const list = html("ul", { role: "group", hidden: true });
     const toggle = () => {
       if (!list.childElementCount) list.append(...inner.map((child) => this.branch(child, depth + 1, false)));

@@ -125,6 +125,7 @@ class View extends Places {
 
   // Open what is around an item and go there.
   reveal(item) {
+    if (isHidden(item)) this.dispatchEvent(new CustomEvent("uncover"));
     const place = this.placeOf(item);
     let outer = place.parent;
     let inner = place;

@@ -1,0 +1,62 @@
+"""Nodes that only check: assertions, and what is computed for them alone. Pictures leave them out until asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch_ir.ir import IR, OpNode
+from torch_ir.ir.functions import calls_by_function, retell_origins
+
+_ASSERTIONS = (
+    "aten._assert", "aten.sym_constrain_range", "aten._functional_assert", "aten._functional_sym_constrain_range",
+    "torch_ir.fixed_shape.",
+)  # fmt: skip
+
+
+def checks_in(ir: IR) -> set[OpNode]:
+    """The nodes of a graph without which its results would be the same, and which are there to check something."""
+    found: set[OpNode] = set()
+    for node in reversed(ir.nodes):
+        readers = {reader for tensor in node.outputs for reader in tensor.consumers}
+        if node.op_type.startswith(_ASSERTIONS) or (readers and readers <= found):
+            found.add(node)
+    return found
+
+
+def without_checks(ir: IR, kept: Collection[str] = ()) -> tuple[IR, int]:
+    """The graph without the nodes that only check, but for those of these names, and how many were left out."""
+    if not _has_any(ir):
+        return ir, 0
+    copy = ir.clone()
+    return copy, _take_out(copy, kept)
+
+
+def _has_any(ir: IR) -> bool:
+    return bool(checks_in(ir)) or any(map(_has_any, ir.functions.values()))
+
+
+def _take_out(ir: IR, kept: Collection[str]) -> int:
+    """Take them out of a graph and of its functions; those of a function count for each of its calls."""
+    inside = {}
+    for name, calls in calls_by_function(ir).items():
+        body = ir.functions[name]
+        origins = [origin for node in body.nodes for origin in node.origins]
+        inside[name] = _take_out(body, kept)
+        retell_origins(calls, origins, body)
+    for name in ir.functions.keys() - inside.keys():
+        _take_out(ir.functions[name], kept)
+    gone = _unneeded(ir, kept)
+    for node in gone:
+        node.inputs = ()
+    ir.nodes = [node for node in ir.nodes if node not in gone]
+    return len(gone) + sum(inside.get(node.attrs["function"], 0) for node in ir.nodes if node.is_call)
+
+
+def _unneeded(ir: IR, kept: Collection[str]) -> set[OpNode]:
+    """The nodes that only check, but for those of these names and what they read."""
+    gone = checks_in(ir)
+    needed = {node for node in gone if node.name in kept}
+    while needed:
+        gone -= needed
+        needed = {tensor.producer for node in needed for tensor in node.inputs if tensor.producer in gone}
+    return gone
