@@ -1,12 +1,29 @@
-"""Small models that are sharded in tests, and their plans."""
+"""Small models that are sharded in tests, their plans, and the collectives of what comes out."""
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from torch_ir import IR
+from torch_ir.ir.functions import op_counts
+
+
+class MLP(nn.Module):
+    """Up and down again, with biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 32), nn.Linear(32, 8)
+        self.eval().requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
 
 
 class Block(nn.Module):
@@ -14,20 +31,18 @@ class Block(nn.Module):
 
     def __init__(self, width: int = 16, heads: int = 4) -> None:
         super().__init__()
-        self.heads = heads
+        self.head_size = width // heads  # not how many: torch's own parallel styles leave a rank fewer
         self.norm = nn.LayerNorm(width)
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
         self.norm_2 = nn.LayerNorm(width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
         y = self.norm(x)
-        heads = [
-            layer(y).view(batch, length, self.heads, -1).transpose(1, 2) for layer in (self.query, self.key, self.value)
-        ]
+        made = [layer(y) for layer in (self.query, self.key, self.value)]
+        heads = [each.view(*each.shape[:2], -1, self.head_size).transpose(1, 2) for each in made]
         mixed = F.scaled_dot_product_attention(*heads, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm_2(x))))
 
 
@@ -94,3 +109,21 @@ def language_model(kind: str, **changes: Any) -> nn.Module:
     config = AutoConfig.for_model(kind, **{**sizes, **changes})
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+
+
+def collectives(ir: IR) -> Counter[str]:
+    """How often each collective runs; waiting for one is none."""
+    counts = {
+        name.split(".")[1]: count for name, count in op_counts(ir).items() if name.startswith("_c10d_functional.")
+    }
+    return Counter({name: count for name, count in counts.items() if name != "wait_tensor"})
+
+
+def checkpoint(model: nn.Module, folder: Path) -> Path:
+    """The weights of a model in several files with an index, as hubs have them."""
+    from huggingface_hub import save_torch_state_dict
+
+    save_torch_state_dict(model.state_dict(), folder, max_shard_size=20_000)
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    assert (folder / "model.safetensors.index.json").is_file()
+    return folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,10 +9,9 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from tests.sharded_models import TENSOR_PARALLEL, Tower, language_model, sequence_parallel
+from tests.sharded_models import TENSOR_PARALLEL, Tower, collectives, language_model, sequence_parallel
 from torch_ir import IR, ShardError, cost, cost_report, diff, extract_ir, shard, transformers_plan, verify_sharded
-from torch_ir.ir.functions import op_counts
-from torch_ir.ir.placements import parse
+from torch_ir.ir.placements import Shard, parse
 from torch_ir.llm.caches import Caches
 from torch_ir.llm.entries import DecoderOnly
 from torch_ir.ops.names import TORCH_DTYPES
@@ -23,14 +21,6 @@ IDS = torch.arange(32).reshape(4, 8) * 7 % 32
 
 def graph_of(model: nn.Module) -> IR:
     return extract_ir(model, (IDS,), strict=False)
-
-
-def collectives(ir: IR) -> Counter[str]:
-    """How often each collective runs; waiting for one is none."""
-    counts = {
-        name.split(".")[1]: count for name, count in op_counts(ir).items() if name.startswith("_c10d_functional.")
-    }
-    return Counter({name: count for name, count in counts.items() if name != "wait_tensor"})
 
 
 def check(sharded: IR, model: nn.Module) -> None:
@@ -284,3 +274,10 @@ def test_an_open_size_is_not_cut() -> None:
 def test_placements_are_read_as_they_are_written() -> None:
     for text in ("replicate", "shard(0)", "shard(1, 2)", "partial(sum)", "partial(avg)"):
         assert str(parse(text)) == text
+    assert parse(" shard(-1,2) ") == Shard(-1, 2)
+
+
+@pytest.mark.parametrize("text", ["shard(0, 0)", "shard(0, 2, 2)", "shard(\u0661)", "partial(mean)", "replicate,", ""])
+def test_what_is_no_placement_is_refused(text: str) -> None:
+    with pytest.raises(ShardError, match="is no placement; there are replicate"):
+        parse(text)

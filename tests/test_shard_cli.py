@@ -10,9 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from transformers import LlamaConfig
 
-from torch_ir import extract_ir
+from torch_ir import extract_ir, load_ir
 from torch_ir.cli.main import main
+from torch_ir.llm import extract_llm
 
 PLAN = {"0": "colwise", "2": "rowwise"}
 
@@ -46,6 +48,26 @@ def test_the_facts_as_json(files: Path, capsys: pytest.CaptureFixture[str]) -> N
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert told["mesh"] == {"dp": 3}
     assert told["collectives"] == {"_c10d_functional.all_gather_into_tensor.default": {"count": 1, "sent": 2 * 8 * 4}}
+
+
+def test_prefill_and_decode_are_divided_together(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One file in, one out; heads that are too few are told of, and so is what each entry point sends."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
+    config = LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes)
+    extract_llm(config, batch=1, prompt=8).save("llm.json")
+    assert main(["shard", "llm.json", "--plan", "hf:llama", "--mesh", "tp=4", "-o", "rank.json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == [
+        f"whole on each, as its heads are too few: model.layers.*.self_attn.{name}_proj" for name in "kv"
+    ]
+    assert lines[4:6] == ["each sends 6.14 kB in 4 all_reduce", "each sends 300 B in 1 all_gather_into_tensor"]
+    assert lines[7:] == ["decode: each sends 768 B in 4 all_reduce", *(f"decode: {line}" for line in lines[5:6])]
+    decode = load_ir("rank.json").functions["decode"]
+    assert decode.mesh == {"tp": 4}
+    assert main(["shard", "llm.json", "--plan", "hf:llama", "--mesh", "tp=2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["whole"] == []
+    assert told["entries"]["decode"]["collectives"]["_c10d_functional.all_reduce.default"]["count"] == 4
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.sharded_models import TENSOR_PARALLEL, Tower, language_model, sequence_parallel
+from tests.sharded_models import TENSOR_PARALLEL, Tower, checkpoint, language_model, sequence_parallel
 from torch_ir import (
     IR,
     ExecutionError,
@@ -47,16 +47,17 @@ def tower(mesh: dict[str, int]) -> tuple[Tower, IR]:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-@pytest.mark.parametrize("kind", ["llama", "mixtral", "mixtral by experts"])
+@pytest.mark.parametrize("kind", ["llama", "llama with 2 heads of keys", "mixtral", "mixtral by experts"])
 def test_language_models_on_real_ranks(ranks: LocalRanks, kind: str, count: int, tmp_path: Path) -> None:
-    """Two and four ranks, by the plans of transformers; weights are read from a file, by each rank only its pieces."""
+    """Two and four ranks, by the plans of transformers; each reads its pieces of a checkpoint in several files."""
     more = {"num_local_experts": 4} if kind.startswith("mixtral") else {}
+    more |= {"num_key_value_heads": 2} if "2 heads" in kind else {}
     model = language_model(kind.split()[0], **more)
     ir = extract_ir(model, (), kwargs={"input_ids": IDS}, strict=False).fold_blocks()
-    sharded = shard(ir, transformers_plan(model.config, ir, expert_parallel="experts" in kind), {"tp": count})
-    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    plan = transformers_plan(model.config, ir, ranks=count, expert_parallel="experts" in kind)
+    sharded = shard(ir, plan, {"tp": count})
     is_valid, report = verify_sharded(
-        sharded, model, tmp_path / "model.safetensors", kwargs={"input_ids": IDS}, ranks=ranks
+        sharded, model, checkpoint(model, tmp_path), kwargs={"input_ids": IDS}, ranks=ranks
     )
     assert is_valid, str(report)
 

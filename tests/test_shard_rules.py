@@ -36,6 +36,10 @@ def indices(*shape: int) -> torch.Tensor:
     return torch.arange(torch.Size(shape).numel()).reshape(shape) % 4
 
 
+def shared_heads(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+
+
 SAMPLES: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "add": (lambda x, y: x + y, ((4, 6, 4), (4, 6, 4))),
     "add broadcast": (lambda x, y: x + y, ((4, 6, 4), (6, 1))),
@@ -104,6 +108,8 @@ SAMPLES: dict[str, tuple[Function, tuple[Any, ...]]] = {
     "causal attention": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), ((2, 4, 6, 2),) * 3,
     ),
+    "shared heads": (shared_heads, ((2, 4, 6, 2), (2, 1, 8, 2), (2, 1, 8, 2))),
+    "shared heads, not of one rank each": (shared_heads, ((2, 12, 6, 2), (2, 3, 8, 2), (2, 3, 8, 2))),
     "conv2d": (lambda x: F.max_pool2d(F.conv2d(x, torch.ones(2, 2, 3, 3)), 2), ((4, 2, 8, 8),)),
     "embedding": (lambda x, w: x.sum() + F.embedding(indices(2, 6), w), ((2, 2), (8, 4))),
     "index": (lambda x: x[:, indices(2, 2)], ((4, 6, 2),)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.analysis import cost_report
+    from torch_ir.ir.functions import further_entries
     from torch_ir.sharding import shard
 
     axis, _, count = arguments.mesh.partition("=")
@@ -53,41 +54,52 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{arguments.mesh!r} is no mesh; write it as tp=8")
     inputs, outputs = _placements(arguments.place_input), _placements(arguments.place_output)
     ir = load_checked(arguments.file)
-    sharded = shard(ir, _plan(arguments, ir), {axis: int(count)}, inputs=inputs, outputs=outputs)
+    plan, whole = _plan(arguments, ir, int(count))
+    sharded = shard(ir, plan, {axis: int(count)}, inputs=inputs, outputs=outputs)
     if arguments.output:
         save_graph(sharded, arguments.output)
+    entries = {name: _facts(body, sharded.functions[name]) for name, body in further_entries(ir).items()}
+    facts = {"mesh": sharded.mesh, **_facts(ir, sharded), "whole": whole, "entries": entries}
+    if arguments.json:
+        print_json(facts)
+    else:
+        print("\n".join(_told(facts)))
+    return 0
+
+
+def _facts(ir: IR, sharded: IR) -> dict[str, Any]:
+    """What one rank holds and sends, for one entry point."""
+    from torch_ir.analysis import cost_report
+
     before, after = cost_report(ir), cost_report(sharded)
-    facts = {
-        "mesh": sharded.mesh,
+    return {
         "nodes": len(sharded.nodes),
         "params": after.total.params,
         "params_before": before.total.params,
         "sent": after.total.work.communication,
         "collectives": {row.name: {"count": row.count, "sent": row.work.communication} for row in after.collectives},
     }
-    if arguments.json:
-        print_json(facts)
-    else:
-        print(_told(facts))
-    return 0
 
 
-def _plan(arguments: argparse.Namespace, ir: IR) -> dict[str, Any]:
-    """The rows of a plan, from a file of JSON or from transformers."""
+def _plan(arguments: argparse.Namespace, ir: IR, ranks: int) -> tuple[dict[str, Any], list[str]]:
+    """The rows of a plan, from a file of JSON or from transformers; and which stay whole for want of heads."""
     from torch_ir.ir.document import parse_json, read_text
     from torch_ir.sharding import transformers_plan
 
     if arguments.plan is None:
-        return {}
+        return {}, []
     path = Path(arguments.plan)
     if path.suffix != ".json" or path.name == "config.json":
-        return dict(transformers_plan(load_config(arguments.plan)[0], ir, expert_parallel=arguments.experts))
+        config = load_config(arguments.plan)[0]
+        usual = transformers_plan(config, ir, expert_parallel=arguments.experts)
+        rows = transformers_plan(config, ir, ranks=ranks, expert_parallel=arguments.experts)
+        return dict(rows), [path for path in rows if rows[path] != usual[path]]
     if arguments.experts:
         raise CommandError("--experts is for the plan of a configuration; a plan of your own says what experts do")
-    rows = parse_json(read_text(path))
-    if not isinstance(rows, dict):
+    given = parse_json(read_text(path))
+    if not isinstance(given, dict):
         raise CommandError(f"{path} is no plan: it must be an object from paths of modules to styles")
-    return rows
+    return given, []
 
 
 def _placements(given: list[str]) -> dict[str, str]:
@@ -100,12 +112,21 @@ def _placements(given: list[str]) -> dict[str, str]:
     return found
 
 
-def _told(facts: dict[str, Any]) -> str:
+def _told(facts: dict[str, Any]) -> Iterator[str]:
     from torch_ir.analysis.cost_text import human
 
     mesh = ", ".join(f"{axis} = {size}" for axis, size in facts["mesh"].items())
-    lines = [f"{mesh}: one graph of {facts['nodes']} nodes for all ranks"]
-    lines.append(f"each holds {human(facts['params'])} of {human(facts['params_before'])} parameters")
+    yield f"{mesh}: one graph of {facts['nodes']} nodes for all ranks"
+    yield f"each holds {human(facts['params'])} of {human(facts['params_before'])} parameters"
+    yield from (f"whole on each, as its heads are too few: {path}" for path in facts["whole"])
+    yield from _sent(facts)
+    for name, entry in facts["entries"].items():
+        yield f"{name}: {entry['nodes']} nodes"
+        yield from (f"{name}: {line}" for line in _sent(entry))
+
+
+def _sent(facts: dict[str, Any]) -> Iterator[str]:
+    from torch_ir.analysis.cost_text import human
+
     for name, row in facts["collectives"].items():
-        lines.append(f"each sends {human(row['sent'], 'B')} in {row['count']} {name.split('.')[1]}")
-    return "\n".join(lines)
+        yield f"each sends {human(row['sent'], 'B')} in {row['count']} {name.split('.')[1]}"

@@ -24,7 +24,7 @@ from torch_ir.run.ranks import Rank
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.weights import fit_weights
 
-Values = list[Any]  # of one tensor, by rank
+Values = list[Any]  # of one tensor by rank, or of one rank by tensor
 _REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "sum": torch.add,
     "product": torch.mul,
@@ -41,6 +41,12 @@ def ranks_of(ir: IR) -> list[Rank]:
 
 def run_in_lockstep(ir: IR, inputs: Sequence[Any], weights: Mapping[str, Weight]) -> list[tuple[Any, ...]]:
     """The outputs of every rank, for whole inputs and whole weights."""
+    left = left_in_lockstep(ir, inputs, weights)
+    return [tuple(values[: len(ir.graph_outputs)]) for values in left]
+
+
+def left_in_lockstep(ir: IR, inputs: Sequence[Any], weights: Mapping[str, Weight]) -> list[Values]:
+    """What one run gave each rank: its outputs, and then the new values of what the model changes."""
     check_operators(ir.check())
     ranks = ranks_of(ir)
     given: dict[TensorMeta, Values] = {}
@@ -52,7 +58,7 @@ def run_in_lockstep(ir: IR, inputs: Sequence[Any], weights: Mapping[str, Weight]
     sizes = read_sizes(ir, [given[tensor][0] for tensor in ir.graph_inputs])
     with torch.no_grad():
         made = _Lockstep(ir.mesh, ranks, sizes).run(ir, given)
-    return list(zip(*made, strict=True)) if made else [() for _ in ranks]
+    return [[values[at] for values in made] for at in range(len(ranks))]
 
 
 class _Lockstep:
@@ -66,7 +72,7 @@ class _Lockstep:
         for node in ir.nodes:
             made = self._node(ir, node, {name: values[t] for name, t in zip(node.args, node.inputs, strict=True)})
             values.update(zip(node.outputs, made, strict=True))
-        return [values[tensor] for tensor in ir.graph_outputs]
+        return [values[tensor] for tensor in ir.returns.inputs]
 
     def _node(self, ir: IR, node: OpNode, inputs: dict[str, Values]) -> list[Values]:
         operator = find_operator(node.op_type)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -27,11 +28,13 @@ import torch
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.placements import Shard, parse
-from torch_ir.run.executor import flat_inputs
+from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.ranks import joined
+from torch_ir.sharding.rank_process import mesh_of
+from torch_ir.verify.whole_run import Weights
 
+_JOB = "torch_ir.sharding.local_ranks:run_rank"
 _START = "import sys; sys.path[:] = sys.argv[4:]; from torch_ir.sharding.rank_process import main; main()"
-Weights = Mapping[str, torch.Tensor] | str | os.PathLike[str]
 
 
 class LocalRanks:
@@ -41,6 +44,8 @@ class LocalRanks:
     """
 
     def __init__(self, count: int, *, seconds: float = 300.0) -> None:
+        if count < 1:
+            raise ExecutionError(f"there must be at least 1 rank, not {count}")
         self.count, self.seconds = count, seconds
         self._folder = tempfile.TemporaryDirectory(prefix="torch_ir-")
         self._runs = 0
@@ -66,7 +71,9 @@ class LocalRanks:
         self.close()
 
     def close(self) -> None:
-        """End all ranks."""
+        """End all ranks; where none was asked for anything, they may still be joining, and are not waited for."""
+        if not self._runs:
+            self._kill()
         for process in self._processes:
             with contextlib.suppress(OSError):
                 process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
@@ -85,27 +92,29 @@ class LocalRanks:
 
     def run_each(self, ir: IR, inputs: Sequence[Any], weights: Weights) -> list[list[Any]]:
         """What every rank gives, in the order of their numbers."""
+        return [values[: len(ir.graph_outputs)] for values in self.left_by_each(ir, inputs, weights)]
+
+    def left_by_each(self, ir: IR, inputs: Sequence[Any], weights: Weights) -> list[list[Any]]:
+        """What every rank gives, and then the new values of what the model changes."""
         needed = math.prod(ir.mesh.values())
         if self.count % needed:
             raise ExecutionError(f"the graph is for {needed} ranks, but there are {self.count}")
+        values = flat_inputs(ir, tuple(inputs), {})
+        return self.ask(_JOB, {"ir": ir.to_json(), "inputs": values, **weights_for(weights)})[:needed]
+
+    def ask(self, job: str, request: Mapping[str, Any]) -> list[Any]:
+        """What every rank answers: the result of a function, given as `module:function`, of the request."""
+        if any(process.poll() is not None for process in self._processes):
+            raise ExecutionError("the ranks have ended, by an error or by themselves; start new ones")
         self._runs += 1
-        request = Path(self._folder.name, f"request{self._runs}.pt")
-        path = os.path.abspath(weights) if isinstance(weights, (str, os.PathLike)) else None
-        torch.save(
-            {
-                "ir": ir.to_json(),
-                "inputs": flat_inputs(ir, tuple(inputs), {}),
-                "path": path,
-                "weights": dict(weights) if isinstance(weights, Mapping) else {},
-            },
-            request,
-        )
-        replies = self._asked(request)
-        return [torch.load(reply, weights_only=True) for reply in replies[:needed]]
+        file = Path(self._folder.name, f"request{self._runs}.pt")
+        torch.save({"job": job, **request}, file)
+        return [torch.load(answer, weights_only=True) for answer in self._asked(file)]
 
     def _asked(self, request: Path) -> list[Path]:
-        """Where the ranks put their outputs; the first error ends them all, as the others would wait for that rank."""
+        """Where the ranks put their answers; the first error ends them all, as the others would wait for that rank."""
         timer = threading.Timer(self.seconds, self._kill)
+        latest = time.monotonic() + self.seconds
         timer.start()
         try:
             with ThreadPoolExecutor(self.count) as pool:
@@ -113,14 +122,18 @@ class LocalRanks:
                 for done in as_completed(waiting):
                     if "error" in done.result():
                         self._kill()
+                        if time.monotonic() >= latest:
+                            raise ExecutionError(f"the ranks gave no answer within {self.seconds:g} s, and were ended")
                         raise ExecutionError(f"rank {waiting[done]}: {done.result()['error']}")
         finally:
             timer.cancel()
-        return [Path(done.result()["outputs"]) for done in waiting]
+        return [Path(done.result()["answer"]) for done in waiting]
 
     def _kill(self) -> None:
         for process in self._processes:
             process.kill()
+        for process in self._processes:
+            process.wait()
 
 
 def _answer(process: subprocess.Popen[str], request: Path) -> dict[str, str]:
@@ -141,14 +154,42 @@ def run_sharded(ir: IR, inputs: Sequence[Any], weights: Weights) -> tuple[Any, .
         return ranks.run(ir, inputs, weights)
 
 
+def run_rank(request: Mapping[str, Any]) -> list[Any]:
+    """What one process does of a request of `left_by_each`."""
+    ir = IR.from_json(request["ir"])
+    executor = IRExecutor(ir, mesh=mesh_of(tuple(ir.mesh.items())))
+    if request["path"] is not None:
+        executor.load_weights(request["path"])
+    else:
+        executor.load_weights_from_state_dict(request["weights"])
+    pairs = zip(ir.graph_inputs, request["inputs"], strict=True)
+    pieces = [
+        executor.rank.piece(ir, tensor, value) if isinstance(value, torch.Tensor) else value for tensor, value in pairs
+    ]
+    outcome = executor.run(pieces)
+    return [alone(value) for value in (*outcome.outputs, *outcome.mutations.values())]
+
+
+def weights_for(weights: Weights) -> dict[str, Any]:
+    """Weights as a request holds them: themselves, or where their file is."""
+    if isinstance(weights, Mapping):
+        return {"path": None, "weights": dict(weights)}
+    return {"path": os.path.abspath(weights), "weights": {}}
+
+
+def alone(value: Any) -> Any:
+    """A value without the rest of the memory that it is a view of."""
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
 def whole_outputs(ir: IR, results: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     """The whole outputs, from those of every rank in the order of their numbers."""
     columns = zip(*results, strict=True)
-    return tuple(_whole(ir, tensor, list(values)) for tensor, values in zip(ir.graph_outputs, columns, strict=True))
+    return tuple(whole(ir, tensor, list(values)) for tensor, values in zip(ir.graph_outputs, columns, strict=True))
 
 
-def _whole(ir: IR, tensor: TensorMeta, pieces: list[Any]) -> Any:
-    """An output from what the ranks have of it, in the order of their numbers: the last axis counts fastest."""
+def whole(ir: IR, tensor: TensorMeta, pieces: list[Any]) -> Any:
+    """A tensor from what the ranks have of it, in the order of their numbers: the last axis counts fastest."""
     for size, text in reversed(list(zip(ir.mesh.values(), tensor.placement or [], strict=True))):
         place = parse(text)
         groups = [pieces[at : at + size] for at in range(0, len(pieces), size)]

@@ -11,6 +11,8 @@ from torch_ir.errors import ShardError, suggestion
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.origins import modules_around
 from torch_ir.ir.placements import REPLICATE, Placement
+from torch_ir.sharding.entries import all_entries
+from torch_ir.sharding.heads import with_shared_heads
 from torch_ir.sharding.styles import Style, style_of
 
 
@@ -19,7 +21,7 @@ class Plan:
 
     def __init__(self, given: Mapping[str, Any], ir: IR) -> None:
         self._rows = [(_pattern(path), style_of(style, path)) for path, style in given.items()]
-        self._classes = ir.modules
+        self._classes = {path: name for entry in all_entries(ir) for path, name in entry.modules.items()}
         self.around = cache(self._around)
         known = paths_of(ir)
         for path, (pattern, _) in zip(given, self._rows, strict=True):
@@ -48,10 +50,13 @@ class Plan:
 
 
 def paths_of(ir: IR) -> list[str]:
-    """The paths of all modules and weights that a graph tells of."""
-    keys = (key for param in ir.params if param.param for key in param.param.keys)
-    owners = (key.rpartition(".")[0] for param in ir.params if param.param for key in param.param.keys)
-    return list(dict.fromkeys([*ir.modules, *(node.origin.module for node in ir.nodes), *owners, *keys]))
+    """The paths of all modules and weights that a graph and its further entry points tell of."""
+    found: dict[str, None] = {}
+    for entry in all_entries(ir):
+        keys = [key for param in entry.params if param.param for key in param.param.keys]
+        owners = (key.rpartition(".")[0] for key in keys)
+        found |= dict.fromkeys([*entry.modules, *(node.origin.module for node in entry.nodes), *owners, *keys])
+    return list(found)
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -60,11 +65,16 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile("".join(words.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", path)))
 
 
-def transformers_plan(source: Any, ir: IR, *, expert_parallel: bool = False) -> dict[str, str]:
+def transformers_plan(
+    source: Any, ir: IR, *, ranks: int | None = None, expert_parallel: bool = False
+) -> dict[str, str]:
     """The plan that transformers has for a model, or for the configuration of the graph's model.
 
+    Given the number of `ranks`, modules of keys and values whose heads are too few to be divided stay whole on each.
     With `expert_parallel`, whole experts are on one rank each, where the configuration has a plan for that.
     """
+    if ranks is not None and (type(ranks) is not int or ranks < 1):
+        raise ShardError(f"a plan is for one rank or more, not {ranks!r:.80}")
     config = getattr(source, "config", source)
     plan = _below_base(getattr(config, "base_model_tp_plan", None) or {}, ir)
     experts = _below_base(getattr(config, "base_model_ep_plan", None) or {}, ir) if expert_parallel else {}
@@ -74,7 +84,9 @@ def transformers_plan(source: Any, ir: IR, *, expert_parallel: bool = False) -> 
     dense = {path: style for path, style in plan.items() if not _is_part(path, experts)}
     known = paths_of(ir)  # a plan is for all models of a kind: not each has every part
     rows = dense | experts | _of_head(source, ir)
-    return {path: style for path, style in rows.items() if any(map(_pattern(path).fullmatch, known))}
+    patterns = {path: _pattern(path) for path in rows}
+    rows = {path: style for path, style in rows.items() if any(map(patterns[path].fullmatch, known))}
+    return rows if ranks is None else with_shared_heads(rows, patterns, ir, ranks)
 
 
 def _is_part(path: str, owners: Iterable[str]) -> bool:

@@ -92,17 +92,40 @@ def attention(ask: Ask) -> Local | None:
     lead = next((place for place in places if isinstance(place, Shard)), None)
     if lead is None or lead.parts > 1 or any(ask.rank(name) != rank for name in ("key", "value")):
         return None
-    if lead.dim < rank - 2:
+    write = None
+    if lead.dim < rank - 2 and _are_shared(ask, lead):
+        inputs: dict[str, Placement] = {"query": lead}
+        write = _with_shared_heads
+    elif lead.dim < rank - 2:
         for name in ("query", "key", "value"):
             ask.check_cut(ask.tensor(name), lead.dim)
-        inputs: dict[str, Placement] = dict.fromkeys(("query", "key", "value"), lead)
+        inputs = dict.fromkeys(("query", "key", "value"), lead)
     elif lead == Shard(rank - 2) == places[0] and not ask.node.attrs["is_causal"]:
         inputs = {"query": lead}
     else:
         return None
     if ask.has("attn_mask"):
         inputs["attn_mask"] = _added(ask, "attn_mask", lead, rank)
-    return Local(inputs, [lead])
+    return Local(inputs, [lead], write=write)
+
+
+def _are_shared(ask: Ask, cut: Shard) -> bool:
+    """Whether heads of queries are cut that share heads of keys and values, too few for all ranks."""
+    heads, shared = ask.tensor("query").shape[cut.dim], ask.tensor("key").shape[cut.dim]
+    is_grouped = ask.node.attrs.get("enable_gqa") is True and cut.dim == ask.rank("query") - 3
+    is_counted = isinstance(heads, int) and isinstance(shared, int) and heads % ask.ranks == 0 and heads % shared == 0
+    return is_grouped and is_counted and shared % ask.ranks != 0
+
+
+def _with_shared_heads(writer: Writer, inputs: dict[str, TensorMeta], ask: Ask) -> list[TensorMeta]:
+    """Of whole keys and values, the heads that the rank's own queries ask for."""
+    dim = ask.rank("query") - 3
+    heads, shared = (int(ask.tensor(name).shape[dim]) for name in ("query", "key"))
+    index = writer.shared_rows(heads, heads // shared)
+    given = dict(inputs)
+    for name in ("key", "value"):
+        given[name] = writer.add("aten.index_select.default", {"self": inputs[name], "index": index}, {"dim": dim})
+    return [writer.add(ask.node.op_type, given, ask.node.attrs)]
 
 
 @shards("aten._grouped_mm", "transformers.grouped_mm_fallback")

@@ -1,21 +1,20 @@
-"""One rank of this machine: it joins the others, then runs each graph that it is told of, until nobody asks."""
+"""One rank of this machine: it joins the others, then does each job that it is told of, until nobody asks."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import sys
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import distributed
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from torch_ir.errors import TorchIRError, first_line
-from torch_ir.ir import IR
-from torch_ir.run.executor import IRExecutor
 
 _PATIENCE = timedelta(seconds=120)
 
@@ -27,11 +26,10 @@ def main() -> None:
     sys.stdout = sys.stderr
     store = (folder / "store").as_uri()
     distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=count, timeout=_PATIENCE)
-    meshes: dict[tuple[tuple[str, int], ...], Any] = {}
     for line in sys.stdin:
         request = Path(line.strip())
         try:
-            answer: dict[str, str] = {"outputs": str(_run(request, rank, meshes))}
+            answer: dict[str, str] = {"answer": str(_done(request, rank))}
         except TorchIRError as error:
             answer = {"error": str(error)}
         except Exception as error:  # another rank went, or a kernel refused: all must hear of it
@@ -40,26 +38,18 @@ def main() -> None:
     distributed.destroy_process_group()
 
 
-def _run(request: Path, rank: int, meshes: dict[tuple[tuple[str, int], ...], Any]) -> Path:
+@cache
+def mesh_of(axes: tuple[tuple[str, int], ...]) -> DeviceMesh:
+    """A mesh of the ranks with these axes; where there are more ranks, several such meshes stand side by side."""
+    sizes = [size for _, size in axes]
+    groups = distributed.get_world_size() // math.prod(sizes)
+    return init_device_mesh("cpu", (groups, *sizes), mesh_dim_names=("_groups", *(name for name, _ in axes)))
+
+
+def _done(request: Path, rank: int) -> Path:
+    """Where the answer to a request lies: what the function gives that it names."""
     told = torch.load(request, weights_only=True, mmap=True)
-    ir = IR.from_json(told["ir"])
-    axes = tuple(ir.mesh.items())
-    if axes not in meshes:
-        groups = distributed.get_world_size() // math.prod(ir.mesh.values())
-        meshes[axes] = init_device_mesh("cpu", (groups, *ir.mesh.values()), mesh_dim_names=("_groups", *ir.mesh))
-    executor = IRExecutor(ir, mesh=meshes[axes])
-    if told["path"] is not None:
-        executor.load_weights(told["path"])
-    else:
-        executor.load_weights_from_state_dict(told["weights"])
-    pairs = zip(ir.graph_inputs, told["inputs"], strict=True)
-    pieces = [
-        executor.rank.piece(ir, tensor, value) if isinstance(value, torch.Tensor) else value for tensor, value in pairs
-    ]
-    outputs = request.with_suffix(f".{rank}.pt")
-    torch.save([_alone(value) for value in executor.run(pieces).outputs], outputs)
-    return outputs
-
-
-def _alone(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else value
+    module, _, function = told["job"].partition(":")
+    answer = request.with_suffix(f".{rank}.pt")
+    torch.save(getattr(importlib.import_module(module), function)(told), answer)
+    return answer

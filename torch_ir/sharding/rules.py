@@ -68,9 +68,13 @@ class Ask:
         return Local(dict.fromkeys(self.node.args, place), [place] * len(self.node.outputs))
 
     def check_cut(self, tensor: TensorMeta, dim: int, parts: int = 1) -> None:
+        """An error unless pieces are equal; heads are made by modules, which may stay whole."""
         size = tensor.shape[dim]
-        if not isinstance(size, int) or size % (self.ranks * parts):
+        if not isinstance(size, int):
             raise indivisible(self.where, tensor, dim, self.ranks, parts)
+        if size % (self.ranks * parts):
+            error = indivisible(self.where, tensor, dim, self.ranks, parts)
+            raise ShardError(f"{error}; what makes it may stay whole on each, as 'replicate'")
 
 
 Rule = Callable[[Ask], "Local | None"]

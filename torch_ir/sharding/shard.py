@@ -5,32 +5,24 @@ after    linear: float32[2, 32] on partial(sum) = aten.linear.default(input=x, w
          all_reduce = _c10d_functional.all_reduce.default(input=linear, reduce_op='sum', group_name='tp')
          wait_tensor: float32[2, 32] on replicate = _c10d_functional.wait_tensor.default(tensor=all_reduce)
 
-All ranks run the same graph. Neither weights nor a process group are needed.
+All ranks run the same graph. Neither weights nor a process group are needed. Further entry points of a file, as decode
+beside prefill, are divided in the same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
-from torch_ir.analysis.shapes import Shapes
 from torch_ir.errors import ShardError
-from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
-from torch_ir.ir.functions import called_by, fresh
+from torch_ir.ir import IR
+from torch_ir.ir.functions import further_entries
 from torch_ir.ir.names import is_symbol
-from torch_ir.ir.origins import is_below, joined
-from torch_ir.ir.placements import REPLICATE, Partial, Placement, Replicate, Shard, counted, local_shape, parse, plain
-from torch_ir.ops.facts import is_random, writes_in_place
-from torch_ir.ops.schema import find_operator, name_arguments
-from torch_ir.sharding import dim_rules, product_rules, sum_rules  # noqa: F401  # they enter their rows
+from torch_ir.ops.schema import name_arguments
+from torch_ir.sharding.entries import Ends
 from torch_ir.sharding.plan import Plan
-from torch_ir.sharding.rules import Ask, Local, rule_of
-from torch_ir.sharding.writer import Writer
-
-_NEAREST = (Replicate, Shard, Partial)  # from which a tensor is best brought elsewhere
-_OUTSIDE = "\0"  # the module of what is made by no module
+from torch_ir.sharding.rank_graph import OUTSIDE, RankGraph, Sharding
 
 
 def shard(
@@ -44,41 +36,15 @@ def shard(
     """The graph that every rank runs, by a plan: `shard(ir, {"layers.*.up": "colwise"}, {"tp": 8})`.
 
     For a mesh of several axes, shard what comes back along the next one. Inputs and outputs of the model are whole on
-    every rank but where `inputs` and `outputs`, by name and with `*`, say `shard(0)` or the like.
+    every rank but where `inputs` and `outputs`, by name and with `*`, say `shard(0)` or the like. Further entry points
+    are sharded, too; what they take from others under the same name, such as caches, lies as the first that gives it
+    makes it.
     """
     axis, ranks = _axis_of(ir, mesh)
     ir = ir.clone()
     for node in ir.all_nodes():
         name_arguments(node)
-    whole = _Sharding(ir, Plan(plan, ir), axis, ranks)
-    graph = _Graph(whole, ir, "", is_function=False)
-    for tensor in ir.graph_inputs:
-        graph.give(tensor, _asked_for(inputs or {}, tensor), _OUTSIDE, f"input {tensor.name!r}")
-    for param in ir.params:
-        graph.give_weight(param)
-    graph.run()
-    made = [graph.read(tensor, _asked_for(outputs or {}, tensor)) for tensor in ir.graph_outputs]
-    changed = [(graph.local(target), graph.read(value, graph.home[target])) for target, value in ir.mutations]
-    number = [] if graph.writer.rank is None else [graph.writer.rank]
-    return IR(
-        graph.writer.nodes,
-        map(graph.local, ir.graph_inputs),
-        made,
-        params=[*map(graph.local, ir.params), *number],
-        mutations=changed,
-        functions=graph.functions,
-        symbols=[replace(s, tensor=graph.local(s.tensor) if s.tensor else None) for s in ir.symbols.values()],
-        constraints=ir.constraints,
-        input_tree=ir.input_tree,
-        output_tree=ir.output_tree,
-        model_name=ir.model_name,
-        pytorch_version=ir.pytorch_version,
-        device=ir.device,
-        mesh={**ir.mesh, axis: ranks},
-        fixed_layout=ir.fixed_layout,
-        modules=ir.modules,
-        extensions=ir.extensions,
-    ).check()
+    return _entry(ir, Plan(plan, ir), axis, ranks, Ends(ir, inputs or {}, outputs or {}), ir.mesh).check()
 
 
 def _axis_of(ir: IR, mesh: Mapping[str, int]) -> tuple[str, int]:
@@ -95,246 +61,34 @@ def _axis_of(ir: IR, mesh: Mapping[str, int]) -> tuple[str, int]:
     return axis, ranks
 
 
-def _asked_for(table: Mapping[str, str], tensor: TensorMeta) -> Placement:
-    for name, text in table.items():
-        if fnmatchcase(tensor.name, name):
-            return counted(parse(text), len(tensor.shape))
-    return REPLICATE
-
-
-class _Sharding:
-    """What all graphs of one sharding share: the plan, the axis, and functions that are done."""
-
-    def __init__(self, ir: IR, plan: Plan, axis: str, ranks: int) -> None:
-        self.plan, self.axis, self.ranks = plan, axis, ranks
-        self.axes = len(ir.mesh)
-        self.shapes = Shapes(ir)
-        self.bodies: dict[tuple[Any, ...], _Graph] = {}
-
-
-class _Graph:
-    """One graph, or function, as it is sharded: where each tensor lies, and what stands for it there."""
-
-    def __init__(self, whole: _Sharding, ir: IR, path: str, is_function: bool) -> None:
-        self.whole, self.ir, self.path = whole, ir, path
-        self.writer = Writer(ir, whole.shapes, whole.axis, whole.ranks, is_function)
-        self.home: dict[TensorMeta, Placement] = {}  # where a tensor lies as it is made
-        self.weights = set(ir.params)  # in a function: what every call gives a weight for
-        self.functions: dict[str, IR] = {}
-        self._forms: dict[TensorMeta, dict[Placement, TensorMeta]] = {}
-        self._maker: dict[TensorMeta, str] = {}
-        self._left: dict[TensorMeta, list[tuple[str, Placement]]] = {}  # from which module, and to lie where
-        self._tied: dict[TensorMeta, dict[str, Placement]] = {}
-        self._names: dict[int, FunctionRef] = {}
-        self.body: IR | None = None
-
-    # -- what is given ------------------------------------------------------------------------------------------------
-
-    def give(self, tensor: TensorMeta, place: Placement, maker: str, where: str) -> None:
-        """Let a tensor be there, in pieces or whole."""
-        shape = local_shape(tensor, place, self.whole.ranks, where)
-        local = TensorMeta(tensor.name, shape, tensor.dtype, param=tensor.param)
-        local.stride = tensor.stride if shape == tensor.shape else None
-        self._keep(tensor, place, local, maker)
-
-    def give_weight(self, param: TensorMeta) -> None:
-        """A weight in pieces as the plan says; whole if it is tied and its modules want it otherwise."""
-        wanted = self.whole.plan.of_weight(param)
-        places = set(wanted.values())
-        self.give(param, places.pop() if len(places) == 1 else REPLICATE, _OUTSIDE, param.key or param.name)
-        if places and len(wanted) > 1:
-            self._tied[param] = wanted
-
-    def _keep(self, tensor: TensorMeta, place: Placement, local: TensorMeta, maker: str) -> None:
-        self._placed(tensor, place, local)
-        self.home[tensor] = place
-        self._maker[tensor] = maker
-
-    def _placed(self, tensor: TensorMeta, place: Placement, local: TensorMeta) -> TensorMeta:
-        before = tensor.placement if self.whole.axes else ()
-        local.placement = None if before is None else (*before, str(place))
-        self._forms.setdefault(tensor, {})[place] = local
-        return local
-
-    # -- what is read -------------------------------------------------------------------------------------------------
-
-    def local(self, tensor: TensorMeta) -> TensorMeta:
-        """What stands for a tensor as it is made."""
-        return self._forms[tensor][self.home[tensor]]
-
-    def read(self, tensor: TensorMeta, place: Placement) -> TensorMeta:
-        """What stands for a tensor, brought to where it is wanted."""
-        forms = self._forms[tensor]
-        if place not in forms:
-            source = min(forms, key=lambda form: _NEAREST.index(type(form)))
-            if isinstance(place, Shard):
-                local_shape(
-                    tensor, place, self.whole.ranks, joined(self.path, self.writer.origin.module) or tensor.name
-                )
-            self._placed(tensor, place, self.writer.moved(forms[source], source, place))
-        return forms[place]
-
-    def _seen(self, tensor: TensorMeta, reader: str) -> Placement:
-        """Where a tensor lies for a reader: modules that it left, and those that it enters, have their say."""
-        if tensor in self._tied:
-            return self._tied[tensor].get(reader, REPLICATE)
-        place = self._left_as(tensor, reader)
-        if tensor not in self.weights:
-            is_index = tensor.dtype.startswith(("int", "uint", "bool"))
-            for module, style in self.whole.plan.around(reader):
-                if not _is_in(self._maker[tensor], module):
-                    place = style.entering(place, len(tensor.shape), is_index)
-        return place
-
-    def _left_as(self, tensor: TensorMeta, reader: str) -> Placement:
-        """Where a tensor lies after it left those modules that a reader is not in."""
-        left = [place for module, place in self._left.get(tensor, ()) if not _is_in(reader, module)]
-        return left[-1] if left else self.home[tensor]
-
-    # -- what is made -------------------------------------------------------------------------------------------------
-
-    def run(self) -> None:
-        for node in self.ir.nodes:
-            path = joined(self.path, node.origin.module)
-            self.writer.origin = node.origin
-            places = {name: self._seen(tensor, path) for name, tensor in zip(node.args, node.inputs, strict=True)}
-            if node.is_call and find_operator(node.op_type) is None:
-                self._call(node, {name: plain(place) for name, place in places.items()}, path)
-            else:
-                self._operator(node, places, path)
-            for tensor in node.outputs:
-                self._leave(tensor, path)
-
-    def _operator(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
-        self.functions.update((name, self.ir.functions[name].clone()) for name in called_by([node]))
-        ask = Ask(node, places, self.whole.ranks, path or node.name)
-        local = self._answer(ask)
-        given = {
-            name: self.read(tensor, local.inputs.get(name, REPLICATE))
-            for name, tensor in zip(node.args, node.inputs, strict=True)
-        }
-        made = local.write(self.writer, given, ask) if local.write else self._same_node(node, local, given)
-        for tensor, place, result in zip(node.outputs, local.outputs, made, strict=True):
-            self._check(tensor, place, result, ask)
-            self._keep(tensor, place, result, path)
-
-    def _answer(self, ask: Ask) -> Local:
-        """How a node runs: by its rule, or else whole on every rank."""
-        whole = Local({}, [REPLICATE] * len(ask.node.outputs))
-        if is_random(ask.node):
-            raise ShardError(f"{ask.where}: {ask.node!r} draws random numbers, which would differ from rank to rank")
-        if writes_in_place(ask.node):
-            raise ShardError(f"{ask.where}: {ask.node!r} writes in place; shard a graph in the functional form")
-        if all(place == REPLICATE for place in ask.places.values()):
-            return whole
-        rule = rule_of(ask.node)
-        return (rule(ask) if rule else None) or whole
-
-    def _same_node(self, node: OpNode, local: Local, given: Mapping[str, TensorMeta]) -> list[TensorMeta]:
-        """The same operator, on pieces."""
-        attrs = {**node.attrs, **local.attrs}
-        made = [tensor.copy() for tensor in node.outputs]
-        is_same = not local.attrs and all(
-            (tensor.shape, tensor.stride) == (given[name].shape, given[name].stride)
-            for name, tensor in zip(node.args, node.inputs, strict=True)
-        )
-        hints = [dim for tensor in node.outputs for dim in (*tensor.shape, *(tensor.stride or ()))]
-        found = None if is_same or not made else self.writer.results(node.op_type, given, attrs, hints)
-        for index, tensor in enumerate(made):
-            place = local.outputs[index]
-            tensor.shape = local_shape(tensor, place, self.whole.ranks, node.origin.module or node.name)
-            if not is_same:
-                tensor.stride = None
-            if found is not None:
-                tensor.shape, tensor.stride = found[index].shape, found[index].stride
-        node = OpNode(
-            node.name, node.op_type, given.values(), made, attrs, args=given, origin=node.origin, origins=node.origins
-        )
-        self.writer.append(node)
-        return made
-
-    def _check(self, tensor: TensorMeta, place: Placement, made: TensorMeta, ask: Ask) -> None:
-        """A rule that is wrong about sizes is found here."""
-        wanted = local_shape(tensor, place, self.whole.ranks, ask.where)
-        same = len(wanted) == len(made.shape) and all(map(self.whole.shapes.is_same_size, wanted, made.shape))
-        if not same:
-            told = f"{ask.node!r} makes {list(made.shape)} of pieces, where {place} of {list(tensor.shape)} is expected"
-            raise ShardError(f"{ask.where}: {told}")
-
-    def _leave(self, tensor: TensorMeta, path: str) -> None:
-        """Bring an output of a module that others read to where its style says."""
-        place, rank = self.home[tensor], len(tensor.shape)
-        for module, style in reversed(self.whole.plan.around(path)):
-            if any(not _is_in(self._reader(node), module) for node in tensor.consumers):
-                left = style.leaving(place, rank)
-                if left != place:
-                    self._left.setdefault(tensor, []).append((module, left))
-                    self.read(tensor, left)
-                    place = left
-
-    def _reader(self, node: OpNode) -> str:
-        if node is not self.ir.returns:
-            return joined(self.path, node.origin.module)
-        return self.path.rpartition(".")[0] if self.path else _OUTSIDE
-
-    # -- functions ----------------------------------------------------------------------------------------------------
-
-    def _call(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
-        """A call of the body that fits where its operands lie; further operands are what the rank decides."""
-        body = self._body(node, places, path)
-        assert body.body is not None
-        operands = {name: self.read(tensor, places[name]) for name, tensor in zip(node.args, node.inputs, strict=True)}
-        for key, tensor in body.writer.decided.items():
-            operands[tensor.name] = self.writer.like(key, tensor)
-        made = [tensor.copy(outer.name) for tensor, outer in zip(body.body.graph_outputs, node.outputs, strict=True)]
-        attrs = {**node.attrs, "function": self._named(body, node.attrs["function"])}
-        copy = OpNode(
-            node.name, node.op_type, operands.values(), made, attrs, args=operands, origin=node.origin,
-            origins=node.origins,
-        )  # fmt: skip
-        self.writer.append(copy)
-        for inner, tensor, result in zip(body.ir.graph_outputs, node.outputs, made, strict=True):
-            self._keep(tensor, body.given_as(inner), result, path)
-
-    def _body(self, node: OpNode, places: Mapping[str, Placement], path: str) -> _Graph:
-        """A function sharded for operands that lie so, and for a call in that module; done once for all like it."""
-        ir = self.ir.functions[node.attrs["function"]]
-        weights = frozenset(name for name, tensor in zip(node.args, node.inputs, strict=True) if tensor in self.weights)
-        inner = tuple(dict.fromkeys(node.origin.module for node in ir.nodes))
-        styles = tuple(
-            tuple((module[len(path) :], style) for module, style in self.whole.plan.around(joined(path, name)))
-            for name in inner
-        )
-        key = (id(ir), tuple(places.items()), weights, styles)
-        if key not in self.whole.bodies:
-            graph = _Graph(self.whole, ir, path, is_function=True)
-            graph.weights.update(tensor for tensor in ir.graph_inputs if tensor.name in weights)
-            for tensor in ir.graph_inputs:
-                graph.give(tensor, places[tensor.name], path.rpartition(".")[0] if path else _OUTSIDE, path)
-            graph.run()
-            graph.finish()
-            self.whole.bodies[key] = graph
-        return self.whole.bodies[key]
-
-    def finish(self) -> None:
-        """Make the graph a body: it gives its outputs as they lie for those outside."""
-        made = [self.read(tensor, self.given_as(tensor)) for tensor in self.ir.graph_outputs]
-        inputs = [*map(self.local, self.ir.graph_inputs), *self.writer.decided.values()]
-        self.body = IR(self.writer.nodes, inputs, made, functions=self.functions, output_tree=self.ir.output_tree)
-
-    def given_as(self, output: TensorMeta) -> Placement:
-        """Where an output of a function lies for its callers."""
-        return plain(self._left_as(output, self._reader(self.ir.returns)))
-
-    def _named(self, body: _Graph, name: str) -> FunctionRef:
-        if id(body) not in self._names:
-            assert body.body is not None
-            taken = {*self.functions, *self.ir.functions} - ({name} - self.functions.keys())
-            self._names[id(body)] = FunctionRef(fresh(name, taken))
-            self.functions[self._names[id(body)]] = body.body
-        return self._names[id(body)]
-
-
-def _is_in(path: str, module: str) -> bool:
-    """Whether a path is that of a module, or of one inside it."""
-    return path != _OUTSIDE and (path == module or is_below(path, module))
+def _entry(ir: IR, plan: Plan, axis: str, ranks: int, ends: Ends, mesh: Mapping[str, int]) -> IR:
+    """One entry point as a rank runs it, and then those that are its functions; `mesh` is that of all of them."""
+    graph = RankGraph(Sharding(ir, plan, axis, ranks, len(mesh)), ir, "", is_function=False)
+    for tensor, place in zip(ir.graph_inputs, ends.of_inputs(ir), strict=True):
+        graph.give(tensor, place, OUTSIDE, f"input {tensor.name!r}")
+    for param in ir.params:
+        graph.give_weight(param)
+    graph.run()
+    made = list(map(graph.read, ir.graph_outputs, ends.of_outputs(ir, graph.given_as)))
+    changed = [(graph.local(target), graph.read(value, graph.home[target])) for target, value in ir.mutations]
+    number = [] if graph.writer.rank is None else [graph.writer.rank]
+    others = {name: _entry(body, plan, axis, ranks, ends, mesh) for name, body in further_entries(ir).items()}
+    return IR(
+        graph.writer.nodes,
+        map(graph.local, ir.graph_inputs),
+        made,
+        params=[*map(graph.local, ir.params), *number],
+        mutations=changed,
+        functions={**graph.functions, **others},
+        symbols=[replace(s, tensor=graph.local(s.tensor) if s.tensor else None) for s in ir.symbols.values()],
+        constraints=ir.constraints,
+        input_tree=ir.input_tree,
+        output_tree=ir.output_tree,
+        model_name=ir.model_name,
+        pytorch_version=ir.pytorch_version,
+        device=ir.device,
+        mesh={**mesh, axis: ranks},
+        fixed_layout=ir.fixed_layout,
+        modules=ir.modules,
+        extensions=ir.extensions,
+    )

@@ -164,6 +164,12 @@ class Writer:
         """Which places of a dimension are the rank's own."""
         return self._decided(("rows", size, parts), (size // self.ranks,), "int64")
 
+    def shared_rows(self, size: int, group: int) -> TensorMeta:
+        """What the rank's own places of a dimension share, where each `group` of neighbours shares one thing."""
+        own = size // self.ranks
+        count = own if group % own else 1  # all may share the same
+        return self._decided(("shared", size, group), (count,), "int64")
+
     def _decided(self, key: tuple[Any, ...], shape: tuple[int, ...], dtype: str) -> TensorMeta:
         if key not in self.decided:
             name = "_".join([self.axis, *map(str, key)])
@@ -190,6 +196,8 @@ class Writer:
             return self.add("aten.eq.Scalar", {"self": rank}, {"other": 0}, name)
         if kind == "first":
             return self.add("aten.mul.Scalar", {"self": rank}, {"other": size}, name)
+        if kind == "shared":
+            return self._groups(size, parts, name)
         own = size // self.ranks // parts
         first = self.first_of(own)
         places = self.add("aten.arange.default", {}, {"end": own * parts, **_NEW})
@@ -199,6 +207,11 @@ class Writer:
             gap = self.add("aten.mul.Scalar", {"self": part}, {"other": size // parts - own})
             places = self.add("aten.add.Tensor", {"self": places, "other": gap}, {"alpha": 1})
         return self.add("aten.add.Tensor", {"self": places, "other": first}, {"alpha": 1}, name)
+
+    def _groups(self, size: int, group: int, name: str) -> TensorMeta:
+        own = size // self.ranks
+        places = self._rows(size, 1) if group % own else self.first_of(own)
+        return self.add("aten.div.Scalar_mode", {"self": places}, {"other": group, "rounding_mode": "floor"}, name)
 
     def _rank_number(self) -> TensorMeta:
         if self.rank is None:

@@ -1,0 +1,163 @@
+"""The limits that docs/sharding.md lists under "What is not done": each is shown, with its one sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from tests.sharded_models import MLP, collectives, language_model
+from torch_ir import (
+    IR,
+    LocalRanks,
+    OpNode,
+    ShardError,
+    TensorMeta,
+    extract_ir,
+    shard,
+    transformers_plan,
+    verify_sharded,
+)
+
+PAGE = Path(__file__).parent.parent / "docs" / "sharding.md"
+X = torch.ones(4, 8)
+LIMITS: dict[str, Callable[[], None]] = {}
+
+
+def limit(row: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Enter what shows a row of the page, by its first words."""
+
+    def enter(shown: Callable[[], None]) -> Callable[[], None]:
+        LIMITS[row] = shown
+        return shown
+
+    return enter
+
+
+def rows() -> list[str]:
+    """The rows of the page, each in one line."""
+    section = PAGE.read_text().partition("## What is not done")[2]
+    return [" ".join(row.split()) for row in re.split(r"^- ", section, flags=re.MULTILINE)[1:]]
+
+
+def test_every_limit_of_the_page_is_shown() -> None:
+    told = rows()
+    assert len(told) == len(LIMITS)
+    for row in told:
+        assert any(map(row.startswith, LIMITS)), row
+
+
+def refused(message: str, ir: IR, plan: dict[str, str], ranks: int = 2, **inputs: str) -> None:
+    """One sentence, and nothing comes back."""
+    with pytest.raises(ShardError, match=message) as caught:
+        shard(ir, plan, {"tp": ranks}, inputs=inputs)
+    assert "\n" not in str(caught.value)
+
+
+@limit("Sizes that are open")
+def open_sizes() -> None:
+    ir = extract_ir(MLP(), (X,), strict=False, dynamic_shapes={"x": {0: Dim("batch")}})
+    refused(
+        r"input 'x': dimension 0 of 'x', \['batch', 8\], has size batch, which is open; specialize",
+        ir,
+        {},
+        x="shard(0)",
+    )
+    assert shard(ir.specialize(batch=4), {}, {"tp": 2}, inputs={"x": "shard(0)"}).graph_inputs[0].shape == (2, 8)
+
+
+@limit("All pieces are equal")
+def unequal_pieces() -> None:
+    ir = extract_ir(MLP(), (X,), strict=False)
+    refused(r"up.weight: dimension 0 of 'p_up_weight', \[32, 8\], has size 32, .* 3 ranks", ir, {"up": "colwise"}, 3)
+
+
+@limit("Heads of queries")
+def too_few_queries() -> None:
+    model = language_model("llama", num_attention_heads=2, num_key_value_heads=2)
+    ir = extract_ir(model, (), kwargs={"input_ids": torch.zeros(1, 8, dtype=torch.int64)}, strict=False)
+    told = r"layers.0.self_attn: dimension 2 of 'view', \[1, 8, 2, 16\], has size 2, .* 4 ranks; what makes it may stay"
+    refused(told, ir, transformers_plan(model.config, ir, ranks=4), 4)
+
+
+@limit("Random operators")
+def random_numbers() -> None:
+    class Noise(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.rand_like(x)
+
+    ir = extract_ir(Noise().eval(), (X,), strict=False)
+    refused(r"rand_like.* draws random numbers, which would differ from rank to rank", ir, {})
+
+
+@limit("Operators that write in place")
+def writing_in_place() -> None:
+    x = TensorMeta("x", (4, 8), "float32")
+    made = TensorMeta("add_", (4, 8), "float32")
+    node = OpNode("add_", "aten.add_.Scalar", [x], [made], {"other": 1, "alpha": 1}, args=["self"])
+    refused(
+        r"OpNode\('add_', 'aten.add_.Scalar'\) writes in place; shard a graph in the functional form",
+        IR([node], [x], [made]),
+        {},
+        x="shard(0)",
+    )
+
+
+@limit("`cond`, `scan` and the like")
+def control_flow() -> None:
+    class Either(MLP):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = torch.relu(self.up(x))
+            return self.down(torch.cond(x.sum() > 0, torch.sin, torch.cos, (made,)))
+
+    model = Either()
+    sharded = shard(extract_ir(model, (X,), strict=False), {"up": "colwise", "down": "rowwise"}, {"tp": 2})
+    assert collectives(sharded) == {"all_gather_into_tensor": 1, "all_reduce": 1}
+    is_valid, report = verify_sharded(sharded, model, model.state_dict(), (X,))
+    assert not is_valid
+    assert re.fullmatch(
+        r"OpNode\('cond.*\) cannot run in lockstep; run the ranks as processes", str(report.error_message)
+    )
+    with LocalRanks(2) as ranks:
+        is_valid, report = verify_sharded(sharded, model, model.state_dict(), (X,), ranks=ranks)
+    assert is_valid, str(report)
+
+
+@limit("From one cut to another")
+def no_exchange() -> None:
+    """What an `all_to_all` would exchange is gathered, and each rank takes its piece."""
+    model = nn.Softmax(0).eval()
+    ir = extract_ir(model, (X,), strict=False)
+    sharded = shard(ir, {}, {"tp": 2}, inputs={"input": "shard(0)"}, outputs={"*": "shard(1)"})
+    assert collectives(sharded) == {"all_gather_into_tensor": 1}
+    is_valid, report = verify_sharded(sharded, model, {}, (torch.randn(4, 8),))
+    assert is_valid, str(report)
+
+
+@limit("Buffers that a model changes")
+def state_of_one_run() -> None:
+    class Count(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls.add_(1)
+            return x + self.calls
+
+    model, x = Count().eval(), torch.zeros(2)
+    sharded = shard(extract_ir(model, (x,), strict=False), {}, {"tp": 2})
+    with LocalRanks(2) as ranks:
+        given = [ranks.run(sharded, (x,), {"calls": torch.zeros(2)})[0] for _ in range(2)]
+    assert [value.tolist() for value in given] == [[1.0, 1.0], [1.0, 1.0]]
+
+
+@pytest.mark.parametrize("row", LIMITS)
+def test_limit(row: str) -> None:
+    """What is not done is told in one sentence, or is done in the way that the page says."""
+    LIMITS[row]()

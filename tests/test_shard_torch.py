@@ -1,0 +1,67 @@
+"""Our collectives and torch's: the same models, divided by the same styles of torch.distributed.tensor.parallel."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sharded_models import collectives
+from tests.torch_parallel import CASES
+from torch_ir import ShardError, extract_ir, shard, transformers_plan, verify_sharded
+
+RANKS = 4
+# What ours sends less. Torch gathers a sequence for each of queries, keys and values, and we do it once for all.
+FEWER = {"Tower by sequence": Counter(all_gather_into_tensor=4)}
+REFUSED = {"Llama with 2 heads of keys"}
+
+
+@cache
+def of_torch() -> dict[str, dict[str, Any]]:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.torch_parallel", str(RANKS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
+def test_what_ranks_hold_and_send_is_what_torch_says(name: str) -> None:
+    """One forward run: weights of the same shapes; collectives of the same kinds, and as many, or fewer as told."""
+    model, inputs, styles = CASES[name]()
+    sharded = shard(extract_ir(model, inputs, strict=False), styles, {"tp": RANKS})
+    wanted = Counter(of_torch()[name]["collectives"])
+    assert collectives(sharded) == wanted - FEWER.get(name, Counter())
+    shapes = {key: param.shape for param in sharded.params if param.param for key in param.param.keys}
+    assert {key: tuple(shape) for key, shape in of_torch()[name]["shapes"].items()}.items() <= shapes.items()
+    is_valid, report = verify_sharded(sharded, model, model.state_dict(), inputs)
+    assert is_valid, str(report)
+
+
+def test_what_torch_cannot_run() -> None:
+    """Torch cuts through heads of keys, and a view fails; our error says so before, and the plan keeps them whole."""
+    name = "Llama with 2 heads of keys"
+    assert "is invalid for input of size" in of_torch()[name]["error"]
+    model, inputs, styles = CASES[name]()
+    ir = extract_ir(model, inputs, strict=False)
+    with pytest.raises(ShardError, match=r"layers.0.self_attn: .*\[4, 8, 2, 4\], has size 2.* 4 ranks.*'replicate'"):
+        shard(ir, styles, {"tp": RANKS})
+    sharded = shard(ir, transformers_plan(model.config, ir, ranks=RANKS), {"tp": RANKS})
+    assert collectives(sharded) == of_torch()["Llama"]["collectives"]
+
+
+def test_the_page_tells_the_same_numbers() -> None:
+    """docs/sharding.md has a row for each model, in the same order."""
+    table = (Path(__file__).parent.parent / "docs" / "sharding.md").read_text().partition("| model, styles |")[2]
+    rows = [line.split(" | ")[1] for line in table.split("\n\n")[0].splitlines()[2:]]
+    short = {"reduce_scatter_tensor": "reduce_scatter", "all_gather_into_tensor": "all_gather"}
+    for name, told in zip(CASES, rows, strict=True):
+        counts = of_torch()[name].get("collectives", {})
+        heard = ", ".join(f"{count} `{short.get(kind, kind)}`" for kind, count in counts.items())
+        assert told == (heard or "an error of `view` in the first run")

@@ -1,0 +1,74 @@
+"""Heads of attention, as the graph tells of them, and plans for those that are too few for all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from re import Pattern
+
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.origins import joined
+
+_VIEWS = ("aten.view", "aten.reshape", "aten._unsafe_view", "aten.unflatten")
+
+
+def with_shared_heads(
+    rows: Mapping[str, str], patterns: Mapping[str, Pattern[str]], ir: IR, ranks: int
+) -> dict[str, str]:
+    """A plan in which modules stay whole that make fewer heads than those beside them, and not a piece for each rank.
+
+    Those of keys and values are shared by heads of queries: every rank makes all of them, and takes what it needs.
+    """
+    heads = _heads_by_row(rows, patterns, ir)
+    most: dict[str, int] = {}
+    for path, counts in heads.items():
+        owner = path.rpartition(".")[0]
+        most[owner] = max(most.get(owner, 0), *counts)
+    found = dict(rows)
+    for path, counts in heads.items():
+        widest = most[path.rpartition(".")[0]]
+        if widest % ranks == 0 and any(count < widest and count % ranks for count in counts):
+            found[path] = "replicate"
+    return found
+
+
+def _heads_by_row(rows: Mapping[str, str], patterns: Mapping[str, Pattern[str]], ir: IR) -> dict[str, set[int]]:
+    """As how many heads the outputs of modules are seen, by the row of the plan that cuts them."""
+    found: dict[str, set[int]] = {}
+    for module, count in _heads(ir):
+        path = next((path for path in rows if patterns[path].fullmatch(module)), None)
+        if path is not None and rows[path] == "colwise":
+            found.setdefault(path, set()).add(count)
+    return found
+
+
+def _heads(ir: IR, path: str = "") -> Iterator[tuple[str, int]]:
+    """Modules whose output is seen as heads, and as how many."""
+    for node in ir.nodes:
+        module = joined(path, node.origin.module)
+        if node.is_call and node.attrs["function"] in ir.functions:
+            yield from _heads(ir.functions[node.attrs["function"]], module)
+        elif node.op_type == "aten.linear.default" and (count := _seen_as(node.output)):
+            yield module, count
+
+
+def _seen_as(tensor: TensorMeta) -> int:
+    """How many heads a tensor is viewed as, be it after it is clamped or the like; 0 if it is not."""
+    left = [tensor]
+    while left:
+        tensor = left.pop()
+        for reader in tensor.consumers:
+            if len(reader.inputs) != 1 or len(reader.outputs) != 1:
+                continue
+            if reader.output.shape == tensor.shape:
+                left.append(reader.output)
+            elif reader.op_type.rpartition(".")[0] in _VIEWS and (count := _split(tensor, reader.output)):
+                return count
+    return 0
+
+
+def _split(tensor: TensorMeta, view: TensorMeta) -> int:
+    """Into how many heads a view splits the last dimension of a tensor; 0 if it does something else."""
+    last = view.shape[-2:]
+    is_split = len(view.shape) == len(tensor.shape) + 1 and all(isinstance(size, int) for size in last)
+    return int(last[0]) if is_split and math.prod(map(int, last)) == tensor.shape[-1] else 0
