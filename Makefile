@@ -11,10 +11,10 @@ demo: .venv/.installed  ## ResNet-18: build on meta, extract, save, draw, load, 
 	$(BIN)/python examples/demo.py
 
 test: lint types browser  ## everything that must pass before a change lands
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: lint types browser  ## the same, with every sweep in full
-	$(BIN)/python -m pytest -n 2 --run-slow
+	$(BIN)/python -m pytest -n 2 --dist worksteal --run-slow
 
 browser: .venv/.installed  ## a Chromium for the tests of pages, where there is none and it can be had; never fails
 	@$(BIN)/python -m tests.browser --install || true

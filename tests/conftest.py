@@ -1,17 +1,28 @@
 """What every test may use, and options: reports of the whole-catalogue test, sweeps too slow for every run."""
 
+import gc
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forking import forked_programs
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is remembered is remembered for this run, and nothing of the user's is read."""
     os.environ["TORCH_IR_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Path | None]:
+    """A folder with a `torch-ir` that is forked, and so starts in milliseconds; None where that cannot be."""
+    with forked_programs() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -48,6 +59,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--generate-reports", action="store_true", help="write a Markdown report per catalogue model")
     parser.addoption("--output", default="reports", metavar="DIR", help="folder of the reports (default: reports)")
     parser.addoption("--run-slow", action="store_true", help="run every sweep in full")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported is there to stay, so looking for garbage among it would only cost time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,6 +1,6 @@
 """Run the documentation: every fenced block of a page, in order, in a folder of its own.
 
-python tests/documents.py [--write] docs/extract.md ...
+python tests/documents.py [--write] [--fresh] docs/extract.md ...
 
 | fence | what happens to it |
 |---|---|
@@ -12,7 +12,8 @@ python tests/documents.py [--write] docs/extract.md ...
 | `text`, `mermaid`, `toml` elsewhere | shown only |
 
 In expected output, `...` stands for any text, and alone on a line for any lines. A command that must fail ends in
-`# status N`. With --write, expected output that does not match is replaced by the real one.
+`# status N`. With --write, expected output that does not match is replaced by the real one. Pages and the commands in
+them are forked from a process that has torch already; with --fresh each starts from nothing, as for a reader.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ SKIPPED = ("make ", "pip install ", "git clone ", ". ")  # what builds or instal
 LANGUAGES = ("python", "console", "text", "mermaid", "json", "toml")
 _LINKED = ("benchmarks", "catalogue", "examples", "tests")  # a page sees these folders of the repository
 _PATIENCE = 300  # seconds for one command
+_IMPORTED = ("sys.modules", "__subclasses__")  # words of a page that shows what a process has imported
 # what torchao, which transformers imports where it is installed, says about kernels that a machine lacks
 _NOISE = re.compile(r"Failed to load .*torchao|W\d{4} .*torch/utils/_pytree\.py")
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<language>\S*)\s*")
@@ -92,6 +94,7 @@ class Page:
 
     path: Path
     write: bool = False
+    programs: tuple[Path, ...] = ()  # folders of programs, looked through before all others
     wrong: list[str] = field(default_factory=list)
     rewritten: dict[int, tuple[Block, list[str]]] = field(default_factory=dict)
     printed: str | None = None  # by the python block just before
@@ -169,7 +172,7 @@ class Page:
             if command[0].startswith(SKIPPED):
                 new += shown
                 continue
-            status, printed = _run_command("\n".join(command))
+            status, printed = _run_command("\n".join(command), self.programs)
             found = _STATUS.search(command[-1])
             wanted = int(found[1]) if found else 0
             if status != wanted:
@@ -236,8 +239,8 @@ def commands(name: str, block: Block) -> Iterator[tuple[int, list[str], list[str
         yield line, command, shown
 
 
-def _run_command(command: str) -> tuple[int, list[str]]:
-    programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+def _run_command(command: str, first: Sequence[Path]) -> tuple[int, list[str]]:
+    programs = os.pathsep.join(map(str, [*first, Path(sys.executable).parent, os.environ.get("PATH", "")]))
     environment = {**os.environ, "PATH": programs, "COLUMNS": "100", "NO_COLOR": "1"}
     done = subprocess.run(
         ["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -262,11 +265,17 @@ def _run_here(page: Page) -> list[str]:
     return page.wrong
 
 
-def run_page(path: Path, write: bool = False) -> str:
-    """What is wrong with a page, run in a fresh process and a fresh folder; empty if nothing is."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--here", *(["--write"] if write else [])]
+def run_page(path: Path, write: bool = False, programs: Path | None = None) -> str:
+    """What is wrong with a page, run in a process and a folder of its own; empty if nothing is.
+
+    With a folder of forked programs, the process is one of them, unless the page shows what a process imports.
+    """
+    text = path.read_text(encoding="utf-8")
+    is_forked = programs is not None and not any(word in text for word in _IMPORTED)
+    words = [f"{programs}/page"] if is_forked else [sys.executable, str(Path(__file__).resolve())]
+    words += ["--here", *(["--write"] if write else []), *(["--programs", str(programs)] if programs else [])]
     with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run([*command, str(path.resolve())], cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run([*words, str(path.resolve())], cwd=folder, capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
@@ -279,14 +288,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run the code in pages of documentation.")
     parser.add_argument("pages", nargs="*", type=Path, help="Markdown files (default: all)")
     parser.add_argument("--write", action="store_true", help="replace expected output that does not match")
+    parser.add_argument("--fresh", action="store_true", help="start every page and command from nothing")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # the child of run_page
+    parser.add_argument("--programs", action="append", type=Path, default=[], help=argparse.SUPPRESS)  # likewise
     options = parser.parse_args()
     if options.here:
-        wrong = [text for path in options.pages for text in _run_here(Page(path, options.write))]
+        running = [Page(path, options.write, tuple(options.programs)) for path in options.pages]
+        wrong = [text for page in running for text in _run_here(page)]
     else:
-        wrong = [text for path in options.pages or pages() if (text := run_page(path, options.write))]
+        with contextlib.nullcontext() if options.fresh else _forked_programs() as programs:
+            wrong = [text for path in options.pages or pages() if (text := run_page(path, options.write, programs))]
     print("\n".join(wrong))
     return 1 if wrong else 0
+
+
+def _forked_programs() -> contextlib.AbstractContextManager[Path | None]:
+    sys.path.insert(0, str(ROOT))  # this is run as a file
+    from tests.forking import forked_programs
+
+    return forked_programs()
 
 
 if __name__ == "__main__":

@@ -19,8 +19,10 @@ def _id(path: Path) -> str:
 
 
 @pytest.mark.parametrize("page", pages(), ids=_id)
-def test_page_runs_as_written(page: Path) -> None:
-    wrong = run_page(page)
+def test_page_runs_as_written(page: Path, request: pytest.FixtureRequest) -> None:
+    """In a forked process, with forked commands; where every sweep is in full, each starts from nothing."""
+    is_fresh = request.config.getoption("--run-slow")
+    wrong = run_page(page, programs=None if is_fresh else request.getfixturevalue("programs"))
     assert not wrong, wrong
 
 

@@ -146,3 +146,14 @@ def test_constants_beside_the_file_are_found(tmp_path: Path) -> None:
     back = IR.load(tmp_path / "m.json")
     assert back.constants["c"].raw == b"ab"
     assert back.to_json() == ir.to_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 1_000_000 + "]" * 1_000_000, "[[]," * 300_000 + "1" + "]" * 300_000],
+    ids=["alone", "beside others"],
+)
+def test_deep_nesting_is_refused(text: str) -> None:
+    """Far deeper than what is allowed, and than what Python's own parser bears."""
+    with pytest.raises(SerializationError, match="nested deeper than 100 levels"):
+        parse_document(text)

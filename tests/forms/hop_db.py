@@ -9,7 +9,7 @@ from torch.testing._internal.hop_db import hop_db
 from torch.utils import _pytree as pytree
 
 from tests.forms.form import VERIFIED, Family, Outcome, refused, unbuilt
-from tests.operators.cases import Call
+from tests.operators.cases import Call, samples_of
 
 family = Family("torch's higher-order samples")
 # Samples that are not carried.
@@ -24,7 +24,7 @@ def _add(operator: Any) -> None:
     name = f"{operator.name}_{operator.variant_test_name}"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        (sample,) = operator.sample_inputs("cpu", torch.float32, requires_grad=False)
+        (sample,) = samples_of(operator, torch.float32)
     args = (sample.input, *sample.args)
     tensors = tuple(leaf for leaf in pytree.tree_leaves((args, sample.kwargs)) if isinstance(leaf, Tensor))
     make = partial(_build, operator, args, sample.kwargs, tensors)

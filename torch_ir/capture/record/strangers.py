@@ -48,9 +48,10 @@ class Strangers:
 
     def note_existing(self) -> None:
         """What exists before the model runs is no result of it."""
-        for found in gc.get_objects():
-            if issubclass(type(found), torch.Tensor):
-                self._existing[found] = True
+        objects = gc.get_objects()  # often millions, so that all that is done with each is done in C
+        kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
+        for found in itertools.compress(objects, map(kinds.__contains__, map(type, objects))):
+            self._existing[found] = True
 
     def note_new(self, tensor: torch.Tensor) -> None:
         """A tensor made of Python's values, or of an array: a constant, unless it may come from what left torch."""

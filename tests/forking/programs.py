@@ -1,0 +1,56 @@
+"""The near side: a folder of programs, and the server that they speak to."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_BIN = Path(sys.executable).parent
+FRESH = {
+    "torch-ir": [str(_BIN / "torch-ir")],
+    "pytorch-ir": [str(_BIN / "pytorch-ir")],
+    "page": [sys.executable, str(ROOT / "tests" / "documents.py")],
+}
+
+
+@contextmanager
+def forked_programs() -> Iterator[Path | None]:
+    """A folder of the programs of FRESH, forked as long as this lasts; None where nothing can be forked as it must be.
+
+    The server imports while others go on; who comes early waits.
+    """
+    if not hasattr(os, "pidfd_open"):
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="torch_ir-") as name, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{name}/socket")
+        listener.listen(64)
+        _write(Path(name))
+        server = subprocess.Popen(
+            [sys.executable, "-m", "tests.forking.server", str(listener.fileno())],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,  # whose end is the server's
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,  # what libraries say when they are imported
+            pass_fds=[listener.fileno()],
+        )
+        listener.close()  # if the server is gone, nobody waits for it
+        try:
+            yield Path(name)
+        finally:
+            server.communicate()
+
+
+def _write(folder: Path) -> None:
+    source = (Path(__file__).parent / "program.py").read_text(encoding="utf-8")
+    for name, fresh in FRESH.items():
+        text = source.replace("FRESH: list[str] = []", f"FRESH = {fresh}")
+        (folder / name).write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
+        (folder / name).chmod(0o755)

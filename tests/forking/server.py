@@ -1,0 +1,169 @@
+"""The far side: import torch once, then fork a child for each program that asks.
+
+python -m tests.forking.server LISTENING_SOCKET
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+import types
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy
+import torch
+
+from torch_ir.run.confine import end_with_parent
+
+_ENTRIES = {"torch-ir": "torch_ir.cli.main", "pytorch-ir": "torch_ir.cli.main", "page": "tests.documents"}
+_PRELOADED = ("torch.export", "transformers.modeling_utils")
+# What has no effect on how Python and torch start; where anything else differs, the program starts by itself.
+_FREE = {
+    "_", "COLUMNS", "LINES", "NO_COLOR", "OLDPWD", "PATH", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "TERM",
+    "TORCHINDUCTOR_CACHE_DIR", "TORCH_IR_CACHE",
+}  # fmt: skip
+# Likewise verbs that work without torch, which is worth seeing and takes no time, and the one about this machine.
+_LIGHT = {"completion", "cost", "diff", "doctor", "draw", "help", "info", "ops"}
+
+
+@dataclass
+class Request:
+    """A program to run: its words, folder and environment, and its standard streams."""
+
+    words: list[str]
+    folder: str
+    environment: dict[str, str]
+    streams: list[int]
+
+    @property
+    def is_for_a_fork(self) -> bool:
+        verb = (self.words[1:2] or ["help"])[0]
+        return verb not in _LIGHT and _read_at_start(self.environment) == _STARTED
+
+    def take_over(self) -> None:
+        """Be the process of this program."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, stream in enumerate(self.streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # type: ignore[union-attr]  # a TextIOWrapper
+        os.environ.clear()
+        os.environ.update(self.environment)
+        os.chdir(self.folder)
+        sys.argv, sys.path[0] = self.words, os.path.dirname(self.words[0])
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        numpy.random.seed()
+        torch.seed()
+
+
+def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in _FREE}
+
+
+_STARTED = _read_at_start(os.environ)  # before what is preloaded changes it
+
+
+def read(connection: socket.socket) -> Request:
+    """The request of a program that has just come."""
+    head, streams, *_ = socket.recv_fds(connection, 8, 3)
+    data = connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
+    count, *texts = os.fsdecode(data).split("\0")
+    words, folder, variables = texts[: int(count)], texts[int(count)], texts[int(count) + 1 :]
+    return Request(words, folder, dict(text.split("=", 1) for text in variables), streams)
+
+
+def serve(listener: socket.socket) -> Request:
+    """Fork a process for whoever comes; this returns in the processes of programs only."""
+    while True:
+        ready, *_ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:  # nobody is left; what was forked ends with this
+            os._exit(0)
+        with suppress(ChildProcessError):  # keepers that have ended
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        connection, _ = listener.accept()
+        if not os.fork():
+            listener.close()
+            return _keep(connection)
+        connection.close()
+
+
+def _keep(connection: socket.socket) -> Request:
+    """Fork the process of a program, and tell whoever waits for it how it ended; or that it should start by itself."""
+    end_with_parent()
+    request = read(connection)
+    process = os.fork() if request.is_for_a_fork else None
+    if process == 0:
+        end_with_parent()
+        connection.close()
+        return request
+    connection.sendall(b"%d" % (process or 0))
+    if process:
+        ended, left = os.pidfd_open(process), connection.fileno()
+        if left in select.select([ended, left], [], [])[0]:  # whoever waited was killed
+            os.kill(process, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        connection.sendall(b"%d" % status)
+    os._exit(0)
+
+
+def _warm_up() -> None:
+    """Capture next to nothing: what that imports and sets up, no child has to."""
+    import torch_ir
+    from torch_ir.cli.main import build_parser
+
+    build_parser()  # which imports every verb
+    for name in torch_ir.__all__:
+        getattr(torch_ir, name)
+    with warnings.catch_warnings(), torch.device("meta"):
+        model, size = torch.nn.Linear(2, 2).eval(), torch.export.Dim("size", max=8)
+        torch_ir.extract_ir(model, (torch.ones(2, 2),))
+        torch_ir.extract_ir(model, (torch.ones(2, 2),), dynamic_shapes=({0: size},))
+
+
+def _run(entry: types.ModuleType) -> NoReturn:
+    """Run a program to its end; what it leaves in memory is not taken apart, which would take longer than most."""
+    status = 1
+    try:
+        status = entry.main()
+    except SystemExit as end:
+        status = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()  # type: ignore[attr-defined]  # as Python ends, and multiprocessing its children
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(BrokenPipeError):
+            stream.flush()
+    os._exit(status)
+
+
+def main() -> NoReturn:
+    """Serve until standard input ends, and in each child run its program."""
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal reaches the children as well
+    entries = {name: importlib.import_module(module) for name, module in _ENTRIES.items()}
+    for module in _PRELOADED:
+        with suppress(ImportError):  # who needs it will say so
+            importlib.import_module(module)
+    _warm_up()
+    gc.freeze()  # children share these pages as long as nobody touches them
+    request = serve(listener)
+    request.take_over()
+    _run(entries[os.path.basename(request.words[0])])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""A forked program is the program, to whoever starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forking import FRESH
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="nothing can be forked here")
+_TELL = """
+import json, os, pathlib, sys
+
+def tell(*what):
+    pathlib.Path("told").write_text(json.dumps(what))
+"""
+_PATIENCE = 60  # seconds
+
+
+class Program:
+    """A page of one Python block, which may `tell` what it sees, while it runs in a process of its own."""
+
+    def __init__(self, programs: Path | None, folder: Path, code: str, **more: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        (folder / "page.md").write_text(f"```python\n{_TELL}{code}\n```\n", encoding="utf-8")
+        words = [f"{programs}/page"] if programs else FRESH["page"]
+        self._folder = folder
+        self.process = subprocess.Popen([*words, "--here", "page.md"], cwd=folder, **more)
+
+    def told(self) -> list[Any]:
+        """What it told, once it has."""
+        until = time.monotonic() + _PATIENCE
+        while not (self._folder / "told").exists() or not (text := (self._folder / "told").read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        found: list[Any] = json.loads(text)
+        return found
+
+
+def _with(**variables: str) -> Mapping[str, str]:
+    return {**os.environ, **variables}
+
+
+def test_it_has_the_folder_environment_and_streams(tmp_path: Path, programs: Path) -> None:
+    code = "tell(os.getcwd(), os.environ['COLUMNS'], sys.stdin.read(), sys.stdout.isatty(), 'torch' in sys.modules)"
+    code += "\nos.write(1, b'out'); os.write(2, b'error')"
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    program = Program(programs, tmp_path, code, env=_with(COLUMNS="31"), **pipes)
+    out, error = program.process.communicate(b"given")
+    assert (out.strip(), error, program.process.returncode) == (b"out", b"error", 0)
+    assert program.told() == [str(tmp_path), "31", "given", False, True]
+
+
+def test_it_has_the_terminal(tmp_path: Path, programs: Path) -> None:
+    master, slave = pty.openpty()
+    code = (
+        "tell([stream.isatty() for stream in (sys.stdin, sys.__stdout__, sys.stderr)], sys.__stdout__.line_buffering)"
+    )
+    program = Program(programs, tmp_path, code, stdin=slave, stdout=slave, stderr=slave)
+    assert program.process.wait() == 0
+    assert program.told() == [[True, True, True], True]
+    for end in (master, slave):
+        os.close(end)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("pass", 0),
+        ("1 / 0", 1),
+        ("os._exit(7)", 7),
+        ("os.kill(os.getpid(), 9)", -signal.SIGKILL),
+        ("os.kill(os.getpid(), 11)", -signal.SIGSEGV),
+    ],
+)
+def test_it_ends_as_it_ends(code: str, status: int, tmp_path: Path, programs: Path) -> None:
+    assert Program(programs, tmp_path, code, stdout=subprocess.DEVNULL).process.wait() == status
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
+def test_signals_reach_it(number: signal.Signals, tmp_path: Path, programs: Path) -> None:
+    """One that nothing can pass on ends it all the same."""
+    program = Program(programs, tmp_path, "tell(os.getpid())\nimport time; time.sleep(1000)")
+    (process,) = program.told()
+    program.process.send_signal(number)
+    assert program.process.wait() == -number
+    until = time.monotonic() + _PATIENCE
+    while Path(f"/proc/{process}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_what_is_read_at_the_start_makes_it_start_by_itself(tmp_path: Path, programs: Path) -> None:
+    program = Program(programs, tmp_path, "tell('torch' in sys.modules)", env=_with(OMP_NUM_THREADS="1"))
+    assert program.told() == [False]
+    assert program.process.wait() == 0
+
+
+def test_torch_is_as_in_a_fresh_process(tmp_path: Path, programs: Path) -> None:
+    """Its threads work, and there are no more ways to find a module."""
+    code = "import torch; tell(torch.ones(1 << 22).sum().item(), torch.get_num_threads(), "
+    code += "sys.path[1:], torch.is_grad_enabled(), torch.get_default_dtype().itemsize)"
+    started = [Program(programs, tmp_path / "forked", code), Program(None, tmp_path / "fresh", code)]
+    assert [program.process.wait() for program in started] == [0, 0]
+    assert started[0].told() == started[1].told()
+
+
+def test_random_numbers_are_new_each_time(tmp_path: Path, programs: Path) -> None:
+    code = "import random, numpy, torch; tell(random.random(), numpy.random.random(), torch.rand(()).item())"
+    started = [Program(programs, tmp_path / name, code) for name in ("first", "second")]
+    assert [program.process.wait() for program in started] == [0, 0]
+    assert not set(started[0].told()) & set(started[1].told())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["extract", "catalogue.mlp:SimpleMLP", "--input", "1x4", "-o", "net.json"],
+        ["extract", "catalogue.mlp:SimpleMLPP", "--input", "1x4", "-o", "net.json"],
+        ["passes"],
+        ["extrct"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_the_command_is_the_installed_one(words: list[str], tmp_path: Path, programs: Path) -> None:
+    """It says the same, writes the same, and ends the same."""
+    root, seen = str(Path(__file__).parents[1]), []
+    for name, command in {"fresh": FRESH["torch-ir"], "forked": [f"{programs}/torch-ir"]}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "catalogue").symlink_to(f"{root}/catalogue")
+        done = subprocess.run([*command, *words], cwd=folder, capture_output=True, text=True, check=False)
+        texts = [re.sub(r"\d+\.\d\d s", "... s", text) for text in (done.stdout, done.stderr)]
+        seen.append([done.returncode, *texts, *(path.read_bytes() for path in folder.glob("*.json"))])
+    assert seen[0] == seen[1]
