@@ -248,6 +248,22 @@ def test_mistakes_in_run_are_one_line(here, capsys, arguments, message):
     assert failure(capsys, "run", "net.json", "--weights", "random", *arguments) == message
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "net.json"],
+        ["verify", "net.json", "net.py:Net"],
+        ["golden", "net.json", "-o", "pack"],
+        ["bench", "net.json"],
+    ],
+)
+def test_weights_that_are_not_there_are_said_first(here, capsys, words):
+    """Before a size is asked for, which would be in vain."""
+    assert main(["extract", "net.py:Net", "--input", "i64[batch,3]", "-o", "net.json"]) == 0
+    capsys.readouterr()
+    assert failure(capsys, *words, "--weights", "nope.pt") == "no such file: nope.pt"
+
+
 def test_weights_that_do_not_fit_are_one_line(here, capsys):
     assert main(["extract", "net.py:Net", "--input", "i64[2,3]", "-o", "net.json"]) == 0
     torch.save({"a": torch.zeros(1)}, "a.pt")
@@ -283,6 +299,19 @@ def test_no_command_writes_over_what_it_reads(here, capsys, words):
     before = {path: path.read_bytes() for path in here.iterdir()}
     assert failure(capsys, *words) == f"{words[-1]} is read by this command and would be lost; write to another file"
     assert {path: path.read_bytes() for path in here.iterdir()} == before
+
+
+def test_a_dash_is_stdout_and_never_a_file(here, capsys):
+    """Who prints without -o prints; who only writes files says so."""
+    assert main(["extract", "net.py:ready", "--input", "1x4", "-o", "net.json"]) == 0
+    capsys.readouterr()
+    for words in (["info", "net.json"], ["draw", "net.json"]):
+        assert main(words) == main([*words, "-o", "-"]) == 0
+        printed = capsys.readouterr().out
+        assert printed[: len(printed) // 2] * 2 == printed
+    told = "optimize does not write to stdout; name what it writes: -o NAME"
+    assert failure(capsys, "optimize", "net.json", "-o", "-") == told
+    assert not (here / "-").exists()
 
 
 def test_a_graph_may_take_the_place_of_a_graph(here):

@@ -3,12 +3,14 @@
 import json
 import shutil
 import subprocess
+from importlib import metadata
 
 import pytest
 
 from tests.command_line import ROOT, command, failure
 from tests.completions import scripts
 from torch_ir.cli import main
+from torch_ir.cli.checkups import CHECKUPS
 from torch_ir.cli.completion import SHELLS, script_of
 
 BROKEN = {
@@ -57,6 +59,13 @@ def test_what_is_installed_here_works(capsys):
     found = json.loads(capsys.readouterr().out)["checks"]
     assert [check["state"] for check in found] == ["ok"] * 3, found
     assert "did you mean 'draw'?" in failure(capsys, "doctor", "drwa")
+
+
+def test_every_extra_has_a_row():
+    """Each with the command that installs it; but for those that serve work on torch_ir itself."""
+    extras = metadata.metadata("torch-ir").get_all("Provides-Extra") or []
+    rows = {name: checkup.mend for name, checkup in CHECKUPS.items() if "torch-ir[" in checkup.mend}
+    assert rows == {name: f"pip install 'torch-ir[{name}]'" for name in {*extras} - {"all", "dev", "docs", "fuzz"}}
 
 
 def test_completion_scripts_are_fresh():

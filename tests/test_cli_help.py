@@ -203,7 +203,7 @@ def test_both_names_work(monkeypatch, capsys):
 def test_bad_files_are_named(capsys, tmp_path):
     (tmp_path / "bad.json").write_text("{")
     assert "bad.json: $: not JSON" in failure(capsys, "info", str(tmp_path / "bad.json"))
-    assert failure(capsys, "draw", str(tmp_path)) == f"cannot read {tmp_path}: Is a directory"
+    assert failure(capsys, "draw", str(tmp_path)) == f"{tmp_path} is a folder, not a graph file"
 
 
 def test_the_old_name_of_a_verb_still_works(file, capsys):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import torch_ir
+from tests.refusals import without_digest
 from tests.test_draw import mlp
 from torch_ir.cli import main
 from torch_ir.formats import save_protobuf
@@ -85,7 +86,7 @@ def test_buffers_are_no_parameters(tmp_path, capsys):
 
 
 def test_open_sizes_and_the_capture(tmp_path, capsys):
-    """Sizes with their ranges, and what captured the model; a file in protobuf has no digest to show."""
+    """Sizes with their ranges, and what captured the model; a file in protobuf tells the same."""
     batch = torch.export.Dim("batch", min=2, max=32)
     ir = torch_ir.extract_ir(
         nn.Linear(2, 2).eval(), (torch.ones(4, 2),), strict=False, dynamic_shapes={"input": {0: batch}}
@@ -95,12 +96,26 @@ def test_open_sizes_and_the_capture(tmp_path, capsys):
     found = facts(capsys, str(tmp_path / "a.json"))
     assert found["symbols"] == {"batch": {"min": 2, "max": 32}}
     assert (found["pytorch_version"], found["device"]) == (torch.__version__, "cpu")
-    assert {**found, "digest": None} == facts(capsys, str(tmp_path / "a.pb"))
+    assert {**found, "digest": None} == {**facts(capsys, str(tmp_path / "a.pb")), "digest": None}
     assert main(["info", str(tmp_path / "a.json")]) == 0
     text = capsys.readouterr().out
     assert "  input: [batch, 2]\n" in text
     assert "Sizes:\n  batch: 2 to 32\n" in text
     assert f"Captured:\n  torch: {torch.__version__}\n  device: cpu\n" in text
+
+
+def test_the_digest_is_the_one_that_the_file_states(tmp_path, capsys):
+    """In protobuf it is the last field; a file without one has none to show."""
+    mlp().save(tmp_path / "a.json")
+    save_protobuf(mlp(), tmp_path / "a.pb")
+    text, data = (tmp_path / "a.json").read_text(), (tmp_path / "a.pb").read_bytes()
+    assert facts(capsys, str(tmp_path / "a.json"))["digest"] == json.loads(text)["digest"]
+    assert facts(capsys, str(tmp_path / "a.pb"))["digest"] == f"sha256:{data[-32:].hex()}"
+    assert main(["info", str(tmp_path / "a.pb")]) == 0
+    assert f"  digest: sha256:{data[-32:].hex()}\n" in capsys.readouterr().out
+    (tmp_path / "a.json").write_text(without_digest(text))
+    (tmp_path / "a.pb").write_bytes(data[:-34])
+    assert facts(capsys, str(tmp_path / "a.json"))["digest"] is facts(capsys, str(tmp_path / "a.pb"))["digest"] is None
 
 
 def test_functions_and_entry_points(tmp_path, capsys):

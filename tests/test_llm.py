@@ -147,6 +147,20 @@ def test_a_fixed_cache_and_padding(name: str) -> None:
     assert [tensor.name for tensor in decode.graph_inputs[-2:]] == ["position", "attention_mask"]
 
 
+@pytest.mark.parametrize("cache_length", [None, 16])
+def test_layers_as_functions(llama: Any, cache_length: int | None) -> None:
+    """In both graphs, whether the cache grows or not; put inline, decode is what it is without them."""
+    ir = prove(llama, cache_length=cache_length, blocks="function")
+    decode = ir.functions["decode"]
+    layers = len(cache_map(ir)) // 2
+    for graph in (ir, decode):
+        calls = [node for node in graph.nodes if node.is_call]
+        assert [node.op_type.rpartition(".")[2] for node in calls] == ["LlamaDecoderLayer"] * layers
+        assert "LlamaDecoderLayer" in graph.functions
+    flat = carried(llama, cache_length=cache_length).functions["decode"]
+    assert str(decode.at_level("aten")) == str(flat)
+
+
 def test_recurrent_states() -> None:
     """States of convolutions and recurrences are in the cache, too; only the batch varies in their shapes."""
     ir = prove(build("mamba2"), prompt=8)

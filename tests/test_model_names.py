@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -192,11 +193,14 @@ def test_without_an_output_the_file_is_named_after_the_model(capsys: pytest.Capt
 @pytest.mark.parametrize("output", ["-", "/dev/stdout"])
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_graph_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str], output: str, more: list[str]) -> None:
-    """The summary goes to stderr then."""
+    """The summary goes to stderr then, and names no file."""
     assert main(["extract", "net.py:ready", "-i", "1x4", "-o", output, *more]) == 0
     out, err = capsys.readouterr()
     assert torch_ir.deserialize_ir(out).model_name == "Linear"
-    assert json.loads(err)["file"] == "-" if more else err.startswith("Linear: 1 nodes, 2 weights, 10 parameters in ")
+    if more:
+        assert json.loads(err)["file"] == "-"
+    else:
+        assert re.fullmatch(r"Linear: 1 nodes, 2 weights, 10 parameters in [\d.]+ s -> stdout\n", err)
 
 
 # -- torch.export's files ---------------------------------------------------------------------------------------------
@@ -301,6 +305,12 @@ def test_other_models_of_transformers(text: str, name: str, inputs: list[str]) -
     ir = extracted(text)
     assert ir.model_name == name
     assert [tensor.name for tensor in ir.graph_inputs] == inputs
+
+
+def test_how_attention_is_computed() -> None:
+    """A setting that configurations keep under another name."""
+    ir = extracted("hf:bert?attn_implementation=eager&num_hidden_layers=1&hidden_size=16&num_attention_heads=2")
+    assert "aten.softmax.int" in {node.op_type for node in ir.nodes}
 
 
 @pytest.mark.parametrize(

@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     """Missing, a folder, too large, empty, JSON: one kind of error."""
     with pytest.raises(MissingFileError, match=r"none\.pb"):
         load_protobuf(tmp_path / "none.pb")
-    with pytest.raises(SerializationError, match="Is a directory"):
+    with pytest.raises(SerializationError, match="is a folder, not a graph file"):
         load_protobuf(tmp_path)
     save_protobuf(mlp(), tmp_path / "m.pb")
     with pytest.raises(SerializationError, match="bytes are more than 100"):
@@ -350,7 +350,8 @@ def test_convert_there_and_back(
     assert main(["info", "m.json"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert main(["info", "m.pb"]) == 0
-    assert capsys.readouterr().out.splitlines() == [line for line in printed if "digest" not in line]  # of a JSON file
+    differ = {*capsys.readouterr().out.splitlines()} ^ {*printed}
+    assert [line.partition(":")[0] for line in differ] == ["  digest"] * 2  # each of its own bytes
     assert main(["convert", "m.json", "-o", "m.tflite"]) == 1
     assert main(["info", "none.pb"]) == 1
     Path("bad.pb").write_bytes(b"{}")
@@ -358,5 +359,5 @@ def test_convert_there_and_back(
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "torch-ir: error: m.tflite must end in .json, .pb, .binpb, .onnx, .mlir, .py or .pt2"
     assert lines[1] == "torch-ir: error: cannot read none.pb: No such file or directory"
-    assert lines[2].startswith("torch-ir: error: bad.pb: $: not a protobuf file of torch_ir")
+    assert lines[2].startswith("torch-ir: error: bad.pb is JSON, but not a torch-ir graph: it has no 'format'")
     assert Path("m.json").read_bytes() == Path("back.json").read_bytes()

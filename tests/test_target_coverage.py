@@ -103,11 +103,21 @@ def test_open_sizes_are_named_where_a_share_needs_them() -> None:
     )
     report = coverage(ir, LINEAR)
     assert report.share("nodes") < 1
-    with pytest.raises(GraphError, match="the share of bytes depends on batch: give the sizes"):
+    hint = "batch: give the sizes, such as --dim batch=8, in Python sizes={'batch': 8}"
+    with pytest.raises(GraphError, match=f"the share of bytes depends on {hint}"):
         report.share("bytes")
     assert report.to_dict()["bytes"]["share"] is None
-    assert "shares depend on batch: give the sizes" in str(report)
+    assert f"shares depend on {hint}\n" in str(report)
     assert coverage(ir, LINEAR, sizes={"batch": 4}).share("flops") == 1
+
+
+@pytest.mark.parametrize(("low", "high", "size"), [(2, 6, 6), (2, 64, 8), (16, 64, 16)])
+def test_the_size_that_is_named_can_be_given(low: int, high: int, size: int) -> None:
+    """It is in the range of the size, so that what is said works."""
+    x = torch.randn(high - 1, 4)
+    ir = captured(module(lambda self, x: x.relu()), x, dynamic_shapes=({0: Dim("batch", min=low, max=high)},))
+    assert f"--dim batch={size}, in Python" in str(coverage(ir, LINEAR))
+    assert coverage(ir, LINEAR, sizes={"batch": size}).share("bytes") == 0
 
 
 def test_a_target_of_fixed_sizes_is_judged_at_the_sizes_given() -> None:

@@ -158,6 +158,33 @@ def _timm() -> str:
     return f"timm {timm.__version__}, {len(timm.list_models())} models"
 
 
+def _parquet() -> str:
+    import io
+    from importlib import import_module
+
+    pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.table({"x": [1, 2]}), file)
+    if parquet.read_table(io.BytesIO(file.getvalue())).to_pydict() != {"x": [1, 2]}:
+        raise RuntimeError("what was written is not what is read")
+    return f"pyarrow {pyarrow.__version__}, wrote and read a table"
+
+
+def _dask() -> str:
+    from distributed import Client, LocalCluster, __version__
+
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
+        if client.submit(abs, -1).result() != 1:
+            raise RuntimeError("a task gave something else")
+    return f"distributed {__version__}, ran a task"
+
+
+def _ray() -> str:
+    import ray
+
+    return f"ray {ray.__version__}"  # to start it takes longer than all the rest together
+
+
 def _small() -> IR:
     from torch_ir.ir import IR, OpNode, TensorMeta
 
@@ -187,7 +214,10 @@ CHECKUPS = {
         _extra("mlir", _mlir),
         _extra("openvino", _openvino),
         _extra("transformers", _transformers),
-        Checkup("timm", _timm, "pip install timm"),
+        _extra("timm", _timm),
+        _extra("parquet", _parquet),
+        _extra("dask", _dask),
+        _extra("ray", _ray),
     )
 }
 

@@ -29,6 +29,7 @@ model.json --format model-explorer -o model-explorer.json
 """
 _MODEL_EXPLORER = "model-explorer"
 _FORMATS = ("png", "svg", "dot", "mermaid", "md", _MODEL_EXPLORER)
+_MANY_BOXES = 1000
 _UNITS = {"flops": "FLOPs", "bytes": "B"}
 
 
@@ -58,6 +59,7 @@ def add_parser(verbs: Verbs) -> None:
     weights = what.add_mutually_exclusive_group()
     weights.add_argument("--weights", action="store_true", default=None, help="draw the weights")
     weights.add_argument("--no-weights", action="store_false", dest="weights", help="leave the weights out")
+    what.add_argument("--assertions", action="store_true", help="draw the nodes that only assert, too")
     colours = parser.add_argument_group("colours")
     colours.add_argument("--heat", choices=tuple(_UNITS), metavar="COST", help="colour by cost: flops or bytes")
     colours.add_argument(
@@ -152,6 +154,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "radius": arguments.radius,
         "focus": arguments.focus or None,
         "fold": arguments.fold or None,
+        "assertions": arguments.assertions or None,
     }
     return {name: value for name, value in asked.items() if value is not None}
 
@@ -188,10 +191,24 @@ def _write(scene: Scene, arguments: argparse.Namespace) -> None:
     from torch_ir.draw.render import PICTURES, as_text, drawn, write_scene
 
     kind, legend = arguments.format or "", False if arguments.no_legend else None
+    suffix = Path(arguments.output or "").suffix.lower().removeprefix(".")
+    if (kind or suffix) in PICTURES and not arguments.quiet:
+        _hint(len(scene.boxes))
     if arguments.output is not None:
         write_scene(scene, arguments.output, kind, legend)
     else:
         print(drawn(scene, kind, legend).decode() if kind in PICTURES else as_text(scene, kind, legend))
+
+
+def _hint(boxes: int) -> None:
+    """Say before it begins what may take long, and what to do instead."""
+    if boxes > _MANY_BOXES:
+        print(
+            f"Graphviz may need minutes for {boxes} boxes; --depth, --fold or --focus draw less, "
+            "and `torch-ir explore` shows every node at once",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _write_model_explorer(ir: IR, arguments: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.graphs import MODELS
 from torch_ir.cli.info import summarise
+from torch_ir.cli.stdout import STDOUT
 from torch_ir.cli.verb import add_inputs, add_level, add_verb, print_json, save_graph
 from torch_ir.errors import CommandError
 
@@ -31,8 +32,6 @@ net.py:Branching --input 1x8 --explore 8 -o net.json
 net.py:Deep --input 1x8 --blocks function --stamp -o net.json
 net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
-
-_STDOUT = "-"
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -82,12 +81,12 @@ def run(arguments: argparse.Namespace) -> int:
         model_name=arguments.name,
     )
     path = _output(arguments.output, captured.ir.model_name)
-    if path == _STDOUT:
+    if path == STDOUT:
         sys.stdout.write(captured.ir.to_json())
     else:
         save_graph(captured.ir, path)
     facts = {**summarise(captured.ir), "seconds": round(captured.seconds, 3), **_written(path), "notes": captured.notes}
-    with redirect_stdout(sys.stderr) if path == _STDOUT else nullcontext():
+    with redirect_stdout(sys.stderr) if path == STDOUT else nullcontext():
         if arguments.json:
             print_json(facts)
         else:
@@ -98,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _output(given: str | None, model_name: str) -> str:
     """Where the graph goes: as asked, else into a new file under the name of the model."""
     if given is not None:
-        return _STDOUT if given == "/dev/stdout" else given
+        return STDOUT if given == "/dev/stdout" else given
     path = f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', model_name).lstrip('.') or 'model'}.json"
     if os.path.exists(path):
         raise CommandError(f"{path} is there already; to write over it, say -o {path}")
@@ -119,9 +118,10 @@ def _written(path: str) -> dict[str, Any]:
 
 
 def _sentence(facts: Mapping[str, Any]) -> str:
+    place = "stdout" if facts["file"] == STDOUT else facts["file"]
     beside = "".join(f", constants in {path}" for path in facts["constants"])
     size = "" if facts["file_bytes"] is None else f" ({facts['file_bytes']:,} bytes{beside})"
     return (
         f"{facts['model_name']}: {facts['num_nodes']} nodes, {facts['num_weights']} weights, "
-        f"{facts['total_parameters']:,} parameters in {facts['seconds']:.2f} s -> {facts['file']}{size}"
+        f"{facts['total_parameters']:,} parameters in {facts['seconds']:.2f} s -> {place}{size}"
     )

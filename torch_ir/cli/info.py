@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ model.json --json -o summary.json
 model.json --level module
 net.py:Net --input 1x3x224x224
 """
-_DIGEST = re.compile(rb'"digest": "(sha256:[0-9a-f]{64})"\s*}\s*$')
 _KINDS = {"parameter": "parameters", "buffer": "buffers", "temporary": "buffers", "constant": "constants"}
 
 
@@ -49,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def summarise(ir: IR) -> dict[str, Any]:
     """The facts about a graph, under the documented keys; one with calls also tells what it holds without them."""
-    from torch_ir.ir.functions import called_by, op_counts
+    from torch_ir.ir.functions import further_entries, op_counts
 
     weights = {kind: _amount([param for param in ir.params if _kind(param) == kind]) for kind in _KINDS.values()}
     facts: dict[str, Any] = {
@@ -69,7 +67,7 @@ def summarise(ir: IR) -> dict[str, Any]:
         "pytorch_version": ir.pytorch_version,
         "device": ir.device,
         "functions": {name: len(body.nodes) for name, body in ir.functions.items()},
-        "entry_points": [name for name in ir.functions if name not in set(called_by(ir.nodes))],
+        "entry_points": list(further_entries(ir)),
     }
     calls = Counter(str(node.attrs["function"]) for node in ir.nodes if node.is_call)
     if calls:
@@ -97,13 +95,18 @@ def _amount(tensors: list[TensorMeta]) -> dict[str, Any]:
 
 
 def _digest(path: str) -> str | None:
-    """The digest that a JSON file ends with: equal graphs have equal ones."""
+    """The digest that a graph file ends with: equal graphs in one encoding have equal ones."""
+    from torch_ir.formats.protobuf import is_protobuf, message_digest
+    from torch_ir.ir.digest import LENGTH, stated_digest
+
     if not os.path.isfile(path):
         return None
     with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - 200))
-        found = _DIGEST.search(file.read())
-    return found and found[1].decode()
+        if is_protobuf(path):
+            return message_digest(file.read())
+        file.seek(max(0, os.path.getsize(path) - LENGTH))
+        stated = stated_digest(file.read())
+    return stated.digest if stated else None
 
 
 def _as_text(facts: dict[str, Any]) -> str:

@@ -18,9 +18,11 @@ from torch_ir.formats.graph_message import GraphReader, write_graph
 from torch_ir.formats.lowered_message import lowered_fields, lowered_record
 from torch_ir.formats.tables import NewTables
 from torch_ir.ir import IR, Limits
+from torch_ir.ir.digest import digest_of
 from torch_ir.ir.document import read_bytes, uncollected
 from torch_ir.ir.encode import FORMAT, graph_document
 from torch_ir.ir.limits import allow_more
+from torch_ir.ir.mistaken import told_apart
 from torch_ir.ir.writing import write_bytes
 
 _DESCRIPTORS = Path(__file__).with_name("torch_ir.binpb")
@@ -42,7 +44,8 @@ def save_protobuf(ir: IR, path: str | os.PathLike[str]) -> None:
 
 def load_protobuf(path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
     """Read a graph from a protobuf file."""
-    return from_protobuf(read_bytes(path, limits), limits)
+    with told_apart(path, limits, is_json=False):
+        return from_protobuf(read_bytes(path, limits), limits)
 
 
 def to_protobuf(ir: IR) -> bytes:
@@ -59,6 +62,12 @@ def from_protobuf(data: bytes, limits: Limits = Limits()) -> IR:
             raise SerializationError("it holds no graph", "$", rule="R4")
         record = GraphReader(model, limits).record(model.graph)
         return IR.from_dict({"format": model.format, "version": model.version, **record}, limits)
+
+
+def message_digest(data: bytes) -> str | None:
+    """The digest that the bytes of a file state of themselves, spelt as in JSON; None where it is not theirs."""
+    body = data[:-_DIGEST_LENGTH]
+    return digest_of(body) if data[-_DIGEST_LENGTH:] == _digest(body) else None
 
 
 def _write_model(model: Any, ir: IR) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import GraphError, suggestion
 from torch_ir.ir.names import is_symbol
 from torch_ir.ir.node import OpNode
+from torch_ir.ir.placements import PLACEMENT, REDUCTIONS
 from torch_ir.ir.places import tensor_path
 from torch_ir.ir.tensor import TensorMeta
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
 
-_PLACEMENT = re.compile(r"replicate|shard\((\d{1,3})(?:, [1-9]\d{0,8})?\)|partial\((?:sum|avg|min|max|product)\)")
 _INT64 = 1 << 63
 COLLECTIVE = "_c10d_functional."  # begins the names of operators that speak with other ranks
-_REDUCTIONS = ("sum", "avg", "min", "max", "product")
 
 
 def check_mesh(ir: IR, tensors: Iterable[TensorMeta], mesh: Mapping[str, int], outer: IR | None) -> None:
@@ -42,8 +40,9 @@ def _check_placement(
         told = f"{tensor!r:.200} has {len(placement)} placements on a mesh of {len(mesh)} axes"
         raise GraphError(told, f"{tensor_path(ir, tensor, outer)}.placement", rule="R7")
     for index, text in enumerate(placement):
-        found = _PLACEMENT.fullmatch(text)
-        if not found or (found[1] is not None and int(found[1]) >= len(tensor.shape)):
+        found = PLACEMENT.fullmatch(text)
+        dim = found["dim"] if found else None
+        if not found or (dim and (dim.startswith("-") or int(dim) >= len(tensor.shape))):
             told = f"{tensor!r:.200} cannot be placed as {text!r:.80}"
             raise GraphError(told, f"{tensor_path(ir, tensor, outer)}.placement[{index}]", rule="R5")
 
@@ -61,6 +60,6 @@ def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:
     if attrs.get("group_size", mesh[axis]) != mesh[axis]:
         told = f"{node!r:.200} speaks with {attrs['group_size']!r:.40} ranks, but axis {axis!r} has {mesh[axis]}"
         raise GraphError(told, f"{path}.group_size", rule="R7", node=node.name)
-    if attrs.get("reduce_op", "sum") not in _REDUCTIONS:
+    if attrs.get("reduce_op", "sum") not in REDUCTIONS:
         told = f"{node!r:.200} reduces by {attrs['reduce_op']!r:.40}"
         raise GraphError(told, f"{path}.reduce_op", rule="R5", node=node.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import hashlib
 import json
 import math
 import os
@@ -15,11 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch_ir.errors import MissingFileError, SerializationError
+from torch_ir.ir.digest import StatedDigest, digest_of, stated_digest
 from torch_ir.ir.limits import Limits, allow_more
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_DIGEST = re.compile(rb',\n"digest": "sha256:([0-9a-f]{64})"\n}\n?\Z')
-_DIGEST_LENGTH = 100  # and a little more
 _NODES = '\n"nodes": [\n'
 _NODE_DEPTH = 2  # levels around a node
 _PIECE_DEPTH = 60  # levels in a piece of its line: values nest less
@@ -54,10 +52,10 @@ def write_document(document: dict[str, Any]) -> str:
     """Canonical text: a line per key, a line per record of the long lists, and a digest of all of it at the end."""
     try:
         body = ",\n".join(f'"{key}": {_write_entry(key, value)}' for key, value in document.items())
-        digest = hashlib.sha256(body.encode()).hexdigest()
+        digest = digest_of(body.encode())
     except (TypeError, ValueError) as error:  # a name that is no string, half of a surrogate pair
         raise SerializationError(f"cannot be written as JSON: {error}", rule="R17") from None
-    return f'{{\n{body},\n"digest": "sha256:{digest}"\n}}\n'
+    return f'{{\n{body},\n"digest": "{digest}"\n}}\n'
 
 
 def _write_entry(key: str, value: Any) -> str:
@@ -71,7 +69,7 @@ def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
     raw, digest = _encode(text)
     _check_count(raw, limits.values)
     _check_depth(raw, limits.depth)
-    document = _parse(text, raw if digest is None else raw[: digest.start()])
+    document = _parse(text, raw if digest is None else raw[: digest.start])
     if not isinstance(document, dict):
         raise SerializationError("the file holds no JSON object", "$", rule="R1")
     if _SURROGATE.search(raw):
@@ -108,15 +106,15 @@ def parse_json(text: str) -> Any:
     return _parse(text, text.encode())
 
 
-def _encode(text: str) -> tuple[bytes, re.Match[bytes] | None]:
-    """The text as bytes, and where in them the digest is."""
+def _encode(text: str) -> tuple[bytes, StatedDigest | None]:
+    """The text as bytes, and the digest at their end."""
     try:
         raw = text.encode()
     except UnicodeEncodeError:
         raise SerializationError("the text is not valid Unicode", "$", rule="R1") from None
     if text.startswith("\ufeff"):
         raise SerializationError("not JSON: Unexpected UTF-8 BOM at line 1, column 1", "$", rule="R1")
-    return raw, _DIGEST.search(raw, max(0, len(raw) - _DIGEST_LENGTH))
+    return raw, stated_digest(raw)
 
 
 def _parse(text: str, numbers: bytes) -> Any:
@@ -129,12 +127,12 @@ def _parse(text: str, numbers: bytes) -> Any:
         raise SerializationError(told, "$", rule="R3") from None
 
 
-def _check_digest(document: dict[str, Any], raw: bytes, digest: re.Match[bytes] | None) -> None:
+def _check_digest(document: dict[str, Any], raw: bytes, digest: StatedDigest | None) -> None:
     """Take the digest out of the document; the text must be what it was made of."""
     if "digest" not in document:
         return
     stated = document.pop("digest")
-    if digest is None or stated != f"sha256:{hashlib.sha256(raw[2 : digest.start()]).hexdigest()}":
+    if digest is None or stated != digest_of(raw[2 : digest.start]):
         hint = "if it was changed on purpose, delete its digest line"
         raise SerializationError("the text is not what was written", "$.digest", rule="R17", hint=hint)
 
@@ -150,9 +148,9 @@ def _check_depth(raw: bytes, limit: int) -> None:
     """Refuse deep nesting before the parser recurses: peel one level of brackets after another."""
     if raw.count(b"[") + raw.count(b"{") <= limit:
         return
-    brackets = _brackets(raw)
+    brackets, too_deep = _brackets(raw), b"[" * (limit + 1)
     for _ in range(limit):
-        if b"[]" not in brackets:
+        if b"[]" not in brackets or too_deep in brackets:
             break
         brackets = brackets.replace(b"[]", b"")
     if b"[]" in brackets or brackets.count(b"[") > limit:

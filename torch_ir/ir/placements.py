@@ -10,7 +10,12 @@ from torch_ir.errors import ShardError
 from torch_ir.ir.records import Dim
 from torch_ir.ir.tensor import TensorMeta
 
-_TEXT = re.compile(r"(replicate)|shard\((-?\d{1,3})(?:, ?(\d{1,9}))?\)|partial\((sum|avg|min|max|product)\)")
+REDUCTIONS = ("sum", "avg", "min", "max", "product")
+PLACEMENT = re.compile(  # as files spell it, but that those count no dimension from the last
+    r"replicate|shard\((?P<dim>-?\d{1,3})(?:, (?P<parts>[1-9]\d{0,8}))?\)"
+    rf"|partial\((?P<reduction>{'|'.join(REDUCTIONS)})\)",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -61,15 +66,15 @@ def rank_key(axis: str) -> str:
 
 
 def parse(text: str) -> Placement:
-    """`shard(1)` and its like; a dimension may be counted from the last."""
-    found = _TEXT.fullmatch(text.strip())
+    """`shard(1)` and its like; a dimension may be counted from the last, and spaces may be left out."""
+    found = PLACEMENT.fullmatch(", ".join(part.strip() for part in text.split(",")))
     if not found:
         raise ShardError(
             f"{text!r:.80} is no placement; there are replicate, shard(DIM), shard(DIM, PARTS), partial(sum)"
         )
-    if found[2]:
-        return Shard(int(found[2]), int(found[3] or 1))
-    return Partial(found[4]) if found[4] else REPLICATE
+    if found["dim"]:
+        return Shard(int(found["dim"]), int(found["parts"] or 1))
+    return Partial(found["reduction"]) if found["reduction"] else REPLICATE
 
 
 def plain(place: Placement) -> Placement:

@@ -97,8 +97,16 @@ def _extract(call: Any, name: str, blocks: str, loosely: bool = False) -> IR:
     loosely = loosely and varying is not None
     asked = loosened(varying) if loosely else varying
     ir = extract_ir(
-        call.model, (), kwargs=call.inputs, dynamic_shapes=asked, strict=False, model_name=name, blocks=blocks
+        call.model,
+        (),
+        kwargs=call.inputs,
+        dynamic_shapes=asked,
+        strict=False,
+        model_name=name,
+        blocks="inline" if loosely else blocks,
     )
-    if loosely:
-        keep_promises(ir, call.model, ((), call.inputs), call.dynamic_shapes)
-    return ir
+    if not loosely:
+        return ir
+    keep_promises(ir, call.model, ((), call.inputs), call.dynamic_shapes)
+    # only now do the caches of all layers have sizes of the same names, and only so are the layers equal
+    return ir.fold_blocks() if blocks == "function" else ir

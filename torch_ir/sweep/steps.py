@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import torch
 from torch_ir.analysis import cost
 from torch_ir.analysis.prologue import split_prologue
 from torch_ir.ir import IR
+from torch_ir.ir.digest import stated_digest
 from torch_ir.passes import optimize
 from torch_ir.passes.proof import prove
 from torch_ir.run.executor import flatten_call
@@ -21,8 +21,6 @@ from torch_ir.verify import VerificationReport, verify_ir_with_state_dict
 if TYPE_CHECKING:
     from torch_ir.sweep.case import Case
     from torch_ir.sweep.job import Job
-
-_DIGEST = re.compile(r'"digest": "sha256:([0-9a-f]{64})"\s*}\s*\Z')
 
 
 class Work:
@@ -58,15 +56,15 @@ class Work:
 
     def _extract(self) -> dict[str, Any]:
         self._ir = self.case.extract()
-        text = self._ir.to_json()
-        self._file.write_text(text, encoding="utf-8")
-        found = _DIGEST.search(text[-200:])
-        assert found is not None  # every text ends with one
+        text = self._ir.to_json().encode()
+        self._file.write_bytes(text)
+        stated = stated_digest(text)
+        assert stated is not None  # every text ends with one
         counts = [math.prod(param.shape) for param in self._ir.params if _is_learned(param)]
         return {
             "nodes": len(self._ir.nodes),
             "parameters": sum(counts),
-            "digest": found[1],
+            "digest": stated.digest.removeprefix("sha256:"),
             "graph_bytes": self._file.stat().st_size,
         }
 

@@ -58,6 +58,7 @@ def coverage(
         tuple(gaps),
         tuple(pieces),
         tuple(decompositions) if decompose else None,
+        {name: symbol.example for name, symbol in ir.symbols.items()},
     )
 
 

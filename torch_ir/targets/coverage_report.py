@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch_ir.analysis.amounts import total, weight_of
@@ -82,6 +82,7 @@ class CoverageReport:
     gaps: tuple[Gap, ...]
     islands: tuple[Piece, ...]
     decompositions: tuple[Decomposition, ...] | None
+    example_sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
@@ -99,7 +100,7 @@ class CoverageReport:
             raise GraphError(f"coverage is measured by {', '.join(MEASURES)}, not by {by!r:.40}")
         found = self.supported_share(by)
         if found is None:
-            raise GraphError(f"the share of {by} depends on {', '.join(self.open_sizes)}: give the sizes")
+            raise GraphError(f"the share of {by} depends on {self.open_sizes_hint}")
         return found
 
     def supported_share(self, by: str) -> float | None:
@@ -149,6 +150,14 @@ class CoverageReport:
     def open_sizes(self) -> list[str]:
         """The sizes on which the amounts depend."""
         return sorted(names_in(total([self.work.flops, self.work.bytes])))
+
+    @property
+    def open_sizes_hint(self) -> str:
+        """The sizes on which the amounts depend, and how to give them."""
+        names = self.open_sizes
+        sizes = {name: self.example_sizes.get(name, 8) for name in names}
+        options = " ".join(f"--dim {name}={size}" for name, size in sizes.items())
+        return f"{', '.join(names)}: give the sizes, such as {options}, in Python sizes={sizes}"
 
     def text(self, width: int | None = None) -> str:
         """The report for people, in lines that are at most that wide."""

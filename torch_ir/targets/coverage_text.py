@@ -32,7 +32,7 @@ def _summary(report: CoverageReport) -> Iterator[str]:
     )
     yield f"{report.target} runs {nodes} ({percent(report.share('nodes'))}), {shares}"
     if report.open_sizes:
-        yield f"shares depend on {', '.join(report.open_sizes)}: give the sizes"
+        yield f"shares depend on {report.open_sizes_hint}"
 
 
 def _gaps(report: CoverageReport) -> Iterator[str]:

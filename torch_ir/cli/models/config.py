@@ -65,7 +65,8 @@ def load_config(text: str) -> tuple[Any, str | None]:
         raise
     except Exception as error:  # each configuration has words of its own for what it does not like
         raise CommandError(f"{text}: {first_line(error)}") from None
-    unknown = next((key for key in settings if not hasattr(plain, key)), None)
+    # `attn_implementation` and its kin are kept under names that begin with `_`
+    unknown = next((key for key in settings if not hasattr(plain, key) and not hasattr(plain, f"_{key}")), None)
     if unknown is not None:
         words = [key for key in vars(plain) if not key.startswith("_")]
         raise CommandError(f"{name} has no setting {unknown!r}{did_you_mean(unknown, words)}")

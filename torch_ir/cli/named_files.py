@@ -1,4 +1,4 @@
-"""Files that are read are not written over: a graph may take the place of a graph, and nothing else of anything."""
+"""The files that a command names, before it begins: those that it reads are there, and are not written over."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ import os
 from torch_ir.cli.models.names import is_model
 from torch_ir.errors import CommandError
 
+_RANDOM = "random"  # weights that are in no file
 _READ, _WRITTEN = ("file", "model", "against", "target", "weights"), ("output", "picture")
 _IN_PLACE = ("optimize", "convert")  # whose graph may become the one that they were given
 
 
+def refuse_missing(arguments: argparse.Namespace) -> None:
+    """Refuse weights that are not there, before anything else is asked for."""
+    weights = getattr(arguments, "weights", None)
+    if isinstance(weights, str) and weights != _RANDOM and not os.path.exists(weights):
+        raise CommandError(f"no such file: {weights}")
+
+
 def refuse_overwriting(arguments: argparse.Namespace) -> None:
-    """Refuse an output that is one of the files that the command reads."""
+    """Refuse an output that is one of the files that the command reads; a graph may take the place of a graph."""
     given = {name: text for name in (*_READ, *_WRITTEN) if isinstance(text := getattr(arguments, name, None), str)}
     if arguments.verb in _IN_PLACE and "file" in given and not is_model(given["file"]):
         del given["file"]
