@@ -24,6 +24,7 @@ from benchmarks import (
     latency,
     optimise,
     peer_optimisers,
+    pipeline,
     shard,
     streaming,
 )
@@ -34,6 +35,7 @@ TABLES: dict[str, Any] = {
     "architectures": architectures, "files": files, "checked_load": checked_load, "deep_files": deep_files,
     "execute": execute, "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,
     "latency": latency, "explorer": explorer, "shard": shard,
+    "pipeline": pipeline,
 }  # fmt: skip
 QUICK = ("extract", "growth", "files", "execute")
 ALONE = ("peer_optimisers", "latency", "explorer")  # packages of their own, half an hour, a browser

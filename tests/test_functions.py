@@ -137,3 +137,18 @@ def test_a_body_tells_origins_as_seen_from_its_call() -> None:
         ("b.1", "model.py:7"),
         ("b.1.act", "model.py:7"),
     ]
+
+
+def test_nodes_of_two_calls_of_a_module_are_outlined_as_those_of_the_module_around() -> None:
+    """Calls inside a body are counted from the first, never below."""
+    x, first, second = (TensorMeta(name, (2, 3), "float32") for name in ("x", "neg", "neg_1"))
+    nodes = [
+        OpNode("neg", "aten.neg.default", [x], [first], args=["self"], origin=Origin("net.branch", 0, "Branch")),
+        OpNode("neg_1", "aten.neg.default", [first], [second], args=["self"], origin=Origin("net.branch", 1, "Branch")),
+    ]
+    ir = IR(nodes, [x], [second]).check()
+    call = outline(ir, list(ir.nodes), "both")
+    assert call.origin.module == "net"
+    assert [node.origin.call for node in ir.check().functions["both"].nodes] == [0, 1]
+    inline(ir, call)
+    assert [(node.origin.module, node.origin.call) for node in ir.nodes] == [("net.branch", 0), ("net.branch", 1)]

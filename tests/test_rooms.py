@@ -31,6 +31,7 @@ ROOMS = {
     "targets": {"errors", "ir", "ops", "rewrite", "analysis", "formats", "run"},
     "verify": {"errors", "ir", "ops", "run"},
     "sharding": {"errors", "ir", "ops", "analysis", "run", "verify"},
+    "pipeline": {"errors", "ir", "ops", "analysis", "run", "verify", "sharding"},
     "golden": {"errors", "ir", "ops", "run", "verify"},
     "llm": {"errors", "ir", "ops", "capture", "run"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis", "run"},

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ExportError,
         GraphError,
         GuardError,
+        PipelineError,
         SerializationError,
         ShardError,
         TorchIRError,
@@ -45,6 +46,17 @@ if TYPE_CHECKING:
         register_op,
     )
     from torch_ir.passes import apply_rules, list_passes, named_pass, optimize, rule_pass
+    from torch_ir.pipeline import (
+        PipelineReport,
+        StageRank,
+        is_pipeline,
+        pipeline_report,
+        run_pipeline,
+        sends_of,
+        split,
+        stage_of,
+        verify_pipeline,
+    )
     from torch_ir.rewrite import Builder, Pattern, Rule, op, rule
     from torch_ir.run import (
         IRExecutor,
@@ -90,7 +102,8 @@ _ROOMS = {
     "draw": ("generate_op_distribution_pie", "ir_to_mermaid", "render", "render_pair", "to_model_explorer"),
     "errors": (
         "CaptureWarning", "ConversionError", "ExecutionError", "ExportError", "GraphError", "GuardError",
-        "SerializationError", "ShardError", "TorchIRError", "VersionWarning", "WeightLoadError", "WeightWarning",
+        "PipelineError", "SerializationError", "ShardError", "TorchIRError", "VersionWarning", "WeightLoadError",
+        "WeightWarning",
     ),
     "explorer": ("explore",),
     "formats": ("from_protobuf", "load_protobuf", "save_protobuf", "to_protobuf"),
@@ -99,6 +112,10 @@ _ROOMS = {
     "ir.files": ("save_ir", "serialize_ir"),
     "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
     "passes": ("apply_rules", "list_passes", "named_pass", "optimize", "rule_pass"),
+    "pipeline": (
+        "PipelineReport", "StageRank", "is_pipeline", "pipeline_report", "run_pipeline", "sends_of", "split",
+        "stage_of", "verify_pipeline",
+    ),
     "rewrite": ("Builder", "Pattern", "Rule", "op", "rule"),
     "run": (
         "IRExecutor", "execute_ir", "load_weights", "load_weights_pt", "load_weights_safetensors", "open_weights",
@@ -119,18 +136,19 @@ _HOME = {name: room for room, names in _ROOMS.items() for name in names}
 __all__ = [
     "IR", "BlockReport", "Builder", "CaptureWarning", "Comparison", "Compiled", "Contract", "ConversionError", "Cost",
     "CoverageReport", "Declined", "Diff", "Divergence", "ExecutionError", "ExportError", "GraphError", "GuardError",
-    "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo", "OpNode", "Pattern", "Placeholder", "Rule",
-    "SerializationError", "ShardError", "Symbol", "Target", "TensorMeta", "TorchIRError", "VerificationReport",
-    "VersionWarning", "WeightLoadError", "WeightWarning", "__version__", "apply_rules", "bind_onnx", "compare_golden",
-    "compile", "convert_exported_program", "cost", "cost_report", "coverage", "describe", "deserialize_ir", "diff",
-    "dynamic_shapes_of", "execute_ir", "explore", "export_model", "extract_ir", "from_fx", "from_protobuf",
-    "generate_op_distribution_pie", "get_conversion_fn", "get_execution_fn", "ir_to_mermaid", "list_backends",
-    "list_passes", "list_registered_ops", "liveness", "load_ir", "load_protobuf", "load_weights", "load_weights_pt",
-    "load_weights_safetensors", "meta_init", "named_pass", "op", "open_weights", "optimize", "random_weights",
-    "register_backend", "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass", "run_sharded",
-    "save_ir", "save_protobuf", "serialize_ir", "shard", "subgraph", "to_mlir", "to_model_explorer", "to_onnx",
-    "to_protobuf", "to_python", "to_torch", "transformers_plan", "validate_ir", "verify_blocks", "verify_ir",
-    "verify_ir_with_state_dict", "verify_sharded", "write_golden",
+    "IRExecutor", "Layer", "Limits", "LocalRanks", "Lowered", "NodeInfo", "OpNode", "Pattern", "PipelineError",
+    "PipelineReport", "Placeholder", "Rule", "SerializationError", "ShardError", "StageRank", "Symbol", "Target",
+    "TensorMeta", "TorchIRError", "VerificationReport", "VersionWarning", "WeightLoadError", "WeightWarning",
+    "__version__", "apply_rules", "bind_onnx", "compare_golden", "compile", "convert_exported_program", "cost",
+    "cost_report", "coverage", "describe", "deserialize_ir", "diff", "dynamic_shapes_of", "execute_ir", "explore",
+    "export_model", "extract_ir", "from_fx", "from_protobuf", "generate_op_distribution_pie", "get_conversion_fn",
+    "get_execution_fn", "ir_to_mermaid", "is_pipeline", "list_backends", "list_passes", "list_registered_ops",
+    "liveness", "load_ir", "load_protobuf", "load_weights", "load_weights_pt", "load_weights_safetensors", "meta_init",
+    "named_pass", "op", "open_weights", "optimize", "pipeline_report", "random_weights", "register_backend",
+    "register_executor", "register_op", "render", "render_pair", "rule", "rule_pass", "run_pipeline", "run_sharded",
+    "save_ir", "save_protobuf", "sends_of", "serialize_ir", "shard", "split", "stage_of", "subgraph", "to_mlir",
+    "to_model_explorer", "to_onnx", "to_protobuf", "to_python", "to_torch", "transformers_plan", "validate_ir",
+    "verify_blocks", "verify_ir", "verify_ir_with_state_dict", "verify_pipeline", "verify_sharded", "write_golden",
 ]  # fmt: skip
 
 

@@ -67,8 +67,19 @@ class MissingFileError(SerializationError, FileNotFoundError):
     """There is no such file."""
 
 
+class MistakenFileError(SerializationError):
+    """The file is no graph; the message says what it is instead, `rule` and `path` where reading it ended."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class ShardError(TorchIRError):
     """A graph cannot be divided among ranks as the plan says, or a plan says nothing that can be done."""
+
+
+class PipelineError(TorchIRError):
+    """A graph cannot be cut into stages as it is asked, or is no pipeline."""
 
 
 class ExportError(TorchIRError):

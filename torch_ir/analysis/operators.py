@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.functions import called_by
+from torch_ir.ir.functions import called_by, further_entries
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,7 @@ class OperatorUse:
 
 def operator_uses(ir: IR) -> list[OperatorUse]:
     """The operators of a graph and of its other entry points, the most frequent first."""
-    called = set(called_by(ir.nodes))
-    counts = _counts(ir)
-    for name, body in ir.functions.items():
-        if name not in called:
-            counts += _counts(body)
+    counts = sum(map(_counts, further_entries(ir).values()), _counts(ir))
     nodes: dict[str, OpNode] = {}
     dtypes: dict[str, dict[str, None]] = {}
     for node in ir.all_nodes():

@@ -67,7 +67,7 @@ def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
         return copies.setdefault(tensor, tensor.copy())
 
     functions = {name: ir.functions[name] for name in called_by(nodes) if name in ir.functions}
-    named = _sizes_of(nodes, [*first, *last, *read], functions.values())
+    named = sizes_of(nodes, [*first, *last, *read], functions.values())
     return IR(
         [node.copy(copied) for node in nodes],
         map(copied, first),
@@ -103,7 +103,7 @@ def _found(ir: IR, tensors: Tensors) -> list[TensorMeta]:
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
-def _sizes_of(nodes: Iterable[OpNode], tensors: Iterable[TensorMeta], functions: Iterable[IR]) -> set[str]:
+def sizes_of(nodes: Iterable[OpNode], tensors: Iterable[TensorMeta], functions: Iterable[IR]) -> set[str]:
     """The sizes that a part of a graph speaks of."""
     bodies = list(functions)
     inner = [node for body in bodies for node in body.all_nodes()]

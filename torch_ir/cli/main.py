@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from torch_ir._version import __version__
-from torch_ir.cli.overwriting import refuse_overwriting
+from torch_ir.cli.named_files import refuse_missing, refuse_overwriting
 from torch_ir.cli.parser import Program
 from torch_ir.cli.progress import progress
+from torch_ir.cli.stdout import settle_stdout
 from torch_ir.errors import (
     CaptureWarning,
     GraphError,
@@ -30,7 +31,7 @@ _GROUPS = {
     "look at a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
     "improve it": ("optimize", "passes"),
     "compute with it": ("run", "verify", "golden", "compare", "bench"),
-    "hand it on": ("convert", "lower", "coverage", "shard"),
+    "hand it on": ("convert", "lower", "coverage", "shard", "split"),
     "many models": ("sweep",),
     "this machine": ("doctor", "completion"),
 }
@@ -53,7 +54,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         with progress(f"{program} {arguments.verb}", quiet=arguments.quiet), _warnings_as_lines(program):
+            settle_stdout(arguments)
             refuse_overwriting(arguments)
+            refuse_missing(arguments)
             status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.amounts import parse_bytes
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_backend, add_inputs, add_verb, load_checked, print_json
 from torch_ir.errors import CommandError
@@ -25,8 +25,8 @@ model.json --weights checkpoint/ --stream
 model.json --weights model.safetensors --backend onnxruntime
 model.json --weights random --backend auto --level full
 model.json --weights random --isolated --memory 4GB --time 60
+pipeline.json --weights model.safetensors --processes
 """
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -37,6 +37,9 @@ def add_parser(verbs: Verbs) -> None:
     )
     parser.add_argument(
         "--stream", action="store_true", help="read each weight when it is needed, and keep it no longer"
+    )
+    parser.add_argument(
+        "--processes", action="store_true", help="compute each stage of a pipeline in a process of its own"
     )
     add_backend(parser)
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
@@ -63,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--stream reads weights from files; there is none for --weights random")
     if arguments.stream and arguments.backend != "torch":
         raise CommandError("--stream is for the back end torch: the others want their weights whole")
+    if arguments.stream and arguments.processes:
+        raise CommandError("--stream is for a graph in one process; of a pipeline, each reads only what it needs")
     if (arguments.isolated or arguments.memory) and not _is_plain(arguments):
         raise CommandError("--isolated and --memory are for the back end torch, and for the graph as it is")
     if arguments.time is not None and not (arguments.isolated and arguments.time > 0):
@@ -75,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     ir = load_checked(arguments.file)
     torch.manual_seed(arguments.seed)
     show_progress(f"computing {arguments.file}")
-    if ir.mesh:
+    if ir.mesh or arguments.processes:
         results, why = _on_ranks(arguments, ir, specs, dims), ""
     elif _is_plain(arguments):
         results, why = _interpreted(arguments, ir, graph_inputs(ir, specs, dims, arguments.seed), limits), ""
@@ -108,14 +113,6 @@ def _limits(arguments: argparse.Namespace) -> Limits:
     return limits if arguments.time is None else replace(limits, seconds=arguments.time)
 
 
-def parse_bytes(text: str) -> int:
-    """`4GB`, `512 MB` or `1000000` as a number."""
-    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE | re.ASCII)
-    if found is None:
-        raise CommandError(f"{text!r:.60} is no amount of memory; write 512MB, 4GB or a number of bytes")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
-
-
 def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any], limits: Limits) -> tuple[Any, ...]:
     """The outputs of our own executor, which can stream weights."""
     from torch_ir.run import execute_ir, open_weights, random_weights
@@ -129,18 +126,22 @@ def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any], limit
 
 
 def _on_ranks(arguments: argparse.Namespace, ir: IR, specs: Any, dims: Any) -> tuple[Any, ...]:
-    """The whole outputs of a sharded graph: a process on this machine for every rank."""
+    """The whole outputs of a sharded graph or of a pipeline: a process on this machine for every rank."""
     from torch_ir.cli.tensors import graph_inputs
+    from torch_ir.pipeline import is_pipeline, run_pipeline
     from torch_ir.run import random_weights
     from torch_ir.run.ranks import whole_signature
     from torch_ir.sharding import run_sharded
 
     if not _is_plain(arguments) or arguments.isolated or arguments.memory:
-        raise CommandError("a sharded graph is run by a process for every rank, with the back end torch")
+        kind = "a pipeline" if arguments.processes else "a sharded graph"
+        raise CommandError(f"{kind} is run by a process for every rank, with the back end torch, as it is")
+    if arguments.processes and not is_pipeline(ir):
+        raise CommandError(f"--processes is for the stages of a pipeline; make one: torch-ir split {arguments.file}")
     whole = whole_signature(ir)
     values = graph_inputs(whole, specs, dims, arguments.seed)
     weights = random_weights(whole, arguments.seed) if arguments.weights == "random" else arguments.weights
-    return run_sharded(ir, values, weights)
+    return run_pipeline(ir, [values], weights)[0] if is_pipeline(ir) else run_sharded(ir, values, weights)
 
 
 def _compiled(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple[tuple[Any, ...], str]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.amounts import parse_bytes
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_verb, print_json
 from torch_ir.errors import CommandError
@@ -112,7 +113,6 @@ def _sweep(arguments: argparse.Namespace, entries: Sequence[Entry]) -> int:
 
 
 def _limits(arguments: argparse.Namespace) -> Allowance:
-    from torch_ir.cli.run import parse_bytes
     from torch_ir.sweep import Allowance
 
     if not arguments.timeout > 0:
@@ -149,7 +149,8 @@ def _record(folder: str, rows: Sequence[Row], done: int, seconds: float) -> dict
 def _text(record: dict[str, Any], rows: Sequence[Row]) -> str:
     wrong = [row for row in rows if row.status != "ok"]
     counts = _counts(Counter(row.status for row in rows))
-    lines = [f"{record['models']} models: {counts}; {record['done_now']} done now in {record['seconds']:.1f} s"]
+    models = f"{record['models']} model{'s' * (record['models'] != 1)}"
+    lines = [f"{models}: {counts}; {record['done_now']} done now in {record['seconds']:.1f} s"]
     lines += [f"  {row.status}: {row.model:.60}: {row.diagnosis:.200}" for row in wrong[:_SHOWN]]
     if len(wrong) > _SHOWN:
         lines.append(f"  and {len(wrong) - _SHOWN} more that were not ok")

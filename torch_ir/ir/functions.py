@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
 
 CALL = "call"
+STAGE = "pipeline.stage"  # the op_type of calls of the stages of a pipeline
 FUSED = "fused."  # how the op_types of fused operators begin
 _MOST_INLINE = 500_000  # nodes
 Reads = Sequence[tuple[str, TensorMeta]]  # what a call reads, with the names of its arguments
@@ -157,6 +158,12 @@ def called_by(nodes: Iterable[OpNode]) -> list[FunctionRef]:
     """The functions that nodes name, each once."""
     refs = (value for node in nodes for value in node.attrs.values() if isinstance(value, FunctionRef))
     return list(dict.fromkeys(refs))
+
+
+def further_entries(ir: IR) -> dict[str, IR]:
+    """The functions that nothing in a graph calls: graphs of their own over the same weights, such as `decode`."""
+    called = set(called_by(ir.nodes))
+    return {name: body for name, body in ir.functions.items() if name not in called}
 
 
 def calls_by_function(ir: IR) -> dict[str, list[OpNode]]:

@@ -18,6 +18,7 @@ from torch_ir.ir.document import uncollected
 from torch_ir.ir.encode import constants_over, graph_document, graph_text
 from torch_ir.ir.levels import at_level
 from torch_ir.ir.limits import UNLIMITED, Limits
+from torch_ir.ir.mistaken import told_apart
 from torch_ir.ir.node import OpNode, copy_value
 from torch_ir.ir.places import given_path
 from torch_ir.ir.side_file import INLINE_LIMIT, SideFile, read_pair, write_pair
@@ -254,7 +255,7 @@ class IR:
     @classmethod
     def load(cls, path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
         """Read a file; constants beside it are read when they are first used."""
-        with uncollected():
+        with uncollected(), told_apart(path, limits, is_json=True):
             return read_pair(Path(path), limits, lambda folder: read_text(file_text(path, limits), cls, limits, folder))
 
     def __str__(self) -> str:

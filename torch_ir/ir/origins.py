@@ -29,10 +29,14 @@ def call_around(origin: Origin, path: str) -> Origin:
 
 
 def common_origin(nodes: Sequence[OpNode]) -> Origin:
-    """The innermost module that all of these nodes come from; the source line is that of the last."""
+    """The innermost call of a module that all of these nodes come from; the source line is that of the last."""
     steps = zip(*(node.origin.module.split(".") for node in nodes), strict=False)
     path = [step[0] for step in takewhile(lambda step: len(set(step)) == 1, steps)]
-    return call_around(nodes[-1].origin, ".".join(path))
+    common = call_around(nodes[-1].origin, ".".join(path))
+    while path and any(call_around(node.origin, common.module).call < common.call for node in nodes):
+        path.pop()
+        common = call_around(nodes[-1].origin, ".".join(path))
+    return common
 
 
 def seen_from(call: Origin, origin: Origin) -> Origin:

@@ -9,6 +9,8 @@ from torch_ir.errors import ExpressionError
 from torch_ir.ir.expressions import Number, evaluate
 from torch_ir.ir.tensor import TensorMeta
 
+_EXAMPLE = 8
+
 
 @dataclass
 class Symbol:
@@ -26,6 +28,12 @@ class Symbol:
     def admits(self, value: Number) -> bool:
         """Whether a value is in its range."""
         return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+    @property
+    def example(self) -> int:
+        """A size in its range: 8, or the nearest to that."""
+        size = max(_EXAMPLE, self.min or 0)
+        return size if self.max is None else min(size, self.max)
 
     @property
     def range(self) -> str:

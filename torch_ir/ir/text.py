@@ -58,8 +58,8 @@ def print_value(value: Any) -> str:
 
 
 def shape_text(tensor: TensorMeta) -> str:
-    """`1x3x224x224`, `batchx8`, `(2*seq + 1)x8`, or `scalar`."""
-    return "x".join(map(_dim_text, tensor.shape)) or "scalar"
+    """`1x3x224x224`, or `scalar`; where one of them is a name, a sign of its own is between them, as x is a letter."""
+    return ("x" if tensor.is_static else "\N{MULTIPLICATION SIGN}").join(map(_dim_text, tensor.shape)) or "scalar"
 
 
 def _dim_text(dim: Dim) -> str:

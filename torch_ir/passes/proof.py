@@ -16,7 +16,7 @@ from torch_ir.analysis.sizes import points_of
 from torch_ir.errors import ExecutionError, TorchIRError
 from torch_ir.ir import IR, Dtype, TensorMeta, evaluate
 from torch_ir.ir.data import TensorData
-from torch_ir.ir.functions import called_by
+from torch_ir.ir.functions import further_entries
 from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
 from torch_ir.passes.clean.fold_constants import fold_constants
@@ -66,9 +66,8 @@ def prove(
     Entry points of the file beside the graph, such as that for the next token, are run too.
     """
     proof = _compared(before, after, dtype, inputs, weights, trials)
-    called = called_by(before.nodes)
-    for name, entry in before.functions.items():
-        if proof.is_valid and name not in called:
+    for name, entry in further_entries(before).items():
+        if proof.is_valid:
             other = _compared(entry, after.functions[name], dtype, None, weights, trials)
             reason = f"{name}: {other.reason}" if other.reason else ""
             proof = Proof(trials, max(proof.max_diff, other.max_diff), reason, proof.rounding or other.rounding)

@@ -50,8 +50,8 @@ function _shtab_torch_ir_using
   test "$_shtab_torch_ir_cmdpath" = "$argv"
 end
 
-set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes run verify golden compare bench convert lower coverage shard sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --set --steps --target --threads --time --timeout --top --verify --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes run verify golden compare bench convert lower coverage shard split sweep doctor completion
+set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --set --stages --steps --target --threads --time --timeout --top --verify --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -125,6 +125,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using draw' -l radius -x -d 'how many b
 complete -c torch-ir -n '_shtab_torch_ir_using draw' -l max-nodes -x -d 'the first N nodes (with --fold or --depth: 300 unless told); 0 draws all'
 complete -c torch-ir -n '_shtab_torch_ir_using draw' -l weights -d 'draw the weights'
 complete -c torch-ir -n '_shtab_torch_ir_using draw' -l no-weights -d 'leave the weights out'
+complete -c torch-ir -n '_shtab_torch_ir_using draw' -l assertions -d 'draw the nodes that only assert, too'
 complete -c torch-ir -n '_shtab_torch_ir_using draw' -l heat -xka "flops bytes" -d 'colour by cost: flops or bytes'
 complete -c torch-ir -n '_shtab_torch_ir_using draw' -l set -x -d 'a size that the graph leaves open; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using draw' -l against -xka "(__fish_complete_path (commandline -ct))" -d 'draw this file beside it, and what differs in colour'
@@ -146,6 +147,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using visualize' -l radius -x -d 'how m
 complete -c torch-ir -n '_shtab_torch_ir_using visualize' -l max-nodes -x -d 'the first N nodes (with --fold or --depth: 300 unless told); 0 draws all'
 complete -c torch-ir -n '_shtab_torch_ir_using visualize' -l weights -d 'draw the weights'
 complete -c torch-ir -n '_shtab_torch_ir_using visualize' -l no-weights -d 'leave the weights out'
+complete -c torch-ir -n '_shtab_torch_ir_using visualize' -l assertions -d 'draw the nodes that only assert, too'
 complete -c torch-ir -n '_shtab_torch_ir_using visualize' -l heat -xka "flops bytes" -d 'colour by cost: flops or bytes'
 complete -c torch-ir -n '_shtab_torch_ir_using visualize' -l set -x -d 'a size that the graph leaves open; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using visualize' -l against -xka "(__fish_complete_path (commandline -ct))" -d 'draw this file beside it, and what differs in colour'
@@ -223,6 +225,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using run' -s h -l help -d 'show this h
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s q -l quiet -d 'show no progress and no notes'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s w -l weights -xka "(__fish_complete_path (commandline -ct))" -d '.pt, .safetensors, or the word `random`'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -l stream -d 'read each weight when it is needed, and keep it no longer'
+complete -c torch-ir -n '_shtab_torch_ir_using run' -l processes -d 'compute each stage of a pipeline in a process of its own'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -l backend -xka "torch onednn inductor onnxruntime openvino iree auto" -d 'what computes it: torch, onednn, inductor, onnxruntime, openvino, iree, auto (default: torch)'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -l level -xka "clean basic full" -d 'optimise the graph first: clean, basic or full (default: as it is)'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s i -l input -x -d 'an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable'
@@ -334,6 +337,20 @@ complete -c torch-ir -n '_shtab_torch_ir_using shard' -l place-output -x -d 'whe
 complete -c torch-ir -n '_shtab_torch_ir_using shard' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where the graph goes; without it, nothing is kept'
 complete -c torch-ir -n '_shtab_torch_ir_using shard' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using shard; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file'
+complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a split -d 'Cut a graph into the stages of a pipeline.'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -s h -l help -d 'show this help message and exit'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -s q -l quiet -d 'show no progress and no notes'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l stages -x -d 'how many stages (default: as few as --memory allows)'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l memory -x -d 'the most that a stage may hold, such as 80GB'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l at -x -d 'a module or node that a later stage begins with; repeatable, in order'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l depth -x -d 'cut between layers of lists inside of lists too (default: 1)'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l anywhere -d 'cut between any two nodes'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l device -x -d 'what times are for, as peak=312TFLOPs,bw=2.0TB/s'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -s d -l dim -x -d 'a number for an open size; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'where the pipeline goes; without it, nothing is kept'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l parts -xka "(__fish_complete_directories)" -d 'also write every stage as a graph of its own'
+complete -c torch-ir -n '_shtab_torch_ir_using split' -l json -d 'print JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using split; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a sweep -d 'Extract, cost, optimise and verify a list of models.'
 complete -c torch-ir -n '_shtab_torch_ir_using sweep' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using sweep' -s q -l quiet -d 'show no progress and no notes'

@@ -31,6 +31,7 @@ _shtab_torch_ir_commands() {
     passes:'List what the optimiser can do, or explain one pass.'
     run:'Compute an IR file.'
     shard:'Divide a graph among ranks, without weights or a cluster.'
+    split:'Cut a graph into the stages of a pipeline.'
     sweep:'Extract, cost, optimise and verify a list of models.'
     verify:'Compare an IR file with the original model by running both.'
     visualize:'Draw an IR file.'
@@ -196,6 +197,7 @@ _shtab_torch_ir_draw_options=(
   "--max-nodes[the first N nodes (with --fold or --depth\: 300 unless told)\; 0 draws all]:N:"
   "--weights[draw the weights]"
   "--no-weights[leave the weights out]"
+  "--assertions[draw the nodes that only assert, too]"
   "--heat[colour by cost\: flops or bytes]:COST:(flops bytes)"
   "*--set[a size that the graph leaves open\; repeatable]:NAME=SIZE:"
   "--against[draw this file beside it, and what differs in colour]:FILE:_files"
@@ -368,6 +370,7 @@ _shtab_torch_ir_run_options=(
   {-q,--quiet}"[show no progress and no notes]"
   {-w,--weights}"[.pt, .safetensors, or the word \`random\`]:FILE:_files"
   "--stream[read each weight when it is needed, and keep it no longer]"
+  "--processes[compute each stage of a pipeline in a process of its own]"
   "--backend[what computes it\: torch, onednn, inductor, onnxruntime, openvino, iree, auto (default\: torch)]:NAME:(torch onednn inductor onnxruntime openvino iree auto)"
   "--level[optimise the graph first\: clean, basic or full (default\: as it is)]:LEVEL:(clean basic full)"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
@@ -399,6 +402,25 @@ _shtab_torch_ir_shard_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_shard_defaults_added=0
+
+_shtab_torch_ir_split_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "--stages[how many stages (default\: as few as --memory allows)]:N:"
+  "--memory[the most that a stage may hold, such as 80GB]:BYTES:"
+  "*--at[a module or node that a later stage begins with\; repeatable, in order]:NAME:"
+  "--depth[cut between layers of lists inside of lists too (default\: 1)]:N:"
+  "--anywhere[cut between any two nodes]"
+  "--device[what times are for, as peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "*"{-d,--dim}"[a number for an open size\; repeatable]:NAME=SIZE:"
+  {-o,--output}"[where the pipeline goes\; without it, nothing is kept]:FILE:_files"
+  "--parts[also write every stage as a graph of its own]:FOLDER:_files -/"
+  "--json[print JSON]"
+  ":an IR file:_files"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_split_defaults_added=0
 
 _shtab_torch_ir_sweep_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
@@ -459,6 +481,7 @@ _shtab_torch_ir_visualize_options=(
   "--max-nodes[the first N nodes (with --fold or --depth\: 300 unless told)\; 0 draws all]:N:"
   "--weights[draw the weights]"
   "--no-weights[leave the weights out]"
+  "--assertions[draw the nodes that only assert, too]"
   "--heat[colour by cost\: flops or bytes]:COST:(flops bytes)"
   "*--set[a size that the graph leaves open\; repeatable]:NAME=SIZE:"
   "--against[draw this file beside it, and what differs in colour]:FILE:_files"
@@ -509,6 +532,7 @@ _shtab_torch_ir() {
         passes) _arguments -C -s $_shtab_torch_ir_passes_options ;;
         run) _arguments -C -s $_shtab_torch_ir_run_options ;;
         shard) _arguments -C -s $_shtab_torch_ir_shard_options ;;
+        split) _arguments -C -s $_shtab_torch_ir_split_options ;;
         sweep) _arguments -C -s $_shtab_torch_ir_sweep_options ;;
         verify) _arguments -C -s $_shtab_torch_ir_verify_options ;;
         visualize) _arguments -C -s $_shtab_torch_ir_visualize_options ;;

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch_ir.analysis.knowledge import Knowledge
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.free_names import FreeNames
-from torch_ir.ir.functions import FUSED, calls_by_function, fresh, origins_in
+from torch_ir.ir.functions import FUSED, STAGE, calls_by_function, fresh, origins_in
 from torch_ir.ir.origins import placed_in
 from torch_ir.ir.structure import call as structure_of_call
 from torch_ir.passes.registry import named_pass
@@ -17,6 +17,8 @@ from torch_ir.rewrite.journal import current_journal
 @named_pass("hoist-from-functions", may_raise=["nodes", "peak"])
 def hoist_from_functions(ir: IR) -> int:
     """Compute before a call what its function makes of weights alone, so that it is computed once.
+
+    The stages of a pipeline keep theirs: each is a graph of its own where it runs, and computes them once there.
 
     before   function block(x, w) { t = permute(w);  y = mm(x, t) }                      a = block(x, w1)
     after    function block(x, t) {                  y = mm(x, t) }   t1 = permute(w1);  a = block(x, t1)
@@ -46,7 +48,7 @@ class _Hoisting:
 
     def __init__(self, ir: IR, body: IR, calls: Sequence[OpNode]) -> None:
         self.ir, self.body, self.calls = ir, body, calls
-        self.moved = _weights(body)
+        self.moved = [] if calls[0].op_type == STAGE else _weights(body)
         staying = {*body.nodes, body.returns}.difference(self.moved)
         made = [tensor for node in self.moved for tensor in node.outputs]
         self.crossing = [tensor for tensor in made if not staying.isdisjoint(tensor._uses)]

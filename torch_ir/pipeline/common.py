@@ -1,0 +1,32 @@
+"""What every stage can compute for itself: nodes that need weights and sizes, and no value of an input."""
+
+from __future__ import annotations
+
+from torch_ir.analysis.prologue import split_prologue
+from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
+from torch_ir.ops.facts import is_pure
+
+
+def common_nodes(ir: IR) -> list[OpNode]:
+    """The nodes, in order, that are copied to the stages that read them: masks, positions, weights made ready."""
+    once = set(split_prologue(ir)[0])
+    barred = {*ir.returns.inputs, *(symbol.tensor for symbol in ir.symbols.values())}
+    changing = {target for target, _ in ir.mutations}
+    free: set[TensorMeta] = {param for param in ir.params if param not in changing}
+    found = []
+    for node in ir.nodes:
+        is_free = free.issuperset(node.inputs) and barred.isdisjoint(node.outputs)
+        if node in once or (is_free and node.outputs and _is_plain(node) and is_pure(node)):
+            found.append(node)
+            free.update(node.outputs)
+    return found
+
+
+def own_nodes(ir: IR) -> list[OpNode]:
+    """The nodes, in order, that only one stage computes."""
+    common = set(common_nodes(ir))
+    return [node for node in ir.nodes if node not in common]
+
+
+def _is_plain(node: OpNode) -> bool:
+    return not any(isinstance(value, FunctionRef) for value in node.attrs.values())

@@ -1,0 +1,144 @@
+"""A graph as a line of segments: nodes that stay together, and what each of them takes.
+
+A segment is a layer, by default: the nodes in a row that lie in one element of a list of modules, or in one module
+outside of such lists, and what the modules around it do with the results. Nodes that every stage can compute for itself
+are in no segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch_ir.analysis import Roofline, cost
+from torch_ir.analysis.amounts import weight_of
+from torch_ir.analysis.cost import sized
+from torch_ir.analysis.liveness import Memory
+from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.traffic import bytes_of
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.pipeline.common import common_nodes, own_nodes
+from torch_ir.pipeline.layers import by_layer, layer_of
+from torch_ir.pipeline.reach import Load
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Nodes in a row, the layer that they are of, and what they take."""
+
+    layer: str
+    nodes: tuple[OpNode, ...]
+    load: Load
+
+
+def segments_of(ir: IR, *, depth: int, anywhere: bool, sizes: Mapping[str, int], device: Roofline) -> list[Segment]:
+    """The segments of a graph in order; with `anywhere`, one for every node, but for what must stay together."""
+    common = common_nodes(ir)
+    line = own_nodes(ir)
+    rows = [[node] for node in line] if anywhere else by_layer(line, depth)
+    rows = _kept_together(ir, rows)
+    loads = _Loads(ir, common, rows, sizes, device)
+    return [Segment(layer_of(row[0], depth), tuple(row), loads.of(number)) for number, row in enumerate(rows)]
+
+
+def _kept_together(ir: IR, rows: list[list[OpNode]]) -> list[list[OpNode]]:
+    """The rows, joined from where a buffer is read for the first time to where its new value is made.
+
+    Elsewhere another stage would read the buffer, and never hear of the new value.
+    """
+    number = {node: at for at, row in enumerate(rows) for node in row}
+    joined: set[int] = set()  # rows that are one with the row before
+    for target, value in ir.mutations:
+        users = [*target.consumers, value.producer] if target.param is not None else []
+        places = [number[node] for node in users if node in number]
+        joined.update(range(min(places) + 1, max(places) + 1) if places else ())
+    found: list[list[OpNode]] = []
+    for at, row in enumerate(rows):
+        if at in joined:
+            found[-1] += row
+        else:
+            found.append(list(row))
+    return found
+
+
+class _Loads:
+    """What rows of nodes take, with the weights behind what they read."""
+
+    def __init__(
+        self,
+        ir: IR,
+        common: Sequence[OpNode],
+        rows: Sequence[Sequence[OpNode]],
+        sizes: Mapping[str, int],
+        device: Roofline,
+    ) -> None:
+        self._rows = rows
+        self._number = {node: at for at, row in enumerate(rows) for node in row}
+        self._seconds = {row.node.name: device.seconds(row) for row in cost(ir, sizes).nodes}
+        self._bytes = {tensor.name: weight_of(bytes_of(tensor)) for tensor in sized(ir, sizes).tensors()}
+        once, every = split_prologue(ir)
+        memory = Memory(ir, every, sizes)
+        self._kept = _kept_behind(ir, common, set(once), memory.owner)
+        self._alive, self._inner = self._peaks(memory, every)
+        self._crossing = self._crossings()
+
+    def of(self, number: int) -> Load:
+        row = self._rows[number]
+        read = dict.fromkeys(tensor for node in row for tensor in node.inputs)
+        kept = dict.fromkeys(owner for tensor in read for owner in self._kept.get(tensor, ()))
+        sent = [tensor for tensor in read if tensor.producer and self._number.get(tensor.producer, number) < number]
+        return Load(
+            sum(self._seconds[node.name] for node in row),
+            self._alive[number],
+            self._inner[number],
+            sum(self._bytes[tensor.name] for tensor in sent),
+            {tensor: self._bytes[tensor.name] for tensor in kept},
+            self._crossing[number],
+        )
+
+    def _peaks(self, memory: Memory, nodes: Sequence[OpNode]) -> tuple[list[float], list[float]]:
+        """The most that is alive in each row of what it made itself, and of what it and the row before made."""
+        own, inner = [0.0] * len(self._rows), [0.0] * len(self._rows)
+        held = [0.0] * (len(self._rows) + 1)  # by each row; those that every stage runs for itself come last
+        made: dict[TensorMeta, int] = {}
+        for step in memory.steps(nodes):
+            row = self._number.get(step.node, -1)
+            for tensor, size in step.makes.items():
+                made[tensor] = row
+                held[row] += weight_of(size)
+            if row >= 0:
+                alive = held[row] + weight_of(step.inside)
+                own[row] = max(own[row], alive)
+                inner[row] = max(inner[row], alive + (held[row - 1] if row else 0.0))
+            for tensor in step.dies:
+                held[made[tensor]] -= weight_of(memory.size(tensor))
+        return own, inner
+
+    def _crossings(self) -> list[float]:
+        """The bytes that are made before each row and read in it or later."""
+        number, change = self._number, [0.0] * (len(self._rows) + 1)
+        for node, made in number.items():
+            for tensor in node.outputs:
+                last = max((number[reader] for reader in tensor.consumers if reader in number), default=made)
+                change[made + 1] += self._bytes[tensor.name]
+                change[last + 1] -= self._bytes[tensor.name]
+        total, found = 0.0, []
+        for amount in change[:-1]:
+            total += amount
+            found.append(total)
+        return found
+
+
+def _kept_behind(
+    ir: IR, common: Sequence[OpNode], once: Collection[OpNode], owner: Mapping[TensorMeta, TensorMeta]
+) -> dict[TensorMeta, dict[TensorMeta, None]]:
+    """What a stage keeps if it reads a tensor: an input of the model, weights, and what is made of them once."""
+    behind = {tensor: {tensor: None} for tensor in (*ir.graph_inputs, *ir.params)}
+    kept = dict(behind)
+    for node in common:
+        source = behind if node in once else kept
+        found = dict.fromkeys(each for tensor in node.inputs for each in source[tensor])
+        for tensor in node.outputs:
+            is_new = node in once and owner[tensor].producer is not None
+            behind[tensor], kept[tensor] = found, {**found, owner[tensor]: None} if is_new else found
+    return kept
