@@ -49,11 +49,11 @@ class Mixed(nn.Module):
 
 
 def crashing() -> IR:
-    """Reads far outside its memory."""
-    x, far, out = tensor("x", 4), tensor("far", 1 << 20), tensor("sum_1")
+    """Reads far outside its memory, in one thread: where two crash at once, neither may have the time to say where."""
+    x, far, out = tensor("x", 4), tensor("far", 1 << 10), tensor("sum_1")
     nodes = [
         OpNode(
-            "far", "aten._reshape_alias.default", [x], [far], {"size": [1 << 20], "stride": [1 << 24]}, args=["self"]
+            "far", "aten._reshape_alias.default", [x], [far], {"size": [1 << 10], "stride": [1 << 24]}, args=["self"]
         ),
         OpNode("sum_1", "aten.sum.default", [far], [out], {"dtype": None}, args=["self"]),
     ]
