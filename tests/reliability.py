@@ -41,6 +41,7 @@ def fuzzing() -> Figures:
 SECTIONS: dict[str, Callable[[], Figures]] = {
     "hostile files": _of("hostile_files.sweep"),
     "hostile calls": _of("hostile_calls"),
+    "hostile values": _of("hostile_values"),
     "damage": _of("damage.sweep"),
     "fuzzing": fuzzing,
     "faults": _of("faults.sweep"),

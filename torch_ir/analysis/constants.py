@@ -9,7 +9,7 @@ Known are constants and temporaries whose values the graph holds, and whatever i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Union
 
 import torch
@@ -21,7 +21,7 @@ from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, Device, Expr, Layout, OpNode, TensorMeta
 from torch_ir.ir.values import DTYPES
 from torch_ir.ops.calling import keywords, results
-from torch_ir.ops.facts import is_forbidden, is_uninitialised
+from torch_ir.ops.foldable import is_foldable, traps
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.registry import get_execution_fn
 from torch_ir.ops.schema import find_operator
@@ -29,6 +29,7 @@ from torch_ir.ops.tensor_data import from_tensor, to_tensor
 
 Number = Union[bool, int, float, complex]
 _LIMIT = 1 << 20  # bytes of a value that is looked at
+_BUDGET = 1 << 28  # bytes of all values that are computed
 # All their elements are one number, whatever the tensor that they read holds.
 _FILLS = frozenset(
     f"aten.{name}"
@@ -47,10 +48,24 @@ _KEEP_ELEMENTS = frozenset(
 )  # fmt: skip
 
 
+class Budget:
+    """How many bytes of values may be computed; they are kept, so that this bounds memory as well as work."""
+
+    def __init__(self, size: int = _BUDGET) -> None:
+        self.left = size
+
+    def take(self, node: OpNode) -> bool:
+        """Whether there is room for what a node reads and makes, which counts as used from now on."""
+        size = sum(size_in_bytes(tensor) or 0 for tensor in (*node.inputs, *node.outputs))
+        self.left -= size
+        return self.left >= 0
+
+
 class Constants:
     """What is known about the values of one graph; the graph may change in between, as values stay what they are."""
 
-    def __init__(self, ir: IR) -> None:
+    def __init__(self, ir: IR, budget: Budget | None = None) -> None:
+        self._budget = budget or Budget()
         self._shapes = Shapes(ir)
         self._never = {target for target, _ in ir.mutations}
         self._values: dict[TensorMeta, torch.Tensor | None] = dict.fromkeys(self._never)
@@ -99,17 +114,19 @@ class Constants:
     def _computed(self, node: OpNode) -> Sequence[torch.Tensor | None]:
         """What a node makes of values that are known; nothing where one of them is not, or torch refuses."""
         unknown = [None] * len(node.outputs)
-        given = [self._values[source] for source in _read(node)]
-        if any(value is None for value in given) or not all(map(is_small, node.outputs)):
+        sources = _read(node)
+        given = [value for source in sources if (value := self._values[source]) is not None]
+        if len(given) < len(sources) or not all(map(is_small, node.outputs)):
             return unknown
         if base_name(node.op_type) in _FILLS:
-            return [_filled(node)]
-        if not _is_computable(node) or not self._is_sound(node):
+            return [_filled(node)] if self._budget.take(node) else unknown
+        values = dict(zip(node.args, given, strict=True))
+        if not _is_computable(node) or traps(node, values) or not self._is_sound(node) or not self._budget.take(node):
             return unknown
         operator: Any = find_operator(node.op_type)
         try:
             with torch.no_grad():
-                made = results(operator, keywords(dict(zip(node.args, given, strict=True)), node.attrs))
+                made = results(operator, keywords(values, node.attrs))
         except Exception:  # what torch refuses now, it refuses when the graph runs
             return unknown
         return made if len(made) == len(node.outputs) and all(map(_is_like, made, node.outputs)) else unknown
@@ -124,10 +141,8 @@ class Constants:
 
 
 def _is_computable(node: OpNode) -> bool:
-    """Whether a node always makes the same of the same inputs, on the CPU and by an operator of torch's own."""
-    if not node.op_type.startswith("aten.") or is_forbidden(node.op_type) or is_uninitialised(node):
-        return False
-    return _is_on_cpu(node) and is_fixed(node)
+    """Whether a node always makes the same of the same inputs, on the CPU, by a kernel that is safe on any values."""
+    return is_foldable(node) and _is_on_cpu(node) and is_fixed(node)
 
 
 def _is_on_cpu(node: OpNode) -> bool:
@@ -152,7 +167,7 @@ def size_in_bytes(tensor: TensorMeta) -> int | None:
     return size
 
 
-def _read(node: OpNode) -> Iterable[TensorMeta]:
+def _read(node: OpNode) -> Sequence[TensorMeta]:
     """The tensors on whose values the result depends."""
     return () if base_name(node.op_type) in _FILLS else node.inputs
 

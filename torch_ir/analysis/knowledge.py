@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_ir.analysis.aliasing import is_held_by_caller, moves_results
-from torch_ir.analysis.constants import Constants, Number
+from torch_ir.analysis.constants import Budget, Constants, Number
 from torch_ir.analysis.prologue import is_fixed
 from torch_ir.analysis.shapes import Shapes
 from torch_ir.analysis.strides import moved_by
@@ -20,13 +20,13 @@ from torch_ir.ops.facts import is_pure
 from torch_ir.ops.names import to_name
 from torch_ir.ops.schema import bind, find_operator
 
-_kept: ContextVar[dict[IR, Knowledge] | None] = ContextVar("knowledge", default=None)
+_kept: ContextVar[tuple[dict[IR, Knowledge], Budget] | None] = ContextVar("knowledge", default=None)
 
 
 @contextmanager
 def remembering() -> Iterator[None]:
     """Until the end of the block, what is found out about a graph is kept, also while it is rewritten."""
-    token = _kept.set({})
+    token = _kept.set(({}, Budget()))
     try:
         yield
     finally:
@@ -40,13 +40,13 @@ class Knowledge:
     def of(cls, ir: IR) -> Knowledge:
         """What is known about a graph already, or a fresh start."""
         kept = _kept.get()
-        return cls(ir) if kept is None else _kept_in(kept, ir)
+        return cls(ir) if kept is None else _kept_in(*kept, ir)
 
-    def __init__(self, ir: IR) -> None:
+    def __init__(self, ir: IR, budget: Budget | None = None) -> None:
         self._ir = ir
         self._devices: set[str] | None = None
         self.shapes = Shapes(ir)
-        self.constants = Constants(ir)
+        self.constants = Constants(ir, budget)
         self._fixed: dict[TensorMeta, bool] = {target: False for target, _ in ir.mutations}
         self._sizes = {symbol.tensor: name for name, symbol in ir.symbols.items() if symbol.tensor is not None}
 
@@ -154,9 +154,9 @@ class Knowledge:
                 tensor.stride = stride
 
 
-def _kept_in(kept: dict[IR, Knowledge], ir: IR) -> Knowledge:
+def _kept_in(kept: dict[IR, Knowledge], budget: Budget, ir: IR) -> Knowledge:
     if ir not in kept:
-        kept[ir] = Knowledge(ir)
+        kept[ir] = Knowledge(ir, budget)
     kept[ir].ask_again()
     return kept[ir]
 

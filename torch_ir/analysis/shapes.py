@@ -191,7 +191,18 @@ def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
 
 
 def _asked(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
-    """Ask torch's fake kernels: what is made, why the call is refused, or an empty text where nobody can say."""
+    """Ask torch's fake kernels, and leave this thread's dispatch state as it was.
+
+    A rule that raises can leave dispatch keys excluded; the exception restores them late and wrong when it is freed,
+    after which fake tensors are taken for real ones.
+    """
+    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(include, exclude):
+        return _answer(operator, tensors, attrs)
+
+
+def _answer(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
+    """What is made, why the call is refused, or an empty text where there is no shape rule."""
     # where there is no rule for shapes, torch would run the kernel itself on zeros of the declared sizes
     mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
     mode.cache_enabled = False  # torch's own memory of calls has no end

@@ -14,6 +14,8 @@ from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
+from torch_ir.ir import Layout
+
 _MOST_PIECES = 1 << 14  # results of one call, and items of one list
 _MOST_STEPS = 1 << 12
 _MOST_ROUNDS = 64
@@ -46,6 +48,7 @@ def may_be_asked(
         not _has_safe_rule(operator)
         or not _QUANTIZED.isdisjoint(dtypes)
         or any(isinstance(value, (list, tuple)) and len(value) > _MOST_PIECES for value in attrs.values())
+        or any(isinstance(value, Layout) and value != "strided" for value in attrs.values())  # would run real kernels
         or any(attrs.get(divisor) == 0 for divisor in _DIVISORS)
         or (name in _ROUNDS and abs(_number(attrs, _ROUNDS[name])) > _MOST_ROUNDS)
         or (name in _RECURRENT and any(size > _MOST_STEPS for shape in shapes[:1] for size in shape[:2]))
