@@ -9,6 +9,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -72,7 +74,7 @@ def as_markdown(
         return f"**The graphs are equal**: {summary_text(found)}"
     parts = [*(f"**Over budget**: {told}" for told in over), f"**The graphs differ**: {summary_text(found)}"]
     for name, delta in deltas.items():
-        parts += [*_titled(name), _table(delta.totals()), *filter(None, [delta.note])]
+        parts += [*_titled(markdown_text(name)), _table(delta.totals()), *filter(None, [delta.note])]
         parts += [_table(delta.parts(top))] if delta.rows else []
     nodes = "\n".join(_shortened([*diff_lines(found, only)]))
     parts.append(f"<details><summary>Nodes</summary>\n\n~~~~diff\n{nodes}\n~~~~\n\n</details>")
@@ -130,8 +132,13 @@ def _line(row: NodeDiff) -> str:
     return f"{SIGNS.get(row.status, ' ')} {mine if mine == its else f'{mine} -> {its}'}, {row.node.op_type}{told}"
 
 
+def markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is: no HTML, links, emphasis or further cells."""
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", html.escape(text, quote=False))
+
+
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = ([cell.replace("|", "\\|") for cell in row] for row in rows)
+    head, *body = ([markdown_text(cell) for cell in row] for row in rows)
     lines = [head, ["---", *("--:" for _ in head[1:])], *body]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

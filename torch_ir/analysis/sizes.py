@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, islice
 
 from torch_ir.analysis.amounts import product, total
 from torch_ir.errors import ExpressionError
@@ -16,9 +16,9 @@ from torch_ir.ir.records import Dim
 Points = tuple[Mapping[str, int], ...]
 _WANTED = 5
 _TRIES = 20_000
-_LEAST_TRIES = 50
-_MOST_LOOKS = 1_000_000  # at sizes and constraints, in all tries together
-_MOST_READ = 1_000_000  # characters of constraints, in all tries
+_MOST_READ = 1_000_000  # symbols drawn and characters of constraints read, in all tries together
+_MOST_PRODUCTS = 1024
+_MOST_PAIRED = 64  # sizes that are combined two by two
 _LARGEST_DIVISOR = 32
 _MOST = 4096  # of a size that has no bound
 
@@ -64,7 +64,8 @@ def _found_points(ir: IR, outer: Points) -> Points:
     """Choices of the graph's own sizes, beside those of the graphs around it."""
     draw = random.Random(0)
     found: list[dict[str, int]] = []
-    length = sum(len(str(text)) for text in (*ir.constraints, *(dim for t in ir.graph_inputs for dim in t.shape)))
+    texts = (*ir.symbols, *ir.constraints, *(dim for tensor in ir.graph_inputs for dim in tensor.shape))
+    length = sum(len(str(text)) for text in texts)
     for attempt in range(min(_TRIES, _MOST_READ // (length + 1) + _WANTED)):
         most = _MOST if attempt % 2 else 64  # some are small, so that one of two sizes may be the smaller one
         sizes = dict(outer[len(found) % len(outer)])
@@ -97,18 +98,20 @@ def expressed(values: Sequence[int], known: Sequence[Dim], points: Points) -> Di
         if all(evaluate(candidate, point) == value for point, value in seen):
             return candidate
     sizes = dict.fromkeys(size for size in (*known, *points[0]) if isinstance(size, str)) if points else {}
-    for size in sizes:
+    for size in islice(sizes, _MOST_PAIRED):
         if (found := _divided(size, seen)) is not None:
             return found
     return None
 
 
 def products(shape: Sequence[Dim]) -> list[Dim]:
-    """Every product of some of these sizes: what strides are made of."""
-    found: list[Dim] = [1]
+    """Every product of some of these sizes, which strides are made of; of a high rank, those of the last dimensions."""
+    found: dict[Dim, None] = {1: None}
     for dim in reversed(shape):
-        found += [product(dim, other) for other in found]
-    return list(dict.fromkeys(found))
+        if len(found) > _MOST_PRODUCTS:
+            break
+        found |= {product(dim, other): None for other in found}
+    return list(found)
 
 
 def _candidates(known: Sequence[Dim], points: Points) -> Iterator[Dim]:
@@ -116,7 +119,7 @@ def _candidates(known: Sequence[Dim], points: Points) -> Iterator[Dim]:
     names = list(points[0]) if points else []
     sizes = list(dict.fromkeys([*known, *names]))
     yield from (size for size in sizes if isinstance(size, str))
-    for one, other in combinations_with_replacement(sizes, 2):
+    for one, other in combinations_with_replacement(sizes[:_MOST_PAIRED], 2):
         if isinstance(one, str) or isinstance(other, str):
             yield product(one, other)
             yield total([one, other])

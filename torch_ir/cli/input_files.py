@@ -68,9 +68,12 @@ def _read_as(path: Path) -> Any:
         raise CommandError(f"{path}: values come as .npy, .npz, .safetensors or .pt")
     import numpy
 
+    from torch_ir.golden.dumps import refuse_expansion
+
     with open(path, "rb") as file:
         if path.suffix == ".npy":
             return torch.from_numpy(numpy.lib.format.read_array(file, allow_pickle=False))
+        refuse_expansion(path)
         with numpy.load(file, allow_pickle=False) as archive:
             return {name: torch.from_numpy(archive[name]) for name in archive.files}
 

@@ -23,6 +23,7 @@ _PERIOD = 6  # layers that differ in turn, such as five of local attention and o
 _LINE = 5  # nodes that one line of the model made are a group from so many on
 _MOST = 300  # items of a level; where there are more, those in a row are put together
 _CHUNK = 100
+_DEEPEST = 40  # levels of modules; what lies deeper is shown at the last of them
 Item = Union[OpNode, "Group"]
 
 
@@ -93,7 +94,7 @@ class _Grouping:
         calls: dict[tuple[str, int], list[OpNode]] = {}
         for node in nodes:
             around = modules_around(node.origin.module)
-            if len(around) <= depth + 1:
+            if len(around) <= depth + 1 or depth == _DEEPEST:
                 own.append(node)
             else:
                 inner = around[depth + 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch_ir.errors import MissingExtraError, SerializationError, first_line
 from torch_ir.golden.pack import open_safetensors
 
 _KINDS = (".safetensors", ".npz", ".npy")
+_MOST_EXPANDED, _MOST_TIMES = 1 << 28, 100  # bytes of an archive, and how often they may be those of its file
 
 
 class Dumps(Mapping[str, Callable[[], Any]]):
@@ -50,12 +52,26 @@ def _tensors(file: Path, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]
         for name in opened.keys():  # noqa: SIM118 - it is no dict
             yield name, partial(opened.get_tensor, name)
     elif file.suffix == ".npz":
+        refuse_expansion(file)
         arrays = _load(file)
         for name in arrays.files:
             yield name, partial(_read_array, file, arrays, name)
     else:
         name = file.relative_to(folder).with_suffix("").as_posix() if folder.is_dir() else file.stem
         yield name, lambda: _to_tensor(_load(file))
+
+
+def refuse_expansion(file: Path) -> None:
+    """Refuse an archive whose arrays are far larger than the file, before any is decompressed."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+    except (OSError, zipfile.BadZipFile):
+        return  # numpy says what is wrong with it
+    packed = max(os.path.getsize(file), 1)
+    if size > _MOST_EXPANDED and size > _MOST_TIMES * packed:
+        told = f"{file} expands from {packed:,} to {size:,} bytes, more than {_MOST_TIMES} times"
+        raise SerializationError(f"{told}; save it without compression (numpy.savez)", rule="R2")
 
 
 def _read_array(file: Path, arrays: Any, name: str) -> Any:

@@ -15,6 +15,8 @@ from torch_ir.sharding.entries import all_entries
 from torch_ir.sharding.heads import with_shared_heads
 from torch_ir.sharding.styles import Style, style_of
 
+_MOST_PARTIAL = 3  # `*` in a pattern that are parts of steps, as in `layer*`
+
 
 class Plan:
     """The styles of modules and weights of one model; a row that is about nothing is refused."""
@@ -60,9 +62,21 @@ def paths_of(ir: IR) -> list[str]:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """`layers.*.mlp` as a pattern: `*` is one step of a path, `**` any number of them."""
-    words = {"**": r".*", "*": r"[^.]*"}
-    return re.compile("".join(words.get(part, re.escape(part)) for part in re.split(r"(\*\*|\*)", path)))
+    """`layers.*.mlp` as a pattern: `*` is one step of a path, `**` any number of them.
+
+    What stands between two `**` is looked for once, as `fnmatch` does, and few `*` are parts of steps, so that no path
+    takes long to match.
+    """
+    parts = re.split(r"\*\*+", path)
+    if sum(step.count("*") for part in parts for step in part.split(".") if step != "*") > _MOST_PARTIAL:
+        raise ShardError(f"plan: {path!r:.80} has more than {_MOST_PARTIAL} '*' that are not whole steps; write it out")
+    first, *rest = [_one_level(part) for part in parts]
+    found = [f"(?=(?P<g{number}>.*?{part}))(?P=g{number})" for number, part in enumerate(rest[:-1])]
+    return re.compile("".join([first, *found, *(f".*{part}" for part in rest[-1:])]))
+
+
+def _one_level(part: str) -> str:
+    return "[^.]*?".join(map(re.escape, part.split("*")))
 
 
 def transformers_plan(
