@@ -67,6 +67,10 @@ class MissingFileError(SerializationError, FileNotFoundError):
     """There is no such file."""
 
 
+class ClosedPipeError(SerializationError, BrokenPipeError):
+    """A file was to be written to stdout, but its reader has closed it."""
+
+
 class MistakenFileError(SerializationError):
     """The file is no graph; the message says what it is instead, `rule` and `path` where reading it ended."""
 
