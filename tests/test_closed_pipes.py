@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,7 +70,7 @@ FAST = ["info", "lower"]  # in a process of their own, where Python itself ends
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, its graph, and what the verbs read."""
     made = tmp_path_factory.mktemp("pipes")
     (made / "net.py").write_text(NET)
@@ -87,7 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.chdir(before)
         sys.path[:] = path
         sys.modules.pop("net", None)
-    yield made
+    return made
 
 
 def _tiny_llama() -> object:

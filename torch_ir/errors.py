@@ -35,6 +35,10 @@ class GraphError(RuleError):
     """The graph contradicts itself; the message names the place."""
 
 
+class ReadOnlyError(GraphError, TypeError):
+    """A list or dict that is computed was to be changed, or a node copied without its graph; the message says how."""
+
+
 class ShapeError(GraphError):
     """Operators do not go together with the shapes or dtypes that they are given."""
 

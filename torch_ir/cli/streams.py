@@ -78,6 +78,6 @@ def _open_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
     if sys.stdout is None:
         _was_closed = True
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")

@@ -68,10 +68,10 @@ class Target:
             self._patterns.append(rule)
 
     @property
-    def patterns(self) -> list[tuple[Pattern, Rule]]:
+    def patterns(self) -> tuple[tuple[Pattern, Rule], ...]:
         """The patterns that have a handler, those of more nodes first."""
         pairs = [(rule.key, rule) for rule in self._patterns if isinstance(rule.key, Pattern)]
-        return sorted(pairs, key=lambda pair: -pair[0].size)
+        return tuple(sorted(pairs, key=lambda pair: -pair[0].size))
 
     def rules_for(self, op_type: str) -> Iterator[Rule]:
         """The handlers for a node of that type: of the torch function, of the operator, of the operator in any form."""
