@@ -1,4 +1,4 @@
-"""Whatever a graph computes when it is asked cannot be changed in vain; links are checked both ways; graphs are copied."""
+"""What a graph computes when it is asked is read-only; links are checked both ways; graphs can be copied."""
 
 import copy
 import inspect

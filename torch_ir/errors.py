@@ -114,7 +114,11 @@ class WeightLoadError(RuleError):
 
 
 class RegistryError(TorchIRError):
-    """A name is already taken by a different function."""
+    """A name is taken by a different function, or is that of no operator, argument, pass or class."""
+
+
+class UnknownOperatorError(RegistryError, ShapeError):
+    """A rule makes a node of an operator, or with an argument, that torch does not have."""
 
 
 class DrawError(TorchIRError):

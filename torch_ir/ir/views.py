@@ -1,4 +1,4 @@
-"""Read-only lists and dicts: properties that are computed return them, so that a change of one is never lost silently."""
+"""Read-only lists and dicts, which computed properties return so that a change of one is never lost silently."""
 
 from __future__ import annotations
 
