@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from torch_ir.errors import GraphError, ReadOnlyError, SerializationError, did_you_mean
+from torch_ir.ir.attr_order import ordered
 from torch_ir.ir.encoding import PLAIN, decode, encode
 from torch_ir.ir.records import allow_keys, field, optional, texts
 from torch_ir.ir.tensor import Scope, TensorMeta, bare, read_tensors, restated
@@ -195,7 +196,7 @@ class OpNode:
             "op_type": self.op_type,
             "inputs": [restated(tensor) for tensor in self._inputs],
             "outputs": [bare(tensor) for tensor in self._outputs],
-            "attrs": {name: encode(value) for name, value in self.attrs.items()},
+            "attrs": {name: encode(value) for name, value in ordered(self.op_type, self.attrs).items()},
         }
         if self._args:
             record["args"] = list(self._args)

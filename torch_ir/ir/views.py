@@ -25,7 +25,7 @@ class ListView(list[T]):
         raise ReadOnlyError(f"this list is computed, and a change of it would be lost; {self._remedy}")
 
     append = extend = insert = remove = pop = clear = sort = reverse = _refuse
-    __setitem__ = __delitem__ = __imul__ = _refuse  # type: ignore[assignment]  # they take what a list's own take
+    __setitem__ = __delitem__ = __imul__ = _refuse
 
     def __iadd__(self, items: Iterable[T]) -> list[T]:  # type: ignore[override,misc]  # what is assigned is a new list
         """`ir.graph_outputs += [tensor]` assigns, so it works wherever assigning does."""
@@ -48,7 +48,7 @@ class DictView(dict[K, V]):
         raise ReadOnlyError(f"this dict is computed, and a change of it would be lost; {self._remedy}")
 
     clear = pop = popitem = setdefault = update = _refuse
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]  # they take what a dict's own take
+    __setitem__ = __delitem__ = __ior__ = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)

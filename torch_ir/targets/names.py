@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 from torch_ir.errors import RegistryError, did_you_mean
-from torch_ir.ir.operator_names import check_call
 from torch_ir.rewrite import Pattern
 from torch_ir.targets.rules import Key
 
@@ -20,14 +19,14 @@ def check_key(key: Key, target: str) -> None:
     """Raise RegistryError for an operator, argument, class or function that torch does not have, if it is loaded."""
     if "torch" not in sys.modules:
         return
-    import torch_ir.ops  # noqa: F401  # which knows the operators
+    from torch_ir.ops import objection  # imports torch
 
     if isinstance(key, Pattern):
         key.check_names(f"target {target!r}")
     elif key.startswith("torch."):
         _check_path(key, target)
-    else:
-        check_call([key], (), f"target {target!r}")
+    elif told := objection([key], ()):
+        raise RegistryError(f"target {target!r}: {told}")
 
 
 def check_unused(keys: Iterable[Key], used: Iterable[str], missing: Iterable[str], target: str) -> None:
