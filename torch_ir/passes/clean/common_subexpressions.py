@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from operator import itemgetter
 
 from torch_ir.analysis.knowledge import Knowledge
 from torch_ir.ir import IR, OpNode
@@ -43,4 +44,4 @@ def common_subexpressions(ir: IR) -> int:
 
 def _computation(node: OpNode) -> Hashable:
     """All that decides what a node gives; an attribute as text, which tells 1 from 1.0 and from True."""
-    return node.op_type, node.args, node.inputs, repr(node.attrs)
+    return node.op_type, node.args, node.inputs, repr(sorted(node.attrs.items(), key=itemgetter(0)))
