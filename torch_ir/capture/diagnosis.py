@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
 import itertools
-import logging
 import re
-import sys
 import textwrap
 import traceback
-import warnings
-from collections.abc import Iterator
 
 from torch import nn
 from torch._ops import OpOverload
@@ -48,13 +42,6 @@ _CAUSES = {
     r"TypeError: (too many positional|missing a required|got an unexpected keyword)": "the example inputs are not the "
     "arguments of forward; give what the model is called with",
 }
-_CHATTY = (
-    "torch._subclasses.fake_tensor",
-    "torch.fx.experimental.symbolic_shapes",
-    "torch._export.non_strict_utils",
-    "torch._dynamo",
-    "torch.export",
-)
 
 
 def explained(error: BaseException, model: nn.Module) -> ExportError:
@@ -118,22 +105,3 @@ def _violated(lines: list[str]) -> str:
     fixes = list(itertools.takewhile(lambda line: " = " in line, lines[start:]))
     proposed = f"; torch proposes {', '.join(fixes)}" if fixes else ""
     return f"a size cannot vary as asked: {'; '.join(reasons[:2]) or lines[0]}{proposed}"
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Hold back what torch prints about its own internals; what a model prints is passed on when all went well."""
-    held = io.StringIO()
-    loggers = [logging.getLogger(name) for name in _CHATTY]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), contextlib.redirect_stderr(held):
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-            warnings.filterwarnings("ignore", message=".*assigned during export.*")
-            yield
-        sys.stderr.write(held.getvalue())
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

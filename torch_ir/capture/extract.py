@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
-from torch_ir.capture.diagnosis import BRANCHES, definition, explained, quiet, refuse_hidden_state
+from torch_ir.capture.diagnosis import BRANCHES, definition, explained, refuse_hidden_state
 from torch_ir.capture.dynamic import (
     DECISIONS,
     Call,
@@ -32,6 +32,7 @@ from torch_ir.capture.dynamic import (
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
+from torch_ir.capture.instrument import capturing, export_in_this_thread, quiet
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
 from torch_ir.capture.paths import Path
@@ -214,7 +215,7 @@ def _trace(
     model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, in_strict_mode: bool = False
 ) -> ExportedProgram:
     """`torch.export` in one of its modes; what goes wrong there is explained."""
-    with left_as_it_was(model), weight_free(model) as mode, ExitStack() as stack:
+    with capturing(), left_as_it_was(model), weight_free(model) as mode, ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
@@ -222,6 +223,7 @@ def _trace(
         # strict mode does not tell what the model asked; it may have asked for strides
         questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
         if not in_strict_mode:
+            stack.enter_context(export_in_this_thread())
             stack.enter_context(assignments_written(model))
         args, keywords = _each_its_own(call, mode)
         try:

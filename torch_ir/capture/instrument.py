@@ -1,0 +1,420 @@
+"""Every process-wide change that capture makes: patches of torch, library flags, stderr, log records, warnings.
+
+One capture runs at a time, under one re-entrant lock. A patched function asks for the handler of its own thread and
+otherwise calls the original, so that other threads see torch as it was. Handlers are per thread and not per context
+(`contextvars`), as torch's own modes are: a context may be copied into a thread whose operators no recorder sees.
+
+What is process-wide by nature is switched for the time of a capture: the flags of mkldnn, nnpack and cudnn (an eager
+call in another thread may take another kernel meanwhile, with the same result but for rounding), the fused attention
+kernels (likewise), and torch.compile, whose compilations in other threads wait until the capture ends.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import logging
+import math
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import _symbolic_trace
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torch_ir.errors import ExportError
+
+Handler = Callable[..., Any]  # takes the original function, and then its arguments
+_ABSENT = object()
+_CHATTY = (
+    "torch._subclasses.fake_tensor",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch._export.non_strict_utils",
+    "torch._dynamo",
+    "torch.export",
+)
+_BELOW_CHATTY = tuple(f"{name}." for name in _CHATTY)
+_IGNORED = (".*LeafSpec.*", ".*assigned during export.*")
+
+
+class _Here(threading.local):
+    """What this thread captures."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # of captures, one in the forward of another
+        self.handlers: dict[tuple[Any, str], Handler] = {}
+        self.held: io.StringIO | None = None  # in place of stderr
+        self.is_exporting = False  # what torch.compiler.is_compiling() and is_exporting() answer
+        self.keys: tuple[Any, Any] = (None, None)  # torch's dispatch keys when the outermost capture began
+
+
+class _State:
+    """What holds for the whole process."""
+
+    has_flags = False  # whether torch's flags for compiling and exporting are set by a capture
+
+
+_here = _Here()
+_state = _State()
+_lock = threading.RLock()
+_undo: list[Callable[[], None]] = []  # in the order in which the changes were made
+_running: list[threading.Thread] = []  # threads that forward has started, while the outermost capture runs
+
+
+# -- one capture at a time -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Hold the lock of capture, and that of torch.compile, which must not see a torch that is patched."""
+    if threading.current_thread() in _running:
+        raise ExportError(
+            "extract_ir is called in a thread that the forward of a model has started while that model is captured; "
+            "call it in forward itself, or when the capture is done"
+        )
+    compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
+    with getattr(compiler, "compile_lock", None) or nullcontext(), _lock:
+        yield
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """One capture: afterwards, whatever has ended it, torch is as it was before.
+
+    A capture in the forward of a model that is being captured runs outside of the modes and patches of the outer one.
+    """
+    with exclusive(), ExitStack() as stack:
+        if _here.depth:
+            stack.enter_context(_outside_modes())
+        else:
+            _here.keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        stack.callback(_take_back, len(_undo))
+        stack.callback(_here.__dict__.update, vars(_here).copy())
+        _here.depth += 1
+        _here.handlers, _here.held, _here.is_exporting = {}, None, False
+        stack.enter_context(intercepted(threading.Thread, "start", _note_thread))
+        yield
+
+
+def _take_back(mark: int) -> None:
+    """Undo the changes since a mark that are still there, the latest first."""
+    while len(_undo) > mark:
+        _undo.pop()()
+    if not mark:
+        _running.clear()
+
+
+def _note_thread(original: Callable[..., Any], thread: threading.Thread) -> Any:
+    _running.append(thread)
+    return original(thread)
+
+
+@contextmanager
+def _outside_modes() -> Iterator[None]:
+    """Leave torch's modes and dispatch keys of the outer capture, but for the default device."""
+    modes = _get_current_function_mode_stack()
+    with ExitStack() as stack:
+        for mode in reversed(modes):
+            torch._C._pop_torch_function_stack()
+            stack.callback(torch._C._push_on_torch_function_stack, mode)
+        kept = [mode for mode in modes if isinstance(mode, DeviceContext)]
+        for mode in kept:
+            torch._C._push_on_torch_function_stack(mode)
+            stack.callback(torch._C._pop_torch_function_stack)
+        stack.enter_context(_disable_current_modes())
+        stack.enter_context(torch._C._ForceDispatchKeyGuard(*_here.keys))
+        yield
+
+
+# -- patches ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def intercepted(owner: Any, name: str, handler: Handler) -> Iterator[None]:
+    """Let a handler answer calls of `owner.name` that this thread makes; its first argument is the original."""
+    key = (owner, name)
+    with exclusive(), _set(owner, name, _by_thread(key, getattr(owner, name))):
+        outer = _here.handlers.get(key)
+        _here.handlers[key] = handler
+        try:
+            yield
+        finally:
+            if outer is None:
+                del _here.handlers[key]
+            else:
+                _here.handlers[key] = outer
+
+
+def _by_thread(key: tuple[Any, str], original: Callable[..., Any]) -> Callable[..., Any]:
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        handler = _here.handlers.get(key)
+        return original(*args, **kwargs) if handler is None else handler(original, *args, **kwargs)
+
+    # where torch looks for the user's frame, this one must pass for one of torch
+    patched.__code__ = patched.__code__.replace(co_filename=torch.__file__)
+    return patched
+
+
+@contextmanager
+def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute; afterwards it is what it was, or inherited."""
+    before = vars(owner).get(name, _ABSENT)
+
+    def undo() -> None:
+        if vars(owner).get(name) is not value:
+            return  # another thread has patched it meanwhile, and puts back what it found
+        if before is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+    with _undone(undo):
+        setattr(owner, name, value)
+        yield
+
+
+@contextmanager
+def _undone(undo: Callable[[], None]) -> Iterator[None]:
+    """Undo a change on leaving, with all that were made later and are still there."""
+    mark = len(_undo)
+    _undo.append(undo)
+    try:
+        yield
+    finally:
+        _take_back(mark)
+
+
+@contextmanager
+def module_hooks(before: Callable[..., None], after: Callable[..., None]) -> Iterator[None]:
+    """Call hooks before and after the forward of every module that this thread calls, also where forward raises."""
+    with exclusive():
+        entering = register_module_forward_pre_hook(_only_here(before, _do_nothing))
+        leaving = register_module_forward_hook(_only_here(after, _do_nothing), always_call=True)
+        with _undone(entering.remove), _undone(leaving.remove):
+            yield
+
+
+def _do_nothing(*args: Any) -> None:
+    """The hook of other threads."""
+
+
+def _only_here(new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's own patch, for this thread alone."""
+    owner = threading.get_ident()
+
+    def patched(*args: Any, **kwargs: Any) -> Any:
+        return (new if threading.get_ident() == owner else original)(*args, **kwargs)
+
+    return patched
+
+
+# -- what torch.export does to the process ---------------------------------------------------------------------------
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Answer `torch.compiler.is_compiling()` and `is_exporting()` with True in this thread, and as before elsewhere."""
+    with exclusive(), ExitStack() as stack:
+        for function, asked in _QUESTIONS.items():
+            stack.enter_context(_set_code(function, asked))
+        stack.enter_context(_as_exporting())
+        yield
+
+
+@contextmanager
+def _as_exporting() -> Iterator[None]:
+    outer, _here.is_exporting = _here.is_exporting, True
+    try:
+        yield
+    finally:
+        _here.is_exporting = outer
+
+
+@contextmanager
+def export_in_this_thread() -> Iterator[None]:
+    """Keep what torch.export changes for the whole process to this thread."""
+    from torch.export import _trace
+
+    with exporting(), ExitStack() as stack:
+        for name in (
+            "_is_compiling_flag",
+            "_is_exporting_flag",
+        ):  # torch.compile, which control flow needs, reads these
+            stack.enter_context(_set(torch.compiler, name, True))
+        stack.enter_context(_set(_state, "has_flags", True))
+        stack.enter_context(_set(_trace, "_compiling_state_context", _as_exporting))
+        stack.enter_context(intercepted(_trace, "_override_builtin_ops", _override_here))
+        stack.enter_context(intercepted(_symbolic_trace._Patcher, "patch_method", _patch_here))
+        yield
+
+
+def _patch_here(original: Callable[..., Any], patcher: Any, owner: Any, name: str, new: Any, **options: Any) -> Any:
+    """Let torch.fx patch `nn.Module` for this thread alone."""
+    if owner is nn.Module:
+        new = _only_here(new, getattr(owner, name))
+    return original(patcher, owner, name, new, **options)
+
+
+@contextmanager
+def _override_here(original: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Let torch.export replace `max`, `min` and `math.pow` for this thread alone."""
+    names: list[tuple[Any, str]] = [(builtins, "max"), (builtins, "min"), (math, "pow")]
+    before = [getattr(owner, name) for owner, name in names]
+    with original(), ExitStack() as stack:
+        for (owner, name), function in zip(names, before, strict=True):
+            stack.enter_context(_set(owner, name, _only_here(getattr(owner, name), function)))
+        yield
+
+
+@contextmanager
+def _set_code(function: Any, code: FunctionType) -> Iterator[None]:
+    """Let a function run other code and stay the same object, by which torch.compile knows it."""
+    before = function.__code__
+
+    def undo() -> None:
+        function.__code__ = before
+
+    with _undone(undo):
+        function.__code__ = code.__code__
+        yield
+
+
+def is_exporting_here(flag: bool) -> bool:
+    """Whether this thread exports; torch's own flag counts where capture has not set it."""
+    return _here.is_exporting or (flag and not _state.has_flags)
+
+
+def is_tracing_here(flag: bool) -> bool:
+    """Whether this thread traces with torch.fx; torch's flag counts where capture does not trace in another thread."""
+    return flag and (_here.depth > 0 or not _state.has_flags)
+
+
+# Their code runs among the globals of torch's functions, so that they import what they call.
+
+
+def _is_compiling() -> bool:
+    from torch_ir.capture.instrument import is_exporting_here
+
+    return is_exporting_here(_is_compiling_flag)  # type: ignore[name-defined]  # noqa: F821  # of torch.compiler
+
+
+def _is_exporting() -> bool:
+    from torch_ir.capture.instrument import is_exporting_here
+
+    return is_exporting_here(_is_exporting_flag)  # type: ignore[name-defined]  # noqa: F821  # of torch.compiler
+
+
+def _is_tracing() -> bool:
+    from torch_ir.capture.instrument import is_tracing_here
+
+    return is_tracing_here(_is_fx_tracing_flag)  # type: ignore[name-defined]  # noqa: F821  # of torch.fx
+
+
+def _is_tracing_symbolically() -> bool:
+    from torch_ir.capture.instrument import is_tracing_here
+
+    return is_tracing_here(_is_fx_tracing_flag) and not torch.compiler.is_compiling()  # type: ignore[name-defined]  # noqa: F821
+
+
+_QUESTIONS: dict[Any, Any] = {
+    torch.compiler.is_compiling: _is_compiling,
+    torch.compiler.is_exporting: _is_exporting,
+    _symbolic_trace.is_fx_tracing: _is_tracing,
+    _symbolic_trace.is_fx_symbolic_tracing: _is_tracing_symbolically,
+}
+
+
+@contextmanager
+def without_libraries() -> Iterator[None]:
+    """Disable mkldnn, nnpack and cudnn, as torch.export does; importing that takes a second."""
+    libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.nnpack, torch.backends.cudnn)
+    with exclusive(), ExitStack() as stack:
+        for library in libraries:
+            flags = library.set_flags(False)
+            stack.enter_context(_undone(lambda library=library, flags=flags: library.set_flags(*flags)))
+        yield
+
+
+# -- what is printed -------------------------------------------------------------------------------------------------
+
+
+class _StderrByThread:
+    """Writes to what a thread holds back, else to the stream that was there before."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_here.held or self._stream, name)
+
+
+class _MessageHere:
+    """The pattern of a warning in a thread that is quiet."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = re.compile(pattern, re.IGNORECASE)
+
+    def match(self, text: str) -> bool:
+        return _here.held is not None and self._pattern.match(text) is not None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back what torch prints about its own internals; what a model prints is passed on when all went well.
+
+    Other threads print, log and warn as ever.
+    """
+    outer, held = _here.held, io.StringIO()
+    with exclusive(), ExitStack() as stack:
+        stack.enter_context(intercepted(logging.Logger, "handle", _without_chatter))
+        for pattern in _IGNORED:
+            stack.enter_context(_ignored(_MessageHere(pattern)))
+        if sys.stderr is not None:
+            stack.enter_context(_set(sys, "stderr", _StderrByThread(sys.stderr)))
+        stack.callback(setattr, _here, "held", outer)
+        _here.held = held
+        yield
+    if sys.stderr is not None:
+        sys.stderr.write(held.getvalue())
+
+
+def _without_chatter(original: Callable[..., Any], logger: logging.Logger, record: logging.LogRecord) -> Any:
+    is_chatter = logger.name in _CHATTY or logger.name.startswith(_BELOW_CHATTY)
+    return None if is_chatter and record.levelno < logging.CRITICAL else original(logger, record)
+
+
+@contextmanager
+def _ignored(message: Any) -> Iterator[None]:
+    """Ignore warnings with such a message; `catch_warnings` would undo what other threads do to the filters."""
+    entry: Any = ("ignore", message, Warning, None, 0)
+    filters: Any = warnings.filters
+
+    def undo() -> None:
+        for lists in (filters, warnings.filters):  # another thread may have put a copy in its place
+            lists[:] = [each for each in lists if each is not entry]
+
+    with _undone(undo):
+        filters.insert(0, entry)
+        yield
+
+
+@contextmanager
+def no_warning_of_threads() -> Iterator[None]:
+    """Fork without Python's warning that other threads are lost in the child."""
+    outer = _here.held
+    with exclusive(), _ignored(_MessageHere(".*multi-threaded.*")):
+        _here.held = outer or io.StringIO()
+        try:
+            yield
+        finally:
+            _here.held = outer
