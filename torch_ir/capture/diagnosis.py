@@ -7,9 +7,12 @@ import itertools
 import re
 import textwrap
 import traceback
+from collections.abc import Collection
 
+import torch
 from torch import nn
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from torch_ir.capture.provenance import is_users, user_line
@@ -17,6 +20,7 @@ from torch_ir.errors import ExportError
 from torch_ir.ops.facts import mutated_arguments
 
 BRANCHES = "Python branches on a value that only the data decides"
+ELSEWHERE = "compute it in forward itself, not in another thread, and do not keep it from an earlier call"
 # words of torch's message, with the name of the error before it -> what happened and what to do about it
 _CAUSES = {
     r"Could not extract specialized integer": "Python needs a number that only the data decides, for an index or a "
@@ -33,8 +37,7 @@ _CAUSES = {
     "it a rule with torch.library.register_fake",
     r"Cannot access data pointer|Can't pickle": "the model asks for the memory of a "
     "tensor, which has none while it is captured; use torch functions there",
-    r"fake tensor in the exported program|Cannot mix": "the model computes where torch cannot see it, such as in "
-    "another thread or in a tensor kept from an earlier call; compute it in forward itself",
+    r"fake tensor in the exported program|Cannot mix": f"the model computes where torch cannot see it; {ELSEWHERE}",
     r"NoValueError": "a tensor without values cannot decide; capture the model with explore=, or on real tensors with "
     "strict=False",
     r"RecursionError": "forward calls itself without end; give the recursion an end that does not depend on the data",
@@ -91,6 +94,15 @@ def refuse_hidden_state(program: ExportedProgram, model: nn.Module) -> None:
                 reason = "forward writes to a tensor that no module holds, so that its new value has no name"
                 place = user_line(node.meta.get("stack_trace") or "")
                 raise _refusal(model, place, f"{reason}; register it as a buffer")
+
+
+def refuse_untracked(program: ExportedProgram, model: nn.Module, given: Collection[torch.Tensor]) -> None:
+    """Refuse a program with a constant that has no values and is no tensor of the model."""
+    known = set(map(id, given))
+    for name, value in program.constants.items():
+        if isinstance(value, FakeTensor) and id(value) not in known:
+            reason = f"it reads {name!r}, a tensor that torch has not seen it compute"
+            raise _refusal(model, definition(model), f"{reason}; {ELSEWHERE}")
 
 
 def _positions(operator: OpOverload) -> list[int]:

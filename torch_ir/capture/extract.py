@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
-from torch_ir.capture.diagnosis import BRANCHES, definition, explained, refuse_hidden_state
+from torch_ir.capture.diagnosis import BRANCHES, definition, explained, refuse_hidden_state, refuse_untracked
 from torch_ir.capture.dynamic import (
     DECISIONS,
     Call,
@@ -32,7 +32,7 @@ from torch_ir.capture.dynamic import (
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
-from torch_ir.capture.instrument import capturing, export_in_this_thread, quiet
+from torch_ir.capture.instrument import capturing, exclusive, export_in_this_thread, not_compiled, quiet
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
 from torch_ir.capture.paths import Path
@@ -51,6 +51,7 @@ _CAPTURES = ("auto", "export", "record")
 _BLOCKS = ("inline", "function")
 
 
+@not_compiled
 def extract_ir(
     model: nn.Module,
     example_inputs: tuple[Any, ...],
@@ -82,13 +83,14 @@ def extract_ir(
     `isolated` runs the model's code in a child process only, for at most `time_limit` seconds a try.
     """
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
-    _check_request(model, call, strict)
-    _check_options(capture, blocks, stamp, dynamic_shapes)
-    road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
-    steps = list(_steps(model, call, dynamic_shapes, road))
-    ir = climb(steps, isolated=isolated, time_limit=time_limit)
+    with exclusive():  # while a thread captures, its model has other tensors
+        _check_request(model, call, strict)
+        _check_options(capture, blocks, stamp, dynamic_shapes)
+        road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
+        steps = list(_steps(model, call, dynamic_shapes, road))
+        ir = climb(steps, isolated=isolated, time_limit=time_limit)
+        _refuse_shared_memory(model, ir)
     ir.model_name = type(model).__name__ if model_name is None else model_name
-    _refuse_shared_memory(model, ir)
     _warn_of_lost_values(ir)
     _warn_of_gaps(ir)
     fixed = fixed_sizes(ir, model, call, dynamic_shapes)
@@ -154,6 +156,7 @@ def _ways(model: nn.Module, call: Call, explore: int | None) -> int:
     return explore
 
 
+@not_compiled
 def export_model(
     model: nn.Module,
     example_inputs: tuple[Any, ...],
@@ -164,9 +167,10 @@ def export_model(
 ) -> ExportedProgram:
     """`torch.export` of a model, with its weights as fake tensors; the arguments are those of `extract_ir`."""
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
-    _check_request(model, call, strict)
-    refuse_scripted(model)
-    return _trace(model, call, dynamic_shapes)
+    with exclusive():
+        _check_request(model, call, strict)
+        refuse_scripted(model)
+        return _trace(model, call, dynamic_shapes)
 
 
 def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
@@ -215,7 +219,7 @@ def _trace(
     model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, in_strict_mode: bool = False
 ) -> ExportedProgram:
     """`torch.export` in one of its modes; what goes wrong there is explained."""
-    with capturing(), left_as_it_was(model), weight_free(model) as mode, ExitStack() as stack:
+    with capturing(), left_as_it_was(model), weight_free(model) as (mode, fakes), ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
@@ -237,6 +241,7 @@ def _trace(
             raise
         except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
             raise explained(error, model) from error
+        refuse_untracked(program, model, fakes)
     drop_failed_calls(program.graph_module)
     drop_memos(program.graph_module)
     return program

@@ -15,17 +15,17 @@ import builtins
 import io
 import logging
 import math
+import os
 import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import FunctionType
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import nn
 from torch.fx import _symbolic_trace
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import _get_current_function_mode_stack
@@ -34,6 +34,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_ir.errors import ExportError
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_compiler: Any = torch._C._dynamo.eval_frame
 Handler = Callable[..., Any]  # takes the original function, and then its arguments
 _ABSENT = object()
 _CHATTY = (
@@ -68,6 +70,7 @@ _here = _Here()
 _state = _State()
 _lock = threading.RLock()
 _undo: list[Callable[[], None]] = []  # in the order in which the changes were made
+_intercepted: set[tuple[Any, str]] = set()
 _running: list[threading.Thread] = []  # threads that forward has started, while the outermost capture runs
 
 
@@ -85,6 +88,29 @@ def exclusive() -> Iterator[None]:
     compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
     with getattr(compiler, "compile_lock", None) or nullcontext(), _lock:
         yield
+
+
+def not_compiled(function: _Function) -> _Function:
+    """Let torch.compile leave a function, and all that it calls, to Python; `torch.compiler.disable` takes a second."""
+    skip = _compiler._FrameAction.SKIP
+    _compiler.set_code_exec_strategy(function.__code__, _compiler._FrameExecStrategy(skip, skip))
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # where a frame above is compiled
+    return function
+
+
+def _forget() -> None:
+    """In a forked process, which has none of the threads that captured: take back what they changed."""
+    global _lock
+    if _undo and not _here.depth:
+        _take_back(0)
+        _lock = threading.RLock()
+        compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
+        if compiler is not None:
+            compiler.compile_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
@@ -143,7 +169,11 @@ def _outside_modes() -> Iterator[None]:
 def intercepted(owner: Any, name: str, handler: Handler) -> Iterator[None]:
     """Let a handler answer calls of `owner.name` that this thread makes; its first argument is the original."""
     key = (owner, name)
-    with exclusive(), _set(owner, name, _by_thread(key, getattr(owner, name))):
+    with exclusive(), ExitStack() as stack:
+        if key not in _intercepted:
+            stack.enter_context(_patched(owner, name, _Patch(getattr(owner, name), lambda: _here.handlers.get(key))))
+            stack.enter_context(_undone(lambda: _intercepted.discard(key)))
+            _intercepted.add(key)
         outer = _here.handlers.get(key)
         _here.handlers[key] = handler
         try:
@@ -155,14 +185,35 @@ def intercepted(owner: Any, name: str, handler: Handler) -> Iterator[None]:
                 _here.handlers[key] = outer
 
 
-def _by_thread(key: tuple[Any, str], original: Callable[..., Any]) -> Callable[..., Any]:
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        handler = _here.handlers.get(key)
-        return original(*args, **kwargs) if handler is None else handler(original, *args, **kwargs)
+class _Patch(NamedTuple):
+    """A function that stands in for another in the threads for which there is a handler."""
+
+    original: Callable[..., Any]
+    handler: Callable[[], Handler | None]
+
+
+@contextmanager
+def _patched(owner: Any, name: str, patch: _Patch) -> Iterator[None]:
+    """Put a patch in the place of an attribute."""
+    with _function(patch) as function, _set(owner, name, function):
+        yield
+
+
+@contextmanager
+def _function(patch: _Patch) -> Iterator[Callable[..., Any]]:
+    """A patch as a function; one that somebody keeps afterwards, as torch.compile does, calls the original."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        handler = patch.handler()
+        return patch.original(*args, **kwargs) if handler is None else handler(patch.original, *args, **kwargs)
+
+    def call_original(*args: Any, **kwargs: Any) -> Any:
+        return patch.original(*args, **kwargs)
 
     # where torch looks for the user's frame, this one must pass for one of torch
-    patched.__code__ = patched.__code__.replace(co_filename=torch.__file__)
-    return patched
+    call.__code__ = call.__code__.replace(co_filename=torch.__file__)
+    with _set_code(call, call.__code__, call_original.__code__):
+        yield call
 
 
 @contextmanager
@@ -184,6 +235,14 @@ def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 @contextmanager
+def _set_code(function: Any, code: CodeType, afterwards: CodeType) -> Iterator[None]:
+    """Let a function run other code and stay the same object, by which torch.compile knows it."""
+    with _undone(lambda: setattr(function, "__code__", afterwards)):
+        function.__code__ = code
+        yield
+
+
+@contextmanager
 def _undone(undo: Callable[[], None]) -> Iterator[None]:
     """Undo a change on leaving, with all that were made later and are still there."""
     mark = len(_undo)
@@ -198,24 +257,28 @@ def _undone(undo: Callable[[], None]) -> Iterator[None]:
 def module_hooks(before: Callable[..., None], after: Callable[..., None]) -> Iterator[None]:
     """Call hooks before and after the forward of every module that this thread calls, also where forward raises."""
     with exclusive():
-        entering = register_module_forward_pre_hook(_only_here(before, _do_nothing))
-        leaving = register_module_forward_hook(_only_here(after, _do_nothing), always_call=True)
+        owner = threading.get_ident()
+        entering = register_module_forward_pre_hook(lambda *given: before(*given) if _is(owner) else None)
+        leaving = register_module_forward_hook(
+            lambda *given: after(*given) if _is(owner) else None,  # type: ignore[func-returns-value]  # as hooks return
+            always_call=True,
+        )
         with _undone(entering.remove), _undone(leaving.remove):
             yield
 
 
-def _do_nothing(*args: Any) -> None:
-    """The hook of other threads."""
+def _is(thread: int) -> bool:
+    return threading.get_ident() == thread
 
 
-def _only_here(new: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's own patch, for this thread alone."""
+def _here_only(new: Callable[..., Any]) -> Callable[[], Handler | None]:
+    """Torch's own patch of a function as a handler, for this thread alone."""
     owner = threading.get_ident()
 
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        return (new if threading.get_ident() == owner else original)(*args, **kwargs)
+    def handle(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return new(*args, **kwargs)
 
-    return patched
+    return lambda: handle if threading.get_ident() == owner else None
 
 
 # -- what torch.export does to the process ---------------------------------------------------------------------------
@@ -226,7 +289,7 @@ def exporting() -> Iterator[None]:
     """Answer `torch.compiler.is_compiling()` and `is_exporting()` with True in this thread, and as before elsewhere."""
     with exclusive(), ExitStack() as stack:
         for function, asked in _QUESTIONS.items():
-            stack.enter_context(_set_code(function, asked))
+            stack.enter_context(_set_code(function, asked.__code__, function.__code__))
         stack.enter_context(_as_exporting())
         yield
 
@@ -254,15 +317,22 @@ def export_in_this_thread() -> Iterator[None]:
         stack.enter_context(_set(_state, "has_flags", True))
         stack.enter_context(_set(_trace, "_compiling_state_context", _as_exporting))
         stack.enter_context(intercepted(_trace, "_override_builtin_ops", _override_here))
-        stack.enter_context(intercepted(_symbolic_trace._Patcher, "patch_method", _patch_here))
+        stack.enter_context(intercepted(_symbolic_trace.Tracer, "trace", _trace_here))
+        for name in ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY"):  # of the outer one, where one export is in another
+            stack.callback(setattr, _trace, name, getattr(_trace, name))
         yield
 
 
-def _patch_here(original: Callable[..., Any], patcher: Any, owner: Any, name: str, new: Any, **options: Any) -> Any:
+def _trace_here(original: Callable[..., Any], tracer: Any, *args: Any, **kwargs: Any) -> Any:
     """Let torch.fx patch `nn.Module` for this thread alone."""
-    if owner is nn.Module:
-        new = _only_here(new, getattr(owner, name))
-    return original(patcher, owner, name, new, **options)
+    with ExitStack() as stack:
+
+        def patch(patch: Any, patcher: Any, owner: Any, name: str, new: Any, **options: Any) -> None:
+            function = stack.enter_context(_function(_Patch(getattr(owner, name), _here_only(new))))
+            patch(patcher, owner, name, function, **options)
+
+        stack.enter_context(intercepted(_symbolic_trace._Patcher, "patch_method", patch))
+        return original(tracer, *args, **kwargs)
 
 
 @contextmanager
@@ -272,20 +342,7 @@ def _override_here(original: Callable[[], AbstractContextManager[None]]) -> Iter
     before = [getattr(owner, name) for owner, name in names]
     with original(), ExitStack() as stack:
         for (owner, name), function in zip(names, before, strict=True):
-            stack.enter_context(_set(owner, name, _only_here(getattr(owner, name), function)))
-        yield
-
-
-@contextmanager
-def _set_code(function: Any, code: FunctionType) -> Iterator[None]:
-    """Let a function run other code and stay the same object, by which torch.compile knows it."""
-    before = function.__code__
-
-    def undo() -> None:
-        function.__code__ = before
-
-    with _undone(undo):
-        function.__code__ = code.__code__
+            stack.enter_context(_patched(owner, name, _Patch(function, _here_only(getattr(owner, name)))))
         yield
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +12,33 @@ from typing import Any
 
 import torch
 
+
+class _Here(threading.local):
+    depth = 0  # of switches that this thread has set
+    eager = 0
+
+
 _lock = threading.Lock()
-_eager_here = threading.local()
+_here = _Here()
 _inside = {"attention": 0, "stance": 0}
 _before: dict[str, Any] = {}
+
+
+def _forget() -> None:
+    """In a forked process, which has none of the other threads: take back what they switched."""
+    global _lock
+    _lock = threading.Lock()
+    if _here.depth:
+        return
+    if _inside["attention"]:
+        torch.backends.mha.set_fastpath_enabled(_before.pop("attention"))
+    if _inside["stance"]:
+        _put_back_stance()
+    _inside.update(attention=0, stance=0)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 @contextmanager
@@ -22,6 +47,7 @@ def plain_attention() -> Iterator[None]:
 
     Torch has one switch for the whole process: meanwhile, layers in other threads run the same operators one by one.
     """
+    _here.depth += 1
     with _lock:
         if not _inside["attention"]:
             _before["attention"] = torch.backends.mha.get_fastpath_enabled()
@@ -30,6 +56,7 @@ def plain_attention() -> Iterator[None]:
     try:
         yield
     finally:
+        _here.depth -= 1
         with _lock:
             _inside["attention"] -= 1
             if not _inside["attention"]:
@@ -47,8 +74,7 @@ class _StanceByThread:
 
     @property
     def stance(self) -> str:
-        is_eager = getattr(_eager_here, "depth", 0)
-        return "force_eager" if is_eager else str(self._otherwise.stance)
+        return "force_eager" if _here.eager else str(self._otherwise.stance)
 
 
 @contextmanager
@@ -58,18 +84,24 @@ def uncompiled() -> Iterator[None]:
     Torch keeps one stance for the whole process; other threads go on with theirs.
     """
     frames: Any = importlib.import_module("torch._dynamo.eval_frame")
-    _eager_here.depth = getattr(_eager_here, "depth", 0) + 1
+    _here.depth, _here.eager = _here.depth + 1, _here.eager + 1
     with _lock:
         if not _inside["stance"]:
             _before["stance"] = frames._stance
-            _before["by thread"] = frames._stance = _StanceByThread(frames._stance)
+            frames._stance = _StanceByThread(frames._stance)
         _inside["stance"] += 1
     try:
         yield
     finally:
-        _eager_here.depth -= 1
+        _here.depth, _here.eager = _here.depth - 1, _here.eager - 1
         with _lock:
             _inside["stance"] -= 1
-            before, ours = _before["stance"], _before["by thread"]
-            if not _inside["stance"] and frames._stance is ours:  # else the user has set another meanwhile
-                frames._stance = before
+            if not _inside["stance"]:
+                _put_back_stance()
+
+
+def _put_back_stance() -> None:
+    frames: Any = sys.modules["torch._dynamo.eval_frame"]
+    before = _before.pop("stance")
+    if isinstance(frames._stance, _StanceByThread):  # else the user has set another meanwhile
+        frames._stance = before

@@ -78,7 +78,7 @@ def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> I
 def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, bool, Call]]:
     """A mode for fake tensors, whether the model and its inputs are such, since not all have values, and the inputs."""
     if has_no_values(model, call):
-        with weight_free(model) as mode:
+        with weight_free(model) as (mode, _):
             yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
     else:
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
