@@ -19,7 +19,7 @@ from torch import nn
 from torch._functorch import eager_transforms, vmap
 
 import torch_ir
-from torch_ir.capture import instrument
+from torch_ir.capture import instrument, quiet
 from torch_ir.capture.fast import NotCoveredError, record_fast
 from torch_ir.errors import CaptureWarning, TorchIRError
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
@@ -72,7 +72,7 @@ def torch_state() -> dict[str, Any]:
             torch.backends.mha.get_fastpath_enabled(),
         ],
         "hooks": (len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks)),
-        "levels": [logging.getLogger(name).level for name in instrument._CHATTY],
+        "levels": [logging.getLogger(name).level for name in quiet._CHATTY],
         "filters": [id(entry) for entry in warnings.filters],
         "modes": (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
         "keys": (str(torch._C._dispatch_tls_local_include_set()), str(torch._C._dispatch_tls_local_exclude_set())),

@@ -32,10 +32,12 @@ from torch_ir.capture.dynamic import (
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
-from torch_ir.capture.instrument import capturing, exclusive, export_in_this_thread, not_compiled, quiet
+from torch_ir.capture.instrument import capturing, exclusive, export_in_this_thread, not_compiled
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
+from torch_ir.capture.leaks import contained
 from torch_ir.capture.paths import Path
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record import record
 from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
 from torch_ir.capture.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
@@ -170,7 +172,8 @@ def export_model(
     with exclusive():
         _check_request(model, call, strict)
         refuse_scripted(model)
-        return _trace(model, call, dynamic_shapes)
+        with capturing():
+            return _trace(model, call, dynamic_shapes)
 
 
 def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
@@ -195,31 +198,40 @@ def _export(
 ) -> IR:
     """The IR by way of `torch.export`, in one of its modes; with a path, along that."""
     refuse_scripted(model)
-    is_proved = True
+    asked = requested_minimums(dynamic_shapes)
     try:
-        program = _trace(model, call, dynamic_shapes, path, in_strict_mode)
+        return _converted(asked, model, call, dynamic_shapes, path, in_strict_mode)
     except ExportError as error:
         if not is_unproved(error.__cause__):
             raise
-        is_proved = False
-        program = _trace(model, call, loosened(dynamic_shapes), path and path.again(), in_strict_mode)
-    refuse_hidden_state(program, model)
-    ir = convert_exported_program(
-        program,
-        requested_minimums=requested_minimums(dynamic_shapes),
-        always_retraced=path is not None and path.is_retraced,
-    )
-    ir.fixed_layout = program.graph_module.meta[LAYOUT]
-    if not is_proved:
-        keep_promises(ir, model, call, dynamic_shapes)
+    ir = _converted(asked, model, call, loosened(dynamic_shapes), path and path.again(), in_strict_mode)
+    keep_promises(ir, model, call, dynamic_shapes)
+    return ir
+
+
+def _converted(
+    minimums: dict[str, int], model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None, in_strict_mode: bool
+) -> IR:
+    """One run of `torch.export`, as an IR; none of its tensors outlives it."""
+    with capturing(), contained(model) as tensors, tensors.of_every_mode():
+        program = _trace(model, call, dynamic_shapes, path, in_strict_mode)
+        refuse_hidden_state(program, model)
+        is_retraced = path is not None and path.is_retraced
+        ir = convert_exported_program(program, requested_minimums=minimums, always_retraced=is_retraced)
+        ir.fixed_layout = program.graph_module.meta[LAYOUT]
+        del program
     return ir
 
 
 def _trace(
-    model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, in_strict_mode: bool = False
+    model: nn.Module,
+    call: Call,
+    dynamic_shapes: Any,
+    path: Path | None = None,
+    in_strict_mode: bool = False,
 ) -> ExportedProgram:
     """`torch.export` in one of its modes; what goes wrong there is explained."""
-    with capturing(), left_as_it_was(model), weight_free(model) as (mode, fakes), ExitStack() as stack:
+    with left_as_it_was(model), weight_free(model) as (mode, fakes), ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values

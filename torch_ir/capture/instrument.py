@@ -1,4 +1,4 @@
-"""Every process-wide change that capture makes: patches of torch, library flags, stderr, log records, warnings.
+"""Every process-wide change that capture makes: patches of torch and library flags here, what is printed in `quiet`.
 
 One capture runs at a time, under one re-entrant lock. A patched function asks for the handler of its own thread and
 otherwise calls the original, so that other threads see torch as it was. Handlers are per thread and not per context
@@ -12,14 +12,10 @@ kernels (likewise), and torch.compile, whose compilations in other threads wait 
 from __future__ import annotations
 
 import builtins
-import io
-import logging
 import math
 import os
-import re
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import CodeType
@@ -38,15 +34,6 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _compiler: Any = torch._C._dynamo.eval_frame
 Handler = Callable[..., Any]  # takes the original function, and then its arguments
 _ABSENT = object()
-_CHATTY = (
-    "torch._subclasses.fake_tensor",
-    "torch.fx.experimental.symbolic_shapes",
-    "torch._export.non_strict_utils",
-    "torch._dynamo",
-    "torch.export",
-)
-_BELOW_CHATTY = tuple(f"{name}." for name in _CHATTY)
-_IGNORED = (".*LeafSpec.*", ".*assigned during export.*")
 
 
 class _Here(threading.local):
@@ -55,7 +42,6 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.depth = 0  # of captures, one in the forward of another
         self.handlers: dict[tuple[Any, str], Handler] = {}
-        self.held: io.StringIO | None = None  # in place of stderr
         self.is_exporting = False  # what torch.compiler.is_compiling() and is_exporting() answer
         self.keys: tuple[Any, Any] = (None, None)  # torch's dispatch keys when the outermost capture began
 
@@ -127,7 +113,7 @@ def capturing() -> Iterator[None]:
         stack.callback(_take_back, len(_undo))
         stack.callback(_here.__dict__.update, vars(_here).copy())
         _here.depth += 1
-        _here.handlers, _here.held, _here.is_exporting = {}, None, False
+        _here.handlers, _here.is_exporting = {}, False
         stack.enter_context(intercepted(threading.Thread, "start", _note_thread))
         yield
 
@@ -172,7 +158,7 @@ def intercepted(owner: Any, name: str, handler: Handler) -> Iterator[None]:
     with exclusive(), ExitStack() as stack:
         if key not in _intercepted:
             stack.enter_context(_patched(owner, name, _Patch(getattr(owner, name), lambda: _here.handlers.get(key))))
-            stack.enter_context(_undone(lambda: _intercepted.discard(key)))
+            stack.enter_context(undone(lambda: _intercepted.discard(key)))
             _intercepted.add(key)
         outer = _here.handlers.get(key)
         _here.handlers[key] = handler
@@ -195,7 +181,7 @@ class _Patch(NamedTuple):
 @contextmanager
 def _patched(owner: Any, name: str, patch: _Patch) -> Iterator[None]:
     """Put a patch in the place of an attribute."""
-    with _function(patch) as function, _set(owner, name, function):
+    with _function(patch) as function, set_attribute(owner, name, function):
         yield
 
 
@@ -217,7 +203,7 @@ def _function(patch: _Patch) -> Iterator[Callable[..., Any]]:
 
 
 @contextmanager
-def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+def set_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Set an attribute; afterwards it is what it was, or inherited."""
     before = vars(owner).get(name, _ABSENT)
 
@@ -229,7 +215,7 @@ def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
         else:
             setattr(owner, name, before)
 
-    with _undone(undo):
+    with undone(undo):
         setattr(owner, name, value)
         yield
 
@@ -237,13 +223,13 @@ def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
 @contextmanager
 def _set_code(function: Any, code: CodeType, afterwards: CodeType) -> Iterator[None]:
     """Let a function run other code and stay the same object, by which torch.compile knows it."""
-    with _undone(lambda: setattr(function, "__code__", afterwards)):
+    with undone(lambda: setattr(function, "__code__", afterwards)):
         function.__code__ = code
         yield
 
 
 @contextmanager
-def _undone(undo: Callable[[], None]) -> Iterator[None]:
+def undone(undo: Callable[[], None]) -> Iterator[None]:
     """Undo a change on leaving, with all that were made later and are still there."""
     mark = len(_undo)
     _undo.append(undo)
@@ -263,7 +249,7 @@ def module_hooks(before: Callable[..., None], after: Callable[..., None]) -> Ite
             lambda *given: after(*given) if _is(owner) else None,  # type: ignore[func-returns-value]  # as hooks return
             always_call=True,
         )
-        with _undone(entering.remove), _undone(leaving.remove):
+        with undone(entering.remove), undone(leaving.remove):
             yield
 
 
@@ -313,9 +299,9 @@ def export_in_this_thread() -> Iterator[None]:
             "_is_compiling_flag",
             "_is_exporting_flag",
         ):  # torch.compile, which control flow needs, reads these
-            stack.enter_context(_set(torch.compiler, name, True))
-        stack.enter_context(_set(_state, "has_flags", True))
-        stack.enter_context(_set(_trace, "_compiling_state_context", _as_exporting))
+            stack.enter_context(set_attribute(torch.compiler, name, True))
+        stack.enter_context(set_attribute(_state, "has_flags", True))
+        stack.enter_context(set_attribute(_trace, "_compiling_state_context", _as_exporting))
         stack.enter_context(intercepted(_trace, "_override_builtin_ops", _override_here))
         stack.enter_context(intercepted(_symbolic_trace.Tracer, "trace", _trace_here))
         for name in ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY"):  # of the outer one, where one export is in another
@@ -398,80 +384,5 @@ def without_libraries() -> Iterator[None]:
     with exclusive(), ExitStack() as stack:
         for library in libraries:
             flags = library.set_flags(False)
-            stack.enter_context(_undone(lambda library=library, flags=flags: library.set_flags(*flags)))
+            stack.enter_context(undone(lambda library=library, flags=flags: library.set_flags(*flags)))
         yield
-
-
-# -- what is printed -------------------------------------------------------------------------------------------------
-
-
-class _StderrByThread:
-    """Writes to what a thread holds back, else to the stream that was there before."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_here.held or self._stream, name)
-
-
-class _MessageHere:
-    """The pattern of a warning in a thread that is quiet."""
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern = re.compile(pattern, re.IGNORECASE)
-
-    def match(self, text: str) -> bool:
-        return _here.held is not None and self._pattern.match(text) is not None
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hold back what torch prints about its own internals; what a model prints is passed on when all went well.
-
-    Other threads print, log and warn as ever.
-    """
-    outer, held = _here.held, io.StringIO()
-    with exclusive(), ExitStack() as stack:
-        stack.enter_context(intercepted(logging.Logger, "handle", _without_chatter))
-        for pattern in _IGNORED:
-            stack.enter_context(_ignored(_MessageHere(pattern)))
-        if sys.stderr is not None:
-            stack.enter_context(_set(sys, "stderr", _StderrByThread(sys.stderr)))
-        stack.callback(setattr, _here, "held", outer)
-        _here.held = held
-        yield
-    if sys.stderr is not None:
-        sys.stderr.write(held.getvalue())
-
-
-def _without_chatter(original: Callable[..., Any], logger: logging.Logger, record: logging.LogRecord) -> Any:
-    is_chatter = logger.name in _CHATTY or logger.name.startswith(_BELOW_CHATTY)
-    return None if is_chatter and record.levelno < logging.CRITICAL else original(logger, record)
-
-
-@contextmanager
-def _ignored(message: Any) -> Iterator[None]:
-    """Ignore warnings with such a message; `catch_warnings` would undo what other threads do to the filters."""
-    entry: Any = ("ignore", message, Warning, None, 0)
-    filters: Any = warnings.filters
-
-    def undo() -> None:
-        for lists in (filters, warnings.filters):  # another thread may have put a copy in its place
-            lists[:] = [each for each in lists if each is not entry]
-
-    with _undone(undo):
-        filters.insert(0, entry)
-        yield
-
-
-@contextmanager
-def no_warning_of_threads() -> Iterator[None]:
-    """Fork without Python's warning that other threads are lost in the child."""
-    outer = _here.held
-    with exclusive(), _ignored(_MessageHere(".*multi-threaded.*")):
-        _here.held = outer or io.StringIO()
-        try:
-            yield
-        finally:
-            _here.held = outer

@@ -18,8 +18,8 @@ from typing import IO
 
 import torch
 
-from torch_ir.capture.instrument import no_warning_of_threads
 from torch_ir.capture.provenance import user_line
+from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
 

@@ -14,11 +14,13 @@ from torch._functorch import eager_transforms, vmap
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError, running
 from torch_ir.capture.fast.recorder import Recorder
-from torch_ir.capture.instrument import capturing, exporting, intercepted, quiet, without_libraries
+from torch_ir.capture.instrument import capturing, exporting, intercepted, without_libraries
 from torch_ir.capture.layouts import layout_questions
+from torch_ir.capture.leaks import contained
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.side_effects import left_as_it_was
 from torch_ir.capture.walk import modules
-from torch_ir.errors import ConversionError
+from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
 from torch_ir.ir.document import uncollected
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
@@ -41,11 +43,17 @@ def record_fast(
     With `stamp`, some of the layers that are alike are run, and all are calls of one function. `with_functions` notes
     which torch function made each call, which torch.export does not.
     """
-    try:
-        with capturing(), uncollected():
-            return _recorded(model, args, kwargs, Recorder(model, stamp, with_functions))
-    except ConversionError as error:
-        raise NotCoveredError(str(error)) from error
+    with capturing(), uncollected(), contained(model) as tensors:
+        recorder = Recorder(model, stamp, with_functions)
+        tensors.watch("run", recorder.tape.run)
+        try:
+            return _recorded(model, args, kwargs, recorder)
+        except TorchIRError as error:
+            # without the frames of forward, which hold tensors
+            reason = error if isinstance(error, NotCoveredError) else NotCoveredError(str(error))
+            raise reason.with_traceback(None) from None
+        finally:
+            del recorder
 
 
 def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], recorder: Recorder) -> IR:

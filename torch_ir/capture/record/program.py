@@ -31,8 +31,10 @@ from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.diagnosis import explained
 from torch_ir.capture.dynamic import Call
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
-from torch_ir.capture.instrument import capturing, quiet
+from torch_ir.capture.instrument import capturing
+from torch_ir.capture.leaks import Tensors, contained
 from torch_ir.capture.paths import Path
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record.opaque import name_placeholders
 from torch_ir.capture.record.recorder import Recorder
 from torch_ir.capture.record.tape import address
@@ -57,8 +59,14 @@ def record(model: nn.Module, call: Call, path: Path) -> IR:
 
 
 def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> IR:
-    with capturing(), left_as_it_was(model), _tensors(model, call) as (mode, is_fake, (args, kwargs)):
+    with capturing(), contained(model) as tensors:
+        return _recorded(model, call, path, below_autograd, tensors)
+
+
+def _recorded(model: nn.Module, call: Call, path: Path, below_autograd: bool, tensors: Tensors) -> IR:
+    with left_as_it_was(model), _tensors(model, call) as (mode, is_fake, (args, kwargs)):
         recorder = Recorder(model, mode, path)
+        tensors.others = recorder.tape.living
         try:
             with _eager(below_autograd), mode if is_fake else nullcontext():
                 program = _program(recorder, args, kwargs)
