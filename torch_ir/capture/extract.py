@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
-from torch_ir.capture.diagnosis import BRANCHES, definition, explained, quiet, refuse_hidden_state
+from torch_ir.capture.diagnosis import BRANCHES, definition, explained, refuse_hidden_state, refuse_untracked
 from torch_ir.capture.dynamic import (
     DECISIONS,
     Call,
@@ -32,9 +32,12 @@ from torch_ir.capture.dynamic import (
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
+from torch_ir.capture.instrument import capturing, exclusive, export_in_this_thread, not_compiled
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
+from torch_ir.capture.leaks import contained
 from torch_ir.capture.paths import Path
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record import record
 from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
 from torch_ir.capture.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
@@ -50,6 +53,7 @@ _CAPTURES = ("auto", "export", "record")
 _BLOCKS = ("inline", "function")
 
 
+@not_compiled
 def extract_ir(
     model: nn.Module,
     example_inputs: tuple[Any, ...],
@@ -81,13 +85,14 @@ def extract_ir(
     `isolated` runs the model's code in a child process only, for at most `time_limit` seconds a try.
     """
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
-    _check_request(model, call, strict)
-    _check_options(capture, blocks, stamp, dynamic_shapes)
-    road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
-    steps = list(_steps(model, call, dynamic_shapes, road))
-    ir = climb(steps, isolated=isolated, time_limit=time_limit)
+    with exclusive():  # while a thread captures, its model has other tensors
+        _check_request(model, call, strict)
+        _check_options(capture, blocks, stamp, dynamic_shapes)
+        road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
+        steps = list(_steps(model, call, dynamic_shapes, road))
+        ir = climb(steps, isolated=isolated, time_limit=time_limit)
+        _refuse_shared_memory(model, ir)
     ir.model_name = type(model).__name__ if model_name is None else model_name
-    _refuse_shared_memory(model, ir)
     _warn_of_lost_values(ir)
     _warn_of_gaps(ir)
     fixed = fixed_sizes(ir, model, call, dynamic_shapes)
@@ -153,6 +158,7 @@ def _ways(model: nn.Module, call: Call, explore: int | None) -> int:
     return explore
 
 
+@not_compiled
 def export_model(
     model: nn.Module,
     example_inputs: tuple[Any, ...],
@@ -163,9 +169,11 @@ def export_model(
 ) -> ExportedProgram:
     """`torch.export` of a model, with its weights as fake tensors; the arguments are those of `extract_ir`."""
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
-    _check_request(model, call, strict)
-    refuse_scripted(model)
-    return _trace(model, call, dynamic_shapes)
+    with exclusive():
+        _check_request(model, call, strict)
+        refuse_scripted(model)
+        with capturing():
+            return _trace(model, call, dynamic_shapes)
 
 
 def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
@@ -190,31 +198,40 @@ def _export(
 ) -> IR:
     """The IR by way of `torch.export`, in one of its modes; with a path, along that."""
     refuse_scripted(model)
-    is_proved = True
+    asked = requested_minimums(dynamic_shapes)
     try:
-        program = _trace(model, call, dynamic_shapes, path, in_strict_mode)
+        return _converted(asked, model, call, dynamic_shapes, path, in_strict_mode)
     except ExportError as error:
         if not is_unproved(error.__cause__):
             raise
-        is_proved = False
-        program = _trace(model, call, loosened(dynamic_shapes), path and path.again(), in_strict_mode)
-    refuse_hidden_state(program, model)
-    ir = convert_exported_program(
-        program,
-        requested_minimums=requested_minimums(dynamic_shapes),
-        always_retraced=path is not None and path.is_retraced,
-    )
-    ir.fixed_layout = program.graph_module.meta[LAYOUT]
-    if not is_proved:
-        keep_promises(ir, model, call, dynamic_shapes)
+    ir = _converted(asked, model, call, loosened(dynamic_shapes), path and path.again(), in_strict_mode)
+    keep_promises(ir, model, call, dynamic_shapes)
+    return ir
+
+
+def _converted(
+    minimums: dict[str, int], model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None, in_strict_mode: bool
+) -> IR:
+    """One run of `torch.export`, as an IR; none of its tensors outlives it."""
+    with capturing(), contained(model) as tensors, tensors.of_every_mode():
+        program = _trace(model, call, dynamic_shapes, path, in_strict_mode)
+        refuse_hidden_state(program, model)
+        is_retraced = path is not None and path.is_retraced
+        ir = convert_exported_program(program, requested_minimums=minimums, always_retraced=is_retraced)
+        ir.fixed_layout = program.graph_module.meta[LAYOUT]
+        del program
     return ir
 
 
 def _trace(
-    model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, in_strict_mode: bool = False
+    model: nn.Module,
+    call: Call,
+    dynamic_shapes: Any,
+    path: Path | None = None,
+    in_strict_mode: bool = False,
 ) -> ExportedProgram:
     """`torch.export` in one of its modes; what goes wrong there is explained."""
-    with left_as_it_was(model), weight_free(model) as mode, ExitStack() as stack:
+    with left_as_it_was(model), weight_free(model) as (mode, fakes), ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
@@ -222,6 +239,7 @@ def _trace(
         # strict mode does not tell what the model asked; it may have asked for strides
         questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
         if not in_strict_mode:
+            stack.enter_context(export_in_this_thread())
             stack.enter_context(assignments_written(model))
         args, keywords = _each_its_own(call, mode)
         try:
@@ -235,6 +253,7 @@ def _trace(
             raise
         except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
             raise explained(error, model) from error
+        refuse_untracked(program, model, fakes)
     drop_failed_calls(program.graph_module)
     drop_memos(program.graph_module)
     return program

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +21,12 @@ _ABSENT = object()
 
 
 @contextmanager
-def weight_free(model: nn.Module) -> Iterator[FakeTensorMode]:
+def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[torch.Tensor]]]:
     """Swap weights, and everything else on meta, for fake tensors; put the originals back on leaving.
 
     What is on meta is traced as if on cpu, so that constants beside it keep their values and the graph does not speak
-    of meta. Buffers that no state dict holds, and plain tensor attributes, stay real when they are.
+    of meta. Buffers that no state dict holds, and plain tensor attributes, stay real when they are. Yields the mode of
+    the fake tensors, and those that were put in.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     fakes: dict[int, torch.Tensor] = {}
@@ -64,7 +65,7 @@ def weight_free(model: nn.Module) -> Iterator[FakeTensorMode]:
             for name, value in list(vars(module).items()):
                 if name not in _OWN and isinstance(value, (torch.Tensor, list, tuple, dict)):
                     swap_attribute(vars(module), name, value)
-        yield mode
+        yield mode, fakes.values()
     finally:
         for table, name, old in reversed(swapped):
             if old is _ABSENT:

@@ -19,9 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from torch_ir.capture.branches import without_writes_in_branches
-from torch_ir.capture.diagnosis import quiet
 from torch_ir.capture.explicit import copied, graphs, with_explicit_inputs
 from torch_ir.capture.provenance import user_line
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.wide_results import with_wide_results
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ops.facts import mutated_arguments, updates_statistics

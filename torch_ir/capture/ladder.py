@@ -19,6 +19,7 @@ from typing import IO
 import torch
 
 from torch_ir.capture.provenance import user_line
+from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
 
@@ -70,8 +71,7 @@ def _in_child(step: Step, time_limit: float) -> IR:
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryFile() as trace, ours:
         child = context.Process(target=_answer, args=(step, theirs, trace, time_limit), daemon=True)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*multi-threaded.*")  # the child needs none of these threads
+        with no_warning_of_threads():  # the child needs none of them
             child.start()
         theirs.close()
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
+from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.provenance import is_users, user_line
 
 LAYOUT = "torch_ir_layout"  # where a graph module keeps the first line that asked
@@ -19,20 +20,14 @@ _QUESTIONS = ("is_contiguous", "stride")
 def layout_questions() -> Iterator[list[str]]:
     """The lines of the user's code that ask for strides while it is traced."""
     lines: list[str] = []
-    for name in _QUESTIONS:
-        setattr(torch.Tensor, name, _asking(getattr(torch.Tensor, name), lines))  # torch offers no hook
-    try:
-        yield lines
-    finally:
-        for name in _QUESTIONS:
-            delattr(torch.Tensor, name)  # what is left is inherited
 
-
-def _asking(answer: Callable[..., Any], lines: list[str]) -> Callable[..., Any]:
-    def ask(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)
+    def ask(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(2)  # of the caller of the patched method
         if is_users(frame.f_code.co_filename):
             lines.append(user_line(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'))
-        return answer(tensor, *args, **kwargs)
+        return original(tensor, *args, **kwargs)
 
-    return ask
+    with ExitStack() as stack:
+        for name in _QUESTIONS:
+            stack.enter_context(intercepted(torch.Tensor, name, ask))  # torch offers no hook
+        yield lines

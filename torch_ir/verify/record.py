@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.errors import ExecutionError, TorchIRError, first_line
-from torch_ir.ops.fast_paths import plain_attention
+from torch_ir.ops.fast_paths import plain_attention, uncompiled
 from torch_ir.ops.schema import bind, operator_name
 from torch_ir.verify.tensor_file import TensorFile, described
 from torch_ir.verify.witness import Call as Inputs
@@ -78,7 +78,7 @@ def record(
         stack.enter_context(torch.no_grad())
         stack.enter_context(plain_attention())
         # what is compiled, control flow too, is shown call by call; and torch never again compiles what it skips here
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         stack.enter_context(_watched(model, recorder))
         # below autograd, torch shows operators whole, as capture does: `linear`, not `t` and `addmm`
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())

@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torch_ir.capture.fast.ghosts import Form, Ghost, NotCoveredError
+from torch_ir.capture.fast.ghosts import STALE, Form, Ghost, NotCoveredError
 from torch_ir.capture.fast.names import Names, input_names, weight_name
 from torch_ir.capture.fast.recorder import Recorder
 from torch_ir.capture.fast.stamped_calls import STAMP, Stamped, put_calls
@@ -114,6 +114,8 @@ class Assembly:
         if strange is not None:
             raise NotCoveredError(f"the model returns a {type(strange).__name__}")
         returned = [self.recorder.known(leaf) for leaf in leaves]
+        if any(type(leaf) is Ghost and leaf.run is not self.tape.run for leaf in returned):
+            raise NotCoveredError(f"the model returns {STALE}")
         values = [leaf.value for leaf in returned if type(leaf) is Ghost]
         input_leaves = [self._input(*given) for given in self._inputs]
         params = [self._param(weight) for weight in dict.fromkeys(self._weights.values())]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import CodeType, FrameType
@@ -18,10 +18,11 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError
+from torch_ir.capture.fast.ghosts import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.inference import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.stamping import Stamping
 from torch_ir.capture.fast.tape import Scope, Step, Tape
+from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.provenance import class_name, function_name, is_users, user_line
 from torch_ir.capture.walk import walk
 from torch_ir.ir.origins import is_below
@@ -91,6 +92,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if rule.assertion is not None:
             self._write(rule.assertion, tensors[:1])
         tape = self.tape
+        run = tape.run
+        for tensor in tensors:
+            if tensor.run is not run:
+                raise NotCoveredError(f"{rule.func} is called on {STALE}")
         values = [tensor.value for tensor in tensors]
         first = len(tape.forms)
         made: list[Ghost | None] = []
@@ -102,7 +107,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             tape.forms.append(output.form)
             tape.memory.append(value if output.view_of is None else tape.memory[values[output.view_of]])
             if output.same_as is None:
-                ghost = output.form.ghost(value)
+                ghost = output.form.ghost(value, run)
                 made.append(ghost)
                 if self.stamping is not None and self.stamping.born is not None:
                     self.stamping.born.append(weakref.ref(ghost))
@@ -198,9 +203,7 @@ class ModuleCalls:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        original = nn.Module.__call__
-
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             outside = self.scope
             self.scope = self._entered(module, outside)
             try:
@@ -211,11 +214,8 @@ class ModuleCalls:
             finally:
                 self.scope = outside
 
-        nn.Module.__call__ = call  # type: ignore[method-assign]  # torch's own hooks for all modules take far longer
-        try:
+        with intercepted(nn.Module, "__call__", call):  # torch's own hooks for all modules take far longer
             yield
-        finally:
-            nn.Module.__call__ = original  # type: ignore[method-assign]
 
     def _entered(self, module: nn.Module, outside: Scope | None) -> Scope | None:
         paths = self._paths.get(module)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from torch_ir.capture.fast.ghosts import Form, Ghost, form_of
+from torch_ir.capture.fast.ghosts import Form, Ghost, Run, form_of
 from torch_ir.capture.fast.inference import Rule
 from torch_ir.ir import Origin
 
@@ -63,6 +63,7 @@ class Tape:
     """Values and calls in order; each value has a form, and a number for the memory that it lies in."""
 
     def __init__(self) -> None:
+        self.run = Run()
         self.forms: list[Form] = []
         self.memory: list[int] = []
         self.steps: list[Step | Stamp] = []
@@ -73,4 +74,4 @@ class Tape:
         value = len(self.forms)
         self.forms.append(form_of(tensor))
         self.memory.append(value)
-        return self.forms[value].ghost(value)
+        return self.forms[value].ghost(value, self.run)

@@ -28,17 +28,20 @@ from torch.export.graph_signature import (
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.capture.convert import convert_exported_program
-from torch_ir.capture.diagnosis import explained, quiet
+from torch_ir.capture.diagnosis import explained
 from torch_ir.capture.dynamic import Call
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
+from torch_ir.capture.instrument import capturing
+from torch_ir.capture.leaks import Tensors, contained
 from torch_ir.capture.paths import Path
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record.opaque import name_placeholders
 from torch_ir.capture.record.recorder import Recorder
 from torch_ir.capture.record.tape import address
 from torch_ir.capture.side_effects import left_as_it_was
 from torch_ir.errors import ConversionError, ExportError
 from torch_ir.ir import IR
-from torch_ir.ops.fast_paths import plain_attention
+from torch_ir.ops.fast_paths import plain_attention, uncompiled
 
 _PREFIX = {InputKind.PARAMETER: "p", InputKind.BUFFER: "b"}
 _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
@@ -56,8 +59,14 @@ def record(model: nn.Module, call: Call, path: Path) -> IR:
 
 
 def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> IR:
+    with capturing(), contained(model) as tensors:
+        return _recorded(model, call, path, below_autograd, tensors)
+
+
+def _recorded(model: nn.Module, call: Call, path: Path, below_autograd: bool, tensors: Tensors) -> IR:
     with left_as_it_was(model), _tensors(model, call) as (mode, is_fake, (args, kwargs)):
         recorder = Recorder(model, mode, path)
+        tensors.others = recorder.tape.living
         try:
             with _eager(below_autograd), mode if is_fake else nullcontext():
                 program = _program(recorder, args, kwargs)
@@ -77,7 +86,7 @@ def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> I
 def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, bool, Call]]:
     """A mode for fake tensors, whether the model and its inputs are such, since not all have values, and the inputs."""
     if has_no_values(model, call):
-        with weight_free(model) as mode:
+        with weight_free(model) as (mode, _):
             yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
     else:
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
@@ -92,7 +101,7 @@ def _eager(below_autograd: bool) -> Iterator[None]:
         stack.enter_context(quiet())
         stack.enter_context(torch.no_grad())
         stack.enter_context(plain_attention())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         if below_autograd:  # where torch shows operators whole, as torch.export does: `linear`, not `t` and `addmm`
             stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         yield

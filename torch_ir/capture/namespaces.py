@@ -1,0 +1,132 @@
+"""The state that a model's code can reach and write to, remembered: globals, classes, closures, objects, containers."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import types
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_ir.capture.provenance import is_users
+
+_DEPTH = 3  # of what is reached from the model's classes and objects
+_MOST_ITEMS = 4096  # of a container that is copied
+_LRU = type(functools.lru_cache(lambda: None))
+_PLAIN = frozenset((bool, int, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device))
+_CONTAINERS = (dict, list, set, deque)
+_MODULE_TABLES = frozenset(vars(nn.Module()))
+
+
+class Namespaces:
+    """What was in every namespace and container that the classes and objects of a model lead to."""
+
+    def __init__(self, modules: Collection[nn.Module]) -> None:
+        self._held: dict[int, tuple[Any, Any]] = {}  # with a copy; a class stands for its dict
+        self._depths: dict[int, int] = {}  # to which what it holds was followed
+        self._owners: dict[int, type] = {}
+        self._cells: dict[int, tuple[types.CellType, Any]] = {}
+        for kind in dict.fromkeys(map(type, modules)):
+            for base in kind.__mro__[:-1]:
+                self._add(base, _DEPTH)
+        for module in modules:
+            for name, value in module.__dict__.items():
+                if type(value) not in _PLAIN and name not in _MODULE_TABLES:
+                    self._add(value, _DEPTH - 1)
+
+    def has(self, holder: Any) -> bool:
+        """Whether something was there before."""
+        return id(holder) in self._held
+
+    def content(self, holder: Any) -> Any:
+        """What a namespace or container held; None if that is not known."""
+        return self._held.get(id(holder), (None, None))[1]
+
+    def owner(self, holder: Any) -> type | None:
+        """The class that a dict is the namespace of."""
+        return self._owners.get(id(holder))
+
+    def put_back_cell(self, cell: types.CellType) -> bool:
+        """Give a variable of a closure the value that it had; False if that is not known."""
+        if id(cell) not in self._cells:
+            return False
+        cell.cell_contents = self._cells[id(cell)][1]
+        return True
+
+    def _add(self, value: Any, depth: int) -> None:
+        if depth <= 0 or type(value) in _PLAIN:
+            return
+        if isinstance(value, (types.FunctionType, _LRU)):
+            self._add_function(value, depth)
+        elif isinstance(value, type):
+            self._add_class(value, depth)
+        elif isinstance(value, types.ModuleType):
+            self._add_dict(vars(value), depth)
+        elif isinstance(value, _CONTAINERS):
+            self._add_container(value, depth)
+        elif isinstance(value, types.MethodType):
+            self._add(value.__self__, depth)
+        elif isinstance(value, (staticmethod, classmethod, functools.partial)):
+            self._add(getattr(value, "__func__", None) or getattr(value, "func", None), depth)
+        elif not isinstance(value, (torch.Tensor, nn.Module)) and hasattr(value, "__dict__"):
+            self._add_object(value, depth)
+
+    def _add_class(self, kind: type, depth: int) -> None:
+        if not is_users_module(kind.__module__):
+            return
+        namespace = gc.get_referents(vars(kind))[0]
+        self._owners[id(namespace)] = kind
+        self._add_dict(namespace, depth, is_checked=True)
+        self._add_dict(vars(sys.modules[kind.__module__]), depth - 1)
+
+    def _add_function(self, function: Any, depth: int) -> None:
+        function = getattr(function, "__wrapped__", function)
+        if not isinstance(function, types.FunctionType):
+            return
+        self._add_dict(function.__globals__, depth - 1)
+        if function.__dict__:
+            self._add_container(function.__dict__, depth)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._add(default, depth - 1)
+        for cell, value in _contents(function.__closure__ or ()):
+            self._cells.setdefault(id(cell), (cell, value))
+            self._add(value, depth)
+
+    def _add_object(self, value: Any, depth: int) -> None:
+        if is_users_module(type(value).__module__):
+            self._add_container(vars(value), depth)
+            self._add_class(type(value), depth - 1)
+
+    def _add_dict(self, namespace: dict[str, Any], depth: int, is_checked: bool = False) -> None:
+        """The globals of a module, or the namespace of a class."""
+        if depth >= 0 and (is_checked or is_users_module(namespace.get("__name__", ""))):
+            self._add_container(namespace, depth)
+
+    def _add_container(self, container: Any, depth: int) -> None:
+        if len(container) > _MOST_ITEMS or self._depths.get(id(container), -1) >= depth:
+            return
+        self._depths[id(container)] = depth
+        self._held.setdefault(id(container), (container, container.copy()))
+        if depth > 0:
+            for item in list(container.values()) if isinstance(container, dict) else list(container):
+                if type(item) not in _PLAIN:
+                    self._add(item, depth - 1)
+
+
+def is_users_module(name: str) -> bool:
+    """Whether a module is neither torch's nor ours nor of the standard library."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return is_users(file) if file else name == "__main__" and name in sys.modules
+
+
+def _contents(cells: Collection[types.CellType]) -> Iterator[tuple[types.CellType, Any]]:
+    for cell in cells:
+        try:
+            yield cell, cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
