@@ -23,6 +23,7 @@ from torch_ir.ir.values import DTYPES
 from torch_ir.ops.calling import keywords, results
 from torch_ir.ops.facts import is_forbidden, is_uninitialised
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.registry import get_execution_fn
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
@@ -108,7 +109,7 @@ class Constants:
             return unknown
         operator: Any = find_operator(node.op_type)
         try:
-            with torch.no_grad():
+            with NeutralState():
                 made = results(operator, keywords(dict(zip(node.args, given, strict=True)), node.attrs))
         except Exception:  # what torch refuses now, it refuses when the graph runs
             return unknown

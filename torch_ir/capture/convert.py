@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind
 
 from torch_ir.capture.calls import Calls, returned_leaf
+from torch_ir.capture.default_dtype import write_default_dtypes
 from torch_ir.capture.dynamic import DECISIONS
 from torch_ir.capture.functional import Twins, functionalised, standard_form
 from torch_ir.capture.provenance import modules_of
@@ -58,7 +59,7 @@ def _converted(program: ExportedProgram, twins: Twins, model_name: str, requeste
     outputs, mutations, output_leaves = _read_outputs(program, table)
     functional = table.without_writes(nodes, [*params, *inputs], outputs)
     _refuse_written_constants(functional.mutations)
-    return IR(
+    ir = IR(
         functional.nodes,
         inputs,
         functional.returned,
@@ -72,7 +73,8 @@ def _converted(program: ExportedProgram, twins: Twins, model_name: str, requeste
         model_name=model_name,
         pytorch_version=torch.__version__,
         modules=modules_of(program.graph),
-    ).check()
+    )
+    return write_default_dtypes(ir.check())
 
 
 def _refuse_written_constants(mutations: Sequence[tuple[TensorMeta, TensorMeta]]) -> None:

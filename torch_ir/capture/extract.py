@@ -34,6 +34,7 @@ from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
+from torch_ir.capture.outer_autocast import autocast_inside
 from torch_ir.capture.paths import Path
 from torch_ir.capture.record import record
 from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
@@ -85,7 +86,8 @@ def extract_ir(
     _check_options(capture, blocks, stamp, dynamic_shapes)
     road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
     steps = list(_steps(model, call, dynamic_shapes, road))
-    ir = climb(steps, isolated=isolated, time_limit=time_limit)
+    with autocast_inside(model):
+        ir = climb(steps, isolated=isolated, time_limit=time_limit)
     ir.model_name = type(model).__name__ if model_name is None else model_name
     _refuse_shared_memory(model, ir)
     _warn_of_lost_values(ir)
@@ -165,7 +167,8 @@ def export_model(
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     _check_request(model, call, strict)
     refuse_scripted(model)
-    return _trace(model, call, dynamic_shapes)
+    with autocast_inside(model):
+        return _trace(model, call, dynamic_shapes)
 
 
 def _check_request(model: nn.Module, call: Call, strict: bool) -> None:

@@ -16,6 +16,7 @@ from torch_ir.ir.functions import FUSED, with_calls_open
 from torch_ir.ir.structure import rebuild
 from torch_ir.ir.symbols import solve
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ops.neutral_state import NeutralState, reads_default_dtype
 from torch_ir.ops.pytree import values_of_call
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.runnable import check_operators, with_named_arguments
@@ -67,6 +68,7 @@ class IRExecutor:
         self.constants = {**self.rank.constants(), **(constants or {})}
         self._watch = watch
         self._writes = writes_in_place(self.ir)
+        self._reads_default_dtype = reads_default_dtype(self.ir)
         self._params: list[Any] | None = None
         self._ready: list[Any] = []
         self._plan(lazy=False)
@@ -111,7 +113,7 @@ class IRExecutor:
         ]
         if self._prologue.nodes:
             self._memory.check({})
-        with torch.no_grad():
+        with NeutralState(self._reads_default_dtype):
             self._ready = self._prologue(*self._params, {})
 
     @property
@@ -141,7 +143,7 @@ class IRExecutor:
         if self._writes:
             values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
             params = [param.clone() for param in params]
-        with torch.no_grad():
+        with NeutralState(self._reads_default_dtype):
             results = self._program(*values, *params, *self._ready, sizes)
         first = len(results) - len(self.ir.mutations)
         changed = {target: value for (target, _), value in zip(self.ir.mutations, results[first:], strict=True)}

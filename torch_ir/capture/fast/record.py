@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch._export.utils import _compiling_state_context
 from torch._functorch import eager_transforms, vmap
 
+from torch_ir.capture.default_dtype import write_default_dtypes
 from torch_ir.capture.diagnosis import quiet
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError
@@ -62,7 +63,7 @@ def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], rec
             raise NotCoveredError.latest or NotCoveredError(f"{type(error).__name__}: {error}") from error
         if NotCoveredError.latest is not None:
             raise NotCoveredError.latest
-        ir = assembly.ir(returned)
+        ir = write_default_dtypes(assembly.ir(returned))
     ir.fixed_layout = lines[0] if lines else ""
     return ir
 
