@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
+_NUMBERS = {bool: "bool", int: "int64", float: "float64"}  # of Python -> the dtype that the graph has for them
+
+
 @dataclass
 class Outcome:
     """What one run gave: the outputs, the new values of what the model changes, and the sizes that were met."""
@@ -272,11 +275,12 @@ def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
 
 def _check_input(tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
     if not isinstance(value, torch.Tensor):
-        if tensor.shape == () and isinstance(value, (int, float, bool)):
+        if tensor.shape == () and _NUMBERS.get(type(value)) == tensor.dtype:
             return
-        raise ExecutionError(f"input {tensor.name!r} must be a tensor, not {type(value).__name__}")
-    wanted = tuple(evaluate(dim, sizes) for dim in tensor.shape) if value.dim() == len(tensor.shape) else tensor.shape
-    if tuple(value.shape) != wanted:
+        wanted = tensor.dtype if tensor.shape == () and isinstance(value, (int, float)) else "a tensor"
+        raise ExecutionError(f"input {tensor.name!r} must be {wanted}, not {type(value).__name__}")
+    expected = tuple(evaluate(dim, sizes) for dim in tensor.shape) if value.dim() == len(tensor.shape) else tensor.shape
+    if tuple(value.shape) != expected:
         raise ExecutionError(
             f"input {tensor.name!r} has shape {list(value.shape)}, the graph takes {list(tensor.shape)}"
         )

@@ -32,7 +32,8 @@ from torch_ir.ops.registry import get_conversion_fn
 from torch_ir.ops.tensor_data import from_tensor
 
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
-_CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, type(None))
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONSTANTS = (bool, int, float, complex, str, type(None), *_NAMED)
 _DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
 _LITERAL = torch.ops.aten.lift_fresh_copy.default
 

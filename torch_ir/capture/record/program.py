@@ -42,7 +42,10 @@ from torch_ir.ops.fast_paths import plain_attention
 
 _PREFIX = {InputKind.PARAMETER: "p", InputKind.BUFFER: "b"}
 _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
-_RETURNED = (torch.Tensor, bool, int, float, complex, str, torch.dtype, torch.device, type(None))
+_RETURNED = (
+    *(torch.Tensor, bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 def record(model: nn.Module, call: Call, path: Path) -> IR:
