@@ -14,7 +14,9 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from torch_ir.capture.calls import Calls, returned_leaf
 from torch_ir.capture.default_dtype import write_default_dtypes
 from torch_ir.capture.dynamic import DECISIONS
+from torch_ir.capture.explicit import graphs
 from torch_ir.capture.functional import Twins, functionalised, standard_form
+from torch_ir.capture.may_copy import layout_of_fx_writes
 from torch_ir.capture.provenance import modules_of
 from torch_ir.capture.symbolic import SymbolNames, shape_environment
 from torch_ir.capture.writes import UnfollowedWriteError
@@ -46,7 +48,10 @@ def convert_exported_program(
     if twins is not None and not always_retraced:
         with contextlib.suppress(UnfollowedWriteError):
             return _converted(program, twins, *options)
-    return _converted(functionalised(program), {}, *options)
+    lines = [layout_of_fx_writes(module.graph) for module in graphs(program.graph_module)]
+    ir = _converted(functionalised(program), {}, *options)
+    ir.fixed_layout = next(filter(None, lines), "")
+    return ir
 
 
 def _converted(program: ExportedProgram, twins: Twins, model_name: str, requested_minimums: Mapping[str, int]) -> IR:
@@ -72,6 +77,7 @@ def _converted(program: ExportedProgram, twins: Twins, model_name: str, requeste
         output_tree=to_structure(program.call_spec.out_spec, iter(output_leaves)),
         model_name=model_name,
         pytorch_version=torch.__version__,
+        fixed_layout=functional.layout or table.layout_of_functions(),
         modules=modules_of(program.graph),
     )
     return write_default_dtypes(ir.check())

@@ -29,6 +29,7 @@ from torch_ir.capture.dynamic import (
     recorded_decisions,
     requested_minimums,
 )
+from torch_ir.capture.example_inputs import OwnMemory, shared_inputs
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
@@ -92,6 +93,7 @@ def extract_ir(
     _refuse_shared_memory(model, ir)
     _warn_of_lost_values(ir)
     _warn_of_gaps(ir)
+    _warn_of_shared_inputs(ir, call)
     fixed = fixed_sizes(ir, model, call, dynamic_shapes)
     if fixed:
         warnings.warn(f"a size that was asked to vary does not: {', '.join(fixed)}", CaptureWarning, stacklevel=2)
@@ -207,7 +209,7 @@ def _export(
         requested_minimums=requested_minimums(dynamic_shapes),
         always_retraced=path is not None and path.is_retraced,
     )
-    ir.fixed_layout = program.graph_module.meta[LAYOUT]
+    ir.fixed_layout = program.graph_module.meta[LAYOUT] or ir.fixed_layout
     if not is_proved:
         keep_promises(ir, model, call, dynamic_shapes)
     return ir
@@ -244,17 +246,11 @@ def _trace(
 
 
 def _each_its_own(call: Call, mode: FakeTensorMode) -> Call:
-    """The inputs, fake where they are on meta; torch would take a tensor that is given twice for one input."""
-    seen: set[int] = set()
-
-    def own(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_meta:
-            return fake_copy(tensor, mode)
-        is_new = id(tensor) not in seen
-        seen.add(id(tensor))
-        return tensor if is_new else tensor.detach().clone()
-
-    made: Call = pytree.tree_map_only(torch.Tensor, own, call)
+    """The inputs, fake where they are on meta; torch would take tensors that share memory for views of one input."""
+    own = OwnMemory()
+    made: Call = pytree.tree_map_only(
+        torch.Tensor, lambda tensor: fake_copy(tensor, mode) if tensor.is_meta else own(tensor), call
+    )
     return made
 
 
@@ -314,6 +310,19 @@ def _warn_of_gaps(ir: IR) -> None:
     if opaque:
         told = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
         warnings.warn(told, CaptureWarning, stacklevel=3)
+
+
+def _warn_of_shared_inputs(ir: IR, call: Call) -> None:
+    """Say which example inputs are one memory that forward writes to: in the graph, each input stands alone."""
+    pairs = shared_inputs(call) if any(target.param is None for target, _ in ir.mutations) else ()
+    if pairs:
+        told = ", ".join(f"{one} and {other}" for one, other in pairs)
+        warnings.warn(
+            f"{told} share memory, and forward writes to an input: the graph is that of inputs that share none, and "
+            "refuses to run on others",
+            CaptureWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_of_lost_values(ir: IR) -> None:

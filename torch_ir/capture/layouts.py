@@ -12,7 +12,7 @@ import torch
 from torch_ir.capture.provenance import is_users, user_line
 
 LAYOUT = "torch_ir_layout"  # where a graph module keeps the first line that asked
-_QUESTIONS = ("is_contiguous", "stride")
+_QUESTIONS = ("is_contiguous", "storage_offset", "stride")
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from torch_ir.run.isolated import run_isolated
 from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.plan import Program, Sizes, Watch, computed, writes_in_place
 from torch_ir.run.ranks import NOBODY, Rank
+from torch_ir.run.shared_memory import refuse_shared_memory, storage_of
 from torch_ir.run.stored import StoredTensor, Weight, loaded
 from torch_ir.run.weights import fit_weights, has_pieces, load_weights, open_weights
 
@@ -72,6 +73,7 @@ class IRExecutor:
         self._watch = watch
         self._writes = writes_in_place(self.ir)
         self._reads_default_dtype = reads_default_dtype(self.ir)
+        self._mutated = [target for target, _ in self.ir.mutations]
         self._params: list[Any] | None = None
         self._ready: list[Any] = []
         self._plan(lazy=False)
@@ -143,6 +145,8 @@ class IRExecutor:
         sizes = read_sizes(self.ir, values)
         self._memory.check(sizes)
         params = self._params
+        if self._mutated:
+            refuse_shared_memory(self.ir, self._mutated, values, params)
         if self._writes:
             values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
             params = [param.clone() for param in params]
@@ -174,12 +178,6 @@ def _opened(ir: IR) -> IR:
         return node.op_type.startswith(FUSED) and executor_of(node) is None
 
     return with_calls_open(ir, is_open)
-
-
-def storage_of(value: Any) -> int | None:
-    """What tells whether two tensors share memory."""
-    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return value.untyped_storage()._cdata if is_dense else None
 
 
 def execute_ir(
@@ -299,4 +297,9 @@ def _check_strides(ir: IR, tensor: TensorMeta, value: torch.Tensor, sizes: Sizes
         raise ExecutionError(
             f"input {tensor.name!r} has strides {list(value.stride())}, but what {ir.fixed_layout} makes of strides "
             f"was decided at capture, for {list(wanted)}; lay the input out like that"
+        )
+    if value.storage_offset():
+        raise ExecutionError(
+            f"input {tensor.name!r} begins at element {value.storage_offset()} of its memory, but what "
+            f"{ir.fixed_layout} makes of its layout was decided at capture, for one that begins at 0; clone the input"
         )

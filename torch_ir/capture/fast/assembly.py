@@ -139,6 +139,7 @@ class Assembly:
             input_tree=cast(Branch, to_structure(self._in_spec, iter(input_leaves))),  # of arguments and keywords
             output_tree=to_structure(out_spec, iter(output_leaves)),
             pytorch_version=torch.__version__,
+            fixed_layout=functional.layout,
             modules=self._modules(),
         )
         return (self._with_stamps(ir) if self._stamps else ir).check()

@@ -64,7 +64,8 @@ def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], rec
         if NotCoveredError.latest is not None:
             raise NotCoveredError.latest
         ir = write_default_dtypes(assembly.ir(returned))
-    ir.fixed_layout = lines[0] if lines else ""
+    if lines:
+        ir.fixed_layout = lines[0]
     return ir
 
 

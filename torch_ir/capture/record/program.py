@@ -30,6 +30,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.diagnosis import explained, quiet
 from torch_ir.capture.dynamic import Call
+from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.paths import Path
 from torch_ir.capture.record.opaque import name_placeholders
@@ -71,7 +72,7 @@ def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> I
             raise explained(error, model) from error
         finally:
             recorder.strangers.opaque.close()
-    ir.fixed_layout = recorder.layout
+    ir.fixed_layout = recorder.layout or ir.fixed_layout
     name_placeholders(ir)
     return ir
 
@@ -84,7 +85,8 @@ def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, boo
             yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
     else:
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-        yield mode, False, pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, call)
+        own = OwnMemory()
+        yield mode, False, pytree.tree_map_only(torch.Tensor, lambda tensor: own(tensor).detach(), call)
 
 
 @contextmanager
