@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
+from torch_ir.capture.ambient_notes import SEEDS, checked
 from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
@@ -35,6 +37,7 @@ from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
+from torch_ir.capture.no_op_copies import COPIES, no_op_copies, torch_version
 from torch_ir.capture.outer_autocast import autocast_inside
 from torch_ir.capture.paths import Path
 from torch_ir.capture.record import record
@@ -86,7 +89,9 @@ def extract_ir(
     _check_request(model, call, strict)
     _check_options(capture, blocks, stamp, dynamic_shapes)
     road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
-    steps = list(_steps(model, call, dynamic_shapes, road))
+    found = _steps(model, call, dynamic_shapes, road)
+    # strict mode would trace the functions that take notes
+    steps = [step if step.is_risky else replace(step, capture=partial(checked, step.capture)) for step in found]
     with autocast_inside(model):
         ir = climb(steps, isolated=isolated, time_limit=time_limit)
     ir.model_name = type(model).__name__ if model_name is None else model_name
@@ -129,7 +134,7 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
-            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=GOES_ON)
+            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=(GOES_ON, SEEDS))
     if road.capture != "export" and dynamic_shapes is None:
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
@@ -209,7 +214,8 @@ def _export(
         requested_minimums=requested_minimums(dynamic_shapes),
         always_retraced=path is not None and path.is_retraced,
     )
-    ir.fixed_layout = program.graph_module.meta[LAYOUT] or ir.fixed_layout
+    meta = program.graph_module.meta
+    ir.fixed_layout = meta[LAYOUT] or ir.fixed_layout or meta[COPIES]
     if not is_proved:
         keep_promises(ir, model, call, dynamic_shapes)
     return ir
@@ -230,12 +236,14 @@ def _trace(
             stack.enter_context(assignments_written(model))
         args, keywords = _each_its_own(call, mode)
         try:
+            copies = stack.enter_context(no_op_copies(torch_version))
             with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
                 program = torch.export.export(
                     model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode
                 )
             program.graph_module.meta[DECISIONS] = decisions
             program.graph_module.meta[LAYOUT] = lines[0] if lines else ""
+            program.graph_module.meta[COPIES] = copies.written_later()
         except ConversionError:
             raise
         except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence

@@ -31,14 +31,10 @@ _CASTS = frozenset(("aten.to",))  # likewise where they ask for a memory format
 _UNTOLD = frozenset(
     f"aten.{name}"
     for name in (
-        "einsum",
-        "flatten_dense_tensors",
-        "meshgrid",
-        "unsafe_chunk",
-        "unsafe_split",
-        "unsafe_split_with_sizes",
+        "broadcast_tensors", "einsum", "flatten_dense_tensors", "meshgrid", "sum_to_size", "unsafe_chunk",
+        "unsafe_split", "unsafe_split_with_sizes",
     )
-)
+)  # fmt: skip
 _COMBINING = frozenset(("aten.einsum", "aten.flatten_dense_tensors"))  # of several tensors, they make a new one
 _KEEPING = (None, torch.preserve_format, "preserve_format")
 

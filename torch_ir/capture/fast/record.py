@@ -18,6 +18,7 @@ from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError
 from torch_ir.capture.fast.recorder import Recorder
 from torch_ir.capture.layouts import layout_questions
+from torch_ir.capture.no_op_copies import no_op_copies
 from torch_ir.capture.side_effects import left_as_it_was
 from torch_ir.capture.walk import modules
 from torch_ir.errors import ConversionError
@@ -55,7 +56,8 @@ def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], rec
         raise NotCoveredError("a graph of torch.fx, which tells itself where its calls come from")
     assembly = Assembly(model, recorder)
     NotCoveredError.latest = None
-    with left_as_it_was(model), _as_ghosts(assembly), _as_when_exported() as lines:
+    copies = no_op_copies(recorder.version)
+    with left_as_it_was(model), _as_ghosts(assembly), _as_when_exported() as lines, copies as no_ops:
         given = assembly.given(tuple(args), kwargs)
         try:
             returned = recorder.run(*given)
@@ -64,8 +66,7 @@ def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], rec
         if NotCoveredError.latest is not None:
             raise NotCoveredError.latest
         ir = write_default_dtypes(assembly.ir(returned))
-    if lines:
-        ir.fixed_layout = lines[0]
+    ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
 
 

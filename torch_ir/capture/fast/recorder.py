@@ -43,11 +43,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self._inference = Inference()
         self.ghosts: dict[int, Ghost] = {}  # of tensors that were there before, by identity
         self._functions = Functions() if with_functions else None
+        self._writes: Counter[int] = Counter()  # by the memory that was written to
         self._lines = Lines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with self.modules.watched(), self, self._functions or nullcontext():
             return self.model(*args, **kwargs)
+
+    def version(self, tensor: torch.Tensor) -> int:
+        """How often the memory of a tensor was written to."""
+        return self._writes[self.tape.memory[tensor.value]] if isinstance(tensor, Ghost) else 0
 
     supports_higher_order_operators = True
 
@@ -92,6 +97,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             self._write(rule.assertion, tensors[:1])
         tape = self.tape
         values = [tensor.value for tensor in tensors]
+        if rule.new_value is not None:
+            self._writes[tape.memory[values[rule.order[0]]]] += 1
         first = len(tape.forms)
         made: list[Ghost | None] = []
         for output in rule.outputs:

@@ -32,6 +32,7 @@ from torch_ir.capture.diagnosis import explained, quiet
 from torch_ir.capture.dynamic import Call
 from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
+from torch_ir.capture.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.paths import Path
 from torch_ir.capture.record.opaque import name_placeholders
 from torch_ir.capture.record.recorder import Recorder
@@ -63,8 +64,9 @@ def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> I
     with left_as_it_was(model), _tensors(model, call) as (mode, is_fake, (args, kwargs)):
         recorder = Recorder(model, mode, path)
         try:
-            with _eager(below_autograd), mode if is_fake else nullcontext():
+            with _eager(below_autograd), mode if is_fake else nullcontext(), no_op_copies(torch_version) as copies:
                 program = _program(recorder, args, kwargs)
+                line = copies.written_later()
             ir = convert_exported_program(program, always_retraced=path.is_retraced)
         except ConversionError:
             raise
@@ -72,7 +74,7 @@ def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> I
             raise explained(error, model) from error
         finally:
             recorder.strangers.opaque.close()
-    ir.fixed_layout = recorder.layout or ir.fixed_layout
+    ir.fixed_layout = recorder.layout or ir.fixed_layout or line
     name_placeholders(ir)
     return ir
 
