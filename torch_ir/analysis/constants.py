@@ -176,7 +176,7 @@ def _filled(node: OpNode) -> torch.Tensor | None:
     """The value of a tensor that one number fills."""
     number = _filling(node) if _is_on_cpu(node) else None
     shape = [int(dim) for dim in node.output.shape]
-    return None if number is None else torch.full(shape, number, dtype=TORCH_DTYPES[node.output.dtype])
+    return None if number is None else torch.full(shape, number, dtype=TORCH_DTYPES[node.output.dtype], device="cpu")
 
 
 def _filling(node: OpNode) -> Number | None:
@@ -186,7 +186,7 @@ def _filling(node: OpNode) -> Number | None:
     if isinstance(number, Expr) or get_execution_fn(node.op_type) is not None:
         return None
     try:
-        return _item(torch.full([], number, dtype=TORCH_DTYPES[node.output.dtype]))
+        return _item(torch.full([], number, dtype=TORCH_DTYPES[node.output.dtype], device="cpu"))
     except (RuntimeError, TypeError):  # a number that the dtype cannot hold, or a dtype that cannot be filled
         return None
 
