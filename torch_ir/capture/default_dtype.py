@@ -15,15 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Device, Dtype, Expr, OpNode, TensorMeta, evaluate
+from torch_ir.ir.expressions import names_in
 from torch_ir.ir.free_names import FreeNames
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
-from torch_ir.ops.neutral_state import NeutralState, makes_default_dtype
+from torch_ir.ops.neutral_state import DEFAULT_DTYPE, NeutralState, makes_default_dtype
 from torch_ir.ops.schema import find_operator
 
 _USUAL = frozenset(("float32", "complex64"))  # what the default dtype of graphs gives
@@ -41,7 +43,7 @@ def write_default_dtypes(ir: IR) -> IR:
     names = FreeNames({tensor.name for tensor in ir.tensors()} | {node.name for node in ir.nodes})
     nodes: list[OpNode] = []
     for node in ir.nodes:
-        if _is_suspect(node) and _made(node) not in (None, _declared(node)):
+        if _is_suspect(node) and not _makes_declared(node):
             nodes += _written_out(node, names)
         nodes.append(node)
     ir.nodes = nodes
@@ -52,11 +54,11 @@ def _is_suspect(node: OpNode) -> bool:
     return any(output.dtype not in _USUAL for output in node.outputs) and makes_default_dtype(node)
 
 
-def refuse_close_integers(ir: IR, default_dtype: str) -> None:
+def refuse_close_integers(ir: IR, default_dtype: torch.dtype) -> None:
     """Refuse integers that were compared as numbers of another default dtype, which shows in no dtype of the graph."""
-    for node in ir.all_nodes() if default_dtype != "float32" else ():
+    for node in ir.all_nodes() if default_dtype != DEFAULT_DTYPE else ():
         if node.op_type == _CLOSE and not any(tensor.dtype.startswith(("float", "bfloat")) for tensor in node.inputs):
-            raise _refusal(node, default_dtype)
+            raise _refusal(node, dtype_name(default_dtype))
 
 
 def _written_out(node: OpNode, names: FreeNames) -> list[OpNode]:
@@ -80,7 +82,7 @@ def _written_out(node: OpNode, names: FreeNames) -> list[OpNode]:
         }
         before = list(casts.values())
         node.inputs = tuple(casts[tensor].output if tensor in casts else tensor for tensor in node.inputs)
-    if _made(node) != _declared(node):
+    if not _makes_declared(node):
         raise _refusal(node, dtype)
     return before
 
@@ -113,8 +115,12 @@ def _scalar(node: OpNode, argument: str, dtype: Dtype, names: FreeNames) -> OpNo
     )
 
 
-def _declared(node: OpNode) -> list[str]:
-    return [output.dtype for output in node.outputs]
+def _makes_declared(node: OpNode) -> bool:
+    """Whether a node makes under float32 what it made at capture; what only its author can say is taken as it is."""
+    made = _made(node)
+    if made is None:
+        return not node.op_type.startswith("aten.") or node.attrs.get("dtype") is not None
+    return made == [output.dtype for output in node.outputs]
 
 
 def _made(node: OpNode) -> list[str] | None:
@@ -141,18 +147,13 @@ def _numbers(sizes: Sequence[int | str]) -> list[int]:
 
 
 def _number(size: Any) -> Any:
-    return size if isinstance(size, int) else evaluate(size, _Sizes())
+    return size if isinstance(size, int) else evaluate(size, dict.fromkeys(names_in(size), _SIZE))
 
 
 def _on_meta(value: Any) -> Any:
     if isinstance(value, Device):
         return to_torch(Device("meta"))
     return _number(value) if isinstance(value, Expr) else to_torch(value)
-
-
-class _Sizes(dict[str, int]):
-    def __missing__(self, name: str) -> int:
-        return _SIZE
 
 
 def _refusal(node: OpNode, dtype: str) -> ConversionError:

@@ -19,6 +19,7 @@ from torch_ir.capture.ambient_notes import SEEDS, checked
 from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
+from torch_ir.capture.default_dtype import refuse_close_integers
 from torch_ir.capture.diagnosis import BRANCHES, definition, explained, quiet, refuse_hidden_state
 from torch_ir.capture.dynamic import (
     DECISIONS,
@@ -96,6 +97,7 @@ def extract_ir(
         ir = climb(steps, isolated=isolated, time_limit=time_limit)
     ir.model_name = type(model).__name__ if model_name is None else model_name
     _refuse_shared_memory(model, ir)
+    refuse_close_integers(ir, torch.get_default_dtype())
     _warn_of_lost_values(ir)
     _warn_of_gaps(ir)
     _warn_of_shared_inputs(ir, call)
