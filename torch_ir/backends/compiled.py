@@ -16,9 +16,11 @@ from torch_ir.ir import IR, Expr, Symbol, TensorMeta
 from torch_ir.ir.expressions import Number, names_in
 from torch_ir.ir.structure import rebuild
 from torch_ir.ir.symbols import solve
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.passes import optimize
-from torch_ir.run.executor import flatten_call, read_sizes, storage_of
+from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.run.plan import Sizes, computed
+from torch_ir.run.shared_memory import refuse_shared_memory, storage_of
 from torch_ir.run.stored import loaded
 from torch_ir.run.weights import fit_weights
 
@@ -105,10 +107,13 @@ class Compiled:
 
     def _outputs(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Sequence[Any]]:
         """What the graph gives, and the tensors that show further sizes."""
-        with torch.no_grad():
+        if self._targets:
+            refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))
+        with NeutralState():
             results = self._run([*values, *self._state.values()])
-            last = len(results) - len(self._told)
-            first = last - len(self._targets)
+        last = len(results) - len(self._told)
+        first = last - len(self._targets)
+        with torch.no_grad():
             self._keep(values, results[:first], results[first:last])
         return tuple(results[:first]), results[last:]
 

@@ -14,9 +14,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
+from torch_ir.capture.ambient_notes import SEEDS, AmbientNotes, ambient_notes
 from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
+from torch_ir.capture.default_dtype import refuse_close_integers
 from torch_ir.capture.diagnosis import BRANCHES, definition, explained, refuse_hidden_state, refuse_untracked
 from torch_ir.capture.dynamic import (
     DECISIONS,
@@ -29,6 +31,7 @@ from torch_ir.capture.dynamic import (
     recorded_decisions,
     requested_minimums,
 )
+from torch_ir.capture.example_inputs import OwnMemory, shared_inputs
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
@@ -36,6 +39,8 @@ from torch_ir.capture.instrument import capturing, exclusive, export_in_this_thr
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
 from torch_ir.capture.leaks import contained
+from torch_ir.capture.no_op_copies import COPIES, no_op_copies, torch_version
+from torch_ir.capture.outer_autocast import autocast_inside
 from torch_ir.capture.paths import Path
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record import record
@@ -90,11 +95,14 @@ def extract_ir(
         _check_options(capture, blocks, stamp, dynamic_shapes)
         road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
         steps = list(_steps(model, call, dynamic_shapes, road))
-        ir = climb(steps, isolated=isolated, time_limit=time_limit)
+        with autocast_inside(model):
+            ir = climb(steps, isolated=isolated, time_limit=time_limit)
         _refuse_shared_memory(model, ir)
+        refuse_close_integers(ir, torch.get_default_dtype())
     ir.model_name = type(model).__name__ if model_name is None else model_name
     _warn_of_lost_values(ir)
     _warn_of_gaps(ir)
+    _warn_of_shared_inputs(ir, call)
     fixed = fixed_sizes(ir, model, call, dynamic_shapes)
     if fixed:
         warnings.warn(f"a size that was asked to vary does not: {', '.join(fixed)}", CaptureWarning, stacklevel=2)
@@ -130,7 +138,7 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
-            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=GOES_ON)
+            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=(GOES_ON, SEEDS))
     if road.capture != "export" and dynamic_shapes is None:
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
@@ -172,7 +180,7 @@ def export_model(
     with exclusive():
         _check_request(model, call, strict)
         refuse_scripted(model)
-        with capturing():
+        with capturing(), autocast_inside(model):
             return _trace(model, call, dynamic_shapes)
 
 
@@ -213,13 +221,16 @@ def _converted(
     minimums: dict[str, int], model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None, in_strict_mode: bool
 ) -> IR:
     """One run of `torch.export`, as an IR; none of its tensors outlives it."""
-    with capturing(), contained(model) as tensors, tensors.of_every_mode():
+    noted = nullcontext(AmbientNotes()) if in_strict_mode else ambient_notes()  # strict mode would trace the notes
+    with capturing(), contained(model) as tensors, tensors.of_every_mode(), noted as notes:
         program = _trace(model, call, dynamic_shapes, path, in_strict_mode)
         refuse_hidden_state(program, model)
         is_retraced = path is not None and path.is_retraced
         ir = convert_exported_program(program, requested_minimums=minimums, always_retraced=is_retraced)
-        ir.fixed_layout = program.graph_module.meta[LAYOUT]
-        del program
+        meta = program.graph_module.meta
+        ir.fixed_layout = meta[LAYOUT] or ir.fixed_layout or meta[COPIES]
+        del program, meta
+    notes.check(ir)
     return ir
 
 
@@ -243,12 +254,14 @@ def _trace(
             stack.enter_context(assignments_written(model))
         args, keywords = _each_its_own(call, mode)
         try:
+            copies = stack.enter_context(nullcontext() if in_strict_mode else no_op_copies(torch_version))
             with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
                 program = torch.export.export(
                     model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode
                 )
             program.graph_module.meta[DECISIONS] = decisions
             program.graph_module.meta[LAYOUT] = lines[0] if lines else ""
+            program.graph_module.meta[COPIES] = copies.written_later() if copies else ""
         except ConversionError:
             raise
         except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
@@ -260,17 +273,11 @@ def _trace(
 
 
 def _each_its_own(call: Call, mode: FakeTensorMode) -> Call:
-    """The inputs, fake where they are on meta; torch would take a tensor that is given twice for one input."""
-    seen: set[int] = set()
-
-    def own(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_meta:
-            return fake_copy(tensor, mode)
-        is_new = id(tensor) not in seen
-        seen.add(id(tensor))
-        return tensor if is_new else tensor.detach().clone()
-
-    made: Call = pytree.tree_map_only(torch.Tensor, own, call)
+    """The inputs, fake where they are on meta; torch would take tensors that share memory for views of one input."""
+    own = OwnMemory()
+    made: Call = pytree.tree_map_only(
+        torch.Tensor, lambda tensor: fake_copy(tensor, mode) if tensor.is_meta else own(tensor), call
+    )
     return made
 
 
@@ -330,6 +337,19 @@ def _warn_of_gaps(ir: IR) -> None:
     if opaque:
         told = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
         warnings.warn(told, CaptureWarning, stacklevel=3)
+
+
+def _warn_of_shared_inputs(ir: IR, call: Call) -> None:
+    """Say which example inputs are one memory that forward writes to: in the graph, each input stands alone."""
+    pairs = shared_inputs(call) if any(target.param is None for target, _ in ir.mutations) else ()
+    if pairs:
+        told = ", ".join(f"{one} and {other}" for one, other in pairs)
+        warnings.warn(
+            f"{told} share memory, and forward writes to an input: the graph is that of inputs that share none, and "
+            "refuses to run on others",
+            CaptureWarning,
+            stacklevel=3,
+        )
 
 
 def _warn_of_lost_values(ir: IR) -> None:

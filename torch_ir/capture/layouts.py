@@ -13,7 +13,7 @@ from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.provenance import is_users, user_line
 
 LAYOUT = "torch_ir_layout"  # where a graph module keeps the first line that asked
-_QUESTIONS = ("is_contiguous", "stride")
+_QUESTIONS = ("is_contiguous", "storage_offset", "stride")
 
 
 @contextmanager

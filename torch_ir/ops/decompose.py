@@ -25,6 +25,7 @@ from torch_ir.ops.asking import may_be_asked
 from torch_ir.ops.calling import empty, keywords, mapped
 from torch_ir.ops.facts import is_uninitialised, writes_in_place
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_name, to_torch
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
 
 NO_RULE = "torch has no decomposition of it"
@@ -96,7 +97,7 @@ def _recorded(
         return list(made) if isinstance(made, (list, tuple)) else [made]
 
     try:
-        with torch.no_grad():
+        with NeutralState():
             body = _Steps(node, device).graph(recorder(computed)(*map(_empty, node.inputs)))
     except TorchIRError as error:
         return str(error)

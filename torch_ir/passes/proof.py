@@ -228,12 +228,14 @@ def _drawn(tensor: TensorMeta, sizes: Mapping[str, int], largest: int, generator
     shape = [int(evaluate(dim, sizes)) for dim in tensor.shape]
     dtype = TORCH_DTYPES[tensor.dtype]
     if dtype == torch.bool:
-        made = torch.rand(shape, generator=generator) < 0.75
+        made = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") < 0.75
     elif dtype.is_floating_point or dtype.is_complex:
-        made = torch.randn(shape, generator=generator, dtype=dtype if dtype.is_complex else torch.float32).to(dtype)
+        made = torch.randn(
+            shape, generator=generator, dtype=dtype if dtype.is_complex else torch.float32, device="cpu"
+        ).to(dtype)
     else:
-        made = torch.randint(0, max(largest, 1), shape, generator=generator, dtype=torch.int64).to(dtype)
+        made = torch.randint(0, max(largest, 1), shape, generator=generator, dtype=torch.int64, device="cpu").to(dtype)
     if tensor.stride is None:
         return made
-    laid = torch.empty_strided(shape, [int(evaluate(step, sizes)) for step in tensor.stride], dtype=dtype)
+    laid = torch.empty_strided(shape, [int(evaluate(step, sizes)) for step in tensor.stride], dtype=dtype, device="cpu")
     return laid.copy_(made)

@@ -32,7 +32,8 @@ from torch_ir.ops.registry import get_conversion_fn
 from torch_ir.ops.tensor_data import from_tensor
 
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
-_CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, type(None))
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONSTANTS = (bool, int, float, complex, str, type(None), *_NAMED)
 _DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
 _LITERAL = torch.ops.aten.lift_fresh_copy.default
 
@@ -140,6 +141,7 @@ class Assembly:
             input_tree=cast(Branch, to_structure(self._in_spec, iter(input_leaves))),  # of arguments and keywords
             output_tree=to_structure(out_spec, iter(output_leaves)),
             pytorch_version=torch.__version__,
+            fixed_layout=functional.layout,
             modules=self._modules(),
         )
         return (self._with_stamps(ir) if self._stamps else ir).check()

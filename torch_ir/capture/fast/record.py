@@ -11,12 +11,15 @@ import torch
 from torch import fx, nn
 from torch._functorch import eager_transforms, vmap
 
+from torch_ir.capture.ambient_notes import ambient_notes
+from torch_ir.capture.default_dtype import write_default_dtypes
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError, running
 from torch_ir.capture.fast.recorder import Recorder
 from torch_ir.capture.instrument import capturing, exporting, intercepted, without_libraries
 from torch_ir.capture.layouts import layout_questions
 from torch_ir.capture.leaks import contained
+from torch_ir.capture.no_op_copies import no_op_copies
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.side_effects import left_as_it_was
 from torch_ir.capture.walk import modules
@@ -43,17 +46,19 @@ def record_fast(
     With `stamp`, some of the layers that are alike are run, and all are calls of one function. `with_functions` notes
     which torch function made each call, which torch.export does not.
     """
-    with capturing(), uncollected(), contained(model) as tensors:
+    with capturing(), uncollected(), contained(model) as tensors, ambient_notes() as notes:
         recorder = Recorder(model, stamp, with_functions)
         tensors.watch("run", recorder.tape.run)
         try:
-            return _recorded(model, args, kwargs, recorder)
+            ir = _recorded(model, args, kwargs, recorder)
         except TorchIRError as error:
             # without the frames of forward, which hold tensors
             reason = error if isinstance(error, NotCoveredError) else NotCoveredError(str(error))
             raise reason.with_traceback(None) from None
         finally:
             del recorder
+    notes.check(ir)
+    return ir
 
 
 def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], recorder: Recorder) -> IR:
@@ -61,7 +66,8 @@ def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], rec
         raise NotCoveredError("a graph of torch.fx, which tells itself where its calls come from")
     assembly = Assembly(model, recorder)
     run = recorder.tape.run
-    with running(run), left_as_it_was(model), _as_ghosts(assembly), _as_when_exported() as lines:
+    copies = no_op_copies(recorder.version)
+    with running(run), left_as_it_was(model), _as_ghosts(assembly), _as_when_exported() as lines, copies as no_ops:
         given = assembly.given(tuple(args), kwargs)
         try:
             returned = recorder.run(*given)
@@ -69,8 +75,8 @@ def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], rec
             raise run.refusal or NotCoveredError(f"{type(error).__name__}: {error}") from error
         if run.refusal is not None:
             raise run.refusal
-        ir = assembly.ir(returned)
-    ir.fixed_layout = lines[0] if lines else ""
+        ir = write_default_dtypes(assembly.ir(returned))
+    ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
 
 

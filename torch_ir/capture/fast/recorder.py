@@ -27,6 +27,8 @@ from torch_ir.capture.provenance import class_name, function_name, is_users, use
 from torch_ir.capture.walk import walk
 from torch_ir.ir.origins import is_below
 
+# Asked at every call: the functions themselves, not what captures put in their place.
+_is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 
@@ -44,11 +46,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self._inference = Inference()
         self.ghosts: dict[int, Ghost] = {}  # of tensors that were there before, by identity
         self._functions = Functions() if with_functions else None
+        self._writes: Counter[int] = Counter()  # by the memory that was written to
         self._lines = Lines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with self.modules.watched(), self, self._functions or nullcontext():
             return self.model(*args, **kwargs)
+
+    def version(self, tensor: torch.Tensor) -> int:
+        """How often the memory of a tensor was written to."""
+        return self._writes[self.tape.memory[tensor.value]] if isinstance(tensor, Ghost) else 0
 
     supports_higher_order_operators = True
 
@@ -61,13 +68,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     ) -> Any:
         if not isinstance(func, OpOverload):
             raise NotCoveredError(f"{func} has a body of its own")
-        if torch.is_grad_enabled():
+        if _is_grad_enabled():
             raise NotCoveredError("a region that asks for gradients")
         if func is _LIFT:
             func = _LIFT_COPY
         tensors: list[Ghost] = []
         try:
-            key = (func, torch.get_default_dtype(), *[key_of(value, tensors) for value in args])
+            key = (func, _default_dtype(), *[key_of(value, tensors) for value in args])
             if kwargs:
                 key += tuple([(name, key_of(value, tensors)) for name, value in kwargs.items()])
         except UnknownTensorError:
@@ -97,6 +104,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             if tensor.run is not run:
                 raise NotCoveredError(f"{rule.func} is called on {STALE}")
         values = [tensor.value for tensor in tensors]
+        if rule.new_value is not None:
+            self._writes[tape.memory[values[rule.order[0]]]] += 1
         first = len(tape.forms)
         made: list[Ghost | None] = []
         for output in rule.outputs:
@@ -127,7 +136,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         words = {name: self.known(value) for name, value in kwargs.items()}
         tensors: list[Ghost] = []
         try:
-            key = (func, torch.get_default_dtype(), *[key_of(value, tensors) for value in given])
+            key = (func, _default_dtype(), *[key_of(value, tensors) for value in given])
             key += tuple([(name, key_of(value, tensors)) for name, value in words.items()])
         except UnknownTensorError:
             raise NotCoveredError(f"{func} is called on a tensor that no operator of the model has made") from None

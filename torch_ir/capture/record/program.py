@@ -27,12 +27,15 @@ from torch.export.graph_signature import (
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from torch_ir.capture.ambient_notes import ambient_notes
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.diagnosis import explained
 from torch_ir.capture.dynamic import Call
+from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.instrument import capturing
 from torch_ir.capture.leaks import Tensors, contained
+from torch_ir.capture.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.paths import Path
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record.opaque import name_placeholders
@@ -45,7 +48,10 @@ from torch_ir.ops.fast_paths import plain_attention, uncompiled
 
 _PREFIX = {InputKind.PARAMETER: "p", InputKind.BUFFER: "b"}
 _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
-_RETURNED = (torch.Tensor, bool, int, float, complex, str, torch.dtype, torch.device, type(None))
+_RETURNED = (
+    *(torch.Tensor, bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 def record(model: nn.Module, call: Call, path: Path) -> IR:
@@ -59,8 +65,10 @@ def record(model: nn.Module, call: Call, path: Path) -> IR:
 
 
 def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> IR:
-    with capturing(), contained(model) as tensors:
-        return _recorded(model, call, path, below_autograd, tensors)
+    with capturing(), contained(model) as tensors, ambient_notes() as notes:
+        ir = _recorded(model, call, path, below_autograd, tensors)
+    notes.check(ir)
+    return ir
 
 
 def _recorded(model: nn.Module, call: Call, path: Path, below_autograd: bool, tensors: Tensors) -> IR:
@@ -68,8 +76,9 @@ def _recorded(model: nn.Module, call: Call, path: Path, below_autograd: bool, te
         recorder = Recorder(model, mode, path)
         tensors.others = recorder.tape.living
         try:
-            with _eager(below_autograd), mode if is_fake else nullcontext():
+            with _eager(below_autograd), mode if is_fake else nullcontext(), no_op_copies(torch_version) as copies:
                 program = _program(recorder, args, kwargs)
+                line = copies.written_later()
             ir = convert_exported_program(program, always_retraced=path.is_retraced)
         except ConversionError:
             raise
@@ -77,7 +86,7 @@ def _recorded(model: nn.Module, call: Call, path: Path, below_autograd: bool, te
             raise explained(error, model) from error
         finally:
             recorder.strangers.opaque.close()
-    ir.fixed_layout = recorder.layout
+    ir.fixed_layout = recorder.layout or ir.fixed_layout or line
     name_placeholders(ir)
     return ir
 
@@ -90,7 +99,8 @@ def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, boo
             yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
     else:
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-        yield mode, False, pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, call)
+        own = OwnMemory()
+        yield mode, False, pytree.tree_map_only(torch.Tensor, lambda tensor: own(tensor).detach(), call)
 
 
 @contextmanager

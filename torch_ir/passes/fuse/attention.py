@@ -249,7 +249,7 @@ def known_mask(g: Builder, node: OpNode, mask: TensorMeta | None) -> Any:
 @lru_cache(maxsize=2)
 def _triangle(rows: int, columns: int) -> torch.Tensor:
     """The causal mask: every query with the keys up to its own place."""
-    return torch.ones(rows, columns, dtype=torch.bool).tril()
+    return torch.ones(rows, columns, dtype=torch.bool, device="cpu").tril()
 
 
 @rule(op(SDPA, key="key", value="value", enable_gqa=False))
