@@ -13,7 +13,7 @@ import torch_ir.ir.attr_order as attr_order
 from torch_ir.ops.schema import find_operator, operator_names
 
 FILE = Path(attr_order.__file__).with_name("attr_orders.txt")
-_INDUCTOR = "prims.inductor_"  # registered by some imports, and in no captured graph
+_INDUCTOR = ("prims.inductor_", "prims._low_memory_")  # registered by some imports, and in no captured graph
 NAMESPACES = ("_c10d_functional", "aten", "prims", "quantized_decomposed")
 
 
