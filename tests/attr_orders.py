@@ -13,6 +13,7 @@ import torch_ir.ir.attr_order as attr_order
 from torch_ir.ops.schema import find_operator, operator_names
 
 FILE = Path(attr_order.__file__).with_name("attr_orders.txt")
+_INDUCTOR = ("prims.inductor_", "prims._low_memory_")  # registered by some imports, and in no captured graph
 NAMESPACES = ("_c10d_functional", "aten", "prims", "quantized_decomposed")
 
 
@@ -25,7 +26,8 @@ def schema_orders() -> dict[str, tuple[str, ...]]:
             operator = find_operator(name)
             arguments = operator._schema.arguments if operator is not None else []
             names = tuple(argument.name for argument in arguments if str(argument.type) != "Tensor")
-            if len(names) > 1 and not any(argument.is_out for argument in arguments):
+            is_written = not name.startswith(_INDUCTOR) and not any(argument.is_out for argument in arguments)
+            if len(names) > 1 and is_written:
                 found[name] = names
     return found
 

@@ -136,8 +136,6 @@ def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
         node.attrs = {name: _replaced(value, new) for name, value in node.attrs.items()}
         if _asserts(node, False):
             raise GraphError(f"{node!r} demands {node.attrs.get('assert_msg')!r:.120}, but {_listed(new)}")
-    for node in [node for node in ir.nodes if _asserts(node, True)]:
-        node.inputs = ()
     ir.nodes = [node for node in ir.nodes if not _asserts(node, True)]
     ir.input_tree, ir.output_tree = _replaced_leaves(ir.input_tree, new), _replaced_leaves(ir.output_tree, new)
     for body in ir.functions.values():
