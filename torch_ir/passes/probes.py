@@ -17,9 +17,9 @@ from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ops.names import TORCH_DTYPES
 
 RANDOM = "random"
-SPECIAL = "NaN and infinities"
+NAN, INFINITE = "NaN", "infinities"
 _LARGEST_INDEX = 8
-_EVERY = 4  # of so many elements, one is a special value
+_EVERY = 5  # of so many elements, one is a special value
 # Powers of two that inputs are multiplied with. Products of two such values stay in the range of the dtype.
 _MAGNITUDES = {torch.float16: 5}
 _MAGNITUDE = 20
@@ -41,7 +41,9 @@ def probes(ir: IR, inputs: Sequence[torch.Tensor] | None, trials: int) -> Iterat
     """Random inputs, or the given ones, `trials` times, and then extreme ones; given integers stay as they are."""
     points = _points(ir)
     for trial in range(trials):
-        yield Probe(RANDOM, drawn_inputs(ir, points[trial % len(points)], trial) if inputs is None else like(ir, inputs))
+        yield Probe(
+            RANDOM, drawn_inputs(ir, points[trial % len(points)], trial) if inputs is None else like(ir, inputs)
+        )
     base = drawn_inputs(ir, smallest(ir), trials) if inputs is None else like(ir, inputs)
     for kind, change in _KINDS.items():
         values = [_changed(value, change, keeps_integers=inputs is not None) for value in base]
@@ -130,15 +132,27 @@ def _small(value: torch.Tensor) -> torch.Tensor:
     return value * 2.0 ** -_MAGNITUDES.get(value.dtype, _MAGNITUDE) if value.is_floating_point() else value
 
 
-def _special(value: torch.Tensor) -> torch.Tensor:
-    """NaN, infinities, zeros of both signs, the least subnormal and the largest number, each once in so many places."""
+def _tiny(value: torch.Tensor) -> torch.Tensor:
+    """Subnormal numbers and zeros of both signs among others."""
     if not value.is_floating_point():
         return value
-    limits = torch.finfo(value.dtype)
-    numbers = (float("nan"), float("inf"), -0.0, limits.smallest_normal / 4, -float("inf"), 0.0, limits.max)
+    least = torch.finfo(value.dtype).smallest_normal
+    return _sprinkled(value, (-0.0, least / 4, 0.0, -least / 2))
+
+
+def _nan(value: torch.Tensor) -> torch.Tensor:
+    return _sprinkled(value, (float("nan"),)) if value.is_floating_point() else value
+
+
+def _infinite(value: torch.Tensor) -> torch.Tensor:
+    return _sprinkled(value, (float("inf"), -float("inf"))) if value.is_floating_point() else value
+
+
+def _sprinkled(value: torch.Tensor, numbers: tuple[float, ...]) -> torch.Tensor:
+    """The values with these numbers in their turn at every so many places."""
     flat = value.flatten().clone()
-    for place, number in zip(range(0, flat.numel(), _EVERY), numbers * flat.numel(), strict=False):
-        flat[place] = number
+    for count, place in enumerate(range(0, flat.numel(), _EVERY)):
+        flat[place] = numbers[count % len(numbers)]
     return flat.view(value.shape)
 
 
@@ -148,5 +162,7 @@ _KINDS: dict[str, Change] = {
     "wholly masked rows": _masked_rows,
     "large values": _large,
     "small values": _small,
-    SPECIAL: _special,
+    "zeros and subnormal numbers": _tiny,
+    NAN: _nan,
+    INFINITE: _infinite,
 }

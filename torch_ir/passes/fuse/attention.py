@@ -189,11 +189,11 @@ def _told(g: Builder, mask: _Mask | None, query: TensorMeta) -> tuple[TensorMeta
         if mask.tensor.dtype != query.dtype:
             return None, f"the mask is {mask.tensor.dtype}, and queries are {query.dtype}"
         is_safe = _is_finite(g, mask.tensor) if value is None else _leaves_scores(value)
-        return mask.tensor, "" if is_safe else "a row that is masked as a whole would give another result"
+        return mask.tensor, "" if is_safe else "a row that is masked as a whole would give zeros, not NaN, or other weights"
     if _is_bool_mask(mask, value, query.dtype):
         return mask.tensor if mask.is_kept else g.op("aten.logical_not.default", self=mask.tensor), ""
     fill = max(mask.fill, float(torch.finfo(TORCH_DTYPES[query.dtype]).min))
-    if not _NO_SCORE >= fill or mask.fill == -math.inf:
+    if fill > _NO_SCORE or mask.fill == -math.inf:
         return None, "a row that is masked as a whole would give zeros, not NaN or the mean of all values"
     one, other = (0.0, fill) if mask.is_kept else (fill, 0.0)
     added = g.op("aten.where.Scalar", condition=mask.tensor, self=one, other=other)

@@ -71,6 +71,16 @@ def obstacle(is_weight: Callable[[TensorMeta], bool], *tensors: TensorMeta | Non
     return ""
 
 
+def too_narrow(layer: Layer, factor: object = None) -> str:
+    """Why the weights of a layer cannot be multiplied with something, or nothing; a sign may always go into them.
+
+    Most of the range of float16 is used by weights as they are: a product may be subnormal, where few bits are left, or
+    infinite, though what the layer makes is neither.
+    """
+    is_sign = isinstance(factor, (int, float)) and abs(factor) == 1
+    return "" if is_sign or layer.weight.dtype != "float16" else "weights in float16 may leave its range when scaled"
+
+
 def shared(tensor: TensorMeta) -> str:
     """Why a tensor cannot be changed for the sake of one reader, or nothing."""
     return "" if len(tensor.consumers) == 1 else f"{tensor.name!r} is read elsewhere too"
