@@ -25,6 +25,7 @@ from torch_ir.passes.proof import Inputs, Weights, prove
 from torch_ir.passes.registry import Pass, find_pass
 from torch_ir.passes.report import Report, Row
 from torch_ir.passes.soundness import Watchdog
+from torch_ir.passes.squeezed_sizes import keep_squeezed_sizes
 from torch_ir.rewrite.journal import journal
 
 Step = Union[str, Pass, Callable[[IR], int]]
@@ -122,6 +123,7 @@ def _fit(ir: IR) -> IR:
             raise GraphError(
                 f"{node!r} writes in place, and only graphs in functional form are optimised; extract it anew"
             )
+    keep_squeezed_sizes(ir, ir)
     return ir
 
 
