@@ -21,6 +21,7 @@ from torch_ir.ir.functions import FUSED, called_by, calls_by_function, inline_al
 from torch_ir.ops.facts import writes_in_place
 from torch_ir.ops.schema import name_arguments
 from torch_ir.passes.levels import LEVELS
+from torch_ir.passes.opened_calls import forget_opened_calls
 from torch_ir.passes.proof import Inputs, Weights, prove
 from torch_ir.passes.registry import Pass, find_pass
 from torch_ir.passes.report import Report, Row
@@ -64,6 +65,7 @@ def optimize(
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             _blame(ir)
             raise
+        forget_opened_calls(better, entries.opened)
         if folds:
             inline_all(better, lambda call: not call.op_type.startswith(FUSED))
         better.check()

@@ -26,6 +26,7 @@ from torch_ir.run.executor import IRExecutor
 from torch_ir.run.weights import random_weights
 
 _ATTENTION = "aten.scaled_dot_product_attention.default"
+_CUTS = frozenset(("relu", "hardtanh", "hardsigmoid"))
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 NOTHING = "both give NaN throughout, which proves nothing"
 Inputs = Sequence[torch.Tensor]
@@ -96,7 +97,7 @@ class _Judge:
         self.before = before
         self.one, self.other = _bound(before, weights), _bound(after, weights)
         self.tolerance = Rounding(before, weights, lambda: retyped(before, "float64"), _bound)
-        self.may_lose_nan = _attentions(after) > _attentions(before)
+        self.may_lose_nan = _lose_nan(after) > _lose_nan(before)
         self.worst, self.rounding, self.extremes, self.seed = 0.0, False, 0, -1
 
     def objection(self, probe: Probe) -> str:
@@ -172,9 +173,12 @@ def _retyped_value(value: Any, dtype: str) -> Any:
     return Dtype(dtype) if isinstance(value, Dtype) and value in _FLOATS else value
 
 
-def _attentions(ir: IR) -> int:
-    """How many nodes call torch's operator for attention, which does not pass on every NaN that it is given."""
-    return sum(node.op_type == _ATTENTION for node in ir.all_nodes())
+def _lose_nan(ir: IR) -> int:
+    """How many nodes do not pass on every NaN: torch's operator for attention, and activations inside of oneDNN's."""
+    return sum(
+        node.op_type == _ATTENTION or _CUTS & {node.attrs.get("attr"), node.attrs.get("unary_attr")} != set()
+        for node in ir.all_nodes()
+    )
 
 
 def _bound(ir: IR, weights: Weights) -> IRExecutor:

@@ -83,6 +83,7 @@ class _Rewriting:
                 result = str(error)
             why = self._refusal(rule, node, result)
             if why is None:
+                self.journal.merged(self.ir, build.replaced)
                 self._replace(rule, found, result)
                 return build.nodes
             for made in reversed(build.nodes):

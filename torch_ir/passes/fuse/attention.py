@@ -189,7 +189,10 @@ def _told(g: Builder, mask: _Mask | None, query: TensorMeta) -> tuple[TensorMeta
         if mask.tensor.dtype != query.dtype:
             return None, f"the mask is {mask.tensor.dtype}, and queries are {query.dtype}"
         is_safe = _is_finite(g, mask.tensor) if value is None else _leaves_scores(value)
-        return mask.tensor, "" if is_safe else "a row that is masked as a whole would give zeros, not NaN, or other weights"
+        return (
+            mask.tensor,
+            "" if is_safe else "a row that is masked as a whole would give zeros, not NaN, or other weights",
+        )
     if _is_bool_mask(mask, value, query.dtype):
         return mask.tensor if mask.is_kept else g.op("aten.logical_not.default", self=mask.tensor), ""
     fill = max(mask.fill, float(torch.finfo(TORCH_DTYPES[query.dtype]).min))
