@@ -110,7 +110,7 @@ def test_a_size_that_squeeze_would_drop_is_refused() -> None:
     """At a batch of 1 the model gives another number of dimensions than the graph says; the graph itself gives both."""
     ir = captured(SQUEEZED, _rows(3), dynamic_shapes=({0: Dim("batch", min=1, max=16)},))
     assert ir.specialize(batch=2).graph_outputs[0].shape == (2, 4)
-    with pytest.raises(GraphError, match="would drop a dimension of size 1 .* capture the model at batch = 1 instead"):
+    with pytest.raises(GraphError, match=r"would drop a dimension of size 1 .* capture the model at batch = 1 instead"):
         ir.specialize(batch=1)
     assert agrees(ir, SQUEEZED, _rows(1))
 
@@ -169,5 +169,5 @@ def test_a_function_may_admit_fewer_sizes() -> None:
     for body in ir.functions.values():
         for symbol in body.symbols.values():
             symbol.max = 4
-    with pytest.raises(GraphError, match="function 'true_graph_0': batch = 5 is out of range: batch <= 4"):
+    with pytest.raises(GraphError, match=r"function 'true_graph_0': batch = 5 is out of range: batch <= 4"):
         ir.specialize(batch=5)
