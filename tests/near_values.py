@@ -1,4 +1,4 @@
-"""Near misses by dtype and by value: stored graphs in other dtypes, on extreme inputs and weights, at every level.
+"""Near misses by dtype and by value: stored and generated graphs in all dtypes, on extreme inputs and weights.
 
 An optimised graph is compared with the graph that it was made of. At level `clean` every bit must be the same. At the
 others, differences must be explained by the rounding of the original in its own dtype (`torch_ir.passes.rounding`).
@@ -7,10 +7,12 @@ others, differences must be explained by the rounding of the original in its own
 import random
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 import torch
 
+from tests.near_graphs import generated
 from tests.near_misses import TWISTS, _retype, twisted
 from tests.patterns import Hit, fired, stored
 from tests.random_graphs import rebuilt, runs
@@ -26,9 +28,10 @@ from torch_ir.run.weights import random_weights
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 DTYPES = (*FLOATS, "int64", "int32", "uint8", "bool")
-PLAIN = "as it is"
+PLAIN, GENERATED = "as it is", "generated"
 SAME, ROUNDING, UNCHANGED, WRONG = "same", "within rounding", "left as they are", "silently wrong"
 Weights = Mapping[str, torch.Tensor]
+_generated = cache(generated)
 
 
 class Case(NamedTuple):
@@ -44,8 +47,8 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """Every stored graph in every dtype at every level, and every twist of it in one other dtype at the highest."""
-    found = []
+    """Every stored graph in every dtype at every level, every twist of it in one dtype, and all generated graphs."""
+    found = [Case(hit, dtype, GENERATED, "full") for dtype in FLOATS for hit in _generated(dtype)]
     for hit in stored():
         found += [Case(hit, dtype, PLAIN, level) for dtype in DTYPES for level in LEVELS]
         for twist in TWISTS:
@@ -56,6 +59,8 @@ def cases() -> list[Case]:
 
 def graph_of(case: Case, graphs: Mapping[Hit, IR]) -> IR | None:
     """The graph of a case; None where there is none, as operators refuse the dtype or the twist cannot be made."""
+    if case.twist == GENERATED:
+        return _generated(case.dtype)[case.hit]
     ir: IR | None = in_dtype(graphs[case.hit], case.dtype)
     if ir is None or case.twist == PLAIN:
         return ir
