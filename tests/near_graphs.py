@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 
 from tests.patterns import Hit
 from tests.random_graphs import runs
@@ -13,22 +15,6 @@ _FILLS = (-math.inf, -3.4028234663852886e38, -1e30, -1e9, -65504.0, -1e4, -100.0
 _NUMBERS = (1e-6, 0.125, 1.0, -1.0, 3.0, 1e6, 1e30, 0.0)
 _MASKS = ("filled", "chosen", "one minus", "added")
 _CASTS = ("", "float32", "float16", "bfloat16", "int32")
-
-
-def generated(dtype: str) -> dict[Hit, IR]:
-    """All of these graphs in one dtype, by the pass that they are near to and by name."""
-    found: dict[Hit, IR | None] = {}
-    for mask, fill, wide in itertools.product(_MASKS, _FILLS, ("", "float32")):
-        found["attention", f"{mask} {fill} {wide}"] = _attention(dtype, mask, fill, wide)
-    for first, second in itertools.product(_CASTS, _CASTS):
-        found["attention", f"casts {first} {second}"] = _cast_attention(dtype, first, second)
-    for layer, sign, number in itertools.product(("linear", "conv2d"), ("mul", "div", "add", "sub"), _NUMBERS):
-        found["fold-arithmetic", f"{layer} {sign} {number}"] = _after_layer(dtype, layer, sign, repr(number))
-    for layer, sign in itertools.product(("linear", "conv2d"), ("mul", "div", "add", "sub")):
-        found["fold-arithmetic", f"{layer} {sign} weight"] = _after_layer(dtype, layer, sign, "c")
-    for eps in (0.0, 1e-12, 1e-5):
-        found["fold-batch-norm", f"eps {eps}"] = _batch_norm(dtype, eps)
-    return {hit: ir for hit, ir in found.items() if ir is not None}
 
 
 def _graph(inputs: str, weights: str, calls: dict[str, str]) -> IR | None:
@@ -91,3 +77,21 @@ def _batch_norm(dtype: str, eps: float) -> IR | None:
     statistics = ", ".join(f"{name}: {dtype}[4]" for name in ("g", "b", "mean", "var"))
     calls = {"layer": "aten.conv2d.default(x, w)", "norm": norm, "relu": "aten.relu.default(norm)"}
     return _graph(f"x: {dtype}[2, 3, 5, 5]", f"w: {dtype}[4, 3, 3, 3], {statistics}", calls)
+
+
+def _builders() -> dict[Hit, Callable[[str], IR | None]]:
+    """How each graph is made in a dtype, by the pass that it is near to and by name."""
+    found: dict[Hit, Callable[[str], IR | None]] = {}
+    for mask, fill, wide in itertools.product(_MASKS, _FILLS, ("", "float32")):
+        found["attention", f"{mask} {fill} {wide}"] = partial(_attention, mask=mask, fill=fill, wide=wide)
+    for first, second in itertools.product(_CASTS, _CASTS):
+        found["attention", f"casts {first} {second}"] = partial(_cast_attention, first=first, second=second)
+    others = [*map(repr, _NUMBERS), "c"]
+    for layer, sign, other in itertools.product(("linear", "conv2d"), ("mul", "div", "add", "sub"), others):
+        found["fold-arithmetic", f"{layer} {sign} {other}"] = partial(_after_layer, layer=layer, sign=sign, other=other)
+    for eps in (0.0, 1e-12, 1e-5):
+        found["fold-batch-norm", f"eps {eps}"] = partial(_batch_norm, eps=eps)
+    return found
+
+
+BUILDERS = _builders()

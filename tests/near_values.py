@@ -6,15 +6,14 @@ others, differences must be explained by the rounding of the original in its own
 
 import random
 import zlib
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
 
-from tests.near_graphs import generated
+from tests.near_graphs import BUILDERS
 from tests.near_misses import TWISTS, _retype, twisted
-from tests.patterns import Hit, fired, stored
+from tests.patterns import Hit, fired
 from tests.random_graphs import rebuilt, runs
 from tests.soundness import _apart
 from torch_ir.errors import TorchIRError
@@ -31,7 +30,6 @@ DTYPES = (*FLOATS, "int64", "int32", "uint8", "bool")
 PLAIN, GENERATED = "as it is", "generated"
 SAME, ROUNDING, UNCHANGED, WRONG = "same", "within rounding", "left as they are", "silently wrong"
 Weights = Mapping[str, torch.Tensor]
-_generated = cache(generated)
 
 
 class Case(NamedTuple):
@@ -46,10 +44,10 @@ class Case(NamedTuple):
         return f"{'/'.join(self.hit)}, {self.dtype}, {self.twist}, {self.level}"
 
 
-def cases() -> list[Case]:
+def cases(hits: Iterable[Hit]) -> list[Case]:
     """Every stored graph in every dtype at every level, every twist of it in one dtype, and all generated graphs."""
-    found = [Case(hit, dtype, GENERATED, "full") for dtype in FLOATS for hit in _generated(dtype)]
-    for hit in stored():
+    found = [Case(hit, dtype, GENERATED, "full") for dtype in FLOATS for hit in BUILDERS]
+    for hit in hits:
         found += [Case(hit, dtype, PLAIN, level) for dtype in DTYPES for level in LEVELS]
         for twist in TWISTS:
             draw = random.Random(f"{hit}/{twist}")
@@ -60,7 +58,7 @@ def cases() -> list[Case]:
 def graph_of(case: Case, graphs: Mapping[Hit, IR]) -> IR | None:
     """The graph of a case; None where there is none, as operators refuse the dtype or the twist cannot be made."""
     if case.twist == GENERATED:
-        return _generated(case.dtype)[case.hit]
+        return BUILDERS[case.hit](case.dtype)
     ir: IR | None = in_dtype(graphs[case.hit], case.dtype)
     if ir is None or case.twist == PLAIN:
         return ir

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from tests.near_values import ROUNDING, SAME, UNCHANGED, WRONG, Case, cases, graph_of, verdict
-from tests.patterns import stored
+from tests.patterns import FOLDER, stored
 
-_SAMPLE = 260
+_SAMPLE = 60
+_HITS = sorted((path.parent.name, path.stem) for path in FOLDER.glob("*/*.json"))
 _CHUNKS = 20
 
 
@@ -37,21 +38,21 @@ def wrong(found: Sequence[tuple[Case, str]]) -> str:
 
 
 def test_levels_are_sound_on_a_sample() -> None:
-    found = list(judged(random.Random(0).sample(cases(), _SAMPLE)))
+    found = list(judged(random.Random(0).sample(cases(_HITS), _SAMPLE)))
     assert not wrong(found), wrong(found)
-    assert {SAME, ROUNDING, UNCHANGED} <= {said for _, said in found}
+    assert {SAME, UNCHANGED} <= {said for _, said in found}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(_CHUNKS))
 def test_levels_are_sound(chunk: int) -> None:
-    found = list(judged(cases()[chunk::_CHUNKS]))
+    found = list(judged(cases(_HITS)[chunk::_CHUNKS]))
     assert not wrong(found), wrong(found)
 
 
 def measure() -> dict[str, int]:
     """The figures of all cases."""
-    found = list(judged(cases()))
+    found = list(judged(cases(_HITS)))
     counts = Counter(said.partition(":")[0] for _, said in found)
     return {
         "rules with a stored graph": len({case.hit for case, _ in found}),

@@ -59,7 +59,7 @@ class Journal:
             return
         around = [set(modules_around(node.origin.module)) for node in nodes]
         opened = self.opened.setdefault(ir, Opened())
-        opened.modules |= set.union(*around) - set.intersection(*around)
+        opened.modules |= around[0].union(*around) - around[0].intersection(*around)
         calls = {call_of(node.origin) for node in nodes}
         opened.functions |= {call for call in calls if call.function and len(calls) > 1}
 
