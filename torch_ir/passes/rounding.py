@@ -80,11 +80,11 @@ def _objection(one: Any, other: Any, exact: Any, moved: Sequence[Any]) -> str:
     if (one.shape, one.dtype) != (other.shape, other.dtype) or any(near.shape != one.shape for near in moved):
         return found
     if one.is_complex():
-        parts = [[value.real, value.imag] for value in (one, other, exact) if value is not None]
-        if exact is None:
-            parts.append([None, None])
-        steps = [[near.real, near.imag] for near in moved]
-        return next(filter(None, (_objection(*(p[i] for p in parts), [s[i] for s in steps]) for i in (0, 1))), "")
+        for part in (torch.real, torch.imag):
+            true = None if exact is None or not exact.is_complex() else part(exact)
+            if why := _objection(part(one), part(other), true, [part(near) for near in moved]):
+                return why
+        return ""
     if not one.is_floating_point():
         undecided = torch.zeros_like(one, dtype=torch.bool)
         for near in (*moved, *([] if exact is None or exact.shape != one.shape else [exact])):
