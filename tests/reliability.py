@@ -48,6 +48,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "random models": _of("random_models.sweep"),
     "random graphs": _of("random_irs.sweep"),
     "near misses": _of("test_near_misses"),
+    "optimised graphs": _of("test_near_values"),
     "verifier": verifier,
     "state": _of("test_state"),
 }

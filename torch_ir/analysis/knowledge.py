@@ -137,6 +137,8 @@ class Knowledge:
         """Why `new` cannot stand for `old` wherever that is read, or nothing."""
         if old in self._sizes:
             return f"the graph reads the size {self._sizes[old]!r} off it"
+        if old.placement != new.placement:
+            return "the two lie on the ranks of the mesh in different ways"
         if any(reader.op_type.startswith("aten.as_strided") for reader in old._uses):
             return "a node reads the memory where its elements lie"
         if moves_results(old, new, self._ir.functions):

@@ -85,8 +85,10 @@ class _Rewriting:
                 if isinstance(error, UnknownOperatorError) and not rule.is_ours:
                     raise UnknownOperatorError(f"rule {rule.name!r}: {error}") from None
                 result = str(error)
+            _take_placement(node, result, build.nodes)
             why = self._refusal(rule, node, result)
             if why is None:
+                self.journal.merged(self.ir, build.replaced)
                 self._replace(rule, found, result)
                 return build.nodes
             for made in reversed(build.nodes):
@@ -139,6 +141,15 @@ class _Rewriting:
                 if source.producer is not None:
                     left.append(source.producer)
                 self.touched.update(source._uses)  # a value that has fewer readers may be changed now
+
+
+def _take_placement(node: OpNode, result: Any, made: Sequence[OpNode]) -> None:
+    """Let new tensors lie on the ranks of a mesh as those lay that they stand for."""
+    if result is None or isinstance(result, str):
+        return
+    for old, new in zip(node.outputs, _listed(result), strict=False):
+        if new is not None and new.placement is None and new.producer in made:
+            new.placement = old.placement
 
 
 def _listed(result: Any) -> list[TensorMeta | None]:

@@ -7,6 +7,7 @@ from operator import itemgetter
 
 from torch_ir.analysis.knowledge import Knowledge
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.origins import origin_for
 from torch_ir.ops.facts import is_pure, is_uninitialised
 from torch_ir.passes.registry import named_pass
 from torch_ir.rewrite.journal import current_journal
@@ -34,6 +35,8 @@ def common_subexpressions(ir: IR) -> int:
             continue
         for old, new in pairs:
             old.replace_all_uses_with(new)
+        entries.merged(ir, [twin, node])
+        twin.origin = origin_for([twin, node])
         twin.origins = tuple(dict.fromkeys((*twin.origins, *node.origins)))
         node.inputs = ()
         gone.add(node)
