@@ -52,6 +52,12 @@ class DecoderOnly:
     prompt: int | None = None
     padding: bool = False
     all_logits: bool = False
+    counts_from_zero: bool = False  # give the prompt the positions that `generate` gives it, not the model's own
+
+    def eager(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Prefill and decode as functions of their inputs, for a model that has values."""
+        forward = partial(type(self.model).forward, self.model)
+        return partial(self._prefill, forward), partial(self._decode, forward)
 
     def prefill(self) -> Call:
         tokens = self._ids("seq", self.prompt)
@@ -69,6 +75,8 @@ class DecoderOnly:
     def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
         attention_mask = inputs.get("attention_mask")
         positions = None if attention_mask is None else (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        if attention_mask is None and self.counts_from_zero:
+            positions = torch.arange(inputs["input_ids"].shape[1], device=inputs["input_ids"].device)[None]
         return self._step(forward, self.caches.empty(), inputs["input_ids"], attention_mask, positions)
 
     def _decode(

@@ -12,6 +12,7 @@ from torch_ir.capture.dynamic import keep_promises, loosened
 from torch_ir.errors import ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_map import DECODE, cache_outputs
+from torch_ir.llm.quantized import refuse_quantized
 
 _LEAST = 4  # places of a cache: a prompt of two or three tokens, and one more
 
@@ -47,8 +48,12 @@ def extract_llm(
         )
     if cache_length is not None and cache_length < _LEAST:
         raise ExportError(f"a cache of {cache_length} places is too short; it needs {_LEAST} or more")
-    options = (model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
-    calls = EncoderDecoder(*options, encoder_input) if model.config.is_encoder_decoder else DecoderOnly(*options)
+    kind = EncoderDecoder if model.config.is_encoder_decoder else DecoderOnly
+    calls = kind(model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
+    if isinstance(calls, EncoderDecoder):
+        calls.encoder_input = encoder_input
+    if encoder_input is None:
+        calls.counts_from_zero = _counts_from_zero(calls)
     name = type(model).__name__ if model_name is None else model_name
     ir = _extract(calls.prefill(), name, blocks)
     if not cache_outputs(ir):
@@ -57,6 +62,33 @@ def extract_llm(
     decode.params = [param for param in decode.params if param.consumers]  # an encoder's are not its business
     ir.functions[DECODE] = decode
     return ir.check()
+
+
+def _counts_from_zero(calls: Any) -> bool:
+    """Whether the prompt must be given positions for decode to go on from there; refused if that does not help.
+
+    Not every model counts as `generate` does, or can use a cache of fixed length: both are tried on a tiny model.
+    """
+    from torch_ir.llm.caches import Caches
+    from torch_ir.llm.self_check import LENGTH, UNCHECKED, difference
+
+    length = None if calls.caches.length is None else LENGTH
+    form = "a cache that grows" if length is None else "a cache of fixed length"
+    form += " and padding" if calls.padding else ""
+    found = ""
+    for is_counted in (False, True):
+
+        def tiny_calls(tiny: Any, is_counted: bool = is_counted) -> Any:
+            caches = Caches.of(tiny.config, length)
+            return type(calls)(tiny, caches, padding=calls.padding, counts_from_zero=is_counted)
+
+        found = difference(calls.model, tiny_calls, f"{form}, {is_counted}")
+        if not found or found.startswith(UNCHECKED):
+            return is_counted
+    raise ExportError(
+        f"{type(calls.model).__name__} with {form} does not generate through prefill and decode what it generates by "
+        f"itself ({found}); " + ("extract it without cache_length" if length else "it cannot be extracted so")
+    )
 
 
 def build_on_meta(model: Any) -> Any:
@@ -72,6 +104,7 @@ def build(model: Any) -> Any:
     except ImportError:
         raise MissingExtraError("extracting language models", "transformers", "transformers") from None
     if isinstance(model, transformers.PreTrainedConfig):
+        refuse_quantized(model)
         kinds = ("Seq2SeqLM", "SpeechSeq2Seq") if model.is_encoder_decoder else ("CausalLM",)
         factories = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]
         fitting = [factory for factory in factories if type(model) in factory._model_mapping]
@@ -80,6 +113,8 @@ def build(model: Any) -> Any:
         model = fitting[0].from_config(model)
     if not isinstance(model, transformers.PreTrainedModel):
         raise ExportError(f"extract_llm takes a configuration or a model of transformers, not {model!r:.80}")
+    if getattr(model, "hf_quantizer", None) is None:  # loaded weights are quantised, built ones are not
+        refuse_quantized(model.config)
     if not model.can_generate() or not _is_causal(model):
         raise ExportError(f"{type(model).__name__} does not generate text, or not with this configuration")
     return model.eval()
