@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch.utils._pytree as pytree
 
 from torch_ir.capture import extract_ir, meta_init
 from torch_ir.capture.dynamic import keep_promises, loosened
-from torch_ir.errors import ExportError, MissingExtraError
+from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_map import DECODE, cache_outputs
 from torch_ir.llm.quantized import refuse_quantized
@@ -52,8 +53,7 @@ def extract_llm(
     calls = kind(model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
     if isinstance(calls, EncoderDecoder):
         calls.encoder_input = encoder_input
-    if encoder_input is None:
-        calls.counts_from_zero = _counts_from_zero(calls)
+    unchecked = _count_positions(calls) if encoder_input is None else ""
     name = type(model).__name__ if model_name is None else model_name
     ir = _extract(calls.prefill(), name, blocks)
     if not cache_outputs(ir):
@@ -61,11 +61,14 @@ def extract_llm(
     decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
     decode.params = [param for param in decode.params if param.consumers]  # an encoder's are not its business
     ir.functions[DECODE] = decode
+    if unchecked:
+        told = f"prefill and decode of {type(model).__name__} were not tried on a tiny model; run verify_llm on weights"
+        warnings.warn(CaptureWarning(f"{told} ({unchecked})"), stacklevel=2)
     return ir.check()
 
 
-def _counts_from_zero(calls: Any) -> bool:
-    """Whether the prompt must be given positions for decode to go on from there; refused if that does not help.
+def _count_positions(calls: Any) -> str:
+    """Choose who counts the positions of a prompt, the model or its caller; return why that could not be tried.
 
     Not every model counts as `generate` does, or can use a cache of fixed length: both are tried on a tiny model.
     """
@@ -73,21 +76,21 @@ def _counts_from_zero(calls: Any) -> bool:
     from torch_ir.llm.self_check import LENGTH, UNCHECKED, difference
 
     length = None if calls.caches.length is None else LENGTH
-    form = "a cache that grows" if length is None else "a cache of fixed length"
-    form += " and padding" if calls.padding else ""
+    form = ("a cache that grows" if length is None else "a cache of fixed length") + calls.padding * " and padding"
     found = ""
-    for is_counted in (False, True):
+    for calls.counts_from_zero in (False, True):
 
-        def tiny_calls(tiny: Any, is_counted: bool = is_counted) -> Any:
+        def tiny_calls(tiny: Any, counts_from_zero: bool = calls.counts_from_zero) -> Any:
             caches = Caches.of(tiny.config, length)
-            return type(calls)(tiny, caches, padding=calls.padding, counts_from_zero=is_counted)
+            return type(calls)(tiny, caches, padding=calls.padding, counts_from_zero=counts_from_zero)
 
-        found = difference(calls.model, tiny_calls, f"{form}, {is_counted}")
+        found = difference(calls.model, tiny_calls, f"{form}, {calls.counts_from_zero}")
         if not found or found.startswith(UNCHECKED):
-            return is_counted
+            return found
+    other = "cache_length" if length else "padding" if calls.padding else ""
     raise ExportError(
         f"{type(calls.model).__name__} with {form} does not generate through prefill and decode what it generates by "
-        f"itself ({found}); " + ("extract it without cache_length" if length else "it cannot be extracted so")
+        f"itself ({found} on a tiny model); " + (f"extract it without {other}" if other else "no form of it is known")
     )
 
 

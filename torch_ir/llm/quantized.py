@@ -8,7 +8,7 @@ from torch_ir.errors import ExportError
 
 
 def refuse_quantized(config: Any) -> None:
-    """Refuse a configuration with a `quantization_config`: building from it ignores that, so the graph would not fit."""
+    """Refuse a configuration with a `quantization_config`, which building a model from it ignores."""
     for each in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
         asked = getattr(each, "quantization_config", None)
         if asked is not None:

@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ir.errors import ExportError, first_line
+from torch_ir.errors import first_line
 from torch_ir.llm.entries import DecoderOnly
 from torch_ir.llm.generate import Steps, compare_steps
-from torch_ir.llm.tiny import shrunk
+from torch_ir.llm.tiny import scaled, shrunk
 
 UNCHECKED = "not checked: "
 LENGTH = 10  # places of the tiny model's cache, where it is fixed
 _TOKENS, _PROMPT = 4, 6
 _TOLERANCE = 1e-3  # of logits; a wrong position or a wrong mask moves them by far more
+_SMALL = 500_000  # parameters of a model that need not be shrunk
 _LARGEST = 4_000_000  # parameters; more take longer than the capture
 _known: dict[str, str] = {}  # what was found, by class, configuration and form
 
@@ -39,9 +40,9 @@ def _found(model: Any, make_calls: Callable[[Any], DecoderOnly]) -> str:
         warnings.simplefilter("ignore")  # what libraries think of tiny models
         torch.manual_seed(0)
         try:
-            config = shrunk(model.config)
+            config = scaled(model.config) if _size(model) <= _SMALL else shrunk(model.config)
             with torch.device("meta"):
-                size = sum(parameter.numel() for parameter in type(model)(config).parameters())
+                size = _size(type(model)(config))
             if size > _LARGEST:
                 return f"{UNCHECKED}a tiny {type(model).__name__} has {size} parameters"
             tiny = type(model)(config).float().eval()
@@ -53,6 +54,10 @@ def _found(model: Any, make_calls: Callable[[Any], DecoderOnly]) -> str:
         except Exception as error:  # a configuration that cannot be shrunk, or a model that cannot run so
             return f"{UNCHECKED}{type(error).__name__}: {first_line(error)}"
     return "" if is_valid else told
+
+
+def _size(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _prompt(tiny: Any, calls: DecoderOnly) -> dict[str, Tensor]:

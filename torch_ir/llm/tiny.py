@@ -91,6 +91,7 @@ SIZES: dict[str, Any] = {
 
 _SCALES = ("initializer_range", "init_std")
 _LAYERS = 8
+_NARROW = {"window_size": 4, "rotary_dim": 4}  # of language models only
 
 
 def tiny(config: Any) -> dict[str, Any]:
@@ -108,20 +109,35 @@ def shrunk(config: Any) -> Any:
     """A copy of a configuration with tiny sizes in the place of larger ones, and lists of layers cut to fit."""
     made = copy.deepcopy(config)
     _shrink(made)
+    try:  # computes anew what follows from the sizes, if they are all given by name
+        return type(config)(**{field.name: getattr(made, field.name) for field in fields(config)})
+    except Exception:  # each configuration has rules of its own
+        return made
+
+
+def scaled(config: Any) -> Any:
+    """A copy of a configuration whose weights are initialised large enough for differences to show."""
+    made = copy.deepcopy(config)
+    for name in _SCALES:
+        if isinstance(getattr(made, name, None), float):
+            setattr(made, name, SIZES[name])
     return made
 
 
 def _shrink(config: Any) -> None:
-    settings = tiny(config)
     for name in config.sub_configs:
-        settings.pop(name, None)
         if (part := getattr(config, name, None)) is not None:
             _shrink(part)
     layers, lists = getattr(config, "num_hidden_layers", None), []
     if isinstance(layers, int):
         lists = [name for name, value in vars(config).items() if isinstance(value, list) and len(value) == layers]
     kept = max([2, *(_enough(getattr(config, name)) for name in lists)])
-    for name, size in settings.items():
+    sizes = {**tiny(config), **_NARROW}
+    heads, keys = getattr(config, "num_attention_heads", None), getattr(config, "num_key_value_heads", None)
+    if heads and heads == keys:  # some attention has no groups
+        sizes.pop("num_key_value_heads", None)
+        config.num_key_value_heads = min(heads, SIZES["num_attention_heads"])
+    for name, size in sizes.items():
         if name in _SCALES or _is_larger(getattr(config, name, None), size):
             setattr(config, name, size)
     if isinstance(layers, int) and layers > kept:

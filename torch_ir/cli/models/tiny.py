@@ -11,6 +11,7 @@ from torch_ir.cli.models.names import TIMM, TRANSFORMERS
 from torch_ir.cli.models.timm import find_names
 from torch_ir.errors import CommandError, MissingExtraError
 
+
 def tiny_transformers() -> Iterator[str]:
     """A line for each type of transformers, small enough to be built and run in a second."""
     try:
