@@ -114,6 +114,23 @@ def test_configurations_are_shrunk(kind: str) -> None:
     assert config.to_dict() == before
 
 
+def test_tables_that_every_call_writes() -> None:
+    """Phi-3 with longrope writes its frequencies in every call; where it takes others, it computes its cache anew."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
+    sizes = {**SIZES, "max_position_embeddings": 64, "num_hidden_layers": 1, "num_key_value_heads": 2}
+    config = transformers.Phi3Config(
+        **sizes, **TOKENS, original_max_position_embeddings=16, rope_parameters=rope, initializer_range=0.2
+    )
+    torch.manual_seed(0)
+    model = transformers.Phi3ForCausalLM(config).eval()
+    ir = extract_llm(model, batch=2, prompt=6, cache_length=16)
+    is_valid, told = verify_llm(ir, model, 8, **example_prompt(ir, 6))
+    assert is_valid, told
+    with pytest.raises(ExportError, match="computes its whole cache anew after 16 tokens"):
+        extract_llm(model, batch=2, prompt=6, cache_length=32)
+
+
 # -- configurations with quantised weights ----------------------------------------------------------------------------
 
 METHOD = {"quant_method": "fp8", "weight_block_size": [128, 128]}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tests.verification_oracle.subjects import find
 
+_KINDS = (bool, int, float, complex, str, type(None))
 TIMES = 2  # calls in a row on each set of inputs
 
 
@@ -31,6 +32,8 @@ def observed(name: str) -> list[Any]:
                 with torch.no_grad():
                     output = subject.model(*args, **kwargs)
                 results = pytree.tree_leaves(output)
+                if unknown := [leaf for leaf in results if type(leaf) not in _KINDS and not isinstance(leaf, Tensor)]:
+                    raise TypeError(f"returns a {type(unknown[0]).__name__}, which no other process can read")
                 runs.append(_copied((results, pytree.tree_leaves((args, kwargs)), dict(subject.model.state_dict()))))
         except Exception as error:  # whatever the model raises on inputs that are not its own
             runs.append(f"{type(error).__name__}: {error}")

@@ -47,7 +47,7 @@ class Found:
     def rows(self) -> dict[str, int | float | str]:
         return {
             "models": self.models,
-            "of them refused at capture": self.refused,
+            "of them refused at capture, or without a result that a process can send": self.refused,
             "graphs": sum(self.graphs.values()),
             "wrong by the oracle, and FAILED": self.graphs["wrong FAILED"],
             "wrong by the oracle, but PASSED": self.graphs["wrong PASSED"],

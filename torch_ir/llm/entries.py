@@ -24,6 +24,7 @@ from torch_ir.ops.names import TORCH_DTYPES
 _SAMPLES = {"batch": 2, "seq": 8, "past": 6, "past + 1": 7, "source": 9}
 # How configurations call the width of the convolutions in front of recurrent layers.
 _SPANS = ("conv_kernel", "conv_kernel_size", "conv1d_width", "conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv")
+_RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")  # types that do so where longrope takes other frequencies
 _FAR = 1 << 20  # where a model itself knows no longest sequence
 
 
@@ -130,7 +131,7 @@ class DecoderOnly:
     def _size(self, name: str) -> Any:
         """A size that varies, and its range: a prompt leaves room for one token more."""
         known = [getattr(self._config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
-        longest = next(filter(None, known), _FAR)
+        longest = min(next(filter(None, known), _FAR), recomputed_after(self._config) or _FAR)
         if name == "past + 1":
             return self._size("past") + 1
         low, high = {
@@ -208,6 +209,15 @@ class EncoderDecoder(DecoderOnly):
     def _step_from(self, forward: Callable[..., Any], cache: Any, encoded: Any, **inputs: Any) -> dict[str, Any]:
         output = forward(encoder_outputs=encoded, past_key_values=cache, use_cache=True, return_dict=True, **inputs)
         return {"logits": output.logits, "cache": self.caches.tensors(cache)}
+
+
+def recomputed_after(config: Any) -> int | None:
+    """The length after which a model's `generate` computes its whole cache anew, which no step of decode does."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if config.model_type not in _RECOMPUTING or rope.get("rope_type") != "longrope":
+        return None
+    length = rope.get("original_max_position_embeddings") or config.original_max_position_embeddings
+    return int(length)
 
 
 def _next_position(cache: Mapping[str, Tensor]) -> Tensor | None:

@@ -41,7 +41,7 @@ def extract_llm(
     """
     model = build_on_meta(model)
     from torch_ir.llm.caches import Caches
-    from torch_ir.llm.entries import DecoderOnly, EncoderDecoder
+    from torch_ir.llm.entries import DecoderOnly, EncoderDecoder, recomputed_after
 
     if encoder_input is None and model.main_input_name != "input_ids":
         raise ExportError(
@@ -49,6 +49,12 @@ def extract_llm(
         )
     if cache_length is not None and cache_length < _LEAST:
         raise ExportError(f"a cache of {cache_length} places is too short; it needs {_LEAST} or more")
+    border = recomputed_after(model.config.get_text_config(decoder=True))
+    if border is not None and cache_length is not None and cache_length > border:
+        raise ExportError(
+            f"{type(model).__name__} computes its whole cache anew after {border} tokens (longrope), which decode does "
+            f"not; give a cache_length of {border} or less"
+        )
     kind = EncoderDecoder if model.config.is_encoder_decoder else DecoderOnly
     calls = kind(model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
     if isinstance(calls, EncoderDecoder):
@@ -59,7 +65,9 @@ def extract_llm(
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
     decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
-    decode.params = [param for param in decode.params if param.consumers]  # an encoder's are not its business
+    written = {target for target, _ in decode.mutations}
+    # an encoder's weights are not decode's business; a table that every call writes anew is, though nothing reads it
+    decode.params = [param for param in decode.params if param.consumers or param in written]
     ir.functions[DECODE] = decode
     if unchecked:
         told = f"prefill and decode of {type(model).__name__} were not tried on a tiny model; run verify_llm on weights"
