@@ -48,6 +48,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "random graphs": _of("random_irs.sweep"),
     "near misses": _of("test_near_misses"),
     "verifier": verifier,
+    "verification against an oracle": _of("verification_oracle.sweep"),
     "state": _of("test_state"),
 }
 

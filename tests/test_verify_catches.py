@@ -171,7 +171,9 @@ def test_a_forgotten_input_mutation() -> None:
 def test_a_model_without_outputs() -> None:
     """Where neither side returns or changes anything, nothing is proved."""
     model = module(lambda self, x: None)
-    assert fails(captured(model, X), model, X) == "nothing was compared: neither side returned a value or changed a tensor"
+    assert (
+        fails(captured(model, X), model, X) == "nothing was compared: neither side returned a value or changed a tensor"
+    )
 
 
 def test_swapped_inputs() -> None:

@@ -18,7 +18,7 @@ from tests.random_models.recipe import drawn
 from tests.verification_oracle import stateful
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
-RANDOM = 100  # random models of the full sweep
+RANDOM = 60  # random models of the full sweep
 # Compiled or foreign code whose state this process cannot read from outside; captured by value only.
 _LEFT_OUT = frozenset(("hard.Enormous", "hard.PickedByChance"))
 

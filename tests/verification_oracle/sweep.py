@@ -9,7 +9,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from torch_ir.run.plan import computed
 from torch_ir.verify.witness import values_outside_state_dict
 
 ROOT = Path(__file__).resolve().parents[2]
-CORRUPTED = 6  # graphs of each model
-_AT_ONCE = 40  # models of one plain process
+CORRUPTED = 3  # graphs of each model
+_AT_ONCE = 60  # models of one plain process
 # Relative to the largest element: what is further off is no rounding.
 _FAR = {torch.float16: 0.02, torch.bfloat16: 0.1, torch.float32: 1e-3, torch.complex64: 1e-3}
 
@@ -45,21 +45,21 @@ class Found:
     false_failures: list[str] = field(default_factory=list)
 
     def rows(self) -> dict[str, int | float | str]:
+        beyond = self.graphs["right FAILED"] - len(self.false_failures)
         return {
             "models": self.models,
-            "of them refused at capture, or without a result that a process can send": self.refused,
+            "of them refused at capture, or with results that no process can send": self.refused,
             "graphs": sum(self.graphs.values()),
-            "wrong by the oracle, and FAILED": self.graphs["wrong FAILED"],
-            "wrong by the oracle, but PASSED": self.graphs["wrong PASSED"],
-            "right by the oracle, and PASSED": self.graphs["right PASSED"],
-            "captured, right by the oracle, but FAILED": len(self.false_failures),
-            "corrupted, FAILED on inputs that the oracle does not try": self.graphs["right FAILED"]
-            - len(self.false_failures),
+            "rejected by the oracle, and FAILED": self.graphs["wrong FAILED"],
+            "wrong verdicts: rejected by the oracle, but PASSED": self.graphs["wrong PASSED"],
+            "accepted by the oracle, and PASSED": self.graphs["right PASSED"],
+            "wrong verdicts: captured, accepted by the oracle, but FAILED": len(self.false_failures),
+            "corrupted, and FAILED on inputs that the oracle does not try": beyond,
         }
 
 
-def sweep(chosen: Iterable[str], corrupted: int) -> Found:
-    """Judge the captured graph of every model, and some corrupted copies of it."""
+def sweep(chosen: Mapping[str, int]) -> Found:
+    """Judge the captured graph of every model, and as many corrupted copies as its name is mapped to."""
     found = Found()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -68,7 +68,7 @@ def sweep(chosen: Iterable[str], corrupted: int) -> Found:
             expected = plain_runs(group)
             for name in group:
                 with torch.random.fork_rng(devices=[]), quiet():
-                    _judge(name, expected[name], corrupted, found)
+                    _judge(name, expected[name], chosen[name], found)
     finally:
         torch.set_num_threads(threads)
     return found
@@ -180,14 +180,17 @@ def is_same(wanted: Any, got: Any) -> bool:
     far = _FAR.get(wanted.dtype, 1e-6 if wanted.dtype == torch.float64 else 0.1)
     wanted, got = wanted.double(), got.double()
     finite = wanted.isfinite()
-    if not torch.equal(wanted[~finite].nan_to_num(), got[~finite].nan_to_num()) or not bool(
-        (got.isfinite() == finite).all()
-    ):
+    if not torch.equal(_special(wanted), _special(got)):
         return False
     gap, scale = (wanted - got)[finite].abs(), wanted[finite].abs()
     return gap.numel() == 0 or bool(gap.max() <= far * scale.max())
 
 
+def _special(value: Tensor) -> Tensor:
+    """Which elements are NaN (2) or infinite (1, -1)."""
+    return torch.where(value.isnan(), 2, torch.where(value.isinf(), value.sign(), 0.0))
+
+
 def measure() -> dict[str, int | float | str]:
     """The figures of the full sweep."""
-    return sweep(names(), CORRUPTED).rows()
+    return sweep(dict.fromkeys(names(), CORRUPTED)).rows()

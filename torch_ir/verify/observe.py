@@ -80,8 +80,8 @@ def notes(ir: IR, inputs: Iterable[Any], observer: Observer, is_probed: bool) ->
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield f"{names[0]!r}{more}: not the strides that the graph declares, which are not judged"
     if observer.unread:
-        names = ", ".join(map(repr, observer.unread))
-        yield f"{names}: not as the graph declares, which is not judged as nothing reads it"
+        unread = ", ".join(map(repr, observer.unread))
+        yield f"{unread}: not as the graph declares, which is not judged as nothing reads it"
     for caller, name in _not_run(ir, observer):
         yield f"function {name!r} of {caller!r} did not run on any of the inputs and was not compared"
 
