@@ -50,6 +50,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "near misses": _of("test_near_misses"),
     "optimised graphs": _of("test_near_values"),
     "verifier": verifier,
+    "verification against an oracle": _of("verification_oracle.sweep"),
     "state": _of("test_state"),
 }
 

@@ -12,8 +12,9 @@ from torch import nn
 
 from torch_ir.ir import IR, Dtype
 from torch_ir.run.executor import IRExecutor, flatten_call
+from torch_ir.verify.copies import copied
 from torch_ir.verify.judge import details_of
-from torch_ir.verify.witness import Call, Witness, copied
+from torch_ir.verify.witness import Call, witnessed
 
 _WIDE = {"float32": "float64", "float16": "float64", "bfloat16": "float64", "complex64": "complex128"}
 _LARGEST = 1 << 28  # elements of all weights, which are held once more
@@ -35,8 +36,7 @@ def difference_in_float64(
     try:
         torch.manual_seed(0)
         outcome = IRExecutor(wide_ir, wide_weights, constants).run(flatten_call(wide_ir, *copied(wide_call)))
-        torch.manual_seed(0)
-        witness = Witness(model, wide_ir, wide_call, wide_weights)
+        witness = witnessed(model, wide_ir, wide_call, wide_weights)
         details, _ = details_of(wide_ir, outcome, witness, None, None)
     except Exception:  # an operator, or a line of the model, that insists on another dtype
         return None

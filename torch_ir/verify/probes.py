@@ -71,7 +71,8 @@ def _drawn(value: torch.Tensor, generator: torch.Generator, scale: float = 1.0) 
     if value.is_floating_point() or value.is_complex():
         wide = torch.complex128 if value.is_complex() else torch.float64
         fresh = torch.randn(value.shape, generator=generator) if is_constant(value) else _shuffled(made, generator)
-        return made.copy_(fresh.to(wide) * (scale if _has_both_signs(fresh) else abs(scale)))
+        fresh = fresh.to(wide)  # float8 can do next to nothing
+        return made.copy_(fresh * (scale if _has_both_signs(fresh) else abs(scale)))
     if value.dtype != torch.bool:
         return made.copy_(_reordered(made, generator))
     is_fresh = is_constant(value)
