@@ -235,9 +235,18 @@ def _trace(
             raise
         except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
             raise explained(error, model) from error
+    _forget_gradients(program)
     drop_failed_calls(program.graph_module)
     drop_memos(program.graph_module)
     return program
+
+
+def _forget_gradients(program: ExportedProgram) -> None:
+    """Weights that require a gradient have told forward so; what torch does next would trace a backward pass for them."""
+    values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    for tensor in (*values, *program.state_dict.values()):
+        if isinstance(tensor, FakeTensor) and tensor.is_leaf:
+            tensor.requires_grad_(False)
 
 
 def _each_its_own(call: Call, mode: FakeTensorMode) -> Call:
@@ -249,7 +258,7 @@ def _each_its_own(call: Call, mode: FakeTensorMode) -> Call:
             return fake_copy(tensor, mode)
         is_new = id(tensor) not in seen
         seen.add(id(tensor))
-        return tensor if is_new else tensor.detach().clone()
+        return tensor if is_new else tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
     made: Call = pytree.tree_map_only(torch.Tensor, own, call)
     return made

@@ -82,7 +82,7 @@ def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
         return whole
     device = torch.device("cpu") if tensor.is_meta else tensor.device
     empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    return FakeTensor(mode, empty, device)
+    return FakeTensor(mode, empty, device).requires_grad_(tensor.requires_grad)  # forward may ask for it
 
 
 def has_no_values(model: nn.Module, call: Any) -> bool:

@@ -50,10 +50,10 @@ class Form:
             expected *= size
         return None
 
-    def ghost(self, value: int) -> Ghost:
+    def ghost(self, value: int, requires_grad: bool = False) -> Ghost:
         """A tensor of this form that stands for a value on the tape."""
         made: Ghost = torch.Tensor._make_wrapper_subclass(
-            Ghost, self.shape, self.stride, self.offset, None, self.dtype, torch.strided, self.device
+            Ghost, self.shape, self.stride, self.offset, None, self.dtype, torch.strided, self.device, False, requires_grad
         )
         torch._C._set_throw_on_mutable_data_ptr(made)  # code that looks for its memory must not find address 0
         made.form = self

@@ -73,4 +73,4 @@ class Tape:
         value = len(self.forms)
         self.forms.append(form_of(tensor))
         self.memory.append(value)
-        return self.forms[value].ghost(value)
+        return self.forms[value].ghost(value, tensor.requires_grad)

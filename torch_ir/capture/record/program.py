@@ -81,7 +81,12 @@ def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, boo
             yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
     else:
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-        yield mode, False, pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, call)
+        yield mode, False, pytree.tree_map_only(torch.Tensor, _own, call)
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor on the same memory, which may require a gradient as the first does."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 @contextmanager
