@@ -37,6 +37,7 @@ from torch_ir.capture.layouts import LAYOUT, layout_questions
 from torch_ir.capture.paths import Path
 from torch_ir.capture.record import record
 from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
+from torch_ir.capture.tensor_memory import OTHER_MEMORY, DataAttribute, refuse_set_memory
 from torch_ir.capture.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError, did_you_mean
@@ -125,7 +126,7 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
-            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=GOES_ON)
+            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=(GOES_ON, OTHER_MEMORY))
     if road.capture != "export" and dynamic_shapes is None:
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
@@ -204,6 +205,7 @@ def _export(
         requested_minimums=requested_minimums(dynamic_shapes),
         always_retraced=path is not None and path.is_retraced,
     )
+    refuse_set_memory(ir)
     ir.fixed_layout = program.graph_module.meta[LAYOUT]
     if not is_proved:
         keep_promises(ir, model, call, dynamic_shapes)
@@ -225,6 +227,7 @@ def _trace(
             stack.enter_context(assignments_written(model))
         args, keywords = _each_its_own(call, mode)
         try:
+            stack.enter_context(nullcontext() if in_strict_mode else DataAttribute())
             with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
                 program = torch.export.export(
                     model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode

@@ -36,10 +36,10 @@ class Step:
     capture: Callable[[], IR]
     is_risky: bool = False
     helps_with: str = ""  # words of the first failure without which there is no use in trying
-    hides: str | None = None  # words of a first failure that this step would not see
+    hides: Sequence[str] = ()  # words of first failures that this step would not see
 
     def is_of_use_after(self, failure: str) -> bool:
-        return self.helps_with in failure and (self.hides is None or self.hides not in failure)
+        return self.helps_with in failure and not any(words in failure for words in self.hides)
 
 
 def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:

@@ -109,6 +109,9 @@ class Assembly:
 
     def ir(self, result: Any) -> IR:
         """The graph of what has been recorded, which returned `result`."""
+        for weight in self._weights.values():
+            if self.tape.memory[weight.ghost.value] != self.tape.memory[weight.value]:
+                raise NotCoveredError(f"forward puts other memory under {weight.keys[0]!r}")
         leaves, out_spec = pytree.tree_flatten(result)
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *_CONSTANTS))), None)
         if strange is not None:

@@ -112,6 +112,14 @@ class Ghost(torch.Tensor):
 
     untyped_storage = storage = _typed_storage = data_ptr = _memory
 
+    def _detached(self) -> torch.Tensor:
+        return self.detach()
+
+    def _set_data(self, value: torch.Tensor) -> None:
+        raise NotCoveredError("forward assigns the data of a tensor")
+
+    data = property(_detached, _set_data)  # type: ignore[assignment]  # torch's own looks for memory
+
     def _values(self, *args: Any, **options: Any) -> Any:
         raise NotCoveredError("the model asks for the values of a tensor")
 
