@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from torch_ir.capture.dynamic import (
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
+from torch_ir.capture.frozen_state import with_state_checked
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
 from torch_ir.capture.paths import Path
@@ -48,6 +50,7 @@ from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 WAYS_WITHOUT_DATA = 16
 _CAPTURES = ("auto", "export", "record")
+_FOR_ALL = (GOES_ON, OTHER_MEMORY)  # words of refusals that hold in strict mode, too
 _BLOCKS = ("inline", "function")
 
 
@@ -85,7 +88,10 @@ def extract_ir(
     _check_request(model, call, strict)
     _check_options(capture, blocks, stamp, dynamic_shapes)
     road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
-    steps = list(_steps(model, call, dynamic_shapes, road))
+    steps = [
+        replace(step, capture=partial(with_state_checked, model, call, step.capture, step.is_blind))
+        for step in _steps(model, call, dynamic_shapes, road)
+    ]
     ir = climb(steps, isolated=isolated, time_limit=time_limit)
     ir.model_name = type(model).__name__ if model_name is None else model_name
     _refuse_shared_memory(model, ir)
@@ -126,7 +132,7 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
-            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=(GOES_ON, OTHER_MEMORY))
+            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, is_blind=True, hides=_FOR_ALL)
     if road.capture != "export" and dynamic_shapes is None:
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
@@ -216,7 +222,7 @@ def _trace(
     model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, in_strict_mode: bool = False
 ) -> ExportedProgram:
     """`torch.export` in one of its modes; what goes wrong there is explained."""
-    with left_as_it_was(model), weight_free(model) as mode, ExitStack() as stack:
+    with weight_free(model) as mode, ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
@@ -225,6 +231,9 @@ def _trace(
         questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
         if not in_strict_mode:
             stack.enter_context(assignments_written(model))
+            hook = model.register_forward_hook(lambda *_: note())  # before torch puts back what it knows of
+            stack.callback(hook.remove)
+        note = stack.enter_context(left_as_it_was(model))
         args, keywords = _each_its_own(call, mode)
         try:
             stack.enter_context(nullcontext() if in_strict_mode else DataAttribute())

@@ -1,63 +1,48 @@
-"""What forward leaves behind when it is captured: attributes with tensors that have no values, calls that failed."""
+"""What forward leaves behind when it is captured: changed state, which is put back, and calls that failed."""
 
 from __future__ import annotations
 
-import operator
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
 
 from torch import fx, nn
 from torch._ops import OpOverload
 
-from torch_ir.capture.walk import modules
+from torch_ir.capture.python_state import PythonState
 
-_CONTAINERS = frozenset(
-    (list, dict, set, OrderedDict)
-)  # these very types: what a class of its own does when cleared is unknown
+_observed: ContextVar[dict[str, None] | None] = ContextVar("observed", default=None)
 
 
 @contextmanager
-def left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module has the attributes that it had, and its plain containers hold what they held."""
-    before = [(module.__dict__, module.__dict__.copy(), *_containers(module)) for module in modules(model)]
+def left_as_it_was(model: nn.Module) -> Iterator[Callable[[], None]]:
+    """Afterwards the Python state that the model can reach is what it was; an observer is told what was changed.
+
+    Yields a function to be called when forward is done, for those who put some of the state back themselves.
+    """
+    state = PythonState(model)
+
+    def note() -> None:
+        observed = _observed.get()
+        if observed is not None:
+            observed.update(dict.fromkeys(change.name for change in state.changes()))
+
     try:
-        yield
+        yield note
     finally:
-        for attributes, held, full, empty in before:
-            if not _is_same(attributes, held):
-                attributes.clear()
-                attributes.update(held)
-            for container, content in full:
-                _put_back(container, content)
-            for container in filter(None, empty):
-                container.clear()
+        note()
+        state.restore()
 
 
-def _containers(module: nn.Module) -> tuple[list[tuple[Any, Any]], list[Any]]:
-    """Containers that forward could change in place, tables of the module among them: full ones with a copy, empty."""
-    full, empty = [], []
-    for value in module.__dict__.values():
-        if type(value) in _CONTAINERS:
-            if value:
-                full.append((value, value.copy()))
-            else:
-                empty.append(value)
-    return full, empty
-
-
-def _put_back(container: Any, content: Any) -> None:
-    if type(container) is list:
-        container[:] = content
-    elif type(container) is set or not _is_same(container, content):
-        container.clear()
-        container.update(content)
-
-
-def _is_same(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
-    """Whether two tables hold the same objects under the same keys, in the same order."""
-    return [*one] == [*other] and all(map(operator.is_, one.values(), other.values()))
+@contextmanager
+def observed_changes() -> Iterator[dict[str, None]]:
+    """The names of the state that captures change meanwhile."""
+    changes: dict[str, None] = {}
+    token = _observed.set(changes)
+    try:
+        yield changes
+    finally:
+        _observed.reset(token)
 
 
 def drop_failed_calls(module: fx.GraphModule) -> None:

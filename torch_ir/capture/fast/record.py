@@ -78,8 +78,9 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
             ghosts.append(ghost)
             table[name] = ghost
         yield
-        if any(table.get(name) is not ghost for (table, name, _), ghost in zip(swapped, ghosts, strict=True)):
-            raise NotCoveredError("forward puts another tensor in the place of a parameter or buffer")
+        for (table, name, tensor), ghost in zip(swapped, ghosts, strict=True):
+            if table.get(name) is not ghost or ghost.requires_grad is not tensor.requires_grad:
+                raise NotCoveredError("forward puts another tensor in the place of a parameter or buffer, or freezes one")
     finally:
         for table, name, old in reversed(swapped):
             table[name] = old

@@ -57,7 +57,7 @@ def record(model: nn.Module, call: Call, path: Path) -> IR:
 
 
 def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> IR:
-    with left_as_it_was(model), _tensors(model, call) as (mode, is_fake, (args, kwargs)):
+    with _tensors(model, call) as (mode, is_fake, (args, kwargs)), left_as_it_was(model):
         recorder = Recorder(model, mode, path)
         try:
             with _eager(below_autograd), mode if is_fake else nullcontext():
