@@ -26,7 +26,7 @@ from torch_ir.errors import TorchIRError
 
 RANDOM = 1000
 WRONG, SAME, REFUSED, WARNED = "silently wrong", "same", "refused", "warned"
-SPOKEN = ("state that the graph does not keep", "the graph runs only where", "are unknown: they were built on meta")
+SPOKEN = ("state that the graph does not keep", "the graph runs only where", "are unknown: they were built on meta", "asks for the class of a tensor")
 
 
 class Verdict(NamedTuple):

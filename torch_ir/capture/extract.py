@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
 from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
+from torch_ir.capture.class_questions import class_questions
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
 from torch_ir.capture.diagnosis import BRANCHES, definition, explained, quiet, refuse_hidden_state
@@ -34,11 +35,13 @@ from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
 from torch_ir.capture.frozen_state import with_state_checked
+from torch_ir.capture.held_weights import held_weights_followed
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
 from torch_ir.capture.paths import Path
 from torch_ir.capture.record import record
-from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
+from torch_ir.capture.shared_memory import refuse_shared_memory
+from torch_ir.capture.side_effects import constants_kept, drop_failed_calls, left_as_it_was
 from torch_ir.capture.tensor_memory import OTHER_MEMORY, DataAttribute, refuse_set_memory
 from torch_ir.capture.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
 from torch_ir.capture.walk import walk
@@ -50,6 +53,7 @@ from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 WAYS_WITHOUT_DATA = 16
 _CAPTURES = ("auto", "export", "record")
+RECORDING = "recording"
 _FOR_ALL = (GOES_ON, OTHER_MEMORY)  # words of refusals that hold in strict mode, too
 _BLOCKS = ("inline", "function")
 
@@ -89,13 +93,13 @@ def extract_ir(
     _check_options(capture, blocks, stamp, dynamic_shapes)
     road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
     steps = [
-        replace(step, capture=partial(with_state_checked, model, call, step.capture, step.is_blind))
+        replace(step, capture=partial(with_state_checked, model, call, _unshared(model, step), step.is_blind))
         for step in _steps(model, call, dynamic_shapes, road)
     ]
     ir = climb(steps, isolated=isolated, time_limit=time_limit)
     ir.model_name = type(model).__name__ if model_name is None else model_name
-    _refuse_shared_memory(model, ir)
     _warn_of_lost_values(ir)
+    _warn_of_class_questions(model, call, ir, capture)
     _warn_of_gaps(ir)
     fixed = fixed_sizes(ir, model, call, dynamic_shapes)
     if fixed:
@@ -137,7 +141,18 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
         quick = partial(quick, recording, with_functions=not (road.in_blocks or road.crosscheck))
-        yield Step(kind, "recording", quick if is_quick else recording)
+        yield Step(kind, RECORDING, quick if is_quick else recording)
+
+
+def _unshared(model: nn.Module, step: Step) -> Callable[[], IR]:
+    """A step that refuses a graph which takes memory apart that the model shares."""
+
+    def capture() -> IR:
+        ir = step.capture()
+        refuse_shared_memory(model, ir)
+        return ir
+
+    return capture
 
 
 def _check_options(capture: str, blocks: str, stamp: bool, dynamic_shapes: Any) -> None:
@@ -230,10 +245,12 @@ def _trace(
         # strict mode does not tell what the model asked; it may have asked for strides
         questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
         if not in_strict_mode:
+            stack.enter_context(held_weights_followed(model))
             stack.enter_context(assignments_written(model))
             hook = model.register_forward_hook(lambda *_: note())  # before torch puts back what it knows of
             stack.callback(hook.remove)
         note = stack.enter_context(left_as_it_was(model))
+        stack.enter_context(constants_kept(model))
         args, keywords = _each_its_own(call, mode)
         try:
             stack.enter_context(nullcontext() if in_strict_mode else DataAttribute())
@@ -305,23 +322,6 @@ def _require_meta(model: nn.Module, inputs: Any) -> None:
             )
 
 
-def _refuse_shared_memory(model: nn.Module, ir: IR) -> None:
-    """A buffer that is written to must not show in another: torch captures each as if it stood alone."""
-    written = {target.key for target, _ in ir.mutations}
-    if not any(written):
-        return
-    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    owners = {_memory(tensor): (key, tensor) for key, tensor in tensors if key in written}
-    for key, tensor in tensors:
-        owner, other = owners.get(_memory(tensor), (key, tensor))
-        if other is not tensor:
-            raise ConversionError(f"forward writes to {owner!r}, which shares its memory with {key!r}; make one a copy")
-
-
-def _memory(tensor: torch.Tensor) -> int | None:
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
-
-
 def _warn_of_gaps(ir: IR) -> None:
     """Say where the graph does not hold for every input, and where it cannot run by itself."""
     guarded = dict.fromkeys(node["place"] for node in ir.all_nodes() if node.op_type in (DECISION, FIXED_SHAPE))
@@ -332,6 +332,16 @@ def _warn_of_gaps(ir: IR) -> None:
     if opaque:
         told = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
         warnings.warn(told, CaptureWarning, stacklevel=3)
+
+
+def _warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) -> None:
+    """Say where forward asks for the class of a tensor, which is not its own unless it was recorded with values."""
+    is_recorded = capture == "record" or ir.extensions.get("captured_by") == RECORDING
+    if is_recorded and not has_no_values(model, call):
+        return
+    if lines := class_questions(model):
+        told = f"forward asks for the class of a tensor at {', '.join(lines[:4])}; type() gives another while a model is "
+        warnings.warn(f"{told}captured without values: use isinstance there", CaptureWarning, stacklevel=3)
 
 
 def _warn_of_lost_values(ir: IR) -> None:

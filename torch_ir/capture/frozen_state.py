@@ -41,7 +41,7 @@ def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR], 
         names = [f"{name!r} at {place}" if place else repr(name) for name, place in frozen.items()]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         told = f"forward changes state that the graph does not keep: {', '.join(names[:_MOST_NAMES])}{more}"
-        warnings.warn(f"{told}; each run of the graph is the first call, unless it is kept in a buffer", CaptureWarning, 4)
+        warnings.warn(f"{told}; every run of the graph is a first call; keep such state in a buffer", CaptureWarning, 4)
     return ir
 
 
@@ -58,14 +58,16 @@ def _frozen(model: nn.Module, call: Call, changes: Sequence[str]) -> dict[str, s
                 again = [change for change in after.changes() if not _is_tensor(change)]
             finally:
                 state.restore()
-            found = seen if first != second else again
-            return dict.fromkeys(_named(found)) | _lines(run, state, found)
+            found = seen if first != second else [*_from_the_start(again, seen)]
+            return dict.fromkeys((change.name for change in found), "") | _lines(run, state, found)
     except Exception:  # such a model cannot run without values; what it changed is all that is known
         return dict.fromkeys(changes, "")
 
 
-def _named(changes: Sequence[Change]) -> list[str]:
-    return [change.name for change in changes]
+def _from_the_start(again: Sequence[Change], first: Sequence[Change]) -> Iterator[Change]:
+    """What two runs have changed, with what it was before the first."""
+    known = {change.name: change for change in first}
+    return (known.get(change.name, change) for change in again)
 
 
 def _is_tensor(change: Change) -> bool:

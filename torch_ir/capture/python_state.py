@@ -38,6 +38,12 @@ _MOST = 20_000  # objects that are looked at
 _Path = tuple[Any, ...]  # of names and keys, outermost first
 
 
+def written(path: _Path) -> str:
+    """A path as Python would write it, without `self`."""
+    first, *others = path
+    return str(first) + "".join(part if part.startswith("[") else f".{part}" for part in map(str, others))
+
+
 @dataclass
 class Change:
     """Something that a run has changed: where it is held, under which key, and what it was."""
@@ -49,9 +55,7 @@ class Change:
 
     @property
     def name(self) -> str:
-        """As Python would write it, without `self`."""
-        first, *others = self.path
-        return str(first) + "".join(part if part.startswith(("[", "(")) else f".{part}" for part in map(str, others))
+        return written(self.path)
 
     def now(self) -> Any:
         """What is there; of a list, set or cell as a whole, its content."""
@@ -67,9 +71,12 @@ class PythonState:
     def __init__(self, model: nn.Module) -> None:
         self._seen: set[int] = set()
         self._tables: list[tuple[_Path, Any, Any]] = []  # dicts, with a copy
+        self._empty: list[tuple[_Path, str, Any]] = []  # dicts of modules, most of which stay empty
         self._contents: list[tuple[_Path, Any, Any]] = []  # lists, sets and cells, with their content
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
-        self._flags: list[tuple[_Path, torch.Tensor, bool]] = []
+        self._slots: set[int] = set()  # tables of weights, where a tensor may take the place of one that is like it
+        self.tensors: list[tuple[_Path, torch.Tensor]] = []  # that are no weights
+        self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
         classes: dict[type, None] = {}
         paths = {module: path for path, module in reversed(walk(model))}
         for module, path in paths.items():
@@ -81,27 +88,34 @@ class PythonState:
     def changes(self) -> list[Change]:
         """What differs from what was there, in the order in which it was found."""
         found = []
-        for path, table, copy in self._tables:
+        filled = [(where if name in _REGISTERED else (*where, name), table) for where, name, table in self._empty if table]
+        for path, table, copy in (*self._tables, *((path, table, {}) for path, table in filled)):
             if not _is_same(table, copy):
                 keys = dict.fromkeys((*copy, *table))
-                found += [Change((*path, _key(path, key)), table, key, copy.get(key, _ABSENT)) for key in keys]
+                found += [Change((*path, _key(key)), table, key, copy.get(key, _ABSENT)) for key in keys]
         found += [Change(path, held, _ABSENT, content) for path, held, content in self._contents]
         found += [Change(path, table, name, old) for path, table, name, old in self._globals]
-        found += [Change(path, _Flag(tensor), "flag", old) for path, tensor, old in self._flags]
-        return [change for change in found if change.is_still_there()]
+        found += [Change((*path, "requires_grad"), flag, "flag", old) for path, flag, _, old in self._flags]
+        return [change for change in found if change.is_still_there() and not self._is_written(change)]
+
+    def _is_written(self, change: Change) -> bool:
+        """Whether a weight was assigned, which the graph writes."""
+        return id(change.table) in self._slots and _is_alike(change.old, change.now())
 
     def restore(self) -> None:
         for _, table, copy in self._tables:
             if not _is_same(table, copy):
                 table.clear()
                 table.update(copy)
+        for table in filter(None, (table for _, _, table in self._empty)):
+            table.clear()
         for _, held, content in self._contents:
             if not _is_equal(content, _content(held)):
                 _fill(held, content)
         for _, table, name, old in self._globals:
             if table.get(name, _ABSENT) is not old:
                 table[name] = old
-        for _, tensor, flag in self._flags:
+        for _, _, tensor, flag in self._flags:
             if tensor.requires_grad is not flag:
                 tensor.requires_grad_(flag)
 
@@ -113,15 +127,29 @@ class PythonState:
         self._seen.add(id(module))
         self._tables.append((where, attributes, attributes.copy()))
         for name, value in attributes.items():
-            if type(value) not in _PLAIN and not isinstance(value, (torch.Tensor, nn.Module)):
-                self._see(value, where if name in _OWN else (*where, name))
-        self._flags += [((*where, name), weight, weight.requires_grad) for name, weight in _weights(module)]
+            if type(value) in _PLAIN:
+                continue
+            if type(value) in _TABLES and not value:
+                self._empty.append((where, name, value))
+            elif isinstance(value, torch.Tensor):
+                self.tensors.append(((*where, name), value))
+            elif name in _REGISTERED:
+                self._tables.append((where, value, value.copy()))
+            elif not isinstance(value, nn.Module):
+                self._see(value, (*where, name))
+        self._slots.update((id(module._parameters), id(module._buffers)))
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                self._flags.append(((*where, name), _Flag(module._parameters, name), weight, weight.requires_grad))
 
     def _see(self, value: Any, path: _Path) -> None:
         kind = type(value)
-        if kind in _PLAIN or id(value) in self._seen or len(self._seen) > _MOST or isinstance(value, torch.Tensor):
+        if kind in _PLAIN or id(value) in self._seen or len(self._seen) > _MOST:
             return
         self._seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            self.tensors.append((path, value))
+            return
         if kind in _TABLES:
             self._tables.append((path, value, value.copy()))
             self._see_all(value, value.values(), path)
@@ -149,7 +177,7 @@ class PythonState:
     def _see_all(self, keys: Any, values: Any, path: _Path) -> None:
         for key, value in zip(keys, list(values), strict=False):
             if type(value) not in _PLAIN:
-                self._see(value, (*path, _key(path, key)))
+                self._see(value, (*path, _key(key)))
 
     def _see_function(self, function: FunctionType, path: _Path) -> None:
         if not is_users(function.__code__.co_filename):
@@ -172,7 +200,7 @@ class PythonState:
                     self._globals.append(((base.__name__, name), _ClassTable(base), name, value))
                 elif type(value) in _CONTAINERS and not name.startswith("__"):
                     self._see(value, (base.__name__, name))
-        for function in _functions(kind):
+        for function in functions_of(kind):
             self._see_function(function, ())
 
     def _see_globals(self, function: FunctionType) -> None:
@@ -185,7 +213,7 @@ class PythonState:
                 self._see(value, (name,))
 
 
-_OWN = frozenset(vars(nn.Module()))
+_REGISTERED = frozenset(("_parameters", "_buffers", "_modules"))
 _SIMPLE = (bool, int, float, str, type(None))
 
 
@@ -205,19 +233,22 @@ class _ClassTable:
 class _Flag:
     """Whether a weight requires a gradient."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+    def __init__(self, table: Any, name: str) -> None:
+        self.table, self.name = table, name
 
-    def get(self, name: str, default: Any = None) -> bool:
-        return self.tensor.requires_grad
-
-
-def _weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    return ((name, weight) for name, weight in module._parameters.items() if weight is not None)
+    def get(self, name: str, default: Any = None) -> Any:
+        weight = self.table.get(self.name)
+        return default if weight is None else weight.requires_grad
 
 
-def _key(path: _Path, key: Any) -> str:
-    return key if isinstance(key, str) and key.isidentifier() else f"[{key!r:.40}]"
+def _is_alike(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    return (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) and (key.isidentifier() or key.isdigit()) else f"[{key!r:.40}]"
 
 
 def _content(held: Any) -> Any:
@@ -251,12 +282,8 @@ def _is_equal(one: Any, other: Any) -> bool:
     if type(one) in (list, deque):
         return len(one) == len(other) and all(map(_is_equal, one, other))
     if type(one) is set:
-        return {*map(id, one)} == {*map(id, other)} or (type(one) is set and len(one) == len(other) and _plain_equal(one, other))
+        return {*map(id, one)} == {*map(id, other)}
     return type(one) in _PLAIN and bool(one == other)
-
-
-def _plain_equal(one: set[Any], other: set[Any]) -> bool:
-    return all(type(item) in _PLAIN for item in (*one, *other)) and one == other
 
 
 @functools.lru_cache(maxsize=4096)
@@ -272,7 +299,7 @@ def _is_users_class(kind: type) -> bool:
 _known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()
 
 
-def _functions(kind: type) -> Sequence[FunctionType]:
+def functions_of(kind: type) -> Sequence[FunctionType]:
     """`forward` of a class of the user's, and the functions that it names, directly or through others."""
     found = _known_functions.get(kind)
     if found is None:

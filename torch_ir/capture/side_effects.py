@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 
@@ -43,6 +44,24 @@ def observed_changes() -> Iterator[dict[str, None]]:
         yield changes
     finally:
         _observed.reset(token)
+
+
+@contextmanager
+def constants_kept(model: nn.Module) -> Iterator[None]:
+    """Put back the values of real tensors that are no weights: torch.export, which refuses writes to them, does write."""
+    tensors = [tensor for _, tensor in PythonState(model).tensors if not tensor.is_meta and _is_plain(tensor)]
+    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, version, values in before:
+            if tensor._version != version:
+                with torch.no_grad():
+                    tensor.copy_(values)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_inference()
 
 
 def drop_failed_calls(module: fx.GraphModule) -> None:

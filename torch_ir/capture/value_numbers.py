@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ir.ops.facts import mutated_arguments, updates_statistics
@@ -85,7 +85,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         storage = tensor.untyped_storage()
         if storage._cdata not in self._memory:
             is_known = not isinstance(tensor, FakeTensor) and not tensor.is_meta and tensor.numel() <= _MOST_ELEMENTS
-            name = (str(tensor.tolist()), tensor.dtype) if is_known else storage._cdata
+            name = (_shown(tensor), tensor.dtype) if is_known else storage._cdata
             self._set(tensor, self._number(("constant", name)), False)
         return self._memory[storage._cdata]
 
@@ -105,3 +105,8 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         if isinstance(value, (list, tuple)):
             return type(value).__name__, *map(self._key, value)
         return type(value).__name__, str(value)
+
+
+def _shown(tensor: torch.Tensor) -> str:
+    with unset_fake_temporarily():
+        return str(tensor.tolist())
