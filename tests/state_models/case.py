@@ -34,8 +34,10 @@ class Case(NamedTuple):
         return AMBIENT if self.mode != "plain" else group_of(self.pieces[0])
 
     def model(self) -> nn.Module:
-        return Composed([kind_of(name)() for name in self.pieces], self.shape).eval() if self._is_composed else (
-            kind_of(self.pieces[0])().eval()
+        return (
+            Composed([kind_of(name)() for name in self.pieces], self.shape).eval()
+            if self._is_composed
+            else (kind_of(self.pieces[0])().eval())
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Plain eager PyTorch in a process of its own, which never imports torch_ir: `python -m tests.state_models.oracle FILE`.
+"""Plain eager PyTorch in a process that never imports torch_ir: `python -m tests.state_models.oracle FILE`.
 
 Each model is built and run in a forked child, so that no model sees what another left in the process.
 """

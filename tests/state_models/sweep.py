@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from tests.proof import quiet
-from tests.state_models.case import CALLS, ROADS, Case, ambient, example, inputs, random_cases, single_cases
+from tests.state_models.case import CALLS, ROADS, Case, ambient, example, inputs, single_cases
 from tests.state_models.forked import in_children
 from tests.state_models.oracle import expected
 from torch_ir import CaptureWarning, IRExecutor, extract_ir, load_ir, meta_init, save_ir
@@ -26,7 +26,12 @@ from torch_ir.errors import TorchIRError
 
 RANDOM = 1000
 WRONG, SAME, REFUSED, WARNED = "silently wrong", "same", "refused", "warned"
-SPOKEN = ("state that the graph does not keep", "the graph runs only where", "are unknown: they were built on meta", "asks for the class of a tensor")
+SPOKEN = (
+    "state that the graph does not keep",
+    "the graph runs only where",
+    "are unknown: they were built on meta",
+    "asks for the class of a tensor",
+)
 
 
 class Verdict(NamedTuple):
@@ -53,7 +58,9 @@ def swept(cases: Sequence[Case]) -> list[Verdict]:
 def _warm_up() -> None:
     """Import, before any fork, what torch imports when it is first asked to capture."""
     for road, device in itertools.product(ROADS, ("cpu", "meta")):
-        extract_ir(nn.Linear(2, 2, device=device).eval(), (torch.zeros(1, 2, device=device),), strict=False, capture=road)
+        extract_ir(
+            nn.Linear(2, 2, device=device).eval(), (torch.zeros(1, 2, device=device),), strict=False, capture=road
+        )
 
 
 def _ran(case: Case) -> Any:
@@ -93,7 +100,9 @@ def _judged(wanted: Any, got: Any) -> Verdict:
         return Verdict(WRONG, f"eager raises {wanted}")
     if got.leftovers:
         return Verdict(WRONG, f"the capture changed {got.leftovers}")
-    wrong = [number for number, (one, other) in enumerate(zip(got.results, wanted, strict=True)) if not _same(one, other)]
+    wrong = [
+        number for number, (one, other) in enumerate(zip(got.results, wanted, strict=True)) if not _same(one, other)
+    ]
     if not wrong:
         return Verdict(SAME, "; ".join(told for told in got.warned if SPOKEN[0] in told))
     if any(sign in told for sign in SPOKEN for told in got.warned):

@@ -34,7 +34,7 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
 
     Torch forgets what submodules assign, and takes what the model itself assigns in the order of names, so that
     buffers which change places would read each other's new values. A buffer that gets another shape or dtype is a memo
-    that forward makes to fit, and is left alone; the model is refused where forward reads what such a buffer held before.
+    that forward makes to fit, and is left alone; the model is refused where forward reads what it held before.
     """
     paths: dict[nn.Module, str] = {}
     for path, module in walk(model):
@@ -84,7 +84,7 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
 
 
 def drop_memos(module: fx.GraphModule) -> None:
-    """Erase the writes that torch adds for buffers of the model itself, where one is there or would get another shape."""
+    """Erase writes that torch adds for buffers of the model itself: a second one, or one of another shape."""
     for node in list(module.graph.nodes):
         if node.target is _COPY and (_sizes(node) != _sizes(node.args[0]) or _is_again(node)):
             module.graph.erase_node(node)

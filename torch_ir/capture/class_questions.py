@@ -22,7 +22,7 @@ _LOADING = ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_CONST"
 
 
 def class_questions(model: nn.Module) -> list[str]:
-    """The lines of forward, and of functions that it names, which compare the class of something with one of torch's."""
+    """Return the lines of forward, and of functions that it names, that compare a class with one of torch's."""
     kinds = dict.fromkeys(map(type, modules(model)))
     codes = dict.fromkeys(function.__code__ for kind in kinds for function in functions_of(kind))
     return list(dict.fromkeys(place for code in codes for place in _asking(code)))

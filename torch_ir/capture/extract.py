@@ -247,9 +247,7 @@ def _trace(
         if not in_strict_mode:
             stack.enter_context(held_weights_followed(model))
             stack.enter_context(assignments_written(model))
-            hook = model.register_forward_hook(lambda *_: note())  # before torch puts back what it knows of
-            stack.callback(hook.remove)
-        note = stack.enter_context(left_as_it_was(model))
+        stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode))
         stack.enter_context(constants_kept(model))
         args, keywords = _each_its_own(call, mode)
         try:
@@ -271,7 +269,7 @@ def _trace(
 
 
 def _forget_gradients(program: ExportedProgram) -> None:
-    """Weights that require a gradient have told forward so; what torch does next would trace a backward pass for them."""
+    """Let no weight of a traced program require a gradient, or torch would trace a backward pass next."""
     values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
     for tensor in (*values, *program.state_dict.values()):
         if isinstance(tensor, FakeTensor) and tensor.is_leaf:
@@ -340,7 +338,9 @@ def _warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str)
     if is_recorded and not has_no_values(model, call):
         return
     if lines := class_questions(model):
-        told = f"forward asks for the class of a tensor at {', '.join(lines[:4])}; type() gives another while a model is "
+        told = (
+            f"forward asks for the class of a tensor at {', '.join(lines[:4])}; type() gives another while a model is "
+        )
         warnings.warn(f"{told}captured without values: use isinstance there", CaptureWarning, stacklevel=3)
 
 

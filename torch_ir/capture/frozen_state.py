@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
@@ -45,7 +45,7 @@ def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR], 
     return ir
 
 
-def _frozen(model: nn.Module, call: Call, changes: Sequence[str]) -> dict[str, str]:
+def _frozen(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str]:
     """The names of state that another call would find changed, with the lines that change it."""
     try:
         with _fake_runs(model, call) as run:

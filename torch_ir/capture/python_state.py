@@ -88,7 +88,9 @@ class PythonState:
     def changes(self) -> list[Change]:
         """What differs from what was there, in the order in which it was found."""
         found = []
-        filled = [(where if name in _REGISTERED else (*where, name), table) for where, name, table in self._empty if table]
+        filled = [
+            (where if name in _REGISTERED else (*where, name), table) for where, name, table in self._empty if table
+        ]
         for path, table, copy in (*self._tables, *((path, table, {}) for path, table in filled)):
             if not _is_same(table, copy):
                 keys = dict.fromkeys((*copy, *table))
@@ -337,7 +339,8 @@ def _names(code: CodeType) -> Iterator[str]:
 @functools.lru_cache(maxsize=4096)
 def _global_names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The globals that a function assigns, and those that it reads."""
-    stored, loaded = {}, {}
+    stored: dict[str, None] = {}
+    loaded: dict[str, None] = {}
     for inner in (code, *(const for const in code.co_consts if isinstance(const, CodeType))):
         for instruction in dis.get_instructions(inner):
             if instruction.opname == "STORE_GLOBAL":

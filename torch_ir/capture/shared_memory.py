@@ -12,7 +12,7 @@ from torch_ir.ops.names import dtype_name
 
 
 def refuse_shared_memory(model: nn.Module, ir: IR) -> None:
-    """Refuse a write to a weight that shows in another, or in a tensor of the model that the graph has as a constant."""
+    """Refuse a write to a weight that shows in another, or in a tensor that the graph has as a constant."""
     keys = {target.key for target, _ in ir.mutations}
     if not any(keys):
         return

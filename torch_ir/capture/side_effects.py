@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch import fx, nn
@@ -16,23 +17,26 @@ _observed: ContextVar[dict[str, None] | None] = ContextVar("observed", default=N
 
 
 @contextmanager
-def left_as_it_was(model: nn.Module) -> Iterator[Callable[[], None]]:
+def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False) -> Iterator[None]:
     """Afterwards the Python state that the model can reach is what it was; an observer is told what was changed.
 
-    Yields a function to be called when forward is done, for those who put some of the state back themselves.
+    With `when_forward_ends`, the observer is also told then, since torch.export puts some of the state back itself.
     """
-    state = PythonState(model)
 
-    def note() -> None:
+    def note(*_: Any) -> None:
         observed = _observed.get()
         if observed is not None:
             observed.update(dict.fromkeys(change.name for change in state.changes()))
 
+    hooks = [model.register_forward_hook(note)] if when_forward_ends else []
+    state = PythonState(model)
     try:
-        yield note
+        yield
     finally:
         note()
         state.restore()
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager
@@ -48,7 +52,7 @@ def observed_changes() -> Iterator[dict[str, None]]:
 
 @contextmanager
 def constants_kept(model: nn.Module) -> Iterator[None]:
-    """Put back the values of real tensors that are no weights: torch.export, which refuses writes to them, does write."""
+    """Put back the values of real tensors that are no weights, to which torch.export writes before it refuses that."""
     tensors = [tensor for _, tensor in PythonState(model).tensors if not tensor.is_meta and _is_plain(tensor)]
     before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
     try:

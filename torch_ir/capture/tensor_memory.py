@@ -18,7 +18,8 @@ from torch_ir.errors import ConversionError
 from torch_ir.ir import IR
 
 OTHER_MEMORY = "puts other memory under a tensor"  # words of a refusal that holds for every road
-_GET_DATA, _SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__
+_DATA: Any = torch.Tensor.data
+GET_DATA, SET_DATA = _DATA.__get__, _DATA.__set__
 _SETTING = ("aten.set.", "aten.set_.", "aten.set_data.")
 
 
@@ -35,8 +36,8 @@ class DataAttribute(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func in (_GET_DATA, _SET_DATA) and _is_asked_by_a_model(sys._getframe(1)):
-            if func == _SET_DATA:
+        if func in (GET_DATA, SET_DATA) and _is_asked_by_a_model(sys._getframe(1)):
+            if func == SET_DATA:
                 raise refusal("`t.data = ...`")
             return args[0].detach()
         return func(*args, **(kwargs or {}))

@@ -70,7 +70,9 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         known = {tensor.untyped_storage()._cdata for tensor in tensors}
         result = func(*args, **kwargs)
         bound = bind(func, args, kwargs)
-        written = mutated_arguments(func) or (("running_mean", "running_var") if updates_statistics(func, bound) else ())
+        written = mutated_arguments(func) or (
+            ("running_mean", "running_var") if updates_statistics(func, bound) else ()
+        )
         for name in written:
             for place, tensor in enumerate(pytree.tree_leaves(bound.get(name))):
                 if isinstance(tensor, torch.Tensor):

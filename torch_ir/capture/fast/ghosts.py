@@ -53,7 +53,16 @@ class Form:
     def ghost(self, value: int, requires_grad: bool = False) -> Ghost:
         """A tensor of this form that stands for a value on the tape."""
         made: Ghost = torch.Tensor._make_wrapper_subclass(
-            Ghost, self.shape, self.stride, self.offset, None, self.dtype, torch.strided, self.device, False, requires_grad
+            Ghost,
+            self.shape,
+            self.stride,
+            self.offset,
+            None,
+            self.dtype,
+            torch.strided,
+            self.device,
+            False,
+            requires_grad,
         )
         torch._C._set_throw_on_mutable_data_ptr(made)  # code that looks for its memory must not find address 0
         made.form = self
@@ -118,7 +127,7 @@ class Ghost(torch.Tensor):
     def _set_data(self, value: torch.Tensor) -> None:
         raise NotCoveredError("forward assigns the data of a tensor")
 
-    data = property(_detached, _set_data)  # type: ignore[assignment]  # torch's own looks for memory
+    data = property(_detached, _set_data)  # torch's own looks for memory
 
     def _values(self, *args: Any, **options: Any) -> Any:
         raise NotCoveredError("the model asks for the values of a tensor")

@@ -84,7 +84,9 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
         yield
         for (table, name, tensor), ghost in zip(swapped, ghosts, strict=True):
             if table.get(name) is not ghost or ghost.requires_grad is not tensor.requires_grad:
-                raise NotCoveredError("forward puts another tensor in the place of a parameter or buffer, or freezes one")
+                raise NotCoveredError(
+                    "forward puts another tensor in the place of a parameter or buffer, or freezes one"
+                )
     finally:
         for table, name, old in reversed((*swapped, *others)):
             table[name] = old
