@@ -99,7 +99,9 @@ def assigns_data_of_a_result(self: Any, x: Tensor) -> Tensor:
 def test_assigned_data_is_refused_by_line(forward: Callable[..., Any], device: str, capture: str) -> None:
     given = model(forward, device)
     before = given.w.detach().clone()
-    told = f"{line_of(__file__, forward.__name__)}: forward puts other memory under a tensor .*write the values with copy_"
+    told = (
+        f"{line_of(__file__, forward.__name__)}: forward puts other memory under a tensor .*write the values with copy_"
+    )
     with pytest.raises(ConversionError, match=told):
         extract_ir(given, (X.to(device),), strict=False, capture=capture)
     assert device == "meta" or torch.equal(given.w, before)
@@ -160,5 +162,6 @@ def test_a_view_that_an_attribute_holds(capture: str) -> None:
         with pytest.warns(CaptureWarning, match="captured by recording"):
             ir = extract_ir(given, (X,), strict=False)
         executor = IRExecutor(ir, given.state_dict())
-        assert torch.equal(executor(X), X[:, :2] + 2) and torch.equal(executor(X), X[:, :2] + 3)
+        assert torch.equal(executor(X), X[:, :2] + 2)
+        assert torch.equal(executor(X), X[:, :2] + 3)
     assert torch.equal(given.b, before)

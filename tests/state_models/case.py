@@ -6,7 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,10 @@ from tests.state_models.piece import PIECES, SIZE, group_of, kind_of
 ROADS = ("auto", "export", "record")
 SHAPES = ("alone", "inside", "listed", "twice")
 MODES = ("plain", "grad", "inference", "float64", "autocast", "deterministic")
+# Kinds that are known to be wrong: seeds set inside of forward, questions for gradients in a region of their own,
+# and modes around the capture that change what forward computes.
+WAITING = frozenset(("Seeds", "OwnGradRegion"))
+WAITING_MODES = frozenset(("grad", "inference", "float64", "autocast"))
 CALLS = (0, 1, 0, 1)  # which input each call is given
 
 
@@ -93,23 +97,24 @@ def ambient(mode: str) -> Iterator[None]:
 
 
 def single_cases() -> list[Case]:
-    """Every piece alone and inside of others, on every road, real and on meta; and the ambient pieces in every mode."""
+    """Every piece alone and inside of another module, on every road, real and on meta."""
     names = [name for kinds in PIECES.values() for name in kinds]
-    made = [Case((name,), *each) for name, each in itertools.product(names, _captures())]
-    made += [
+    return [
+        Case((name,), shape, "plain", road, on_meta)
+        for name, shape, road, on_meta in itertools.product(names, ("alone", "inside"), ROADS, (False, True))
+    ]
+
+
+def ambient_cases() -> list[Case]:
+    """Pieces that modes may change, in every mode, on every road, real and on meta."""
+    return [
         Case((name,), "alone", mode, road, on_meta)
         for name, mode, road, on_meta in itertools.product(PIECES[AMBIENT], MODES[1:], ROADS, (False, True))
     ]
-    return made
-
-
-def _captures() -> Iterator[tuple[Any, ...]]:
-    for shape, road, on_meta in itertools.product(SHAPES, ROADS, (False, True)):
-        yield shape, "plain", road, on_meta
 
 
 def random_cases(count: int, seed: int = 0) -> list[Case]:
-    """Two or three pieces of any class in one model."""
+    """Two or three pieces of any class in one model, called once or twice, in any mode."""
     draw = random.Random(seed)
     names = [name for kinds in PIECES.values() for name in kinds]
     return [
@@ -122,3 +127,8 @@ def random_cases(count: int, seed: int = 0) -> list[Case]:
         )
         for _ in range(count)
     ]
+
+
+def is_waiting(case: Case) -> bool:
+    """Whether a case is of a kind that is known to be wrong."""
+    return case.mode in WAITING_MODES or not WAITING.isdisjoint(case.pieces)

@@ -1,6 +1,6 @@
 """Capture every case, save, load and run it, and compare with eager of an untouched model in another process.
 
-python -m tests.state_models.sweep [PIECE ...]     prints what is wrong, and the figures
+python -m tests.state_models.sweep [PIECE | CLASS ...]     prints what is wrong; of those named, every verdict
 """
 
 from __future__ import annotations
@@ -18,13 +18,25 @@ import torch
 from torch import nn
 
 from tests.proof import quiet
-from tests.state_models.case import CALLS, ROADS, Case, ambient, example, inputs, single_cases
+from tests.state_models.case import (
+    CALLS,
+    ROADS,
+    Case,
+    ambient,
+    ambient_cases,
+    example,
+    inputs,
+    is_waiting,
+    random_cases,
+    single_cases,
+)
 from tests.state_models.forked import in_children
 from tests.state_models.oracle import expected
+from tests.state_models.piece import PIECES
 from torch_ir import CaptureWarning, IRExecutor, extract_ir, load_ir, meta_init, save_ir
 from torch_ir.errors import TorchIRError
 
-RANDOM = 1000
+RANDOM = 300
 WRONG, SAME, REFUSED, WARNED = "silently wrong", "same", "refused", "warned"
 SPOKEN = (
     "state that the graph does not keep",
@@ -114,11 +126,38 @@ def _same(one: torch.Tensor | None, other: torch.Tensor) -> bool:
     return one is not None and one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
 
 
+def all_cases() -> list[Case]:
+    made = [*single_cases(), *ambient_cases(), *random_cases(RANDOM)]
+    return [case for case in made if not is_waiting(case)]
+
+
+def wrong(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> list[str]:
+    return [f"{case}: {verdict.told}" for case, verdict in zip(cases, verdicts, strict=True) if verdict.kind == WRONG]
+
+
+def measure() -> dict[str, int | float | str]:
+    """The figures of the full sweep."""
+    cases = all_cases()
+    verdicts = swept(cases)
+    print(*wrong(cases, verdicts), sep="\n", file=sys.stderr)
+    rows: dict[str, int | float | str] = {
+        "captures": len(cases),
+        "pieces that the models are made of": sum(map(len, PIECES.values())),
+    }
+    for group in dict.fromkeys(case.group for case in cases):
+        found = Counter(verdict.kind for case, verdict in zip(cases, verdicts, strict=True) if case.group == group)
+        rows[group] = ", ".join(f"{found[kind]} {kind}" for kind in (SAME, REFUSED, WARNED) if found[kind])
+    return {**rows, WRONG: sum(verdict.kind == WRONG for verdict in verdicts)}
+
+
 def main() -> int:
-    cases = [case for case in single_cases() if not sys.argv[1:] or set(case.pieces) & set(sys.argv[1:])]
+    """Sweep the cases of the pieces that are named, those that are known to be wrong included, or all."""
+    named = set(sys.argv[1:])
+    every = [*single_cases(), *ambient_cases()]
+    cases = [case for case in every if named & {*case.pieces, case.group}] if named else all_cases()
     verdicts = swept(cases)
     for case, verdict in zip(cases, verdicts, strict=True):
-        if verdict.kind == WRONG or sys.argv[1:]:
+        if verdict.kind == WRONG or named:
             print(case, *verdict, sep=" | ")
     print(Counter(verdict.kind for verdict in verdicts))
     return 0
