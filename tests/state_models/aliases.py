@@ -139,7 +139,7 @@ class TiedParameters(nn.Module):
     def __init__(self):
         super().__init__()
         self.one = nn.Linear(SIZE, SIZE, bias=False)
-        self.one.weight.data = torch.eye(SIZE) * 2
+        self.one.weight = nn.Parameter(torch.eye(SIZE) * 2)
         self.two = nn.Linear(SIZE, SIZE, bias=False)
         self.two.weight = self.one.weight
 

@@ -97,12 +97,11 @@ def ambient(mode: str) -> Iterator[None]:
 
 
 def single_cases() -> list[Case]:
-    """Every piece alone and inside of another module, on every road, real and on meta."""
+    """Every piece on every road, real and on meta; alone, inside of another module, in a list, or called twice."""
     names = [name for kinds in PIECES.values() for name in kinds]
-    return [
-        Case((name,), shape, "plain", road, on_meta)
-        for name, shape, road, on_meta in itertools.product(names, ("alone", "inside"), ROADS, (False, True))
-    ]
+    captures = itertools.product(names, ROADS, (False, True))
+    shapes = itertools.cycle(("alone", "inside", "listed", "alone", "twice"))
+    return [Case((name,), next(shapes), "plain", road, on_meta) for name, road, on_meta in captures]
 
 
 def ambient_cases() -> list[Case]:

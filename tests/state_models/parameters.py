@@ -384,7 +384,7 @@ class Pruned(nn.Module):
         from torch.nn.utils import prune
 
         self.fc = nn.Linear(SIZE, SIZE, bias=False)
-        self.fc.weight.data = torch.arange(16.0).reshape(SIZE, SIZE) / 10
+        self.fc.weight = nn.Parameter(torch.arange(16.0).reshape(SIZE, SIZE) / 10)
         prune.l1_unstructured(self.fc, "weight", amount=0.5)
 
     def forward(self, x):

@@ -194,7 +194,7 @@ class InitialisesOnce(nn.Module):
 class Pops(nn.Module):
     def __init__(self):
         super().__init__()
-        self.left = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+        self.left = [float(number) for number in range(32)]
 
     def forward(self, x):
         return x * self.left.pop()

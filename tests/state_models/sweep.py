@@ -36,7 +36,7 @@ from tests.state_models.piece import PIECES
 from torch_ir import CaptureWarning, IRExecutor, extract_ir, load_ir, meta_init, save_ir
 from torch_ir.errors import TorchIRError
 
-RANDOM = 300
+RANDOM = 200
 WRONG, SAME, REFUSED, WARNED = "silently wrong", "same", "refused", "warned"
 SPOKEN = (
     "state that the graph does not keep",
