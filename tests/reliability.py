@@ -52,6 +52,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "verifier": verifier,
     "verification against an oracle": _of("verification_oracle.sweep"),
     "state": _of("test_state"),
+    "model state": _of("state_models.sweep"),
 }
 
 

@@ -231,7 +231,9 @@ HALF: dict[str, tuple[Callable[..., Any], set[str]]] = {
     "-1e30 in float32": (
         lambda q, k, v, m: scores(q, k).float().masked_fill(~m, -1e30).softmax(-1).to(q.dtype) @ v, {"bfloat16"}
     ),
-    "least number": (lambda q, k, v, m: attend(scores(q, k).masked_fill(~m, torch.finfo(q.dtype).min), v), {"bfloat16"}),
+    "least number": (
+        lambda q, k, v, m: attend(scores(q, k).masked_fill(~m, torch.finfo(q.dtype).min), v), {"bfloat16"}
+    ),
     "one minus, -1e9": (lambda q, k, v, m: attend(scores(q, k) + (1 - m.to(q.dtype)) * -1e9, v), set()),
     "one minus, -1e4": (lambda q, k, v, m: attend(scores(q, k) + (1 - m.to(q.dtype)) * -1e4, v), set()),
     "one minus, least": (

@@ -22,7 +22,7 @@ class OwnMemory:
         memory = tensor.untyped_storage()._cdata
         is_alone = memory not in self._seen and not tensor.storage_offset()
         self._seen.add(memory)
-        return tensor if is_alone else _copy(tensor)
+        return tensor if is_alone else _copy(tensor).requires_grad_(tensor.requires_grad)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

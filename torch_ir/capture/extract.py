@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from torch.export import ExportedProgram
 
 from torch_ir.capture.ambient_notes import SEEDS, AmbientNotes, ambient_notes
 from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
+from torch_ir.capture.class_questions import class_questions
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
 from torch_ir.capture.default_dtype import refuse_close_integers
@@ -35,6 +37,8 @@ from torch_ir.capture.example_inputs import OwnMemory, shared_inputs
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
+from torch_ir.capture.frozen_state import with_state_checked
+from torch_ir.capture.held_weights import held_weights_followed
 from torch_ir.capture.instrument import capturing, exclusive, export_in_this_thread, not_compiled
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
@@ -44,7 +48,9 @@ from torch_ir.capture.outer_autocast import autocast_inside
 from torch_ir.capture.paths import Path
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record import record
-from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
+from torch_ir.capture.shared_memory import refuse_shared_memory
+from torch_ir.capture.side_effects import constants_kept, drop_failed_calls, left_as_it_was
+from torch_ir.capture.tensor_memory import OTHER_MEMORY, DataAttribute, refuse_set_memory
 from torch_ir.capture.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError, did_you_mean
@@ -55,6 +61,8 @@ from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 WAYS_WITHOUT_DATA = 16
 _CAPTURES = ("auto", "export", "record")
+RECORDING = "recording"
+_FOR_ALL = (GOES_ON, OTHER_MEMORY, SEEDS)  # words of refusals that hold in strict mode, too
 _BLOCKS = ("inline", "function")
 
 
@@ -94,13 +102,16 @@ def extract_ir(
         _check_request(model, call, strict)
         _check_options(capture, blocks, stamp, dynamic_shapes)
         road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
-        steps = list(_steps(model, call, dynamic_shapes, road))
+        steps = [
+            replace(step, capture=partial(with_state_checked, model, call, _unshared(model, step), step.is_blind))
+            for step in _steps(model, call, dynamic_shapes, road)
+        ]
         with autocast_inside(model):
             ir = climb(steps, isolated=isolated, time_limit=time_limit)
-        _refuse_shared_memory(model, ir)
         refuse_close_integers(ir, torch.get_default_dtype())
     ir.model_name = type(model).__name__ if model_name is None else model_name
     _warn_of_lost_values(ir)
+    _warn_of_class_questions(model, call, ir, capture)
     _warn_of_gaps(ir)
     _warn_of_shared_inputs(ir, call)
     fixed = fixed_sizes(ir, model, call, dynamic_shapes)
@@ -138,12 +149,23 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
-            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=(GOES_ON, SEEDS))
+            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, is_blind=True, hides=_FOR_ALL)
     if road.capture != "export" and dynamic_shapes is None:
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
         quick = partial(quick, recording, with_functions=not (road.in_blocks or road.crosscheck))
-        yield Step(kind, "recording", quick if is_quick else recording)
+        yield Step(kind, RECORDING, quick if is_quick else recording)
+
+
+def _unshared(model: nn.Module, step: Step) -> Callable[[], IR]:
+    """A step that refuses a graph which takes memory apart that the model shares."""
+
+    def capture() -> IR:
+        ir = step.capture()
+        refuse_shared_memory(model, ir)
+        return ir
+
+    return capture
 
 
 def _check_options(capture: str, blocks: str, stamp: bool, dynamic_shapes: Any) -> None:
@@ -227,6 +249,7 @@ def _converted(
         refuse_hidden_state(program, model)
         is_retraced = path is not None and path.is_retraced
         ir = convert_exported_program(program, requested_minimums=minimums, always_retraced=is_retraced)
+        refuse_set_memory(ir)
         meta = program.graph_module.meta
         ir.fixed_layout = meta[LAYOUT] or ir.fixed_layout or meta[COPIES]
         del program, meta
@@ -242,7 +265,7 @@ def _trace(
     in_strict_mode: bool = False,
 ) -> ExportedProgram:
     """`torch.export` in one of its modes; what goes wrong there is explained."""
-    with left_as_it_was(model), weight_free(model) as (mode, fakes), ExitStack() as stack:
+    with weight_free(model) as (mode, fakes), ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
@@ -251,10 +274,14 @@ def _trace(
         questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
         if not in_strict_mode:
             stack.enter_context(export_in_this_thread())
+            stack.enter_context(held_weights_followed(model))
             stack.enter_context(assignments_written(model))
+        stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode))
+        stack.enter_context(constants_kept(model))
         args, keywords = _each_its_own(call, mode)
         try:
             copies = stack.enter_context(nullcontext() if in_strict_mode else no_op_copies(torch_version))
+            stack.enter_context(nullcontext() if in_strict_mode else DataAttribute())
             with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
                 program = torch.export.export(
                     model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode
@@ -267,9 +294,18 @@ def _trace(
         except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
             raise explained(error, model) from error
         refuse_untracked(program, model, fakes)
+    _forget_gradients(program)
     drop_failed_calls(program.graph_module)
     drop_memos(program.graph_module)
     return program
+
+
+def _forget_gradients(program: ExportedProgram) -> None:
+    """Let no weight of a traced program require a gradient, or torch would trace a backward pass next."""
+    values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    for tensor in (*values, *program.state_dict.values()):
+        if isinstance(tensor, FakeTensor) and tensor.is_leaf:
+            tensor.requires_grad_(False)
 
 
 def _each_its_own(call: Call, mode: FakeTensorMode) -> Call:
@@ -310,23 +346,6 @@ def _require_meta(model: nn.Module, inputs: Any) -> None:
             )
 
 
-def _refuse_shared_memory(model: nn.Module, ir: IR) -> None:
-    """A buffer that is written to must not show in another: torch captures each as if it stood alone."""
-    written = {target.key for target, _ in ir.mutations}
-    if not any(written):
-        return
-    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    owners = {_memory(tensor): (key, tensor) for key, tensor in tensors if key in written}
-    for key, tensor in tensors:
-        owner, other = owners.get(_memory(tensor), (key, tensor))
-        if other is not tensor:
-            raise ConversionError(f"forward writes to {owner!r}, which shares its memory with {key!r}; make one a copy")
-
-
-def _memory(tensor: torch.Tensor) -> int | None:
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
-
-
 def _warn_of_gaps(ir: IR) -> None:
     """Say where the graph does not hold for every input, and where it cannot run by itself."""
     guarded = dict.fromkeys(node["place"] for node in ir.all_nodes() if node.op_type in (DECISION, FIXED_SHAPE))
@@ -350,6 +369,18 @@ def _warn_of_shared_inputs(ir: IR, call: Call) -> None:
             CaptureWarning,
             stacklevel=3,
         )
+
+
+def _warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) -> None:
+    """Say where forward asks for the class of a tensor, which is not its own unless it was recorded with values."""
+    is_recorded = capture == "record" or ir.extensions.get("captured_by") == RECORDING
+    if is_recorded and not has_no_values(model, call):
+        return
+    if lines := class_questions(model):
+        told = (
+            f"forward asks for the class of a tensor at {', '.join(lines[:4])}; type() gives another while a model is "
+        )
+        warnings.warn(f"{told}captured without values: use isinstance there", CaptureWarning, stacklevel=3)
 
 
 def _warn_of_lost_values(ir: IR) -> None:

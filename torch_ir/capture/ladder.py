@@ -36,6 +36,7 @@ class Step:
     name: str
     capture: Callable[[], IR]
     is_risky: bool = False
+    is_blind: bool = False  # it does not run forward as Python does, so that nobody sees what that changes
     helps_with: str = ""  # words of the first failure without which there is no use in trying
     hides: tuple[str, ...] = ()  # words of first failures that this step would not see
 
@@ -78,7 +79,7 @@ def _in_child(step: Step, time_limit: float) -> IR:
             if not ours.poll(time_limit + _GRACE):
                 end = f"took longer than {time_limit:g} s and was stopped; is there a loop without end?"
                 raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}")
-            kind, text = ours.recv()
+            kind, text, told = ours.recv()
         except (EOFError, OSError):  # it ended before or while it answered
             child.join()
             end = f"ended its process {_end(child.exitcode)}; a call there cannot be made while a model is captured"
@@ -86,6 +87,8 @@ def _in_child(step: Step, time_limit: float) -> IR:
         finally:
             child.kill()
             child.join()
+    for warning in told:
+        warnings.warn(warning, CaptureWarning, stacklevel=4)
     if kind == "IR":
         return IR.from_json(text)
     raise ConversionError(text) if kind == "ConversionError" else ExportError(text)
@@ -99,13 +102,14 @@ def _answer(step: Step, pipe: Connection, trace: IO[bytes], time_limit: float) -
     for stream in (1, 2):  # a model would print once for every step, and what a crash prints is told in words
         os.dup2(nowhere, stream)
     torch.set_num_threads(1)  # the threads of the parent are not here
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", CaptureWarning)
         try:
             answer = ("IR", step.capture().to_json())
         except TorchIRError as error:
             answer = (type(error).__name__, str(error))
-    pipe.send(answer)
+    pipe.send((*answer, [str(warning.message) for warning in caught]))
 
 
 def _place(trace: IO[bytes]) -> str:

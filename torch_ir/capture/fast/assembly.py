@@ -34,6 +34,7 @@ from torch_ir.ops.tensor_data import from_tensor
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _CONSTANTS = (bool, int, float, complex, str, type(None), *_NAMED)
+_TABLES = frozenset(vars(nn.Module()))
 _DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
 _LITERAL = torch.ops.aten.lift_fresh_copy.default
 
@@ -69,6 +70,20 @@ class Assembly:
                 if buffer is not None:
                     kind = "temporary" if name in module._non_persistent_buffers_set else "buffer"
                     yield module._buffers, name, self._ghost(f"{path}.{name}".lstrip("."), buffer, kind)
+
+    def held_elsewhere(self) -> Iterator[tuple[MutableMapping[str, Any], str, Any]]:
+        """Attributes that hold weights, too, with the ghosts of these: forward may ask whether they are the same."""
+        for _, module in walk(self.model):
+            for name, value in module.__dict__.items():
+                if type(value) in (list, tuple, dict) and name not in _TABLES and value and self._is_held(value):
+                    swapped = pytree.tree_map_only(torch.Tensor, self._ghost_of, value)
+                    yield module.__dict__, name, swapped
+
+    def _is_held(self, value: Any) -> bool:
+        return any(id(leaf) in self._weights for leaf in pytree.tree_leaves(value))
+
+    def _ghost_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._weights[id(tensor)].ghost if id(tensor) in self._weights else tensor
 
     def _ghost(self, key: str, tensor: torch.Tensor, kind: str) -> Ghost:
         """One ghost for each tensor, so that tied weights stay tied."""
@@ -110,6 +125,9 @@ class Assembly:
 
     def ir(self, result: Any) -> IR:
         """The graph of what has been recorded, which returned `result`."""
+        for weight in self._weights.values():
+            if self.tape.memory[weight.ghost.value] != self.tape.memory[weight.value]:
+                raise NotCoveredError(f"forward puts other memory under {weight.keys[0]!r}")
         leaves, out_spec = pytree.tree_flatten(result)
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *_CONSTANTS))), None)
         if strange is not None:

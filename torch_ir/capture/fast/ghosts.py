@@ -78,10 +78,19 @@ class Form:
             expected *= size
         return None
 
-    def ghost(self, value: int, run: Run) -> Ghost:
+    def ghost(self, value: int, run: Run, requires_grad: bool = False) -> Ghost:
         """A tensor of this form that stands for a value on the tape."""
         made: Ghost = torch.Tensor._make_wrapper_subclass(
-            Ghost, self.shape, self.stride, self.offset, None, self.dtype, torch.strided, self.device
+            Ghost,
+            self.shape,
+            self.stride,
+            self.offset,
+            None,
+            self.dtype,
+            torch.strided,
+            self.device,
+            False,
+            requires_grad,
         )
         torch._C._set_throw_on_mutable_data_ptr(made)  # code that looks for its memory must not find address 0
         made.form = self
@@ -145,6 +154,14 @@ class Ghost(torch.Tensor):
         raise NotCoveredError("the model asks for the memory of a tensor")
 
     untyped_storage = storage = _typed_storage = data_ptr = _memory
+
+    def _detached(self) -> torch.Tensor:
+        return self.detach()
+
+    def _set_data(self, value: torch.Tensor) -> None:
+        raise NotCoveredError("forward assigns the data of a tensor")
+
+    data = property(_detached, _set_data)  # torch's own looks for memory
 
     def _values(self, *args: Any, **options: Any) -> Any:
         raise NotCoveredError("the model asks for the values of a tensor")

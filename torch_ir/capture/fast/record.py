@@ -85,16 +85,23 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
     """Swap every parameter and buffer for a ghost; put the originals back on leaving."""
     swapped: list[tuple[MutableMapping[str, Any], str, Any]] = []
     ghosts: list[Ghost] = []
+    others: list[tuple[MutableMapping[str, Any], str, Any]] = []
     try:
         for table, name, ghost in assembly.weights():
             swapped.append((table, name, table[name]))
             ghosts.append(ghost)
             table[name] = ghost
+        for table, name, value in list(assembly.held_elsewhere()):
+            others.append((table, name, table[name]))
+            table[name] = value
         yield
-        if any(table.get(name) is not ghost for (table, name, _), ghost in zip(swapped, ghosts, strict=True)):
-            raise NotCoveredError("forward puts another tensor in the place of a parameter or buffer")
+        for (table, name, tensor), ghost in zip(swapped, ghosts, strict=True):
+            if table.get(name) is not ghost or ghost.requires_grad is not tensor.requires_grad:
+                raise NotCoveredError(
+                    "forward puts another tensor in the place of a parameter or buffer, or freezes one"
+                )
     finally:
-        for table, name, old in reversed(swapped):
+        for table, name, old in reversed((*swapped, *others)):
             table[name] = old
 
 

@@ -74,4 +74,4 @@ class Tape:
         value = len(self.forms)
         self.forms.append(form_of(tensor))
         self.memory.append(value)
-        return self.forms[value].ghost(value, self.run)
+        return self.forms[value].ghost(value, self.run, tensor.requires_grad)

@@ -42,6 +42,7 @@ from torch_ir.capture.record.opaque import name_placeholders
 from torch_ir.capture.record.recorder import Recorder
 from torch_ir.capture.record.tape import address
 from torch_ir.capture.side_effects import left_as_it_was
+from torch_ir.capture.tensor_memory import refusal
 from torch_ir.errors import ConversionError, ExportError
 from torch_ir.ir import IR
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
@@ -72,7 +73,7 @@ def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> I
 
 
 def _recorded(model: nn.Module, call: Call, path: Path, below_autograd: bool, tensors: Tensors) -> IR:
-    with left_as_it_was(model), _tensors(model, call) as (mode, is_fake, (args, kwargs)):
+    with _tensors(model, call) as (mode, is_fake, (args, kwargs)), left_as_it_was(model):
         recorder = Recorder(model, mode, path)
         tensors.others = recorder.tape.living
         try:
@@ -100,7 +101,12 @@ def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, boo
     else:
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
         own = OwnMemory()
-        yield mode, False, pytree.tree_map_only(torch.Tensor, lambda tensor: own(tensor).detach(), call)
+        yield mode, False, pytree.tree_map_only(torch.Tensor, lambda tensor: _apart(own(tensor)), call)
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor on the same memory, which requires a gradient as the first does."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 @contextmanager
@@ -123,7 +129,9 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
     specs: dict[fx.Node, InputSpec] = {}
     state_dict: dict[str, torch.Tensor] = {}
     constants: dict[str, Any] = {}
-    for kind, key, tensor, is_persistent in _held(model):
+    held = list(_held(model))
+    memory = {key: address(tensor) for _, key, tensor, _ in held}
+    for kind, key, tensor, is_persistent in held:
         node = tape.placeholder(f"{_PREFIX[kind]}_{_plain(key)}", tensor)
         specs[node] = InputSpec(kind, TensorArgument(node.name), key, is_persistent)
         (constants if is_persistent is False else state_dict)[key] = tensor
@@ -133,6 +141,8 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
         specs[node] = InputSpec(InputKind.USER_INPUT, _argument(node, leaf), None)
     strangers.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
     returned, out_spec = _taken_apart(recorder.run(args, kwargs))
+    if other := next((key for _, key, tensor, _ in held if address(tensor) != memory[key]), None):
+        raise refusal(f"under {other!r}")
     outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]
     strangers.close(tape)
     for node, (key, tensor) in strangers.constants.items():

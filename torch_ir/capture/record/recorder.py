@@ -26,6 +26,7 @@ from torch_ir.capture.record.leaving import ASKING_FOR_LAYOUT, LEAVING, SHOWING,
 from torch_ir.capture.record.modules import ModuleStack
 from torch_ir.capture.record.strangers import Strangers
 from torch_ir.capture.record.tape import Tape
+from torch_ir.capture.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError
 from torch_ir.ops.facts import is_forbidden, mutated_arguments, updates_statistics
 from torch_ir.ops.guards import decision, fixed_shape
@@ -89,6 +90,8 @@ class Recorder:
         if func in SHOWING:
             with self._paused():
                 return func(*args, **kwargs)
+        if func == SET_DATA:
+            raise refusal("`t.data = ...`")
         if func in LEAVING:
             return self._leave(func, args, kwargs)
         if func in ASKING_FOR_LAYOUT:
