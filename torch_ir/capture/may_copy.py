@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_ir.capture.provenance import user_line
 from torch_ir.errors import ConversionError
@@ -204,7 +205,9 @@ def _nodes(values: Iterable[Any]) -> Iterator[fx.Node]:
 def _storage(node: fx.Node) -> int | None:
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (list, tuple)) and value else value
-    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    is_dense = (
+        isinstance(value, FakeTensor) and value.layout == torch.strided
+    )  # transforms have wrappers without memory
     return value.untyped_storage()._cdata if is_dense else None
 
 
