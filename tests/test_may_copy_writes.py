@@ -18,9 +18,9 @@ def capture(model: nn.Module, *inputs: Any, road: str = "auto") -> IR:
 
 
 def test_sampled_layouts() -> None:
-    counts, wrong = outcomes(sample([case for case in layout_cases() if case.road == "auto"], 24, seed=3))
+    counts, wrong = outcomes(sample([case for case in layout_cases() if case.road == "auto"], 14, seed=3))
     assert wrong == []
-    assert counts["same"] > 40
+    assert counts["same"] > 20
 
 
 @pytest.mark.slow
