@@ -53,6 +53,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "verification against an oracle": _of("verification_oracle.sweep"),
     "state": _of("test_state"),
     "model state": _of("state_models.sweep"),
+    "ambient state and layouts": _of("ambient_sweep"),
 }
 
 

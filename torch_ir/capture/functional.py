@@ -149,7 +149,7 @@ def _passes_on(node: fx.Node) -> bool:
         return True
     if not isinstance(node.target, OpOverload) or not may_pass_on(node.target):
         return False
-    source = node.args[0]
+    source = node.all_input_nodes[0]
     return _memory(source) == _memory(node) is not None and _form(source.meta["val"]) == _form(node.meta["val"])
 
 

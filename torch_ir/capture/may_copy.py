@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_ir.capture.provenance import user_line
 from torch_ir.errors import ConversionError
@@ -145,7 +146,7 @@ def layout_of_fx_writes(graph: fx.Graph) -> str:
 def _follow(node: fx.Node, sharing: Sharing) -> None:
     target = node.target
     if target is operator.getitem:
-        sharing.view(node, node.args[0])
+        sharing.view(node, node.all_input_nodes[0])
     elif isinstance(target, HigherOrderOperator):
         for operand in _written_operands(node):
             sharing.write(operand)
@@ -202,9 +203,11 @@ def _nodes(values: Iterable[Any]) -> Iterator[fx.Node]:
 
 
 def _storage(node: fx.Node) -> int | None:
-    value = node.meta.get("val")
-    value = value[0] if isinstance(value, (list, tuple)) and value else value
-    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    found: Any = node.meta.get("val")
+    value: Any = found[0] if isinstance(found, (list, tuple)) and found else found
+    is_dense = (
+        isinstance(value, FakeTensor) and value.layout == torch.strided
+    )  # transforms have wrappers without memory
     return value.untyped_storage()._cdata if is_dense else None
 
 

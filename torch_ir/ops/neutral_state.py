@@ -26,23 +26,30 @@ class NeutralState:
 
     def __init__(self, reads_default_dtype: bool = True) -> None:
         self._reads_default_dtype = reads_default_dtype
-        self._entered: ExitStack
+        self._no_grad = torch.no_grad()
+        self._others: ExitStack | None = None  # beside that, which are rare
 
     def __enter__(self) -> None:
-        self._entered = ExitStack()
-        if torch.is_inference_mode_enabled():
-            self._entered.enter_context(torch.inference_mode(False))
-        self._entered.enter_context(torch.no_grad())
-        for device in AUTOCAST_DEVICES:
-            if torch.is_autocast_enabled(device):
-                self._entered.enter_context(torch.autocast(device, enabled=False))
-        if self._reads_default_dtype and (_default_dtype.users or torch.get_default_dtype() is not DEFAULT_DTYPE):
-            self._entered.enter_context(_default_dtype)
+        has_dtype = self._reads_default_dtype and (
+            _default_dtype.users or torch.get_default_dtype() is not DEFAULT_DTYPE
+        )
+        devices = [device for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)]
+        if has_dtype or devices or torch.is_inference_mode_enabled():
+            with ExitStack() as others:
+                others.enter_context(torch.inference_mode(False))
+                for device in devices:
+                    others.enter_context(torch.autocast(device, enabled=False))
+                if has_dtype:
+                    others.enter_context(_default_dtype)
+                self._others = others.pop_all()
+        self._no_grad.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._entered.__exit__(kind, error, trace)
+        self._no_grad.__exit__(kind, error, trace)
+        if self._others is not None:
+            self._others.__exit__(kind, error, trace)
 
 
 class _DefaultDtype:

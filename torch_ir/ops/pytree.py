@@ -65,7 +65,8 @@ def values_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def is_same_value(value: Any, captured: Any) -> bool:
     """Whether a value steers Python as the captured one does: of the same kind and equal, to the sign of a zero."""
-    for kind in (bool, int, float, complex):
+    kinds: tuple[Any, ...] = (bool, int, float, complex)
+    for kind in kinds:
         if isinstance(captured, kind):
             same_kind = isinstance(value, kind) and isinstance(value, bool) == isinstance(captured, bool)
             return same_kind and (value == captured or value != value) and repr(kind(value)) == repr(kind(captured))

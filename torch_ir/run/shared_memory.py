@@ -47,4 +47,4 @@ def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
     if not tensor.numel():
         return 0, 0
     last = first + sum((count - 1) * step for count, step in zip(tensor.shape, tensor.stride(), strict=True))
-    return first * size, (last + 1) * size
+    return int(first * size), int((last + 1) * size)

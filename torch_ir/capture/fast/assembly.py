@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torch_ir.capture.fast.ghosts import STALE, Form, Ghost, NotCoveredError
+from torch_ir.capture.fast.ghosts import STALE, Form, Ghost, NotCoveredError, form_of_input
 from torch_ir.capture.fast.names import Names, input_names, weight_name
 from torch_ir.capture.fast.recorder import Recorder
 from torch_ir.capture.fast.stamped_calls import STAMP, Stamped, put_calls
@@ -113,7 +113,7 @@ class Assembly:
             if isinstance(leaf, torch.Tensor):
                 if type(leaf) not in _PLAIN:
                     raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
-                leaf = self.tape.given(leaf)
+                leaf = self.tape.given(leaf, form_of_input(leaf))
             elif not isinstance(leaf, _CONSTANTS):
                 raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
             replaced.append(leaf)

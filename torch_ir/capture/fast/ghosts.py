@@ -120,6 +120,16 @@ def form_of(tensor: torch.Tensor) -> Form:
     key: Any = (tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.storage_offset())
     if isinstance(tensor, FakeTensor) and not all(type(size) is int for size in (*key[0], *key[1], key[4])):
         raise NotCoveredError("the size of a result depends on the data")
+    return _interned(key)
+
+
+def form_of_input(tensor: torch.Tensor) -> Form:
+    """The form of an input, which begins at the start of its memory wherever the example does."""
+    form = form_of(tensor)
+    return _interned((form.shape, form.stride, form.dtype, form.device, 0)) if form.offset else form
+
+
+def _interned(key: tuple[Any, ...]) -> Form:
     found = _forms.get(key)
     if found is None:
         found = _forms[key] = Form(*key)

@@ -69,9 +69,9 @@ class Tape:
         self.steps: list[Step | Stamp] = []
         self.constants: dict[int, tuple[torch.Tensor, Scope | None]] = {}  # there before the run, and first read where
 
-    def given(self, tensor: torch.Tensor) -> Ghost:
-        """A ghost for a tensor that the graph is given."""
+    def given(self, tensor: torch.Tensor, form: Form | None = None) -> Ghost:
+        """A ghost for a tensor that the graph is given; in another form than its own, if need be."""
         value = len(self.forms)
-        self.forms.append(form_of(tensor))
+        self.forms.append(form or form_of(tensor))
         self.memory.append(value)
         return self.forms[value].ghost(value, self.run, tensor.requires_grad)
