@@ -23,7 +23,7 @@ from torch_ir.verify.localise import Trial, find_divergence
 from torch_ir.verify.observe import Observer, notes
 from torch_ir.verify.precision import difference_in_float64
 from torch_ir.verify.probes import probes
-from torch_ir.verify.witness import Call, Witness, apart_from, original_called, values_outside_state_dict, witnessed
+from torch_ir.verify.witness import Call, Original, Witness, apart_from, values_outside_state_dict
 
 Weights = Mapping[str, torch.Tensor]
 
@@ -134,6 +134,7 @@ class _Sides:
         self.ir, self.model, self.rtol, self.atol = ir, model, rtol, atol
         self.asked = asked  # the calls of the model so far, and what stood in for its weights
         self.observer = Observer()
+        self._last: tuple[Weights | None, Original] | None = None
         self.weights = apart_from(model, state_dict)
         known = {**values_outside_state_dict(ir, model), **constants}
         self.executor = IRExecutor(ir, self.weights, known, watch=self.observer)
@@ -143,7 +144,7 @@ class _Sides:
         """The report of the inputs that were given."""
         outcome = self._run(call)
         refusal: Exception | None = None
-        with original_called(self.model, self.executor.ir) as ask:
+        with self._original(None).calls() as ask:
             self.asked.append((call, {}))
             witness = again = ask(call)
             try:
@@ -217,7 +218,13 @@ class _Sides:
 
     def _ask(self, call: Call, weights: Weights | None = None) -> Witness:
         self.asked.append((call, weights or {}))
-        return witnessed(self.model, self.executor.ir, call, weights)
+        return self._original(weights).called(call)
+
+    def _original(self, weights: Weights | None) -> Original:
+        """The model with these weights; the probes share one set of them."""
+        if self._last is None or self._last[0] is not weights:
+            self._last = weights, Original(self.model, self.executor.ir, weights)
+        return self._last[1]
 
     def _with(self, weights: Weights | None) -> dict[str, torch.Tensor]:
         """The weights, some of which others stand in for."""

@@ -53,24 +53,30 @@ class Witness:
         self.output = copied_apart(output, {*before.memory.storages(), *map(storage_of, inputs)})
 
 
-@contextmanager
-def original_called(
-    model: nn.Module, ir: IR, weights: Mapping[str, torch.Tensor] | None = None
-) -> Iterator[Callable[[Call], Witness]]:
-    """A function that calls the original on a copy of a call; several calls go on from the state of the one before.
+class Original:
+    """The original model, ready to be called any number of times; what it holds is looked up once.
 
-    `weights` replace some of the model's values. The model is put back at the end.
+    `weights` replace some of the model's values while it runs.
     """
-    with weights_replaced(model, weights or {}):
-        before, tensors = ModelState(model), _tensors_by_name(model, ir)
-        with before.restored():
-            yield lambda call: Witness(model, ir, call, before, tensors)
 
+    def __init__(self, model: nn.Module, ir: IR, weights: Mapping[str, torch.Tensor] | None = None) -> None:
+        self.model, self.ir, self.weights = model, ir, weights or {}
+        with weights_replaced(model, self.weights):
+            self.before, self.tensors = ModelState(model), _tensors_by_name(model, ir)
 
-def witnessed(model: nn.Module, ir: IR, call: Call, weights: Mapping[str, torch.Tensor] | None = None) -> Witness:
-    """One call of the original, put back afterwards."""
-    with original_called(model, ir, weights) as ask:
-        return ask(call)
+    @contextmanager
+    def calls(self) -> Iterator[Callable[[Call], Witness]]:
+        """A function that calls the model on a copy of a call; each goes on from the state that the last one left.
+
+        The model is put back at the end.
+        """
+        with weights_replaced(self.model, self.weights), self.before.restored():
+            yield lambda call: Witness(self.model, self.ir, call, self.before, self.tensors)
+
+    def called(self, call: Call) -> Witness:
+        """One call, put back afterwards."""
+        with self.calls() as ask:
+            return ask(call)
 
 
 @contextmanager
