@@ -61,7 +61,7 @@ from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 WAYS_WITHOUT_DATA = 16
 _CAPTURES = ("auto", "export", "record")
-RECORDING = "recording"
+RECORDING, STRICTLY = "recording", "torch.export in strict mode"
 _FOR_ALL = (GOES_ON, OTHER_MEMORY, SEEDS)  # words of refusals that hold in strict mode, too
 _BLOCKS = ("inline", "function")
 
@@ -149,7 +149,7 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
-            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, is_blind=True, hides=_FOR_ALL)
+            yield Step(kind, STRICTLY, strictly, is_risky=True, is_blind=True, hides=_FOR_ALL)
     if road.capture != "export" and dynamic_shapes is None:
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
@@ -372,9 +372,12 @@ def _warn_of_shared_inputs(ir: IR, call: Call) -> None:
 
 
 def _warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) -> None:
-    """Say where forward asks for the class of a tensor, which is not its own unless it was recorded with values."""
-    is_recorded = capture == "record" or ir.extensions.get("captured_by") == RECORDING
-    if is_recorded and not has_no_values(model, call):
+    """Say where forward asks for the class of a tensor, unless the capture answers as eager does.
+
+    A recording of real values does so, and so does the strict mode of torch.export, which reads the code.
+    """
+    road = ir.extensions.get("captured_by", RECORDING if capture == "record" else "")
+    if road == STRICTLY or (road == RECORDING and not has_no_values(model, call)):
         return
     if lines := class_questions(model):
         told = (

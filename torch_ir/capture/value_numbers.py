@@ -14,6 +14,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.fx.experimental.proxy_tensor import py_sym_types
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ir.ops.facts import mutated_arguments, updates_statistics
@@ -100,13 +101,18 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
     def _key(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            layout = (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.dtype)
-            return self._of(value).number, *layout
+            sizes = map(_size, (*value.shape, *value.stride(), value.storage_offset()))
+            return self._of(value).number, value.dtype, *sizes
         if isinstance(value, Mapping):
             return tuple((name, self._key(item)) for name, item in value.items())
         if isinstance(value, (list, tuple)):
             return type(value).__name__, *map(self._key, value)
-        return type(value).__name__, str(value)
+        return type(value).__name__, "?" if isinstance(value, py_sym_types) else str(value)
+
+
+def _size(size: Any) -> Any:
+    """A size that only the data decides has another symbol in every run."""
+    return size if type(size) is int else "?"
 
 
 def _shown(tensor: torch.Tensor) -> str:
