@@ -1,0 +1,3 @@
+"""Functions that the database of operators does not have."""
+def function_cases():
+    return []
