@@ -92,6 +92,54 @@ def _normalised(
     return made.to(input.dtype), mean, var
 
 
+def _in_dtype(operator: Any) -> Rule:
+    """A softmax over its input in the dtype that is asked for, which runtimes convert to afterwards."""
+
+    def rule(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        return NotImplemented if dtype in (None, self.dtype) else operator(self.to(dtype), dim)
+
+    return rule
+
+
+def variance(
+    self: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> Any:
+    """The variance with its correction, which OpenVINO leaves out."""
+    dims = list(dim) if dim else list(range(self.dim()))
+    count = 1
+    for one in dims:
+        count *= self.shape[one]
+    degrees = count - (1 if correction is None else correction)
+    if degrees <= 0:
+        return NotImplemented
+    gaps = (self - self.mean(dims, keepdim=True)).square()
+    return gaps.sum(dims, keepdim=keepdim) / degrees
+
+
+def _spread(of: Any) -> dict[str, Rule]:
+    """The overloads of `var`, or of `std`."""
+
+    def by_correction(self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        return of(variance(self, dim, correction=correction, keepdim=keepdim))
+
+    def by_dim(self: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Any:
+        return of(variance(self, dim, correction=float(unbiased), keepdim=keepdim))
+
+    def whole(self: Tensor, unbiased: bool = True) -> Any:
+        return of(variance(self, correction=float(unbiased)))
+
+    return {"correction": by_correction, "dim": by_dim, "default": whole}
+
+
+def _root(value: Any) -> Any:
+    return value if value is NotImplemented else value.sqrt()
+
+
+def log_sigmoid(self: Tensor) -> Tensor:
+    """Without the rounding of exp(x) + 1."""
+    return torch.minimum(self, torch.zeros_like(self)) - torch.log1p(torch.exp(-self.abs()))
+
+
 # -- losses and scatters ----------------------------------------------------------------------------------------------
 
 
@@ -229,12 +277,22 @@ INDICES: dict[str, Rule] = {
     "aten.select_scatter.default": select_scatter,
     "aten.slice_scatter.default": slice_scatter,
 }
+SPREAD: dict[str, Rule] = {
+    **{f"aten.var.{overload}": rule for overload, rule in _spread(lambda value: value).items()},
+    **{f"aten.std.{overload}": rule for overload, rule in _spread(_root).items()},
+}
 ATTENTION: dict[str, Rule] = {"aten.scaled_dot_product_attention.default": attention}
+SOFTMAX: dict[str, Rule] = {
+    "aten.softmax.int": _in_dtype(_aten.softmax.int),
+    "aten.log_softmax.int": _in_dtype(_aten.log_softmax.int),
+}
 ONNXRUNTIME: dict[str, Rule] = {
     **ATTENTION,
+    **SOFTMAX,
     **NORMS,
     "aten.cross_entropy_loss.default": cross_entropy,
+    "aten.log_sigmoid.default": log_sigmoid,
     "aten.scatter_reduce.two": scatter_mean,
 }
-OPENVINO: dict[str, Rule] = {**ATTENTION, **WIDENED, **INDICES, "aten.scatter_reduce.two": scatter_mean}
-IREE: dict[str, Rule] = {**WIDENED, **INDICES, **NORMS, "aten.softshrink.default": softshrink}
+OPENVINO: dict[str, Rule] = {**NORMS, **SPREAD, **ATTENTION, **SOFTMAX, **WIDENED, **INDICES, "aten.scatter_reduce.two": scatter_mean}
+IREE: dict[str, Rule] = {**SOFTMAX, **WIDENED, **INDICES, **NORMS, "aten.softshrink.default": softshrink}

@@ -62,7 +62,8 @@ class _Session:
         self._places = [next(at for at, name in enumerate(names) if name in port.names) for port in compiled.inputs]
         self._dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in made]
         # at a size of 1, torch may return less than the shape that the graph says
-        self._shapes = [None if ir.symbols else _fixed_shape(tensor) for tensor in made]
+        is_copied = bool(ir.symbols) or _returns_input(compiled)
+        self._shapes = [None if is_copied else _fixed_shape(tensor) for tensor in made]
         self._check_outputs(compiled, made)
 
     def _check_outputs(self, compiled: Any, made: Sequence[TensorMeta]) -> None:
@@ -108,6 +109,13 @@ class _Session:
 def _fixed_shape(tensor: TensorMeta) -> list[int] | None:
     fixed = [dim for dim in tensor.shape if isinstance(dim, int)]
     return fixed if len(fixed) == len(tensor.shape) else None
+
+
+def _returns_input(compiled: Any) -> bool:
+    """Whether a result is an input itself: OpenVINO then writes to inputs, and not to the memory of results."""
+    inputs = {port.get_node().get_friendly_name() for port in compiled.inputs}
+    results = compiled.get_runtime_model().get_results()
+    return any(result.input_value(0).get_node().get_friendly_name() in inputs for result in results)
 
 
 def _element(dtype: str) -> Any:
