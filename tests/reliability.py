@@ -49,6 +49,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "near misses": _of("test_near_misses"),
     "verifier": verifier,
     "state": _of("test_state"),
+    "back ends": _of("backend_sweep.measuring"),
 }
 
 

@@ -17,7 +17,6 @@ from tests.backend_sweep.cases import Case, eager, is_comparable, made_case
 from torch_ir import TorchIRError, extract_ir
 
 BATCHES = (1, 2, 5)
-_LOW = -(2**31)
 
 
 class Function(nn.Module):
@@ -117,11 +116,12 @@ FLOATS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "round, trunc, frac": (lambda x: ((x * 4).round() / 2, x.trunc(), x.frac(), (x * 2).round(decimals=1)), ()),
     "rounding modes": (lambda x: (torch.div(x, 0.3, rounding_mode="floor"), x % 0.7, torch.fmod(x, -0.7)), ()),
     "empty": (lambda x: (x[:0].sum(), x[:0].reshape(0, 6), torch.cat([x[:0], x])), ()),
-    "to integers": (lambda x: ((x * 100).to(torch.int8), (x * 1000).to(torch.int32)), ()),
-    "integer sums": (lambda x: ((x > 0).sum(0), (x > 0).cumsum(1), (x * 50).to(torch.uint8).abs().cumsum(0)), ()),
+    "to integers": (lambda x: ((x.tanh() * 100).to(torch.int8), (x.tanh() * 1000).to(torch.int32)), ()),
+    "integer sums": (lambda x: ((x > 0).sum(0), (x > 0).cumsum(1), (x.abs() * 20).to(torch.uint8).cumsum(0)), ()),
 }
 INTEGERS: dict[str, Callable[..., Any]] = {
-    "arithmetic": lambda x: (x * x + 1, x - 7, -x, x.abs()),
+    "arithmetic": lambda x: (x * x + 1, x.abs()),
+    "below zero": lambda x: (x - 7, -x),
     "division": lambda x: (x // 3, x // -3, x % 3, x % -3, torch.fmod(x, -3), torch.div(x, 3, rounding_mode="trunc")),
     "shifts": lambda x: (x << 3, x >> 2),
     "shifts by tensors": lambda x: (x << (x.abs() % 9), x >> (x.abs() % 9)),
@@ -129,7 +129,7 @@ INTEGERS: dict[str, Callable[..., Any]] = {
     "sums": lambda x: (x.sum(), x.sum(0), x.cumsum(1), x.prod(1), x.cumprod(0)),
     "clamp": lambda x: (x.clamp(-3, 4), x.clamp(min=2), x.clamp(max=2)),
     "extremes": lambda x: (x.max(), x.min(), x.amax(0), x.argmax(1)),
-    "power": lambda x: (x**2, x**3),
+    "power": lambda x: x**2,
     "mean, float": lambda x: (x.float().mean(), x / 4, x * 0.5),
     "compare": lambda x: (x > 3, x == x.flip(0), x.ne(0).any(0), x.ne(0).all(1)),
 }
@@ -171,7 +171,7 @@ def function_cases() -> Iterator[Case]:
             yield case
     for dtype in ("int64", "int32", "int8", "uint8"):
         kind = getattr(torch, dtype)
-        whole = torch.randint(0 if dtype == "uint8" else -20, 40, X).to(kind)
+        whole = torch.randint(0 if dtype == "uint8" else -11, 12, X).to(kind)
         for name, function in INTEGERS.items():
             case = made_case(f"{name} {dtype}", name, dtype, Function(function).eval(), [whole])
             if case is not None:

@@ -77,7 +77,10 @@ def _tried(backend: str, cases: Sequence[Case]) -> Iterator[Outcome]:
     except Exception as error:  # a raw error of a runtime is a fault of ours
         yield from _divided(backend, cases, f"{type(error).__name__}: {first_line(error)[:200]}", WRONG)
     else:
-        yield from found
+        wrong = {outcome.case.name for outcome in found if outcome.verdict == WRONG} if len(cases) > 1 else set()
+        yield from (outcome for outcome in found if outcome.case.name not in wrong)
+        for case in cases:  # alone, so that none is blamed for its neighbours
+            yield from _tried(backend, [case] if case.name in wrong else [])
 
 
 def _divided(backend: str, cases: Sequence[Case], said: str, verdict: str) -> Iterator[Outcome]:

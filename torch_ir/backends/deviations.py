@@ -9,6 +9,7 @@ The condition is a conjunction over a closed vocabulary:
   dtype     an input or output has one of these dtypes: {"dtype": ["float64"]}
   given     these optional tensors are given: {"given": ["attn_mask"]}
   rank      an input has this many dimensions: {"rank": 0}
+  empty     an input has no elements: {"empty": true}
   open      a size of an input or output varies: {"open": true}
   values    of a deviation: the values it needs, which no graph shows: {"values": ["nan"]}
 """
@@ -70,6 +71,10 @@ def _has_rank(node: OpNode, wanted: int) -> bool:
     return any(len(tensor.shape) == wanted for tensor in node.inputs)
 
 
+def _is_empty(node: OpNode, wanted: bool) -> bool:
+    return wanted == any(0 in tensor.shape for tensor in node.inputs)
+
+
 def _is_open(node: OpNode, wanted: bool) -> bool:
     return wanted == any(isinstance(dim, str) for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape)
 
@@ -80,6 +85,7 @@ _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
     "dtype": _has_dtype,
     "given": _is_given,
     "rank": _has_rank,
+    "empty": _is_empty,
     "open": _is_open,
     "values": lambda node, wanted: True,
 }
@@ -116,7 +122,8 @@ def refusal(ir: IR, backend: str) -> str:
         return ""
     others = [name for name in installed_backends() if name not in (backend, "auto") and not refused_nodes(ir, name)]
     listed = "; ".join(f"{node.op_type} ({node.name}) {reason}" for node, reason in nodes)
-    return f"{backend} does not compute {ir.model_name or 'the graph'} as torch does: {listed}; use {' or '.join(others)}"
+    name = ir.model_name or "the graph"
+    return f"{backend} does not compute {name} as torch does: {listed}; use {' or '.join(others)}"
 
 
 def check_supported(ir: IR, backend: str) -> None:

@@ -6,6 +6,7 @@ Each rule is a function of the operator's arguments. It is traced at known sizes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -140,6 +141,26 @@ def log_sigmoid(self: Tensor) -> Tensor:
     return torch.minimum(self, torch.zeros_like(self)) - torch.log1p(torch.exp(-self.abs()))
 
 
+def _by_divisor(operator: Any, dims: int) -> Rule:
+    """An average pool that divides by a number of the caller's, which ONNX does not have."""
+
+    def rule(
+        self: Tensor,
+        kernel_size: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        if divisor_override is None or ceil_mode:
+            return NotImplemented
+        area = prod(kernel_size) if len(kernel_size) > 1 else kernel_size[0] ** dims
+        return operator(self, kernel_size, stride, padding, False, True) * (area / divisor_override)
+
+    return rule
+
+
 # -- losses and scatters ----------------------------------------------------------------------------------------------
 
 
@@ -258,6 +279,32 @@ def softshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
     return torch.where(self > lambd, self - lambd, torch.where(self < -lambd, self + lambd, self * 0))
 
 
+def squeeze(self: Tensor, dim: int) -> Any:
+    """A dimension of another size than one stays; OpenVINO makes no elements of it."""
+    return NotImplemented if self.shape[dim] == 1 else self.reshape(self.shape)
+
+
+def _unsigned(operator: Any) -> Rule:
+    """Arithmetic of bytes with floats over whole floats: IREE takes bytes for signed ones here."""
+
+    def rule(self: Any, other: Any, **options: Any) -> Any:
+        kind = torch.result_type(self, other)
+        kind = kind if kind.is_floating_point else torch.get_default_dtype() if operator is _aten.div.Tensor else kind
+        sides = [_plain(side, kind) for side in (self, other)]
+        is_changed = any(one is not side for one, side in zip(sides, (self, other), strict=True))
+        return operator(*sides, **options) if kind.is_floating_point and is_changed else NotImplemented
+
+    return rule
+
+
+def _plain(side: Any, kind: torch.dtype) -> Any:
+    is_byte = isinstance(side, Tensor) and side.dtype == torch.uint8
+    return side.to(torch.int32).to(kind) if is_byte else side
+
+
+BYTES: dict[str, Rule] = {
+    f"aten.{name}.Tensor": _unsigned(getattr(_aten, name).Tensor) for name in ("add", "sub", "mul", "div")
+}
 WIDENED: dict[str, Rule] = {
     "aten.cumsum.default": _widened(_aten.cumsum.default),
     "aten.cumprod.default": _widened(_aten.cumprod.default),
@@ -292,7 +339,11 @@ ONNXRUNTIME: dict[str, Rule] = {
     **NORMS,
     "aten.cross_entropy_loss.default": cross_entropy,
     "aten.log_sigmoid.default": log_sigmoid,
+    "aten.avg_pool2d.default": _by_divisor(_aten.avg_pool2d.default, 2),
+    "aten.avg_pool3d.default": _by_divisor(_aten.avg_pool3d.default, 3),
     "aten.scatter_reduce.two": scatter_mean,
 }
-OPENVINO: dict[str, Rule] = {**NORMS, **SPREAD, **ATTENTION, **SOFTMAX, **WIDENED, **INDICES, "aten.scatter_reduce.two": scatter_mean}
-IREE: dict[str, Rule] = {**SOFTMAX, **WIDENED, **INDICES, **NORMS, "aten.softshrink.default": softshrink}
+OPENVINO: dict[str, Rule] = {
+    "aten.squeeze.dim": squeeze,
+    **NORMS, **SPREAD, **ATTENTION, **SOFTMAX, **WIDENED, **INDICES, "aten.scatter_reduce.two": scatter_mean}
+IREE: dict[str, Rule] = {**BYTES, **SOFTMAX, **WIDENED, **INDICES, **NORMS, "aten.softshrink.default": softshrink}

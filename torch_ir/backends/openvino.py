@@ -37,11 +37,16 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     made = [tensor for tensor in dict.fromkeys(graph.graph_outputs) if tensor.producer is not None]
     results = list(graph.graph_outputs)
     session = _Session(graph, made, weights) if made else None
+    passed = {} if session is None else {made[index]: place for index, place in session.passed.items()}
+    if passed:
+        made = [tensor for tensor in made if tensor not in passed]
+        session = _Session(graph, made, weights) if made else None
     numbers = {symbol.tensor for symbol in graph.symbols.values() if symbol.dim is None}
     kept = {param: weights[param.key or param.name] for param in graph.params if param in results}
 
     def run(values: Sequence[Any]) -> Sequence[Any]:
         known: dict[TensorMeta, Any] = {**kept, **dict(zip(graph.graph_inputs, values, strict=True))}
+        known.update((tensor, values[place].clone()) for tensor, place in passed.items())
         if session is not None:
             known.update(zip(made, session.run(values), strict=True))
         return [known[tensor].item() if tensor in numbers else known[tensor] for tensor in results]
@@ -62,8 +67,8 @@ class _Session:
         self._places = [next(at for at, name in enumerate(names) if name in port.names) for port in compiled.inputs]
         self._dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in made]
         # at a size of 1, torch may return less than the shape that the graph says
-        is_copied = bool(ir.symbols) or _returns_input(compiled)
-        self._shapes = [None if is_copied else _fixed_shape(tensor) for tensor in made]
+        self._shapes = [None if ir.symbols else _fixed_shape(tensor) for tensor in made]
+        self.passed = {index: self._places[place] for index, place in _passed_on(compiled).items()}
         self._check_outputs(compiled, made)
 
     def _check_outputs(self, compiled: Any, made: Sequence[TensorMeta]) -> None:
@@ -111,11 +116,15 @@ def _fixed_shape(tensor: TensorMeta) -> list[int] | None:
     return fixed if len(fixed) == len(tensor.shape) else None
 
 
-def _returns_input(compiled: Any) -> bool:
-    """Whether a result is an input itself: OpenVINO then writes to inputs, and not to the memory of results."""
-    inputs = {port.get_node().get_friendly_name() for port in compiled.inputs}
-    results = compiled.get_runtime_model().get_results()
-    return any(result.input_value(0).get_node().get_friendly_name() in inputs for result in results)
+def _passed_on(compiled: Any) -> dict[int, int]:
+    """Of each result that is an input itself, both positions: OpenVINO writes to no result then, but to inputs."""
+    inputs = {port.get_node().get_friendly_name(): place for place, port in enumerate(compiled.inputs)}
+    outputs = {port.get_node().get_friendly_name(): index for index, port in enumerate(compiled.outputs)}
+    sources = {
+        outputs[result.get_friendly_name()]: result.input_value(0).get_node().get_friendly_name()
+        for result in compiled.get_runtime_model().get_results()
+    }
+    return {index: inputs[name] for index, name in sources.items() if name in inputs}
 
 
 def _element(dtype: str) -> Any:
