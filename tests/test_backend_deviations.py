@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812  # as everyone calls it
+import torch.nn.functional as F  # as everyone calls it
 from torch import Tensor, nn
 
 import torch_ir
@@ -16,12 +16,12 @@ from torch_ir.backends import compile, register_backend, table
 from torch_ir.backends import deviations as deviations_module
 from torch_ir.backends.deviations import DEVIATION, REFUSED, VOCABULARY, Row, refused_nodes, rows
 from torch_ir.cli.main import main
-from torch_ir.errors import CommandError
+from torch_ir.errors import CaptureWarning, CommandError
 from torch_ir.ops.schema import find_operator
 
 
-def graph(function: Any, *inputs: Tensor, training: bool = False) -> IR:
-    return extract_ir(Function(function).train(training), inputs, strict=False)
+def graph(function: Any, *inputs: Tensor) -> IR:
+    return extract_ir(Function(function).eval(), inputs, strict=False)
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,8 @@ def test_auto_skips_a_back_end_that_refuses(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_verify_passes_what_is_right_and_keeps_no_state() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train()
-    ir = extract_ir(model, (torch.randn(3, 4),), strict=False)
+    with pytest.warns(CaptureWarning, match="training mode"):
+        ir = extract_ir(model, (torch.randn(3, 4),), strict=False)
     compiled = compile(ir, model.state_dict(), backend="torch", verify=True)
     x = torch.randn(3, 4)
     torch.testing.assert_close(compiled(x), model(x).detach())
@@ -112,7 +113,9 @@ def test_verify_names_the_output_that_differs(monkeypatch: pytest.MonkeyPatch) -
     register_backend("off", "adds one")(lambda ir, weights: lambda values: [values[0] + 1.001])
     ir = graph(lambda x: x + 1, torch.ones(3))
     assert compile(ir, {}, backend="off")(torch.ones(3)).tolist() != [2, 2, 2]
-    with pytest.raises(ExecutionError, match=r"off does not compute Function as the executor does: 'add' on random inputs"):
+    with pytest.raises(
+        ExecutionError, match=r"off does not compute Function as the executor does: 'add' on random inputs"
+    ):
         compile(ir, {}, backend="off", verify=True)
 
 

@@ -66,14 +66,18 @@ def here(options: argparse.Namespace) -> int:
         print(f"{_name(options)}: {len(cases)} cases in {time.monotonic() - start:.0f} s", file=sys.stderr)
         if len(suspects) == 1:
             for case in [case for case in cases if case.name in suspects]:
-                out.writelines(json.dumps(Outcome(options.backend, case, values, CRASHED).record()) + "\n" for values in case.runs)
+                out.writelines(
+                    json.dumps(Outcome(options.backend, case, values, CRASHED).record()) + "\n" for values in case.runs
+                )
             cases = [case for case in cases if case.name not in suspects]
         alone = [[case] for case in cases if case.name in suspects]
         others = [case for case in cases if case.name not in suspects]
         batches = [*alone, *(others[at : at + options.batch] for at in range(0, len(others), options.batch))]
         for batch in batches:
             trying.write_text(json.dumps([case.name for case in batch]))
-            out.writelines(json.dumps(outcome.record()) + "\n" for outcome in swept(options.backend, batch, options.batch))
+            out.writelines(
+                json.dumps(outcome.record()) + "\n" for outcome in swept(options.backend, batch, options.batch)
+            )
             out.flush()
     trying.unlink(missing_ok=True)
     print(f"{_name(options)}: {time.monotonic() - start:.0f} s", file=sys.stderr)

@@ -5,11 +5,11 @@ Each is tried with fixed sizes on several inputs, or with an open batch at sizes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812  # as everyone calls it
+import torch.nn.functional as F  # as everyone calls it
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -85,10 +85,17 @@ FLOATS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "cross entropy": (lambda x, t: F.cross_entropy(x, t), (CLASSES,)),
     "cross entropy, smoothed": (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), (CLASSES,)),
     "cross entropy, smoothed, ignored": (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), (IGNORED,)),
-    "cross entropy, smoothed, sum": (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1, reduction="sum"), (IGNORED,)),
-    "cross entropy, smoothed, each": (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1, reduction="none"), (IGNORED,)),
+    "cross entropy, smoothed, sum": (
+        lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1, reduction="sum"),
+        (IGNORED,),
+    ),
+    "cross entropy, smoothed, each": (
+        lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1, reduction="none"),
+        (IGNORED,),
+    ),
     "cross entropy, smoothed, weighted": (
-        lambda x, t, w: F.cross_entropy(x, t, w, label_smoothing=0.1), (IGNORED, torch.arange(6.0) + 1)
+        lambda x, t, w: F.cross_entropy(x, t, w, label_smoothing=0.1),
+        (IGNORED, torch.arange(6.0) + 1),
     ),
     **{f"scatter {r}": (_scatter(r, True), (SQUARE,)) for r in ("sum", "prod", "mean", "amax", "amin")},
     **{f"scatter {r}, without self": (_scatter(r, False), (SQUARE,)) for r in ("sum", "prod", "mean", "amax", "amin")},
@@ -102,7 +109,8 @@ FLOATS: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "embedding bag": (lambda x, b: F.embedding_bag(b, x[0, 0] * TABLE, mode="mean"), (BAGS,)),
     **{
         f"embedding bag, padding, {mode}": (
-            lambda x, b, mode=mode: F.embedding_bag(b, x[0, 0] * TABLE, mode=mode, padding_idx=2), (BAGS,)
+            lambda x, b, mode=mode: F.embedding_bag(b, x[0, 0] * TABLE, mode=mode, padding_idx=2),
+            (BAGS,),
         )
         for mode in ("sum", "mean", "max")
     },
@@ -161,28 +169,32 @@ OPEN: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-def function_cases() -> Iterator[Case]:
-    """The functions on floats and integers, with fixed sizes."""
+def function_cases(chosen: Sequence[str] | None = None) -> Iterator[Case]:
+    """The functions on floats and integers with fixed sizes, or those of them that are chosen by name."""
     torch.manual_seed(0)
     x = torch.randn(X)
-    for name, (function, others) in FLOATS.items():
+    for name, (function, others) in _only(FLOATS, chosen):
         case = made_case(name, name, "float32", Function(function).eval(), [x, *others], special="mean" not in name)
         if case is not None:
             yield case
     for dtype in ("int64", "int32", "int8", "uint8"):
         kind = getattr(torch, dtype)
         whole = torch.randint(0 if dtype == "uint8" else -11, 12, X).to(kind)
-        for name, function in INTEGERS.items():
+        for name, function in _only(INTEGERS, chosen):
             case = made_case(f"{name} {dtype}", name, dtype, Function(function).eval(), [whole])
             if case is not None:
                 yield case
 
 
-def open_cases() -> Iterator[Case]:
+def _only(table: Mapping[str, Any], chosen: Sequence[str] | None) -> Iterator[tuple[str, Any]]:
+    return ((name, entry) for name, entry in table.items() if chosen is None or name in chosen)
+
+
+def open_cases(chosen: Sequence[str] | None = None) -> Iterator[Case]:
     """The functions at open sizes; each run is another batch."""
     torch.manual_seed(0)
     drawn = {f"batch of {size}": torch.randn(size, 4, 6) for size in BATCHES}
-    for name, function in OPEN.items():
+    for name, function in _only(OPEN, chosen):
         model = Function(function).eval()
         sizes = (({0: Dim("batch", min=1, max=64)},),)
         try:

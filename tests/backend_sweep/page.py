@@ -42,7 +42,9 @@ def _condition(when: Mapping[str, Any]) -> str:
         elif kind == "given":
             told.append(f"with {', '.join(wanted)}")
         else:
-            told.append({"rank": f"an input of {wanted} dimensions", "empty": "no elements", "open": "open sizes"}[kind])
+            told.append(
+                {"rank": f"an input of {wanted} dimensions", "empty": "no elements", "open": "open sizes"}[kind]
+            )
     return "; ".join(told)
 
 

@@ -123,7 +123,7 @@ def _judged(backend: str, cases: Sequence[Case], values: str, run: Any) -> Itera
             yield Outcome(backend, case, values, verdict, why)
 
 
-class _time_limit:  # noqa: N801  # used as a function
+class _time_limit:  # used as a function
     """Raise TimeoutError in this thread after some seconds."""
 
     def __init__(self, seconds: int) -> None:

@@ -89,13 +89,18 @@ def _holds(when: Mapping[str, Any], record: Record) -> bool:
     return all(tests[kind](wanted) for kind, wanted in when.items())
 
 
-def _row(
-    backend: str, operator: str, when: Mapping[str, Any], effect: str, wrong: Sequence[Record]
-) -> dict[str, Any]:
+def _row(backend: str, operator: str, when: Mapping[str, Any], effect: str, wrong: Sequence[Record]) -> dict[str, Any]:
     package = PACKAGES.get(backend, "torch")
     said = Counter(_reason(record) for record in wrong).most_common(1)[0][0]
     version = f"{package} {metadata.version(package)}"
-    return {"backend": backend, "operator": operator, "when": dict(when), "effect": effect, "reason": said, "version": version}
+    return {
+        "backend": backend,
+        "operator": operator,
+        "when": dict(when),
+        "effect": effect,
+        "reason": said,
+        "version": version,
+    }
 
 
 def _reason(record: Record) -> str:

@@ -22,7 +22,13 @@ def value_sets(tensors: Sequence[Tensor], dtype: str, special: bool) -> Iterator
     kind = getattr(torch, dtype)
     if special and any(tensor.dtype == kind for tensor in tensors):
         for name, row in rows_of(kind).items():
-            yield name, [_filled(tensor, row, at) if tensor.dtype == kind else tensor.clone() for at, tensor in enumerate(tensors)]
+            yield (
+                name,
+                [
+                    _filled(tensor, row, at) if tensor.dtype == kind else tensor.clone()
+                    for at, tensor in enumerate(tensors)
+                ],
+            )
 
 
 def rows_of(kind: torch.dtype) -> dict[str, tuple[float, ...]]:
@@ -32,7 +38,11 @@ def rows_of(kind: torch.dtype) -> dict[str, tuple[float, ...]]:
     if kind.is_floating_point:
         found = torch.finfo(kind)
         tiny = DENORMAL[str(kind).removeprefix("torch.")]
-        return {**FLOATS, "denormal": (tiny, 0.0, -tiny, 1.0), "large": (found.max, -1.0, found.max / 2, found.min, 3.0)}
+        return {
+            **FLOATS,
+            "denormal": (tiny, 0.0, -tiny, 1.0),
+            "large": (found.max, -1.0, found.max / 2, found.min, 3.0),
+        }
     if kind.is_complex:
         return {}
     whole = torch.iinfo(kind)

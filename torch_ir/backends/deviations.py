@@ -55,8 +55,8 @@ def _has_attributes(node: OpNode, wanted: Mapping[str, Any]) -> bool:
 
 
 def _is_at_least(node: OpNode, wanted: Mapping[str, float]) -> bool:
-    found = {name: node.attrs.get(name) for name in wanted}
-    return all(isinstance(found[name], (int, float)) and found[name] >= least for name, least in wanted.items())
+    found = [(node.attrs.get(name), least) for name, least in wanted.items()]
+    return all(isinstance(value, (int, float)) and value >= least for value, least in found)
 
 
 def _has_dtype(node: OpNode, wanted: list[str]) -> bool:

@@ -76,9 +76,7 @@ def functional_batch_norm(
     return made, mean, torch.rsqrt(var + eps), new_mean, new_var
 
 
-def _normalised(
-    input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _normalised(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """The normalised input, and the mean and the biased variance of its channels."""
     around = [dim for dim in range(input.dim()) if dim != 1]
     channels = [-1 if dim == 1 else 1 for dim in range(input.dim())]
@@ -216,8 +214,7 @@ def _from_start(index: Tensor, size: int) -> Tensor:
 
 def _all_from_start(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tensor | None]:
     return [
-        None if index is None else _from_start(index, size)
-        for index, size in zip(indices, self.shape, strict=False)
+        None if index is None else _from_start(index, size) for index, size in zip(indices, self.shape, strict=False)
     ]
 
 
@@ -345,5 +342,12 @@ ONNXRUNTIME: dict[str, Rule] = {
 }
 OPENVINO: dict[str, Rule] = {
     "aten.squeeze.dim": squeeze,
-    **NORMS, **SPREAD, **ATTENTION, **SOFTMAX, **WIDENED, **INDICES, "aten.scatter_reduce.two": scatter_mean}
+    **NORMS,
+    **SPREAD,
+    **ATTENTION,
+    **SOFTMAX,
+    **WIDENED,
+    **INDICES,
+    "aten.scatter_reduce.two": scatter_mean,
+}
 IREE: dict[str, Rule] = {**BYTES, **SOFTMAX, **WIDENED, **INDICES, **NORMS, "aten.softshrink.default": softshrink}
