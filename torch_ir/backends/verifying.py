@@ -14,8 +14,7 @@ from torch_ir.ir import IR
 from torch_ir.passes.proof import drawn_inputs, retyped
 from torch_ir.run.compare import compare
 from torch_ir.run.executor import IRExecutor
-from torch_ir.run.stored import loaded
-from torch_ir.run.weights import Weight
+from torch_ir.run.stored import Weight, loaded
 
 _POINTS = 3  # choices of open sizes
 _UNITS = 16  # of the dtype's precision at the largest element
