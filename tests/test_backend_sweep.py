@@ -15,7 +15,10 @@ from tests.backend_sweep.sweep import swept
 from tests.proof import quiet
 
 RUNTIMES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "iree": "iree.compiler"}
-SAMPLE = ["y[-1] = 9", "x[i]", "y[i] = 9", "softshrink", "attention, masked", "var, std", "clone, no-ops", "empty"]
+SAMPLE = [
+    "y[-1] = 9", "x[i]", "y[i] = 9", "softshrink", "attention, masked", "var, std", "clone, no-ops", "empty",
+    "batch norm, training", "cross entropy, smoothed", "scatter mean",
+]  # fmt: skip
 NOT_OPEN = {"x[::2]", "x[1:]", "x[:-1]"}  # torch.export does not keep their batch open at 1
 OPENED = ["x[-2:]", "y[-1] = 9"]
 

@@ -88,6 +88,8 @@ class _Session:
 
     def run(self, values: Sequence[Any]) -> list[Tensor]:
         given = [torch.as_tensor(values[place]).detach().contiguous() for place in self._places]
+        if any(value.dtype == torch.int64 and value.numel() and not _is_narrow(value) for value in given):
+            raise ExecutionError(f"OpenVINO computes integers in 32 bits, and an input of {self._name} is beyond that")
         found = [
             None if shape is None else torch.empty(shape, dtype=dtype)
             for shape, dtype in zip(self._shapes, self._dtypes, strict=True)
@@ -114,6 +116,13 @@ class _Session:
 def _fixed_shape(tensor: TensorMeta) -> list[int] | None:
     fixed = [dim for dim in tensor.shape if isinstance(dim, int)]
     return fixed if len(fixed) == len(tensor.shape) else None
+
+
+def _is_narrow(value: Tensor) -> bool:
+    """Whether integers are the same in 32 bits."""
+    low, high = torch.aminmax(value)
+    known = torch.iinfo(torch.int32)
+    return bool(low >= known.min and high <= known.max)
 
 
 def _passed_on(compiled: Any) -> dict[int, int]:
