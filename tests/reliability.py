@@ -54,6 +54,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "state": _of("test_state"),
     "model state": _of("state_models.sweep"),
     "ambient state and layouts": _of("ambient_sweep"),
+    "back ends": _of("backend_sweep.measuring"),
 }
 
 
