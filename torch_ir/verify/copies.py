@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 import torch.utils._pytree as pytree
 
-from torch_ir.run.executor import storage_of
+from torch_ir.run.shared_memory import storage_of
 
 _Tree = TypeVar("_Tree")
 

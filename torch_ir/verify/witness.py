@@ -14,7 +14,8 @@ from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
 from torch_ir.ops.fast_paths import plain_attention
 from torch_ir.run.compare import compare
-from torch_ir.run.executor import flatten_call, storage_of
+from torch_ir.run.executor import flatten_call
+from torch_ir.run.shared_memory import storage_of
 from torch_ir.verify.copies import copied, copied_apart
 from torch_ir.verify.model_state import ModelState
 from torch_ir.verify.reachable import Reachable, distinct
