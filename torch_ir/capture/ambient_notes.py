@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 
-from torch_ir.capture.instrument import intercepted
+from torch_ir.capture.instrument import Handler, all_intercepted
 from torch_ir.capture.provenance import is_users, user_line
 from torch_ir.errors import CaptureWarning, ConversionError
 from torch_ir.ir import IR
@@ -61,18 +61,15 @@ class AmbientNotes:
 def ambient_notes() -> Iterator[AmbientNotes]:
     """Note what the user's code asks and sets; afterwards torch's random numbers are where they were."""
     notes, before = AmbientNotes(), torch.get_rng_state()
-    with ExitStack() as stack:
-        for name in _QUESTIONS:
-            stack.enter_context(intercepted(torch, name, partial(notes.ask, name)))
-        for owner in (torch, torch.random):
-            for name in _SEEDING:
-                stack.enter_context(intercepted(owner, name, partial(notes.seed, name)))
-        stack.enter_context(intercepted(torch.random, "fork_rng", partial(notes.seed, "random.fork_rng")))
-        try:
+    handlers: dict[tuple[Any, str], Handler] = {(torch, name): partial(notes.ask, name) for name in _QUESTIONS}
+    handlers |= {(owner, name): partial(notes.seed, name) for owner in (torch, torch.random) for name in _SEEDING}
+    handlers[torch.random, "fork_rng"] = partial(notes.seed, "random.fork_rng")
+    try:
+        with all_intercepted(handlers):
             yield notes
-        finally:
-            if notes.seeded:
-                torch.set_rng_state(before)
+    finally:
+        if notes.seeded:
+            torch.set_rng_state(before)
 
 
 def _users_line() -> str:

@@ -16,8 +16,9 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cache
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
@@ -154,21 +155,33 @@ def _outside_modes() -> Iterator[None]:
 @contextmanager
 def intercepted(owner: Any, name: str, handler: Handler) -> Iterator[None]:
     """Let a handler answer calls of `owner.name` that this thread makes; its first argument is the original."""
-    key = (owner, name)
-    with exclusive(), ExitStack() as stack:
-        if key not in _intercepted:
-            stack.enter_context(_patched(owner, name, _Patch(getattr(owner, name), lambda: _here.handlers.get(key))))
-            stack.enter_context(undone(lambda: _intercepted.discard(key)))
-            _intercepted.add(key)
-        outer = _here.handlers.get(key)
-        _here.handlers[key] = handler
+    with all_intercepted({(owner, name): handler}):
+        yield
+
+
+@contextmanager
+def all_intercepted(handlers: Mapping[tuple[Any, str], Handler]) -> Iterator[None]:
+    """The same for several functions at once, by owner and name."""
+    with exclusive():
+        mark, outer = len(_undo), {key: _here.handlers.get(key) for key in handlers}
         try:
+            for key in handlers:
+                if key not in _intercepted:
+                    _intercept(key)
+            _here.handlers.update(handlers)
             yield
         finally:
-            if outer is None:
-                del _here.handlers[key]
-            else:
-                _here.handlers[key] = outer
+            _here.handlers = {key: handler for key, handler in _here.handlers.items() if key not in outer}
+            _here.handlers.update((key, handler) for key, handler in outer.items() if handler is not None)
+            _take_back(mark)
+
+
+def _intercept(key: tuple[Any, str]) -> None:
+    owner, name = key
+    function = _function(_Patch(getattr(owner, name), lambda: _here.handlers.get(key)))
+    _set(owner, name, function)
+    _undo.append(lambda: _intercepted.discard(key))
+    _intercepted.add(key)
 
 
 class _Patch(NamedTuple):
@@ -181,12 +194,12 @@ class _Patch(NamedTuple):
 @contextmanager
 def _patched(owner: Any, name: str, patch: _Patch) -> Iterator[None]:
     """Put a patch in the place of an attribute."""
-    with _function(patch) as function, set_attribute(owner, name, function):
+    with undone():
+        _set(owner, name, _function(patch))
         yield
 
 
-@contextmanager
-def _function(patch: _Patch) -> Iterator[Callable[..., Any]]:
+def _function(patch: _Patch) -> Callable[..., Any]:
     """A patch as a function; one that somebody keeps afterwards, as torch.compile does, calls the original."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -196,15 +209,25 @@ def _function(patch: _Patch) -> Iterator[Callable[..., Any]]:
     def call_original(*args: Any, **kwargs: Any) -> Any:
         return patch.original(*args, **kwargs)
 
-    # where torch looks for the user's frame, this one must pass for one of torch
-    call.__code__ = call.__code__.replace(co_filename=torch.__file__)
-    with _set_code(call, call.__code__, call_original.__code__):
-        yield call
+    _set_code(call, _of_torch(call.__code__), call_original.__code__)
+    return call
+
+
+@cache
+def _of_torch(code: CodeType) -> CodeType:
+    """The code as code of torch's, which is how it must look where torch looks for the user's frame."""
+    return code.replace(co_filename=torch.__file__)
 
 
 @contextmanager
 def set_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Set an attribute; afterwards it is what it was, or inherited."""
+    with undone():
+        _set(owner, name, value)
+        yield
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
     before = vars(owner).get(name, _ABSENT)
 
     def undo() -> None:
@@ -215,24 +238,21 @@ def set_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
         else:
             setattr(owner, name, before)
 
-    with undone(undo):
-        setattr(owner, name, value)
-        yield
-
-
-@contextmanager
-def _set_code(function: Any, code: CodeType, afterwards: CodeType) -> Iterator[None]:
-    """Let a function run other code and stay the same object, by which torch.compile knows it."""
-    with undone(lambda: setattr(function, "__code__", afterwards)):
-        function.__code__ = code
-        yield
-
-
-@contextmanager
-def undone(undo: Callable[[], None]) -> Iterator[None]:
-    """Undo a change on leaving, with all that were made later and are still there."""
-    mark = len(_undo)
     _undo.append(undo)
+    setattr(owner, name, value)
+
+
+def _set_code(function: Any, code: CodeType, afterwards: CodeType) -> None:
+    """Let a function run other code and stay the same object, by which torch.compile knows it."""
+    _undo.append(lambda: setattr(function, "__code__", afterwards))
+    function.__code__ = code
+
+
+@contextmanager
+def undone(*undo: Callable[[], None]) -> Iterator[None]:
+    """Undo changes on leaving, with all that were made meanwhile and are still there."""
+    mark = len(_undo)
+    _undo.extend(undo)
     try:
         yield
     finally:
@@ -273,10 +293,9 @@ def _here_only(new: Callable[..., Any]) -> Callable[[], Handler | None]:
 @contextmanager
 def exporting() -> Iterator[None]:
     """Answer `torch.compiler.is_compiling()` and `is_exporting()` with True in this thread, and as before elsewhere."""
-    with exclusive(), ExitStack() as stack:
+    with exclusive(), undone(), _as_exporting():
         for function, asked in _QUESTIONS.items():
-            stack.enter_context(_set_code(function, asked.__code__, function.__code__))
-        stack.enter_context(_as_exporting())
+            _set_code(function, asked.__code__, function.__code__)
         yield
 
 
@@ -311,13 +330,11 @@ def export_in_this_thread() -> Iterator[None]:
 
 def _trace_here(original: Callable[..., Any], tracer: Any, *args: Any, **kwargs: Any) -> Any:
     """Let torch.fx patch `nn.Module` for this thread alone."""
-    with ExitStack() as stack:
 
-        def patch(patch: Any, patcher: Any, owner: Any, name: str, new: Any, **options: Any) -> None:
-            function = stack.enter_context(_function(_Patch(getattr(owner, name), _here_only(new))))
-            patch(patcher, owner, name, function, **options)
+    def patch(patch: Any, patcher: Any, owner: Any, name: str, new: Any, **options: Any) -> None:
+        patch(patcher, owner, name, _function(_Patch(getattr(owner, name), _here_only(new))), **options)
 
-        stack.enter_context(intercepted(_symbolic_trace._Patcher, "patch_method", patch))
+    with undone(), intercepted(_symbolic_trace._Patcher, "patch_method", patch):
         return original(tracer, *args, **kwargs)
 
 

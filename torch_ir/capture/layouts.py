@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from torch_ir.capture.instrument import intercepted
+from torch_ir.capture.instrument import all_intercepted
 from torch_ir.capture.provenance import is_users, user_line
 
 LAYOUT = "torch_ir_layout"  # where a graph module keeps the first line that asked
@@ -27,7 +27,5 @@ def layout_questions() -> Iterator[list[str]]:
             lines.append(user_line(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'))
         return original(tensor, *args, **kwargs)
 
-    with ExitStack() as stack:
-        for name in _QUESTIONS:
-            stack.enter_context(intercepted(torch.Tensor, name, ask))  # torch offers no hook
+    with all_intercepted({(torch.Tensor, name): ask for name in _QUESTIONS}):  # torch offers no hook
         yield lines

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from torch import fx, nn
@@ -16,7 +17,7 @@ from torch_ir.capture.default_dtype import write_default_dtypes
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError, running
 from torch_ir.capture.fast.recorder import Recorder
-from torch_ir.capture.instrument import capturing, exporting, intercepted, without_libraries
+from torch_ir.capture.instrument import all_intercepted, capturing, exporting, without_libraries
 from torch_ir.capture.layouts import layout_questions
 from torch_ir.capture.leaks import contained
 from torch_ir.capture.no_op_copies import no_op_copies
@@ -120,14 +121,10 @@ def _as_when_exported() -> Iterator[list[str]]:
         yield stack.enter_context(layout_questions())
 
 
-@contextmanager
-def _refused() -> Iterator[None]:
+def _refused() -> AbstractContextManager[None]:
     """End the run where a region of autocast or a transform of torch.func begins: torch writes them in its own way."""
-    with ExitStack() as stack:
-        for owner, name, told in _REFUSED:
+    return all_intercepted({(owner, name): partial(_refuse, told) for owner, name, told in _REFUSED})
 
-            def refuse(original: Any, *args: Any, told: str = told) -> Any:
-                raise NotCoveredError(told)
 
-            stack.enter_context(intercepted(owner, name, refuse))  # torch offers no hook
-        yield
+def _refuse(told: str, *_: Any) -> NoReturn:
+    raise NotCoveredError(told)
