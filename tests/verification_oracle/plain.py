@@ -27,21 +27,21 @@ def observed(name: str) -> list[Any]:
         runs: list[Any] = []
         try:
             for _ in range(TIMES):
-                args, kwargs = _copied(subject.calls[number])
+                args, kwargs = copied(subject.calls[number])
                 torch.manual_seed(0)
                 with torch.no_grad():
                     output = subject.model(*args, **kwargs)
                 results = pytree.tree_leaves(output)
                 if unknown := [leaf for leaf in results if type(leaf) not in _KINDS and not isinstance(leaf, Tensor)]:
                     raise TypeError(f"returns a {type(unknown[0]).__name__}, which no other process can read")
-                runs.append(_copied((results, pytree.tree_leaves((args, kwargs)), dict(subject.model.state_dict()))))
+                runs.append(copied((results, pytree.tree_leaves((args, kwargs)), dict(subject.model.state_dict()))))
         except Exception as error:  # whatever the model raises on inputs that are not its own
             runs.append(f"{type(error).__name__}: {error}")
         found.append(runs)
     return found
 
 
-def _copied(tree: Any) -> Any:
+def copied(tree: Any) -> Any:
     return pytree.tree_map_only(Tensor, lambda value: value.detach().clone(), tree)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from tests.corruptions import corruptions
 from tests.proof import quiet
+from tests.verification_oracle.plain import copied
 from tests.verification_oracle.subjects import Subject, batches, find, names
 from torch_ir import IR, GuardError, IRExecutor, TorchIRError, extract_ir, verify_ir_with_state_dict
 from torch_ir.ir.structure import rebuild
@@ -103,7 +103,7 @@ def _judge(name: str, expected: list[Any], corrupted: int, found: Found) -> None
 
 def _captured(name: str) -> IR | None:
     subject = find(name)
-    args, kwargs = copy.deepcopy(subject.calls[0])
+    args, kwargs = copied(subject.calls[0])
     try:
         return extract_ir(subject.model, args, kwargs=kwargs, dynamic_shapes=subject.dynamic_shapes, strict=False)
     except TorchIRError:
@@ -149,7 +149,7 @@ def _same_run(executor: IRExecutor, call: Any, run: Any, weights: Mapping[str, T
     ir = executor.ir
     results, inputs, state = run
     torch.manual_seed(0)
-    values = flat_inputs(ir, *copy.deepcopy(call))
+    values = flat_inputs(ir, *copied(call))
     outcome = executor.run(values)
     got = pytree.tree_leaves(rebuild(ir.output_tree, outcome.outputs, lambda leaf: computed(leaf, outcome.sizes)))
     written = [outcome.mutations.get(tensor, value) for tensor, value in zip(ir.graph_inputs, values, strict=True)]

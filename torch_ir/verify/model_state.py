@@ -52,6 +52,9 @@ class ModelState:
     def is_as_before(self, tensor: torch.Tensor, now: torch.Tensor | None) -> bool:
         """Whether `now` has the values that a tensor of the model had at the beginning."""
         held = self.by_tensor[id(tensor)]
+        if held.is_subclass:
+            parts = [part for part in vars(tensor).values() if id(part) in self.by_tensor]
+            return now is tensor and all(self.is_as_before(part, part) for part in parts)
         if now is tensor and not held.has_moved() and not self.memory.differs(held):
             return True
         return now is not None and now is not tensor and _equal(self.memory.original(held), now.detach())

@@ -25,6 +25,7 @@ _SCALES = {
     "shuffled inputs at 50 times their scale": 50.0,  # so large that bounds are met
     "inputs of zeros": 0.0,  # where a strict comparison differs from another
 }
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _STEPS = ((1, 2, 3, 4, 6, 8, 16), (-1, -2, -4))  # towards other sizes; of each, the first that the graph allows
 
 
@@ -35,6 +36,7 @@ class Probe:
     about: str
     call: Call
     weights: Weights
+    may_be_refused: bool = False  # without a note: integers may be indices, which have bounds
 
 
 def probes(ir: IR, model: nn.Module, call: Call) -> Iterator[Probe]:
@@ -43,6 +45,9 @@ def probes(ir: IR, model: nn.Module, call: Call) -> Iterator[Probe]:
     weights = _drawn_weights(ir, model, generator)
     for about, scale in _SCALES.items():
         yield Probe(about, _changed(call, partial(_drawn, generator=generator, scale=scale)), weights)
+    if any(map(_is_constant_integer, pytree.tree_leaves(call))):
+        others = _changed(call, partial(_other_integers, generator=generator))
+        yield Probe("integers of other values", others, weights, may_be_refused=True)
     values = flatten_call(ir, *call)
     dims = {id(value): tensor.shape for value, tensor in zip(values, ir.graph_inputs, strict=True)}
     for sizes in _other_sizes(ir, values):
@@ -77,6 +82,22 @@ def _drawn(value: torch.Tensor, generator: torch.Generator, scale: float = 1.0) 
         return made.copy_(_reordered(made, generator))
     is_fresh = is_constant(value)
     return made.copy_(torch.rand(value.shape, generator=generator) < 0.75 if is_fresh else _shuffled(made, generator))
+
+
+def _is_constant_integer(value: Any) -> bool:
+    is_integer = isinstance(value, torch.Tensor) and value.dtype in _INTEGERS and value.layout == torch.strided
+    return is_integer and is_constant(value)
+
+
+def _other_integers(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Integers of one value only drawn from zero to just above it; others stay as they are."""
+    if not _is_constant_integer(value):
+        return value
+    largest = min(int(value.flatten()[0]) + 1, torch.iinfo(value.dtype).max)
+    if value.numel() == 1:
+        return torch.full_like(value, largest)
+    drawn = torch.randint(min(0, largest - 1), largest + 1, value.shape, generator=generator)
+    return drawn.to(value)
 
 
 def _has_both_signs(value: torch.Tensor) -> bool:

@@ -187,14 +187,16 @@ class _Sides:
             try:
                 witness = self._ask(probe.call, probe.weights)
             except Exception as error:  # what is drawn need not be in the model's domain
-                report.notes.append(f"the model refuses {probe.about}: {first_line(error)}")
+                if not probe.may_be_refused:
+                    report.notes.append(f"the model refuses {probe.about}: {first_line(error)}")
                 continue
             try:
                 further = self._judge(self._run(probe.call, probe.weights), witness)
                 further = self._sharpened(further, probe.call, probe.weights)
             except GuardError as error:  # the graph says itself that it does not hold there
                 self.observer.first = ""
-                report.notes.append(f"not compared on {probe.about}: {error}")
+                if not probe.may_be_refused:
+                    report.notes.append(f"not compared on {probe.about}: {error}")
                 continue
             except TorchIRError as error:
                 further = _refused(error)
