@@ -43,7 +43,7 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
         (module, path, table)
         for module, path in paths.items()
         for table in (module._buffers, module._parameters)
-        if table
+        if table and isinstance(table, dict)  # a scripted module shows its own in another way
     ]
     before: list[dict[str, Any]] = []
 

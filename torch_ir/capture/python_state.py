@@ -78,7 +78,9 @@ class PythonState:
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # that are no weights
         self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
         classes: dict[type, None] = {}
-        paths = {module: path for path, module in reversed(walk(model))}
+        paths: dict[nn.Module, str] = {}
+        for path, module in walk(model):
+            paths.setdefault(module, path)
         for module, path in paths.items():
             self._see_module(module, path)
             classes[type(module)] = None
@@ -135,13 +137,13 @@ class PythonState:
                 self._empty.append((where, name, value))
             elif isinstance(value, torch.Tensor):
                 self.tensors.append(((*where, name), value))
-            elif name in _REGISTERED:
+            elif name in _REGISTERED and type(value) in _TABLES:  # those of a scripted module are of another type
                 self._tables.append((where, value, value.copy()))
             elif not isinstance(value, nn.Module):
                 self._see(value, (*where, name))
         self._slots.update((id(module._parameters), id(module._buffers)))
         for name, weight in module._parameters.items():
-            if weight is not None:
+            if weight is not None and isinstance(module._parameters, dict):
                 self._flags.append(((*where, name), _Flag(module._parameters, name), weight, weight.requires_grad))
 
     def _see(self, value: Any, path: _Path) -> None:
@@ -276,13 +278,15 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Whether two contents are the same, or numbers and texts that are equal."""
+    """Whether two contents are the same, numbers and texts that are equal, or containers of such: torch copies them."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
-    if type(one) in (list, deque):
+    if type(one) in (list, tuple, deque):
         return len(one) == len(other) and all(map(_is_equal, one, other))
+    if type(one) in _TABLES:
+        return [*one] == [*other] and all(map(_is_equal, one.values(), other.values()))
     if type(one) is set:
         return {*map(id, one)} == {*map(id, other)}
     return type(one) in _PLAIN and bool(one == other)
