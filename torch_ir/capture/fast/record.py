@@ -51,13 +51,13 @@ def record_fast(
         recorder = Recorder(model, stamp, with_functions)
         tensors.watch("run", recorder.tape.run)
         try:
-            ir = _recorded(model, args, kwargs, recorder)
+            ir, reason = _recorded(model, args, kwargs, recorder), None
         except TorchIRError as error:
-            # without the frames of forward, which hold tensors
-            reason = error if isinstance(error, NotCoveredError) else NotCoveredError(str(error))
-            raise reason.with_traceback(None) from None
+            ir, reason = None, str(error)
         finally:
             del recorder
+        if ir is None:
+            raise NotCoveredError(reason or "")  # without the frames of forward, which hold tensors
     notes.check(ir)
     return ir
 
