@@ -49,8 +49,15 @@ def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR], 
 
 def _frozen(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str]:
     """The names of state that another call would find changed, with the lines that change it."""
+    with capturing(), contained(model) as tensors, tensors.of_every_mode():
+        found = _changed_by_second_call(model, call)
+    return dict.fromkeys(changes, "") if found is None else found
+
+
+def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | None:
+    """The same, of two runs without values; None for a model that cannot run so. Nothing else of them is kept."""
     try:
-        with capturing(), contained(model) as tensors, tensors.of_every_mode(), _fake_runs(model, call) as run:
+        with _fake_runs(model, call) as run:
             state = PythonState(model)
             try:
                 first = run()
@@ -62,8 +69,8 @@ def _frozen(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, s
                 state.restore()
             found = seen if first != second else [*_from_the_start(again, seen)]
             return dict.fromkeys((change.name for change in found), "") | _lines(run, state, found)
-    except Exception:  # such a model cannot run without values; what it changed is all that is known
-        return dict.fromkeys(changes, "")
+    except Exception:
+        return None
 
 
 def _from_the_start(again: Sequence[Change], first: Sequence[Change]) -> Iterator[Change]:
