@@ -109,10 +109,14 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
     tensors, before = Tensors(), Namespaces(modules(model))
     born: set[int] = set()
     found: list[torch.Tensor] = []
+    has_failed = False
     try:
         with frozen():  # so that what is made from here on can be told from what was there
             try:
                 yield tensors
+            except BaseException:
+                has_failed = True
+                raise
             finally:
                 if tensors.may_be_alive():
                     gc.collect()  # of what was made meanwhile
@@ -121,7 +125,7 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
                     born.update(map(id, gc.get_objects()))
     finally:
         if found:
-            _Search(before, born).put_back(found)
+            _Search(before, born).put_back(found, has_failed)
 
 
 class _Search:
@@ -133,11 +137,16 @@ class _Search:
         self._seen: set[int] = set()
         self._looks = _MOST_LOOKS
 
-    def put_back(self, found: list[torch.Tensor]) -> None:
-        """Put back what is known, without a look at every object of the process; then look for the rest."""
+    def put_back(self, found: list[torch.Tensor], has_failed: bool) -> None:
+        """Put back what is known, without a look at every object of the process; then look for the rest.
+
+        The error of a failed capture holds tensors until it is handled, so that there is no use in looking further.
+        """
         refs = [weakref.ref(tensor) for tensor in found]
         self._before.put_back(set(map(id, found)))
         found.clear()
+        if has_failed:
+            return
         for _ in range(_ROUNDS):
             batch = [tensor for ref in refs if (tensor := ref()) is not None and id(tensor) not in self._seen][:_BATCH]
             if not batch:

@@ -15,7 +15,7 @@ from torch import nn
 
 from torch_ir.capture.provenance import is_users
 
-_DEPTH = 3  # of what is reached from the model's classes and objects
+_DEPTH = 4  # of what is reached from the model's classes and objects
 _MOST_ITEMS = 4096  # of a container that is copied
 _LRU = type(functools.lru_cache(lambda: None))
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device))
@@ -123,8 +123,7 @@ class Namespaces:
         if not isinstance(function, types.FunctionType):
             return
         self._add_dict(function.__globals__, depth - 1)
-        if function.__dict__:
-            self._add_container(function.__dict__, depth)
+        self._add_container(function.__dict__, depth)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._add(default, depth - 1)
         for cell, value in _contents(function.__closure__ or ()):
