@@ -38,6 +38,8 @@ _CAUSES = {
     r"Cannot access data pointer|Can't pickle": "the model asks for the memory of a "
     "tensor, which has none while it is captured; use torch functions there",
     r"fake tensor in the exported program|Cannot mix": f"the model computes where torch cannot see it; {ELSEWHERE}",
+    r"Unable to cast NotImplemented": "forward reads a tensor that cannot be traced, such as one that was kept from an "
+    f"earlier capture; {ELSEWHERE}",
     r"NoValueError": "a tensor without values cannot decide; capture the model with explore=, or on real tensors with "
     "strict=False",
     r"RecursionError": "forward calls itself without end; give the recursion an end that does not depend on the data",

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
@@ -87,7 +88,7 @@ def not_compiled(function: _Function) -> _Function:
 def _forget() -> None:
     """In a forked process, which has none of the threads that captured: take back what they changed."""
     global _lock
-    if _undo and not _here.depth:
+    if _undo and not _lock._is_owned():  # type: ignore[attr-defined]  # by the thread that is left
         _take_back(0)
         _lock = threading.RLock()
         compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
@@ -134,7 +135,7 @@ def _note_thread(original: Callable[..., Any], thread: threading.Thread) -> Any:
 @contextmanager
 def _outside_modes() -> Iterator[None]:
     """Leave torch's modes and dispatch keys of the outer capture, but for the default device."""
-    modes = _get_current_function_mode_stack()
+    modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's own
     with ExitStack() as stack:
         for mode in reversed(modes):
             torch._C._pop_torch_function_stack()
@@ -246,7 +247,7 @@ def module_hooks(before: Callable[..., None], after: Callable[..., None]) -> Ite
         owner = threading.get_ident()
         entering = register_module_forward_pre_hook(lambda *given: before(*given) if _is(owner) else None)
         leaving = register_module_forward_hook(
-            lambda *given: after(*given) if _is(owner) else None,  # type: ignore[func-returns-value]  # as hooks return
+            lambda *given: after(*given) if _is(owner) else None,
             always_call=True,
         )
         with undone(entering.remove), undone(leaving.remove):
@@ -383,6 +384,5 @@ def without_libraries() -> Iterator[None]:
     libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.nnpack, torch.backends.cudnn)
     with exclusive(), ExitStack() as stack:
         for library in libraries:
-            flags = library.set_flags(False)
-            stack.enter_context(undone(lambda library=library, flags=flags: library.set_flags(*flags)))
+            stack.enter_context(undone(partial(library.set_flags, *library.set_flags(False))))
         yield

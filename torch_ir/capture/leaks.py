@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import sys
 import types
 import warnings
 import weakref
@@ -22,16 +23,19 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental import proxy_tensor
 
 from torch_ir.capture.fast.ghosts import Ghost
-from torch_ir.capture.instrument import intercepted
+from torch_ir.capture.instrument import intercepted, set_attribute
 from torch_ir.capture.namespaces import Namespaces, is_users_module
 from torch_ir.capture.walk import modules
 from torch_ir.errors import CaptureWarning
+from torch_ir.ir.document import frozen
 
 _LRU = type(functools.lru_cache(lambda: None))
 _OURS = (types.FrameType, types.TracebackType, BaseException, types.GeneratorType, weakref.ref)
 _BLANK = (Ghost, FakeTensor)
+_LAST_TRACE = "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT"
 _ROUNDS = 8  # of a search, each for so many tensors
 _BATCH = 16
 _LEVELS = 8  # of containers in containers
@@ -58,8 +62,16 @@ class Tensors:
             make(mode, *args, **kwargs)
             self.watch("fake_mode", mode)
 
-        with intercepted(FakeTensorMode, "__init__", note):
+        # where torch keeps the last graph that it has traced, with all of its tensors
+        with intercepted(FakeTensorMode, "__init__", note), set_attribute(proxy_tensor, _LAST_TRACE, {}):
             yield
+
+    def may_be_alive(self) -> bool:
+        """Whether any is still there, or garbage that was not collected yet."""
+        for mode in (ref() for ref in self._tokens):
+            if isinstance(mode, FakeTensorMode):
+                _let_go(mode)
+        return any(ref() is not None for ref in self._tokens) or bool(self.others())
 
     def alive(self) -> list[torch.Tensor]:
         """Those that are still there; a look at every object of the process, where there may be any."""
@@ -74,6 +86,15 @@ class Tensors:
         return found
 
 
+def _let_go(mode: FakeTensorMode) -> None:
+    """Drop what torch itself keeps of a trace that is done: the inputs, and numbers for random generators."""
+    if mode.shape_env is not None and mode.shape_env.tracked_fakes:
+        mode.shape_env.tracked_fakes.clear()
+    generators: Any = sys.modules.get("torch._decomp.decompositions_for_rng")
+    if generators is not None:
+        generators.PhiloxStateTracker.reset()
+
+
 def all_tensors() -> list[torch.Tensor]:
     """Every tensor of the process."""
     objects = gc.get_objects()  # often millions, so that most is done in C
@@ -85,50 +106,42 @@ def all_tensors() -> list[torch.Tensor]:
 def contained(model: nn.Module) -> Iterator[Tensors]:
     """Afterwards nothing outside holds a tensor of the capture, or a warning says what does."""
     tensors, before = Tensors(), Namespaces(modules(model))
-    is_frozen = not gc.get_freeze_count()
-    if is_frozen:
-        gc.freeze()  # so that what is made from here on can be told from what was there
+    born: set[int] = set()
+    found: list[torch.Tensor] = []
     try:
-        yield tensors
+        with frozen():  # so that what is made from here on can be told from what was there
+            try:
+                yield tensors
+            finally:
+                if tensors.may_be_alive():
+                    gc.collect()  # of what was made meanwhile
+                    found += tensors.alive()
+                if found:
+                    born.update(map(id, gc.get_objects()))
     finally:
-        found = tensors.alive() if is_frozen else []  # only objects that are not frozen can be of the capture
-        born = set(map(id, gc.get_objects())) if found else set()
-        if is_frozen:
-            gc.unfreeze()
         if found:
-            _Search(tensors, before, born).put_back(found)
-
-
-@contextmanager
-def unfrozen() -> Iterator[None]:
-    """Let the garbage collector show what was there before the capture."""
-    is_frozen = bool(gc.get_freeze_count())
-    gc.unfreeze()
-    try:
-        yield
-    finally:
-        if is_frozen:
-            gc.freeze()
+            _Search(before, born).put_back(found)
 
 
 class _Search:
     """Looks for what holds the tensors of a capture; `born` are the objects that were made since it began."""
 
-    def __init__(self, tensors: Tensors, before: Namespaces, born: set[int]) -> None:
-        self._tensors, self._before, self._born = tensors, before, born
+    def __init__(self, before: Namespaces, born: set[int]) -> None:
+        self._before, self._born = before, born
         self._named: dict[str, None] = {}
         self._seen: set[int] = set()
 
     def put_back(self, found: list[torch.Tensor]) -> None:
-        batch = found[:_BATCH]
+        """Put back what is known, without a look at every object of the process; then look for the rest."""
+        refs = [weakref.ref(tensor) for tensor in found]
+        self._before.put_back(set(map(id, found)))
+        found.clear()
         for _ in range(_ROUNDS):
-            found.clear()
-            self._release(batch)
-            batch.clear()
-            found += [tensor for tensor in self._tensors.alive() if id(tensor) not in self._seen]
-            batch += found[:_BATCH]
+            batch = [tensor for ref in refs if (tensor := ref()) is not None and id(tensor) not in self._seen][:_BATCH]
             if not batch:
                 break
+            self._release(batch)
+            batch.clear()
         if self._named:
             told = f"{', '.join(self._named)} keeps tensors that have no values, which the capture has made"
             warnings.warn(f"{told}; clear it before the model is used again", CaptureWarning, stacklevel=2)
@@ -175,38 +188,22 @@ class _Search:
 
     def _clean_inside(self, item: Any) -> None:
         """An empty dict that was there before is as new to the garbage collector as what it now holds."""
-        if id(item) in self._seen and self._before.has(item):
+        if id(item) in self._seen:
             self._clean(item)
 
     def _clean_dict(self, holder: Any, owner: Any = None) -> None:
         content = self._before.content(holder)
         owner = self._before.owner(holder) or owner
-        names = [key for key, value in list(holder.items()) if id(value) in self._seen or id(key) in self._seen]
+        names = [key for key, value in list(dict.items(holder)) if id(value) in self._seen or id(key) in self._seen]
         if content is None:
             owner = owner or next((each for each in gc.get_referrers(holder) if _is_namespace(each, holder)), None)
             if owner is not None:
                 self._named.update((f"{_named(owner)}.{name}", None) for name in names)
                 return
         for name in names:
+            self._before.put_back_entry(holder, name)
             if content is not None and name in content:
-                _set(holder, owner, name, content[name])
                 self._clean_inside(content[name])
-            else:
-                _delete(holder, owner, name)
-
-
-def _set(holder: Any, owner: Any, name: Any, value: Any) -> None:
-    if isinstance(owner, type):
-        setattr(owner, name, value)
-    else:
-        holder[name] = value
-
-
-def _delete(holder: Any, owner: Any, name: Any) -> None:
-    if isinstance(owner, type):
-        delattr(owner, name)
-    else:
-        del holder[name]
 
 
 def _is_reached_by_user(holder: Any) -> bool:

@@ -84,8 +84,9 @@ def _ignored(message: Any) -> Iterator[None]:
     filters: Any = warnings.filters
 
     def undo() -> None:
-        for lists in (filters, warnings.filters):  # another thread may have put a copy in its place
-            lists[:] = [each for each in lists if each is not entry]
+        current: Any = warnings.filters  # another thread may have put a copy in its place
+        for entries in (filters, current):
+            entries[:] = [each for each in entries if each is not entry]
 
     with undone(undo):
         filters.insert(0, entry)

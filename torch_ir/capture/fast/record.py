@@ -49,11 +49,10 @@ def record_fast(
         try:
             return _recorded(model, args, kwargs, recorder)
         except TorchIRError as error:
-            # without the frames of forward, which hold tensors
-            reason = error if isinstance(error, NotCoveredError) else NotCoveredError(str(error))
-            raise reason.with_traceback(None) from None
+            reason = str(error)
         finally:
             del recorder
+        raise NotCoveredError(reason)  # without the frames of forward, which hold tensors
 
 
 def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], recorder: Recorder) -> IR:

@@ -13,11 +13,12 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from torch_ir.capture.leaks import all_tensors, unfrozen
+from torch_ir.capture.leaks import all_tensors
 from torch_ir.capture.record.leaving import blank
 from torch_ir.capture.record.modules import plain_attributes
 from torch_ir.capture.record.opaque import OpaqueOperators
 from torch_ir.capture.record.tape import Meta, Tape, address
+from torch_ir.ir.document import unfrozen
 
 Place = tuple[str, str]  # a name for it, and the line
 _NOWHERE: Place = ("", "")
