@@ -197,7 +197,7 @@ class _Search:
         names = [key for key, value in list(dict.items(holder)) if id(value) in self._seen or id(key) in self._seen]
         if content is None:
             owner = owner or next((each for each in gc.get_referrers(holder) if _is_namespace(each, holder)), None)
-            if owner is not None:
+            if owner is not None and not isinstance(owner, types.FunctionType):  # which has no attributes at first
                 self._named.update((f"{_named(owner)}.{name}", None) for name in names)
                 return
         for name in names:

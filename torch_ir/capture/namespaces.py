@@ -38,9 +38,11 @@ class Namespaces:
         for kind in dict.fromkeys(map(type, modules)):
             for base in kind.__mro__[:-1]:
                 self._add(base, _DEPTH)
+        seen: set[int] = set()  # layers share much, such as their configuration
         for module in modules:
             for name, value in module.__dict__.items():
-                if type(value) not in _PLAIN and name not in _MODULE_TABLES:
+                if type(value) not in _PLAIN and name not in _MODULE_TABLES and id(value) not in seen:
+                    seen.add(id(value))
                     self._add(value, _DEPTH - 1)
 
     def has(self, holder: Any) -> bool:
@@ -124,7 +126,8 @@ class Namespaces:
         if not isinstance(function, types.FunctionType):
             return
         self._add_dict(function.__globals__, depth - 1)
-        self._add_container(function.__dict__, depth)
+        if function.__dict__:
+            self._add_container(function.__dict__, depth)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._add(default, depth - 1)
         for cell, value in _contents(function.__closure__ or ()):
