@@ -227,10 +227,10 @@ class _Search:
     def _clean_dict(self, holder: Any, owner: Any = None) -> None:
         content = self._before.content(holder)
         owner = self._before.owner(holder) or owner
-        names = [key for key, value in list(holder.items()) if id(value) in self._seen or id(key) in self._seen]
+        names = [key for key, value in list(dict.items(holder)) if id(value) in self._seen or id(key) in self._seen]
         if content is None:
             owner = owner or next((each for each in self._referrers([holder]) if _is_namespace(each, holder)), None)
-            if owner is not None:
+            if owner is not None and not isinstance(owner, types.FunctionType):  # which has no attributes at first
                 self._named.update((f"{_named(owner)}.{name}", None) for name in names)
                 return
         for name in names:

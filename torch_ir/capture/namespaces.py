@@ -6,7 +6,7 @@ import functools
 import gc
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -15,13 +15,14 @@ from torch import nn
 
 from torch_ir.capture.provenance import is_users
 
-_DEPTH = 4  # of what is reached from the model's classes and objects
+_DEPTH = 3  # of what is reached from the model's classes and objects
 _MOST_ITEMS = 4096  # of a container that is copied
 _LRU = type(functools.lru_cache(lambda: None))
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device))
 _ATOMS = _PLAIN - {tuple, frozenset}
 _ABSENT = object()
-_CONTAINERS = (dict, list, set, deque)
+# These very types: those of a library may run code of theirs when they are copied.
+_CONTAINERS = frozenset((dict, list, set, deque, OrderedDict, defaultdict))
 _MODULE_TABLES = frozenset(vars(nn.Module()))
 
 
@@ -37,9 +38,11 @@ class Namespaces:
         for kind in dict.fromkeys(map(type, modules)):
             for base in kind.__mro__[:-1]:
                 self._add(base, _DEPTH)
+        seen: set[int] = set()  # layers share much, such as their configuration
         for module in modules:
             for name, value in module.__dict__.items():
-                if type(value) not in _PLAIN and name not in _MODULE_TABLES:
+                if type(value) not in _PLAIN and name not in _MODULE_TABLES and id(value) not in seen:
+                    seen.add(id(value))
                     self._add(value, _DEPTH - 1)
 
     def has(self, holder: Any) -> bool:
@@ -99,7 +102,7 @@ class Namespaces:
             self._add_class(value, depth)
         elif isinstance(value, types.ModuleType):
             self._add_dict(vars(value), depth)
-        elif isinstance(value, _CONTAINERS):
+        elif type(value) in _CONTAINERS:
             self._add_container(value, depth)
         elif isinstance(value, types.MethodType):
             self._add(value.__self__, depth)
@@ -123,7 +126,8 @@ class Namespaces:
         if not isinstance(function, types.FunctionType):
             return
         self._add_dict(function.__globals__, depth - 1)
-        self._add_container(function.__dict__, depth)
+        if function.__dict__:
+            self._add_container(function.__dict__, depth)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self._add(default, depth - 1)
         for cell, value in _contents(function.__closure__ or ()):
@@ -164,7 +168,7 @@ def _holds(value: Any, wanted: Collection[int], depth: int = 6) -> bool:
     if not depth or type(value) in _ATOMS:
         return False
     if isinstance(value, dict):
-        return any(_holds(item, wanted, depth - 1) for pair in value.items() for item in pair)
+        return any(_holds(item, wanted, depth - 1) for pair in dict.items(value) for item in pair)
     if isinstance(value, (list, tuple, set, frozenset, deque)):
         return any(_holds(item, wanted, depth - 1) for item in value)
     if isinstance(value, (type, types.ModuleType, types.FunctionType, torch.Tensor, nn.Module)):

@@ -27,6 +27,7 @@ class Tape:
         self.mode = mode
         self.stranger = stranger
         self._nodes: Any = WeakTensorKeyDictionary()
+        self._given: set[int] = set()  # tensors that were there before the run, by identity
         # the weak reference keeps the address of a storage from being used again
         self._storages: dict[int | None, tuple[StorageWeakRef, fx.Node]] = {}
 
@@ -35,6 +36,7 @@ class Tape:
         node = self.graph.placeholder(name)
         node.meta["val"] = self.fake(value) if isinstance(value, torch.Tensor) else value
         if isinstance(value, torch.Tensor):
+            self._given.add(id(value))
             self.name(value, node)
         return node
 
@@ -69,7 +71,8 @@ class Tape:
 
     def living(self) -> list[torch.Tensor]:
         """Tensors that the run has made, of those that are still there."""
-        return [tensor for tensor, node in self._nodes.items() if node.op != "placeholder"]
+        made = [tensor for tensor, node in self._nodes.items() if node.op != "placeholder"]
+        return [tensor for tensor in made if id(tensor) not in self._given]  # one that was written to is not made
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Something that the tape has not seen has changed this tensor's memory."""
