@@ -16,7 +16,7 @@ import types
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,7 @@ _LAST_TRACE = "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT"
 _ROUNDS = 8  # of a search, each for so many tensors
 _BATCH = 16
 _LEVELS = 8  # of containers in containers
+_MOST_LOOKS = 32  # at every object of the process, of which a large one has millions
 
 
 class Tensors:
@@ -108,10 +109,14 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
     tensors, before = Tensors(), Namespaces(modules(model))
     born: set[int] = set()
     found: list[torch.Tensor] = []
+    has_failed = False
     try:
         with frozen():  # so that what is made from here on can be told from what was there
             try:
                 yield tensors
+            except BaseException:
+                has_failed = True
+                raise
             finally:
                 if tensors.may_be_alive():
                     gc.collect()  # of what was made meanwhile
@@ -120,7 +125,7 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
                     born.update(map(id, gc.get_objects()))
     finally:
         if found:
-            _Search(before, born).put_back(found)
+            _Search(before, born).put_back(found, has_failed)
 
 
 class _Search:
@@ -130,12 +135,18 @@ class _Search:
         self._before, self._born = before, born
         self._named: dict[str, None] = {}
         self._seen: set[int] = set()
+        self._looks = _MOST_LOOKS
 
-    def put_back(self, found: list[torch.Tensor]) -> None:
-        """Put back what is known, without a look at every object of the process; then look for the rest."""
+    def put_back(self, found: list[torch.Tensor], has_failed: bool) -> None:
+        """Put back what is known, without a look at every object of the process; then look for the rest.
+
+        The error of a failed capture holds tensors until it is handled, so that there is no use in looking further.
+        """
         refs = [weakref.ref(tensor) for tensor in found]
         self._before.put_back(set(map(id, found)))
         found.clear()
+        if has_failed:
+            return
         for _ in range(_ROUNDS):
             batch = [tensor for ref in refs if (tensor := ref()) is not None and id(tensor) not in self._seen][:_BATCH]
             if not batch:
@@ -151,19 +162,41 @@ class _Search:
         for _ in range(_LEVELS):
             self._seen.update(map(id, level))
             above: list[Any] = []
-            for holder in gc.get_referrers(*level):
+            for holder in self._referrers(level):
                 if holder is level or isinstance(holder, _OURS) or id(holder) in self._seen:
                     continue
                 if isinstance(holder, _LRU):
                     holder.cache_clear()
                 elif id(holder) in self._born and not self._before.has(holder):
                     above.append(holder)
-                elif self._before.has(holder) or _is_reached_by_user(holder):
+                elif self._before.has(holder) or self._is_reached_by_user(holder):
                     self._clean(holder)
             holder = None
             if not above:
                 return
             level = above
+
+    def _referrers(self, objects: Sequence[Any]) -> list[Any]:
+        """What refers to some objects; nothing when the search has taken long enough."""
+        self._looks -= 1
+        return gc.get_referrers(*objects) if self._looks >= 0 else []
+
+    def _is_reached_by_user(self, holder: Any) -> bool:
+        """Whether the user's code leads to an object, and not only torch's own, whose caches must not be changed."""
+        level, seen = [holder], {id(holder)}
+        for _ in range(_LEVELS // 2):
+            above: list[Any] = []
+            for each in level:
+                home = each.get("__name__") if isinstance(each, dict) and "__spec__" in each else None
+                home = home or getattr(each if callable(each) else type(each), "__module__", None)
+                if home not in (None, "builtins", "_functools", "collections"):
+                    return is_users_module(str(home))
+            for each in self._referrers(level):
+                if each is not level and id(each) not in seen and not isinstance(each, (*_OURS, list)):
+                    above.append(each)
+                    seen.add(id(each))
+            level = above[:_BATCH]
+        return False
 
     def _clean(self, holder: Any) -> None:
         """Put back what something that was there before the capture now holds of it."""
@@ -196,7 +229,7 @@ class _Search:
         owner = self._before.owner(holder) or owner
         names = [key for key, value in list(dict.items(holder)) if id(value) in self._seen or id(key) in self._seen]
         if content is None:
-            owner = owner or next((each for each in gc.get_referrers(holder) if _is_namespace(each, holder)), None)
+            owner = owner or next((each for each in self._referrers([holder]) if _is_namespace(each, holder)), None)
             if owner is not None and not isinstance(owner, types.FunctionType):  # which has no attributes at first
                 self._named.update((f"{_named(owner)}.{name}", None) for name in names)
                 return
@@ -204,24 +237,6 @@ class _Search:
             self._before.put_back_entry(holder, name)
             if content is not None and name in content:
                 self._clean_inside(content[name])
-
-
-def _is_reached_by_user(holder: Any) -> bool:
-    """Whether code of the user's leads to something, and not only torch's own: no cache of torch's may be changed."""
-    level, seen = [holder], {id(holder)}
-    for _ in range(_LEVELS // 2):
-        above: list[Any] = []
-        for each in level:
-            home = each.get("__name__") if isinstance(each, dict) and "__spec__" in each else None
-            home = home or getattr(each if callable(each) else type(each), "__module__", None)
-            if home not in (None, "builtins", "_functools", "collections"):
-                return is_users_module(str(home))
-        for each in gc.get_referrers(*level):
-            if each is not level and id(each) not in seen and not isinstance(each, (*_OURS, list)):
-                above.append(each)
-                seen.add(id(each))
-        level = above[:_BATCH]
-    return False
 
 
 def _is_namespace(owner: Any, holder: Any) -> bool:
