@@ -310,6 +310,31 @@ def test_a_table_made_before_the_capture_is_a_constant(road: str) -> None:
     assert cached(4) is table
 
 
+@pytest.mark.parametrize("road", ["quick", "export", "record", "real record"])
+def test_a_buffer_that_forward_writes_to_stays_where_it_is(road: str) -> None:
+    """It is the result of a call in the graph, and no tensor of the capture for all that."""
+
+    class Counting(Table):
+        def __init__(self, source: Callable[[nn.Module, int], torch.Tensor]) -> None:
+            super().__init__(source)
+            self.register_buffer("count", torch.zeros(4))
+            self.plain = [torch.zeros(4)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count.add_(1)
+            return super().forward(x) + self.count
+
+    model = Counting(from_dict).eval()
+    held, count = model.count, model.plain[0]
+    options: dict[str, Any] = {**ROADS[road], "strict": False}
+    first, second = (torch_ir.extract_ir(model, (torch.ones(2, 4),), **options).to_json() for _ in range(2))
+    assert first == second
+    assert model.count is held
+    assert model.plain[0] is count
+    assert torch.equal(held, torch.zeros(4))
+    assert _DICT == {}
+
+
 @pytest.mark.parametrize("road", ["quick", "export", "record"])
 def test_a_failed_capture_leaves_nothing_either(road: str) -> None:
     """Caches that were filled before forward failed are put back as well."""

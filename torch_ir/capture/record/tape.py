@@ -68,7 +68,7 @@ class Tape:
                 self._storages[key] = (kept, node)
 
     def living(self) -> list[torch.Tensor]:
-        """Tensors that the run has made, of those that are still there."""
+        """Tensors that are results of calls, of those that are still there."""
         return [tensor for tensor, node in self._nodes.items() if node.op != "placeholder"]
 
     def forget(self, tensor: torch.Tensor) -> None:
