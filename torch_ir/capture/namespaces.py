@@ -94,7 +94,7 @@ class Namespaces:
         return True
 
     def _add(self, value: Any, depth: int) -> None:
-        if depth <= 0 or type(value) in _PLAIN:
+        if type(value) in _PLAIN or (depth <= 0 and type(value) not in _CONTAINERS):
             return
         if isinstance(value, (types.FunctionType, _LRU)):
             self._add_function(value, depth)

@@ -75,7 +75,7 @@ def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> I
 def _recorded(model: nn.Module, call: Call, path: Path, below_autograd: bool, tensors: Tensors) -> IR:
     with _tensors(model, call) as (mode, is_fake, (args, kwargs)), left_as_it_was(model):
         recorder = Recorder(model, mode, path)
-        tensors.others = recorder.tape.living
+        tensors.others = recorder.made
         try:
             with _eager(below_autograd), mode if is_fake else nullcontext(), no_op_copies(torch_version) as copies:
                 program = _program(recorder, args, kwargs)

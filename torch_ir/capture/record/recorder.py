@@ -81,6 +81,10 @@ class Recorder:
             for storage, content in self.written.values():
                 storage.copy_(content)
 
+    def made(self) -> list[torch.Tensor]:
+        """The tensors that the run has made and that are still there; one that it wrote to was there before."""
+        return [tensor for tensor in self.tape.living() if self.strangers.is_new(tensor)]
+
     # -- functions ----------------------------------------------------------------------------------------------------
 
     def function(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

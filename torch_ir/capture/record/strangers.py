@@ -53,6 +53,10 @@ class Strangers:
             for found in all_tensors():
                 self._existing[found] = True
 
+    def is_new(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was not there before the model ran."""
+        return tensor not in self._existing
+
     def note_new(self, tensor: torch.Tensor) -> None:
         """A tensor made of Python's values, or of an array: a constant, unless it may come from what left torch."""
         if not self._departures:

@@ -27,7 +27,6 @@ class Tape:
         self.mode = mode
         self.stranger = stranger
         self._nodes: Any = WeakTensorKeyDictionary()
-        self._given: set[int] = set()  # tensors that were there before the run, by identity
         # the weak reference keeps the address of a storage from being used again
         self._storages: dict[int | None, tuple[StorageWeakRef, fx.Node]] = {}
 
@@ -36,7 +35,6 @@ class Tape:
         node = self.graph.placeholder(name)
         node.meta["val"] = self.fake(value) if isinstance(value, torch.Tensor) else value
         if isinstance(value, torch.Tensor):
-            self._given.add(id(value))
             self.name(value, node)
         return node
 
@@ -70,9 +68,8 @@ class Tape:
                 self._storages[key] = (kept, node)
 
     def living(self) -> list[torch.Tensor]:
-        """Tensors that the run has made, of those that are still there."""
-        made = [tensor for tensor, node in self._nodes.items() if node.op != "placeholder"]
-        return [tensor for tensor in made if id(tensor) not in self._given]  # one that was written to is not made
+        """Tensors that are results of calls, of those that are still there."""
+        return [tensor for tensor, node in self._nodes.items() if node.op != "placeholder"]
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Something that the tape has not seen has changed this tensor's memory."""
