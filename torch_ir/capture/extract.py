@@ -34,6 +34,7 @@ from torch_ir.capture.dynamic import (
     requested_minimums,
 )
 from torch_ir.capture.example_inputs import OwnMemory, shared_inputs
+from torch_ir.capture.explicit import graphs
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
@@ -252,9 +253,17 @@ def _converted(
         refuse_set_memory(ir)
         meta = program.graph_module.meta
         ir.fixed_layout = meta[LAYOUT] or ir.fixed_layout or meta[COPIES]
+        _drop_values(program)
         del program, meta
     notes.check(ir)
     return ir
+
+
+def _drop_values(program: ExportedProgram) -> None:
+    """Let the nodes of a program that is converted hold no tensors: handlers of the user's may keep nodes."""
+    for module in graphs(program.graph_module):
+        for node in module.graph.nodes:
+            node.meta.clear()
 
 
 def _trace(
