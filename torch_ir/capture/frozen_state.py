@@ -30,6 +30,7 @@ from torch_ir.capture.value_numbers import ValueNumbers
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir import IR
+from torch_ir.ops.fast_paths import uncompiled
 
 _MOST_NAMES = 4
 _Slots = dict[tuple[str, str], tuple[Any, Any]]  # (path, name) -> the table that holds a weight, and the weight
@@ -91,7 +92,12 @@ def _fake_runs(model: nn.Module, call: Call) -> Iterator[Callable[[], Any]]:
     with weight_free(model) as (mode, _), ExitStack() as stack:
         if torch.get_default_device().type == "meta":
             stack.enter_context(torch.device("cpu"))
-        for context in (quiet(), torch.no_grad(), mode):
+        for context in (
+            quiet(),
+            torch.no_grad(),
+            uncompiled(),
+            mode,
+        ):  # torch.compile would keep what it makes of fakes
             stack.enter_context(context)
         slots = _slots(model)
 

@@ -123,8 +123,9 @@ class Namespaces:
         if isinstance(function, _LRU):
             self._caches[function] = None
         function = getattr(function, "__wrapped__", function)
-        if not isinstance(function, types.FunctionType):
+        if not isinstance(function, types.FunctionType) or self._depths.get(id(function), -1) >= depth:
             return
+        self._depths[id(function)] = depth
         self._add_dict(function.__globals__, depth - 1)
         if function.__dict__:
             self._add_container(function.__dict__, depth)

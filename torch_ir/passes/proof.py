@@ -127,9 +127,10 @@ class _Judge:
                 index, _, reason = why.partition(": ")
                 self.worst = max([self.worst, *(difference.max_diff for difference in differences)])
                 return f"{_names(self.before)[int(index)]}: {reason}{where}"
-            self.rounding = True
+            self.rounding = self.rounding or not probe.is_extreme  # of extreme inputs, rounding is no news
         finite = [difference.max_diff for difference in differences if difference.max_diff != float("inf")]
-        self.worst = max([self.worst, *finite])
+        if not probe.is_extreme:
+            self.worst = max([self.worst, *finite])
         return ""
 
     def _ran(self, executor: IRExecutor, values: Sequence[Any]) -> list[Any]:

@@ -15,6 +15,7 @@ from torch_ir.ir import IR, Limits, OpNode, TensorMeta, evaluate
 from torch_ir.ir.functions import FUSED, with_calls_open
 from torch_ir.ir.structure import rebuild
 from torch_ir.ir.symbols import solve
+from torch_ir.ops.guards import OFFSET
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.neutral_state import NeutralState, reads_default_dtype
 from torch_ir.ops.pytree import values_of_call
@@ -298,7 +299,7 @@ def _check_strides(ir: IR, tensor: TensorMeta, value: torch.Tensor, sizes: Sizes
             f"input {tensor.name!r} has strides {list(value.stride())}, but what {ir.fixed_layout} makes of strides "
             f"was decided at capture, for {list(wanted)}; lay the input out like that"
         )
-    if value.storage_offset():
+    if value.storage_offset() and ir.fixed_layout.endswith(OFFSET):
         raise ExecutionError(
             f"input {tensor.name!r} begins at element {value.storage_offset()} of its memory, but what "
             f"{ir.fixed_layout} makes of its layout was decided at capture, for one that begins at 0; clone the input"

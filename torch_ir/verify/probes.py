@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, evaluate
 from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.run.plan import Sizes
+from torch_ir.run.shared_memory import storage_of
 from torch_ir.verify.witness import Call, named_tensors
 
 Weights = dict[str, torch.Tensor]
@@ -120,12 +122,19 @@ def _reordered(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _drawn_weights(ir: IR, model: nn.Module, generator: torch.Generator) -> Weights:
-    """Others for the weights of one value, such as the ones and zeros of a model before training; signs are kept."""
+    """Others for the weights of one value, such as the ones and zeros of a model before training; signs are kept.
+
+    A weight in the memory of another keeps its values, which are those of the other as well.
+    """
     keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.param.keys}
     kept = {id(tensor) for module in model.modules() if _keeps_tensors(module) for tensor in _registered(module)}
+    tensors = {id(tensor): tensor for _, tensor in named_tensors(model)}
+    owners = Counter(storage_of(tensor) for tensor in tensors.values())
     made: dict[torch.Tensor, torch.Tensor] = {}
     for name, tensor in named_tensors(model):
         is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.is_floating_point()
+        if owners[storage_of(tensor)] > 1:
+            continue
         if name in keys and is_plain and tensor not in made and id(tensor) not in kept and is_constant(tensor):
             factors, offsets = torch.rand(2, *tensor.shape, generator=generator, dtype=torch.float64)
             made[tensor] = (tensor.detach().cpu() * (0.5 + factors) + 0.1 * offsets).to(tensor)

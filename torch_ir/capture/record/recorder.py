@@ -29,7 +29,7 @@ from torch_ir.capture.record.tape import Tape
 from torch_ir.capture.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError
 from torch_ir.ops.facts import is_forbidden, mutated_arguments, updates_statistics
-from torch_ir.ops.guards import decision, fixed_shape
+from torch_ir.ops.guards import OFFSET, decision, fixed_shape
 from torch_ir.ops.schema import bind
 
 _aten = torch.ops.aten
@@ -99,6 +99,8 @@ class Recorder:
         if func in LEAVING:
             return self._leave(func, args, kwargs)
         if func in ASKING_FOR_LAYOUT:
+            if func is torch.Tensor.storage_offset and not self.layout.endswith(OFFSET):
+                self.layout = f"{self._place()}{OFFSET}"
             self.layout = self.layout or self._place()
             return func(*args, **kwargs)
         if func is torch.Tensor.__deepcopy__:
