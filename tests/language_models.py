@@ -44,6 +44,17 @@ NOT_CARRIED: dict[str, str] = {
 # Captured for a prompt of one length: they loop over its tokens, or work on it in chunks.
 FIXED_PROMPT = frozenset(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "granitemoehybrid", "nemotron_h"))
 
+# Forms that extract_llm refuses, since they would not generate what the model generates; a reason for each.
+_BY_LENGTH = "takes the length of the cache for the number of tokens so far"
+_NO_MASK = "decodes without a mask when it generates by itself"
+REFUSED_FORMS: dict[str, tuple[str, frozenset[str]]] = {
+    "gpt_neo": (_BY_LENGTH, frozenset(("fixed", "fixed, padded"))),
+    "imagegpt": (_BY_LENGTH, frozenset(("fixed", "fixed, padded"))),
+    "fsmt": (_BY_LENGTH, frozenset(("fixed", "fixed, padded"))),
+    "mamba": (_NO_MASK, frozenset(("grows, padded", "fixed, padded"))),
+    "falcon_mamba": (_NO_MASK, frozenset(("grows, padded", "fixed, padded"))),
+}
+
 
 def language_models() -> list[Architecture]:
     return [each for each in architectures() if each.kind in KINDS]

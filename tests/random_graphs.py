@@ -175,7 +175,8 @@ def _with_outputs(ir: IR, outputs: list[TensorMeta]) -> IR:
 
 
 def rebuilt(ir: IR, nodes: list[OpNode], outputs: list[TensorMeta]) -> IR:
-    return IR(
+    """A graph of the parts of another one, which is of no use any more."""
+    made = IR(
         nodes,
         ir.graph_inputs,
         outputs,
@@ -185,6 +186,8 @@ def rebuilt(ir: IR, nodes: list[OpNode], outputs: list[TensorMeta]) -> IR:
         symbols=ir.symbols.values(),
         constraints=ir.constraints,
     )
+    ir.returns.inputs = ()
+    return made
 
 
 def _without(ir: IR, index: int) -> Iterator[IR]:

@@ -48,8 +48,13 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "random models": _of("random_models.sweep"),
     "random graphs": _of("random_irs.sweep"),
     "near misses": _of("test_near_misses"),
+    "optimised graphs": _of("test_near_values"),
     "verifier": verifier,
+    "verification against an oracle": _of("verification_oracle.sweep"),
     "state": _of("test_state"),
+    "model state": _of("state_models.sweep"),
+    "ambient state and layouts": _of("ambient_sweep"),
+    "back ends": _of("backend_sweep.measuring"),
 }
 
 

@@ -342,7 +342,7 @@ def test_a_gap_stays_in_sight() -> None:
 def test_a_call_that_is_left_and_entered_again_is_parts() -> None:
     """None of them is the whole module, so none has its name: an executor or handler of the class would do it wrong."""
     flat = pair()
-    x, nodes = flat.graph_inputs[0], list[OpNode]()
+    x, nodes = flat.graph_inputs[0].copy(), list[OpNode]()
     for node in flat.nodes:
         again = [OpNode(f"{node.name}{mark}", "aten.neg.default", [], [], origin=node.origin) for mark in "ab"]
         for one in again:

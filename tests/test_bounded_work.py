@@ -30,7 +30,7 @@ def test_constraints_that_nothing_meets_are_tried_less_often_the_more_sizes_ther
         tries += 1
         return False
 
-    monkeypatch.setattr(sizes, "_admits", admits)
+    monkeypatch.setattr(sizes, "admits", admits)
     assert sizes.points_of(ir) == ()
     assert tries < 1_000_000 // count
 

@@ -326,10 +326,11 @@ def test_arguments_that_are_left_out() -> None:
     """A left-out argument has its default; one without a default is an error, and nothing takes its place."""
     x, out = tensor("x"), TensorMeta("n", (3, 1), "float32")
     node = OpNode("n", "aten.sum.dim_IntList", [x], [out], {"keepdim": True}, args=["self"])
+    ir = IR([node], [x], [out])
     with pytest.raises(ExecutionError, match=r"OpNode\('n', .* is without 'dim', which aten.sum.dim_IntList needs"):
-        IRExecutor(IR([node], [x], [out]))
+        IRExecutor(ir)
     node.attrs["dim"] = [1]
-    assert torch.equal(IRExecutor(IR([node], [x], [out]))(X)[0], X.sum(1, keepdim=True))
+    assert torch.equal(IRExecutor(ir)(X)[0], X.sum(1, keepdim=True))
 
 
 def test_surplus_arguments_are_refused() -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.captured import captured, kinds
+from tests.captured import _Function, captured, kinds
 from tests.rewriting import optimized, proved
+from torch_ir import IRExecutor, extract_ir
 from torch_ir.ir import IR
 from torch_ir.passes.levels import CLEAN
 
@@ -210,3 +211,65 @@ def test_a_scaled_query_that_others_read_stays_scaled() -> None:
     ir = captured(lambda q, k, v: (lambda w: (attend(w @ k.mT, v), w + 1))(q * 0.3), *QKV)
     after = optimized(ir, STEPS)
     assert next(node["scale"] for node in after.nodes if node.op_type == SDPA) == 1.0
+
+
+def masked(function: Callable[..., Any], dtype: torch.dtype) -> IR:
+    """The graph of attention over a mask of truth values that only a run knows."""
+    module = _Function(function).eval()
+    given = [torch.empty(shape, dtype=dtype, device="meta") for shape in QKV]
+    return extract_ir(module, (*given, torch.empty(2, 1, 6, 6, dtype=torch.bool, device="meta")))
+
+
+HALF: dict[str, tuple[Callable[..., Any], set[str]]] = {
+    # what is written, and the dtypes in which the operator computes the same, also for rows that are masked as a whole
+    "filled in float32": (
+        lambda q, k, v, m: attend(scores(q, k).float().masked_fill(~m, LOW), v.float()).to(q.dtype), set()
+    ),
+    "softmax in float32": (
+        lambda q, k, v, m: scores(q, k).float().masked_fill(~m, LOW).softmax(-1).to(q.dtype) @ v, {"bfloat16"}
+    ),
+    "-1e30 in float32": (
+        lambda q, k, v, m: scores(q, k).float().masked_fill(~m, -1e30).softmax(-1).to(q.dtype) @ v, {"bfloat16"}
+    ),
+    "least number": (
+        lambda q, k, v, m: attend(scores(q, k).masked_fill(~m, torch.finfo(q.dtype).min), v), {"bfloat16"}
+    ),
+    "one minus, -1e9": (lambda q, k, v, m: attend(scores(q, k) + (1 - m.to(q.dtype)) * -1e9, v), set()),
+    "one minus, -1e4": (lambda q, k, v, m: attend(scores(q, k) + (1 - m.to(q.dtype)) * -1e4, v), set()),
+    "one minus, least": (
+        lambda q, k, v, m: attend(scores(q, k) + (1 - m.to(q.dtype)) * torch.finfo(q.dtype).min, v), {"bfloat16"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", HALF)
+def test_masks_in_half_precision(name: str, dtype: torch.dtype) -> None:
+    """Rows that are masked as a whole are the mean of all values, or NaN, in eager: so they are afterwards."""
+    function, wanted = HALF[name]
+    ir = masked(function, dtype)
+    after = optimized(ir, STEPS)
+    assert (SDPA in kinds(after)) is (str(dtype).removeprefix("torch.") in wanted)
+    values = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)) for seed, shape in enumerate(QKV)]
+    mask = torch.ones(2, 1, 6, 6, dtype=torch.bool)
+    mask[0, :, 0] = mask[1, :, 3] = False
+    given = [*(value.to(dtype) for value in values), mask]
+    got, expected = IRExecutor(after, {})(*given), function(*given)
+    assert torch.equal(got.isnan(), expected.isnan())
+    assert torch.allclose(got.nan_to_num(), expected.nan_to_num(), atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda q, k, v: attend(scores(q, k).int().to(q.dtype), v),
+        lambda q, k, v: attend(scores(q, k).half().to(q.dtype), v),
+        lambda q, k, v: scores(q, k).softmax(-1).bfloat16().to(q.dtype) @ v,
+        lambda q, k, v: F.softmax(scores(q, k), -1, dtype=torch.float16).to(q.dtype) @ v,
+    ],
+    ids=["whole numbers", "half", "weights in bfloat16", "softmax in half"],
+)
+def test_casts_that_round_stay(function: Callable[..., Any]) -> None:
+    after, report = proved(captured(function, *QKV), STEPS)
+    assert SDPA not in kinds(after)
+    assert any("rounds to another dtype" in decline.why for decline in report.declined)

@@ -19,7 +19,8 @@ def varied() -> IR:
     """What a line can say without an escape: several outputs, strides, symbols, lists, origins, no module."""
     ir = everything()
     nodes: list[OpNode] = []
-    x = ir.graph_inputs[0]
+    given = [one.copy() for one in ir.graph_inputs]
+    x = given[0]
     for index in range(3):
         made = TensorMeta(f"view_{index}", (2, 3), "float32", stride=(3, 1) if index else None)
         attrs = {"size": [2, -1], "eps": 1e-5, "end": 2**63 - 1, "text": "a}, {b", "flag": index == 1, "none": None}
@@ -28,7 +29,7 @@ def varied() -> IR:
     nodes.append(OpNode("split", "aten.split.Tensor", [x, x], [tensor("s_0", 2), tensor("s_1", 2)], args=["self", "b"]))
     nodes.append(OpNode("old", "custom.op", [nodes[0].output], [tensor("o", 1)], origins=["a", "b"]))
     nodes.append(OpNode("check", "aten._assert.default", [nodes[1].output], []))
-    return IR(nodes, ir.graph_inputs, [nodes[-2].output], symbols=ir.symbols.values(), model_name="Varied").check()
+    return IR(nodes, given, [nodes[-2].output], symbols=ir.symbols.values(), model_name="Varied").check()
 
 
 def slowly(text: str) -> IR:

@@ -172,6 +172,7 @@ def test_random_numbers_are_drawn_alike() -> None:
     assert any("random numbers, for which both sides were seeded alike" in note for note in report.notes)
 
 
+@pytest.mark.filterwarnings("ignore:forward changes state")  # which is what the test is about
 def test_a_model_that_varies() -> None:
     """Where the model itself gives another value each time, the note says so."""
     count = itertools.count(1)
@@ -182,6 +183,7 @@ def test_a_model_that_varies() -> None:
     assert any("when it is run again" in note for note in report.notes)
 
 
+@pytest.mark.filterwarnings("ignore:forward changes state")  # which is what the test is about
 def test_a_model_that_takes_other_ways() -> None:
     """A model that calls other operators each time cannot be followed, which is said instead of a node."""
     count = itertools.count()

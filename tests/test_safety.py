@@ -400,8 +400,8 @@ def test_verbs_that_compute_check_first(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_dtypes_by_default_are_dtypes() -> None:
     """Torch writes some defaults as numbers; files that hold such a number still load."""
-    made = TensorMeta("made", (3,), "int64")
     attrs = {"n": 3, "dtype": Dtype("int64"), "layout": None, "device": Device("cpu"), "pin_memory": None}
     for dtype in (Dtype("int64"), 4):
+        made = TensorMeta("made", (3,), "int64")
         ir = IR([OpNode("made", "aten.randperm.default", [], [made], {**attrs, "dtype": dtype})], [], [made])
         assert validate_ir(ir)

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from tests.proof import agrees, captured, module
-from torch_ir import IR, ExecutionError, GraphError, IRExecutor
+from torch_ir import IR, ExecutionError, GraphError, IRExecutor, optimize
+from torch_ir.ir import FunctionRef, OpNode, TensorMeta
+from torch_ir.ir.symbols import Symbol
 
 
 def even(self: Any, x: Tensor) -> Tensor:
@@ -99,3 +101,73 @@ def test_specialize_against_a_constraint() -> None:
     assert ir.specialize(s0=6).is_static
     with pytest.raises(GraphError, match=r"the graph holds only where \(s0 % 2\) == 0, but s0 = 7"):
         ir.specialize(s0=7)
+
+
+SQUEEZED = module(lambda self, x: x.squeeze(0) * 2)
+
+
+def test_a_size_that_squeeze_would_drop_is_refused() -> None:
+    """At a batch of 1 the model gives another number of dimensions than the graph says; the graph itself gives both."""
+    ir = captured(SQUEEZED, _rows(3), dynamic_shapes=({0: Dim("batch", min=1, max=16)},))
+    assert ir.specialize(batch=2).graph_outputs[0].shape == (2, 4)
+    with pytest.raises(GraphError, match=r"would drop a dimension of size 1 .* capture the model at batch = 1 instead"):
+        ir.specialize(batch=1)
+    assert agrees(ir, SQUEEZED, _rows(1))
+
+
+@pytest.mark.parametrize("level", ["clean", "full"])
+def test_an_optimised_graph_refuses_a_size_that_squeeze_would_drop(level: str) -> None:
+    ir = captured(SQUEEZED, _rows(3), dynamic_shapes=({0: Dim("batch", min=1, max=16)},))
+    better, _ = optimize(ir, level)
+    assert agrees(better, SQUEEZED, _rows(2))
+    with pytest.raises(ExecutionError, match="holds only where batch != 1, but batch = 1"):
+        IRExecutor(better, {})(_rows(1))
+    wide = captured(SQUEEZED, _rows(3), dynamic_shapes=({0: Dim("batch", min=2, max=16)},))
+    assert optimize(wide, level)[0].constraints == []
+
+
+def test_an_optimised_graph_asserts_a_size_that_the_data_decide() -> None:
+    model = module(lambda self, x: (x.nonzero()[:, :1] * 2).squeeze() + x.nonzero()[:, :1].squeeze())
+    better, _ = optimize(captured(model, _rows(3)), "clean")
+    assert agrees(better, model, torch.ones(3, 4))
+    with pytest.raises(ExecutionError, match="keeps all dimensions, so u0 != 1"):
+        IRExecutor(better, {})(torch.eye(3, 4)[:1].repeat(3, 1) * torch.tensor([[1.0], [0.0], [0.0]]))
+
+
+def test_a_function_keeps_a_size_of_its_own() -> None:
+    """A size of the same name that a function reads off what it computes is another one."""
+    given, places, count = (
+        TensorMeta("given", (8,), "float32"),
+        TensorMeta("places", ("batch", 1), "int64"),
+        TensorMeta("count", (), "int64"),
+    )
+    nodes = [
+        OpNode("places", "aten.nonzero.default", [given], [places], {}, args=["self"]),
+        OpNode("count", "aten.sum.default", [places], [count], {"dtype": None}, args=["self"]),
+    ]
+    body = IR(nodes, [given], [count], symbols=[Symbol("batch", 0, 8, places, 0)])
+    x, y, row, made = (
+        TensorMeta("x", ("batch", 8), "float32"),
+        TensorMeta("y", (8,), "float32"),
+        TensorMeta("row", ("batch", 8), "float32"),
+        TensorMeta("made", (), "int64"),
+    )
+    calls = [
+        OpNode("row", "aten.relu.default", [x], [row], {}, args=["self"]),
+        OpNode("made", "call", [y], [made], {"function": FunctionRef("body")}, args=["given"]),
+    ]
+    ir = IR(calls, [x, y], [row, made], functions={"body": body}, symbols=[Symbol("batch", 1, 16, x, 0)]).check()
+    chosen = ir.specialize(batch=2)
+    assert list(chosen.functions["body"].symbols) == ["batch"]
+    values = torch.randn(2, 8), torch.ones(8)
+    assert [value.tolist() for value in IRExecutor(chosen, {})(*values)] == [values[0].relu().tolist(), 28]
+
+
+def test_a_function_may_admit_fewer_sizes() -> None:
+    model = module(lambda self, x: torch.cond(x.sum() > 0, lambda x: x * x.shape[0], lambda x: x - 1, (x,)))
+    ir = captured(model, _rows(5), dynamic_shapes=({0: Dim("batch", min=1, max=16)},))
+    for body in ir.functions.values():
+        for symbol in body.symbols.values():
+            symbol.max = 4
+    with pytest.raises(GraphError, match=r"function 'true_graph_0': batch = 5 is out of range: batch <= 4"):
+        ir.specialize(batch=5)

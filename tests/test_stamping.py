@@ -222,6 +222,7 @@ UNLIKE = (
 )
 
 
+@pytest.mark.filterwarnings("ignore:forward changes state")
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_layers_that_are_not_alike_are_run(kind: type[Layer]) -> None:
     """Whatever tells one layer from another is seen, and the graph is right."""

@@ -12,8 +12,9 @@ from tests.browser import ABSENT, find, launched
 from tests.command_line import failure
 from tests.swept import journal
 from torch_ir.cli.models.opening import open_entry
-from torch_ir.cli.models.tiny import tiny, tiny_transformers
+from torch_ir.cli.models.tiny import tiny_transformers
 from torch_ir.errors import CommandError, SerializationError
+from torch_ir.llm.tiny import tiny
 from torch_ir.sweep import Entry, Outcome, Plan, Row, find_engine, read_entries, sweep
 from torch_ir.sweep.journal import Journal
 from torch_ir.sweep.summary import summary

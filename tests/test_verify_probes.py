@@ -134,3 +134,23 @@ def test_what_a_branch_declares() -> None:
     for body in ir.functions.values():
         body.graph_inputs[0].dtype = "float64"
     assert fails(ir, model, X).endswith("given to a function is declared float64[3, 4], but is float32[3, 4]")
+
+
+def test_integers_of_one_value() -> None:
+    """Zero hides what is done to it, so integers of one value only are drawn as well."""
+    model = module(lambda self, x: x >> 3)
+    zero = torch.zeros((), dtype=torch.int32)
+    ir = captured(model, zero)
+    assert verdict(ir, model, zero).is_valid
+    (node,) = (node for node in ir.nodes if "other" in node.attrs)
+    node.attrs["other"] = 0
+    assert fails(ir, model, zero).startswith("on integers of other values: ")
+
+
+def test_indices_keep_their_bounds() -> None:
+    """An index that may not be larger makes no note."""
+    model = module(lambda self, i: self.table(i), table=nn.Embedding(3, 4))
+    last = torch.full((2,), 2)
+    report = verdict(captured(model, last), model, last)
+    assert report.is_valid, report
+    assert not any("refuses" in note for note in report.notes)

@@ -35,6 +35,10 @@ class GraphError(RuleError):
     """The graph contradicts itself; the message names the place."""
 
 
+class ReadOnlyError(GraphError, TypeError):
+    """A list or dict that is computed was to be changed, or a node copied without its graph; the message says how."""
+
+
 class ShapeError(GraphError):
     """Operators do not go together with the shapes or dtypes that they are given."""
 
@@ -65,6 +69,10 @@ class SerializationError(RuleError):
 
 class MissingFileError(SerializationError, FileNotFoundError):
     """There is no such file."""
+
+
+class ClosedPipeError(SerializationError, BrokenPipeError):
+    """A file was to be written to stdout, but its reader has closed it."""
 
 
 class MistakenFileError(SerializationError):
@@ -106,7 +114,11 @@ class WeightLoadError(RuleError):
 
 
 class RegistryError(TorchIRError):
-    """A name is already taken by a different function."""
+    """A name is taken by a different function, or is that of no operator, argument, pass or class."""
+
+
+class UnknownOperatorError(RegistryError, ShapeError):
+    """A rule makes a node of an operator, or with an argument, that torch does not have."""
 
 
 class DrawError(TorchIRError):

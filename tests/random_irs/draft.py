@@ -86,12 +86,15 @@ class Draft:
         draw, count = self.draw, len(self.inputs)
         has_trees = typed_shell and draw.chance(0.6)
         symbols = self.known
+        mutations = self._mutations() if typed_shell else []
+        if self.mesh:
+            self.tensor_draws.place([*self.inputs, *results, *(value for _, value in mutations)])
         return IR(
             self.nodes,
             self.inputs,
             results,
             params=self.params,
-            mutations=self._mutations() if typed_shell else (),
+            mutations=mutations,
             functions=self.functions,
             symbols=self.symbols,
             constraints=self._constraints(),

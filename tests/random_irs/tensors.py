@@ -1,7 +1,7 @@
 """Tensors of every dtype and rank, and weights of every kind, some with their values."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tests.random_irs.draws import Draw
 from torch_ir.ir import Dim, Param, TensorMeta
@@ -85,8 +85,17 @@ class Tensors:
         return steps
 
     def _placement(self, rank: int) -> list[str] | None:
-        """How it lies on each axis of the mesh, if there is one."""
+        """How it lies on each axis of the mesh, if there is one; what only nodes see may say nothing of that."""
         if not self.axes or self.draw.chance(0.3):
             return None
+        return self._placed(rank)
+
+    def place(self, tensors: Iterable[TensorMeta]) -> None:
+        """Let tensors that callers see say how they lie."""
+        for tensor in tensors:
+            if self.axes and tensor.placement is None:
+                tensor.placement = tuple(self._placed(len(tensor.shape)))
+
+    def _placed(self, rank: int) -> list[str]:
         shards = [f"shard({dim})" for dim in range(rank)]
         return [self.draw.choice((*_PLACEMENTS, *shards)) for _ in range(self.axes)]

@@ -23,6 +23,7 @@ from torch_ir.ir.values import DTYPES
 from torch_ir.ops.calling import keywords, results
 from torch_ir.ops.foldable import is_foldable, traps
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.registry import get_execution_fn
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
@@ -125,7 +126,7 @@ class Constants:
             return unknown
         operator: Any = find_operator(node.op_type)
         try:
-            with torch.no_grad():
+            with NeutralState():
                 made = results(operator, keywords(values, node.attrs))
         except Exception:  # what torch refuses now, it refuses when the graph runs
             return unknown
@@ -190,7 +191,7 @@ def _filled(node: OpNode) -> torch.Tensor | None:
     """The value of a tensor that one number fills."""
     number = _filling(node) if _is_on_cpu(node) else None
     shape = [int(dim) for dim in node.output.shape]
-    return None if number is None else torch.full(shape, number, dtype=TORCH_DTYPES[node.output.dtype])
+    return None if number is None else torch.full(shape, number, dtype=TORCH_DTYPES[node.output.dtype], device="cpu")
 
 
 def _filling(node: OpNode) -> Number | None:
@@ -200,7 +201,7 @@ def _filling(node: OpNode) -> Number | None:
     if isinstance(number, Expr) or get_execution_fn(node.op_type) is not None:
         return None
     try:
-        return _item(torch.full([], number, dtype=TORCH_DTYPES[node.output.dtype]))
+        return _item(torch.full([], number, dtype=TORCH_DTYPES[node.output.dtype], device="cpu"))
     except (RuntimeError, TypeError):  # a number that the dtype cannot hold, or a dtype that cannot be filled
         return None
 

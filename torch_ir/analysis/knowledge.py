@@ -14,9 +14,10 @@ from torch_ir.analysis.constants import Budget, Constants, Number
 from torch_ir.analysis.prologue import is_fixed
 from torch_ir.analysis.shapes import Shapes
 from torch_ir.analysis.strides import moved_by
-from torch_ir.errors import ShapeError
+from torch_ir.errors import ShapeError, UnknownOperatorError
 from torch_ir.ir import IR, Device, Dim, OpNode, TensorMeta
 from torch_ir.ops.facts import is_pure
+from torch_ir.ops.known_names import objection, operator_objection
 from torch_ir.ops.names import to_name
 from torch_ir.ops.schema import bind, find_operator
 
@@ -66,7 +67,9 @@ class Knowledge:
         """A call in full: its tensors and attributes by name, defaults filled in, and what it makes."""
         operator = find_operator(op_type)
         if operator is None:
-            raise ShapeError(f"there is no operator {op_type!r}")
+            raise UnknownOperatorError(operator_objection(op_type) or f"there is no operator {op_type!r}")
+        if told := objection([op_type], arguments):
+            raise UnknownOperatorError(told)
         inputs: dict[str, TensorMeta] = {}
         attrs: dict[str, Any] = {}
         for name, value in bind(operator, (), arguments).items():
@@ -134,6 +137,8 @@ class Knowledge:
         """Why `new` cannot stand for `old` wherever that is read, or nothing."""
         if old in self._sizes:
             return f"the graph reads the size {self._sizes[old]!r} off it"
+        if old.placement != new.placement:
+            return "the two lie on the ranks of the mesh in different ways"
         if any(reader.op_type.startswith("aten.as_strided") for reader in old._uses):
             return "a node reads the memory where its elements lie"
         if moves_results(old, new, self._ir.functions):

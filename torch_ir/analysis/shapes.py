@@ -30,6 +30,7 @@ from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dims import check_dims
 from torch_ir.ops.facts import gives_new_values, is_forbidden
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
 
@@ -213,7 +214,7 @@ def _answer(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[st
         }
         arguments = keywords(given, attrs, _on_cpu)
         check_dims(str(operator), arguments)
-        with _silence, torch.no_grad(), enable_python_dispatcher(), mode:
+        with _silence, NeutralState(), enable_python_dispatcher(), mode:
             made = results(RULES.get(str(operator), operator), arguments)
     except ArithmeticError:  # a mistake of the rule for shapes, not of the call
         return ""

@@ -73,14 +73,15 @@ def _found_points(ir: IR, outer: Points) -> Points:
             low = max(symbol.min or 0, 2)
             high = most if symbol.max is None else min(symbol.max, max(most, low))
             sizes[name] = draw.randint(min(low, high), max(low, high)) if high >= low else high
-        if sizes not in found and _admits(ir, sizes):
+        if sizes not in found and admits(ir, sizes):
             found.append(sizes)
             if len(found) == _WANTED:
                 break
     return tuple(found)
 
 
-def _admits(ir: IR, sizes: Mapping[str, int]) -> bool:
+def admits(ir: IR, sizes: Mapping[str, int]) -> bool:
+    """Whether the constraints of a graph hold at these sizes."""
     try:
         return all(evaluate(text, sizes) for text in ir.constraints) and all(
             evaluate(dim, sizes) >= 0 for tensor in ir.graph_inputs for dim in tensor.shape

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from torch_ir.backends.choices import Choice, Choices, key_of
+from torch_ir.backends.deviations import refusal
 from torch_ir.backends.table import Backend, Run, installed_backends, register_backend
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
@@ -60,7 +61,7 @@ class Auto:
     def _remembered(self, choice: Choice | None) -> Run | None:
         """What was the fastest before, if it still works."""
         found = installed_backends().get(choice.backend) if choice else None
-        if choice is None or found is None:
+        if choice is None or found is None or refusal(self._ir, choice.backend):
             return None
         try:
             run = found.prepare(self._ir, self._weights)
@@ -76,6 +77,9 @@ class Auto:
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
         for name, challenger in racing.items():
+            if said := refusal(self._ir, name):
+                failed[name] = said
+                continue
             _log.info("measuring %s", name)
             other = _Lazy(challenger, self._ir, self._weights)
             found = bench({best: partial(_on, run, values), name: partial(_on, other, values)}, _ROUNDS)

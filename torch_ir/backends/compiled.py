@@ -8,17 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ir.backends.deviations import check_supported
 from torch_ir.backends.placement import find_device, placed
 from torch_ir.backends.stateless import stateless
 from torch_ir.backends.table import Run, find_backend
-from torch_ir.errors import ExecutionError
+from torch_ir.backends.verifying import verify as check_results
+from torch_ir.errors import CommandError, ExecutionError
 from torch_ir.ir import IR, Expr, Symbol, TensorMeta
 from torch_ir.ir.expressions import Number, names_in
 from torch_ir.ir.structure import rebuild
 from torch_ir.ir.symbols import solve
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.passes import optimize
-from torch_ir.run.executor import flatten_call, read_sizes, storage_of
+from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.run.plan import Sizes, computed
+from torch_ir.run.shared_memory import refuse_shared_memory, storage_of
 from torch_ir.run.stored import loaded
 from torch_ir.run.weights import fit_weights
 
@@ -32,8 +36,12 @@ def compile(
     backend: str = "inductor",
     level: str | None = "full",
     device: str | torch.device | None = None,
+    verify: bool = False,
 ) -> Compiled:
     """The graph, optimised, in a back end; what depends on weights alone is computed here and now.
+
+    A graph with a node that the back end is known to compute differently from eager is refused before anything runs.
+    With `verify`, the result is compared with the executor on random inputs; a difference beyond rounding is an error.
 
     `level` is that of `optimize`; None takes the graph as it is. Weights may be left out where the graph holds them.
     With `device`, weights are copied to it, and what the graph makes by itself is made there; inputs must be there.
@@ -42,15 +50,21 @@ def compile(
     place = None if device is None else find_device(device)
     if place is not None and place.type != "cpu" and backend not in ON_DEVICES:
         raise ExecutionError(f"{backend} runs on the CPU; on {place} there are {' and '.join(ON_DEVICES)}")
+    if verify and backend == "auto":
+        raise CommandError("verify= is for a back end by name; auto compares each one with torch before it chooses")
     given = dict(zip(map(_key, ir.params), fit_weights(ir, weights or {}, {}), strict=True))
     better = ir if level is None else optimize(ir, level)[0]
     better = better if place is None else placed(better, place)
+    check_supported(better, backend)
     kept = {key: given[key] for key in map(_key, better.params) if key in given}
     held = [loaded(value, place).detach() for value in fit_weights(better, kept, {})]
     values = dict(zip(better.params, held, strict=True))
     graph, state = stateless(better, [symbol.tensor for symbol in _told_by_data(better) if symbol.tensor])
     run = found.prepare(graph, {_key(param): value for param, value in values.items() if param not in state})
-    return Compiled(better, backend, run, {param: values[param].clone() for param in state})
+    compiled = Compiled(better, backend, run, {param: values[param].clone() for param in state})
+    if verify:
+        check_results(backend, compiled.run_once, ir, given)
+    return compiled
 
 
 def _key(param: TensorMeta) -> str:
@@ -103,12 +117,22 @@ class Compiled:
         read_sizes(self.graph, values)
         return self._outputs(values)[0]
 
+    def run_once(self, values: Sequence[Any]) -> list[Any]:
+        """The flat outputs and the new values of what the model changes; nothing is kept or written."""
+        read_sizes(self.graph, values)
+        with torch.no_grad():
+            results = self._run([*values, *(value.clone() for value in self._state.values())])
+        return list(results[: len(results) - len(self._told)])
+
     def _outputs(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Sequence[Any]]:
         """What the graph gives, and the tensors that show further sizes."""
-        with torch.no_grad():
+        if self._targets:
+            refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))
+        with NeutralState():
             results = self._run([*values, *self._state.values()])
-            last = len(results) - len(self._told)
-            first = last - len(self._targets)
+        last = len(results) - len(self._told)
+        first = last - len(self._targets)
+        with torch.no_grad():
             self._keep(values, results[:first], results[first:last])
         return tuple(results[:first]), results[last:]
 

@@ -54,7 +54,7 @@ class _OneDNN(CustomGraphPass):
 
 
 # what Inductor is told while it compiles; frozen weights are constants, packed for its kernels
-_OPTIONS: dict[str, Any] = {"freezing": True}
+_OPTIONS: dict[str, Any] = {"freezing": True, "fallback_random": True}  # random numbers are those of eager
 if torch._C.has_mkl and torch._C._has_mkldnn:
     _OPTIONS["post_grad_custom_pre_pass"] = _OneDNN()
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ir.backends.exact_rules import IREE
 from torch_ir.backends.iree_compiler import CannotCompileError, check_module, compile_module
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ExecutionError, first_line
@@ -19,6 +20,7 @@ from torch_ir.ops.runnable import with_calls_inline
 from torch_ir.ops.schema import find_operator
 from torch_ir.passes.decompose.open_sizes import has_open_sizes
 from torch_ir.passes.decompose.operators import decompose
+from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.run.binding import bind
 from torch_ir.targets.mlir.dialect import torch_dialect
 from torch_ir.targets.mlir.module import refusal
@@ -37,7 +39,7 @@ _IREE_NAMES = {torch.bfloat16: "BFLOAT_16", torch.bool: "BOOL_8"}
     races=False,  # it compiles for a minute what others run faster
 )
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
-    graph, values = bind(ir, weights)
+    graph, values = bind(rewritten(with_calls_inline(ir), IREE), weights)
     for tensor in graph.params:
         if tensor.param is not None:  # constants are bound as weights are
             tensor.param = replace(tensor.param, data=None)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torch_ir.backends.exact_rules import OPENVINO
 from torch_ir.backends.openvino_operators import decompositions
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ConversionError, ExecutionError
@@ -20,6 +21,7 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.structure import flat
 from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.targets.describe import describe
 from torch_ir.targets.to_torch import to_torch
 from torch_ir.targets.torch.exporting import exported
@@ -31,15 +33,20 @@ _TELEMETRY = "openvino_telemetry"
 @register_backend("openvino", "OpenVINO", require=packages("the back end openvino", "openvino", "openvino"))
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     """One compiled model for all sizes, with as many threads as torch uses; nothing is written or sent."""
-    graph = with_calls_inline(ir).clone()
+    graph = rewritten(with_calls_inline(ir), OPENVINO).clone()
     made = [tensor for tensor in dict.fromkeys(graph.graph_outputs) if tensor.producer is not None]
     results = list(graph.graph_outputs)
     session = _Session(graph, made, weights) if made else None
+    passed = {} if session is None else {made[index]: place for index, place in session.passed.items()}
+    if passed:
+        made = [tensor for tensor in made if tensor not in passed]
+        session = _Session(graph, made, weights) if made else None
     numbers = {symbol.tensor for symbol in graph.symbols.values() if symbol.dim is None}
     kept = {param: weights[param.key or param.name] for param in graph.params if param in results}
 
     def run(values: Sequence[Any]) -> Sequence[Any]:
         known: dict[TensorMeta, Any] = {**kept, **dict(zip(graph.graph_inputs, values, strict=True))}
+        known.update((tensor, values[place].clone()) for tensor, place in passed.items())
         if session is not None:
             known.update(zip(made, session.run(values), strict=True))
         return [known[tensor].item() if tensor in numbers else known[tensor] for tensor in results]
@@ -59,21 +66,41 @@ class _Session:
         # inputs that nothing reads are left out
         self._places = [next(at for at, name in enumerate(names) if name in port.names) for port in compiled.inputs]
         self._dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in made]
-        self._shapes = [_fixed_shape(tensor) for tensor in made]
+        # at a size of 1, torch may return less than the shape that the graph says
+        self._shapes = [None if ir.symbols else _fixed_shape(tensor) for tensor in made]
+        self.passed = {index: self._places[place] for index, place in _passed_on(compiled).items()}
+        self._check_outputs(compiled, made)
+
+    def _check_outputs(self, compiled: Any, made: Sequence[TensorMeta]) -> None:
+        """Refuse a compiled model whose results have other dtypes or shapes than those of the graph."""
+        for port, tensor, shape in zip(compiled.outputs, made, self._shapes, strict=True):
+            kind = _element(tensor.dtype)
+            if kind is None or port.get_element_type() != kind:
+                found = f"dtype {port.get_element_type().get_type_name()}"
+            elif shape is not None and not _agrees(port.partial_shape, shape):
+                found = f"shape {port.partial_shape}"
+            else:
+                continue
+            raise ConversionError(
+                f"OpenVINO does not run {self._name}: it returns {found} for {tensor!r}, made by "
+                f"{describe(tensor.producer) if tensor.producer else tensor.name}"
+            )
 
     def run(self, values: Sequence[Any]) -> list[Tensor]:
         given = [torch.as_tensor(values[place]).detach().contiguous() for place in self._places]
+        if any(value.dtype == torch.int64 and value.numel() and not _is_narrow(value) for value in given):
+            raise ExecutionError(f"OpenVINO computes integers in 32 bits, and an input of {self._name} is beyond that")
         found = [
             None if shape is None else torch.empty(shape, dtype=dtype)
             for shape, dtype in zip(self._shapes, self._dtypes, strict=True)
         ]
         with self._turn:
-            for index, value in enumerate(given):
-                self._request.set_input_tensor(index, _shared(value))
-            for index, result in enumerate(found):
-                if result is not None:
-                    self._request.set_output_tensor(index, _shared(result))
             try:
+                for index, value in enumerate(given):
+                    self._request.set_input_tensor(index, _shared(value))
+                for index, result in enumerate(found):
+                    if result is not None:
+                        self._request.set_output_tensor(index, _shared(result))
                 self._request.infer(share_outputs=True)
             except RuntimeError as error:
                 raise ExecutionError(f"OpenVINO does not run {self._name}: {_reason(error)}") from None
@@ -89,6 +116,35 @@ class _Session:
 def _fixed_shape(tensor: TensorMeta) -> list[int] | None:
     fixed = [dim for dim in tensor.shape if isinstance(dim, int)]
     return fixed if len(fixed) == len(tensor.shape) else None
+
+
+def _is_narrow(value: Tensor) -> bool:
+    """Whether integers are the same in 32 bits."""
+    low, high = torch.aminmax(value)
+    known = torch.iinfo(torch.int32)
+    return bool(low >= known.min and high <= known.max)
+
+
+def _passed_on(compiled: Any) -> dict[int, int]:
+    """Of each result that is an input itself, both positions: OpenVINO writes to no result then, but to inputs."""
+    inputs = {port.get_node().get_friendly_name(): place for place, port in enumerate(compiled.inputs)}
+    outputs = {port.get_node().get_friendly_name(): index for index, port in enumerate(compiled.outputs)}
+    sources = {
+        outputs[result.get_friendly_name()]: result.input_value(0).get_node().get_friendly_name()
+        for result in compiled.get_runtime_model().get_results()
+    }
+    return {index: inputs[name] for index, name in sources.items() if name in inputs}
+
+
+def _element(dtype: str) -> Any:
+    """What OpenVINO calls a dtype; None if it has no such."""
+    names = {"bool": "boolean", "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
+    name = names.get(dtype) or dtype.replace("uint", "u").replace("int", "i")
+    return getattr(_openvino().Type, name, None)
+
+
+def _agrees(found: Any, shape: Sequence[int]) -> bool:
+    return bool(found.compatible(_openvino().PartialShape(list(shape))))
 
 
 def _shared(value: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""Buffers that forward assigns anew: where torch does not see that, they are written to when forward is done."""
+"""Buffers and parameters that forward assigns anew: they are written to when forward is done."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch_ir.errors import ConversionError
 
 GOES_ON = "so that its next call would go on from another"  # words of a refusal that holds for every road
 _aten = torch.ops.aten
+_COPY = _aten.copy_.default
 _CASTS = (_aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default, _aten.alias.default, _aten.detach.default)
 NodeOf = Callable[[torch.Tensor], "fx.Node | None"]
 
@@ -29,38 +30,49 @@ def traced_node(tensor: torch.Tensor) -> fx.Node | None:
 
 @contextmanager
 def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iterator[None]:
-    """`self.mean = new` becomes a write to the buffer at the end of forward; torch forgets what submodules assign.
+    """`self.mean = new` becomes a write to the buffer or parameter at the end of forward.
 
-    A buffer that gets another shape or dtype is a memo that forward makes to fit, and is left alone; the model is
-    refused where forward reads what such a buffer held before.
+    Torch forgets what submodules assign, and takes what the model itself assigns in the order of names, so that
+    buffers which change places would read each other's new values. A buffer that gets another shape or dtype is a memo
+    that forward makes to fit, and is left alone; the model is refused where forward reads what it held before.
     """
     paths: dict[nn.Module, str] = {}
     for path, module in walk(model):
         paths.setdefault(module, f"{path}." if path else "")
-    tables = [(path, module._buffers) for module, path in paths.items() if module._buffers]
+    tables: list[tuple[nn.Module, str, dict[str, Any]]] = [
+        (module, path, table)
+        for module, path in paths.items()
+        for table in (module._buffers, module._parameters)
+        if table and isinstance(table, dict)  # a scripted module shows its own in another way
+    ]
     before: list[dict[str, Any]] = []
 
     def remember(*_: Any) -> None:
-        before[:] = [dict(table) for _, table in tables]
+        before[:] = [dict(table) for _, _, table in tables]
 
     def write(_module: nn.Module, _args: Any, result: Any) -> Any:
         assigned = [
-            (path + name, old, new)
-            for (path, table), held in zip(tables, before, strict=True)
+            (module, path, name, old, new)
+            for (module, path, table), held in zip(tables, before, strict=True)
             for name, old in held.items()
             if isinstance(old, torch.Tensor) and isinstance(new := table.get(name), torch.Tensor) and new is not old
         ]
         replaced = []
-        for name, old, new in assigned:
+        for module, path, name, old, new in assigned:
             if (old.shape, old.dtype) == (new.shape, new.dtype):
-                replaced.append((old, new))
+                replaced.append((module, name, old, new))
             elif _goes_on(node_of(old), node_of(new)):
-                told = f"forward reads the buffer {name!r} and gives it another shape or dtype, {GOES_ON} value"
+                told = f"forward reads the buffer {path + name!r} and gives it another shape or dtype, {GOES_ON} value"
                 raise ConversionError(f"cannot capture {type(model).__name__}: {told}; keep its shape and dtype")
-        if replaced:
-            result = _apart_from(result, [old for old, _ in replaced])
-        for old, new in replaced:
-            old.copy_(new)
+        if not replaced:
+            return result
+        with torch.no_grad():
+            written = [old for _, _, old, _ in replaced]
+            result = _apart_from(result, written)
+            for old, new in zip(written, _apart_from([new for *_, new in replaced], written), strict=True):
+                old.copy_(new)
+        for module, name, old, _ in replaced:
+            setattr(module, name, old)  # so that torch, which notes assignments, takes what has been written
         return result
 
     hooks = [model.register_forward_pre_hook(remember), model.register_forward_hook(write)] if tables else []
@@ -72,10 +84,16 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
 
 
 def drop_memos(module: fx.GraphModule) -> None:
-    """Erase the writes that torch adds for buffers of the model itself, where one would get another shape."""
+    """Erase writes that torch adds for buffers of the model itself: a second one, or one of another shape."""
     for node in list(module.graph.nodes):
-        if node.target is torch.ops.aten.copy_.default and _sizes(node) != _sizes(node.args[0]):
+        if node.target is _COPY and (_sizes(node) != _sizes(node.args[0]) or _is_again(node)):
             module.graph.erase_node(node)
+
+
+def _is_again(node: fx.Node) -> bool:
+    """Whether a call copies to a tensor what a call has just copied to it."""
+    target, source = node.args[:2]
+    return isinstance(source, fx.Node) and source.target is _COPY and source.args[0] is target and not node.users
 
 
 def _sizes(node: fx.Node) -> list[str]:

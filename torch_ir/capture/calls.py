@@ -174,6 +174,13 @@ class Calls:
             self.writes.memory = dict(self._memory())
         return without_writes(nodes, given, tail, self.writes, self.taken)
 
+    def layout_of_functions(self) -> str:
+        """The line of a body on whose strides it depends what a write changes; it is told of the whole graph."""
+        lines = [body.fixed_layout for body in self.functions.values()]
+        for body in self.functions.values():
+            body.fixed_layout = ""
+        return next(filter(None, lines), "")
+
     def _memory(self) -> Iterator[tuple[TensorMeta, Any]]:
         """The memory that each tensor lies in; of a call that gives the very tensor that it is given, that one's."""
         known: dict[TensorMeta, Any] = {}
@@ -304,6 +311,7 @@ def _convert_function(module: fx.GraphModule, names: SymbolNames, twins: Twins) 
         functions=table.functions,
         output_tree=tree,
         symbols=table.bound_symbols({}, {}),
+        fixed_layout=functional.layout or table.layout_of_functions(),
     )
 
 

@@ -12,8 +12,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec, OutputKind
 
 from torch_ir.capture.calls import Calls, returned_leaf
+from torch_ir.capture.default_dtype import write_default_dtypes
 from torch_ir.capture.dynamic import DECISIONS
+from torch_ir.capture.explicit import graphs
 from torch_ir.capture.functional import Twins, functionalised, standard_form
+from torch_ir.capture.may_copy import layout_of_fx_writes
 from torch_ir.capture.provenance import modules_of
 from torch_ir.capture.symbolic import SymbolNames, shape_environment
 from torch_ir.capture.writes import UnfollowedWriteError
@@ -45,7 +48,10 @@ def convert_exported_program(
     if twins is not None and not always_retraced:
         with contextlib.suppress(UnfollowedWriteError):
             return _converted(program, twins, *options)
-    return _converted(functionalised(program), {}, *options)
+    lines = [layout_of_fx_writes(module.graph) for module in graphs(program.graph_module)]
+    ir = _converted(functionalised(program), {}, *options)
+    ir.fixed_layout = next(filter(None, lines), "")
+    return ir
 
 
 def _converted(program: ExportedProgram, twins: Twins, model_name: str, requested_minimums: Mapping[str, int]) -> IR:
@@ -58,7 +64,7 @@ def _converted(program: ExportedProgram, twins: Twins, model_name: str, requeste
     outputs, mutations, output_leaves = _read_outputs(program, table)
     functional = table.without_writes(nodes, [*params, *inputs], outputs)
     _refuse_written_constants(functional.mutations)
-    return IR(
+    ir = IR(
         functional.nodes,
         inputs,
         functional.returned,
@@ -71,8 +77,10 @@ def _converted(program: ExportedProgram, twins: Twins, model_name: str, requeste
         output_tree=to_structure(program.call_spec.out_spec, iter(output_leaves)),
         model_name=model_name,
         pytorch_version=torch.__version__,
+        fixed_layout=functional.layout or table.layout_of_functions(),
         modules=modules_of(program.graph),
-    ).check()
+    )
+    return write_default_dtypes(ir.check())
 
 
 def _refuse_written_constants(mutations: Sequence[tuple[TensorMeta, TensorMeta]]) -> None:

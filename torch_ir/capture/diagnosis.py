@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
 import itertools
-import logging
 import re
-import sys
 import textwrap
 import traceback
-import warnings
-from collections.abc import Iterator
+from collections.abc import Collection
 
+import torch
 from torch import nn
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from torch_ir.capture.provenance import is_users, user_line
@@ -23,6 +20,7 @@ from torch_ir.errors import ExportError
 from torch_ir.ops.facts import mutated_arguments
 
 BRANCHES = "Python branches on a value that only the data decides"
+ELSEWHERE = "compute it in forward itself, not in another thread, and do not keep it from an earlier call"
 # words of torch's message, with the name of the error before it -> what happened and what to do about it
 _CAUSES = {
     r"Could not extract specialized integer": "Python needs a number that only the data decides, for an index or a "
@@ -39,8 +37,9 @@ _CAUSES = {
     "it a rule with torch.library.register_fake",
     r"Cannot access data pointer|Can't pickle": "the model asks for the memory of a "
     "tensor, which has none while it is captured; use torch functions there",
-    r"fake tensor in the exported program|Cannot mix": "the model computes where torch cannot see it, such as in "
-    "another thread or in a tensor kept from an earlier call; compute it in forward itself",
+    r"fake tensor in the exported program|Cannot mix": f"the model computes where torch cannot see it; {ELSEWHERE}",
+    r"Unable to cast NotImplemented": "forward reads a tensor that cannot be traced, such as one that was kept from an "
+    f"earlier capture; {ELSEWHERE}",
     r"NoValueError": "a tensor without values cannot decide; capture the model with explore=, or on real tensors with "
     "strict=False",
     r"RecursionError": "forward calls itself without end; give the recursion an end that does not depend on the data",
@@ -48,13 +47,6 @@ _CAUSES = {
     r"TypeError: (too many positional|missing a required|got an unexpected keyword)": "the example inputs are not the "
     "arguments of forward; give what the model is called with",
 }
-_CHATTY = (
-    "torch._subclasses.fake_tensor",
-    "torch.fx.experimental.symbolic_shapes",
-    "torch._export.non_strict_utils",
-    "torch._dynamo",
-    "torch.export",
-)
 
 
 def explained(error: BaseException, model: nn.Module) -> ExportError:
@@ -106,6 +98,15 @@ def refuse_hidden_state(program: ExportedProgram, model: nn.Module) -> None:
                 raise _refusal(model, place, f"{reason}; register it as a buffer")
 
 
+def refuse_untracked(program: ExportedProgram, model: nn.Module, given: Collection[torch.Tensor]) -> None:
+    """Refuse a program with a constant that has no values and is no tensor of the model."""
+    known = set(map(id, given))
+    for name, value in program.constants.items():
+        if isinstance(value, FakeTensor) and id(value) not in known:
+            reason = f"it reads {name!r}, a tensor that torch has not seen it compute"
+            raise _refusal(model, definition(model), f"{reason}; {ELSEWHERE}")
+
+
 def _positions(operator: OpOverload) -> list[int]:
     written = set(mutated_arguments(operator))
     return [index for index, argument in enumerate(operator._schema.arguments) if argument.name in written]
@@ -118,22 +119,3 @@ def _violated(lines: list[str]) -> str:
     fixes = list(itertools.takewhile(lambda line: " = " in line, lines[start:]))
     proposed = f"; torch proposes {', '.join(fixes)}" if fixes else ""
     return f"a size cannot vary as asked: {'; '.join(reasons[:2]) or lines[0]}{proposed}"
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Hold back what torch prints about its own internals; what a model prints is passed on when all went well."""
-    held = io.StringIO()
-    loggers = [logging.getLogger(name) for name in _CHATTY]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), contextlib.redirect_stderr(held):
-            warnings.filterwarnings("ignore", message=".*LeafSpec.*")
-            warnings.filterwarnings("ignore", message=".*assigned during export.*")
-            yield
-        sys.stderr.write(held.getvalue())
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

@@ -16,6 +16,7 @@ from torch import nn
 from torch.export import Dim
 from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
 
+from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.provenance import is_users
 from torch_ir.errors import ExportError, ExpressionError
 from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
@@ -38,11 +39,10 @@ def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
     if dynamic_shapes is None:
         yield made
         return
-    decide: Callable[[torch.SymBool], bool] = torch.SymBool.__bool__
 
-    def record(condition: torch.SymBool) -> bool:
+    def record(decide: Callable[[torch.SymBool], bool], condition: torch.SymBool) -> bool:
         outcome = decide(condition)
-        frame = sys._getframe(1)
+        frame = sys._getframe(2)  # of the caller of the patched method
         if frame.f_code.co_filename == torch.__file__ and frame.f_back is not None:  # `if n:` asks `n != 0`
             frame = frame.f_back
         if is_users(frame.f_code.co_filename):
@@ -51,11 +51,8 @@ def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
 
     # torch asks the user's frame whether it stands in an assertion; this one must pass for a frame of torch
     record.__code__ = record.__code__.replace(co_filename=torch.__file__)
-    torch.SymBool.__bool__ = record  # type: ignore[method-assign]  # torch offers no hook
-    try:
+    with intercepted(torch.SymBool, "__bool__", record):  # torch offers no hook
         yield made
-    finally:
-        torch.SymBool.__bool__ = decide  # type: ignore[method-assign]  # put back
 
 
 def requested_minimums(dynamic_shapes: Any) -> dict[str, int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,10 +15,13 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
+from torch_ir.capture.ambient_notes import SEEDS, AmbientNotes, ambient_notes
 from torch_ir.capture.assigned import GOES_ON, assignments_written, drop_memos
+from torch_ir.capture.class_questions import class_questions
 from torch_ir.capture.convert import convert_exported_program
 from torch_ir.capture.crosscheck import quickly
-from torch_ir.capture.diagnosis import BRANCHES, definition, explained, quiet, refuse_hidden_state
+from torch_ir.capture.default_dtype import refuse_close_integers
+from torch_ir.capture.diagnosis import BRANCHES, definition, explained, refuse_hidden_state, refuse_untracked
 from torch_ir.capture.dynamic import (
     DECISIONS,
     Call,
@@ -29,14 +33,25 @@ from torch_ir.capture.dynamic import (
     recorded_decisions,
     requested_minimums,
 )
+from torch_ir.capture.example_inputs import OwnMemory, shared_inputs
+from torch_ir.capture.explicit import graphs
 from torch_ir.capture.explore import explored
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
 from torch_ir.capture.forced import ForcedOutcomes
+from torch_ir.capture.frozen_state import with_state_checked
+from torch_ir.capture.held_weights import held_weights_followed
+from torch_ir.capture.instrument import capturing, exclusive, export_in_this_thread, not_compiled
 from torch_ir.capture.ladder import TIME_LIMIT, Step, climb
 from torch_ir.capture.layouts import LAYOUT, layout_questions
+from torch_ir.capture.leaks import contained
+from torch_ir.capture.no_op_copies import COPIES, no_op_copies, torch_version
+from torch_ir.capture.outer_autocast import autocast_inside
 from torch_ir.capture.paths import Path
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record import record
-from torch_ir.capture.side_effects import drop_failed_calls, left_as_it_was
+from torch_ir.capture.shared_memory import refuse_shared_memory
+from torch_ir.capture.side_effects import constants_kept, drop_failed_calls, left_as_it_was
+from torch_ir.capture.tensor_memory import OTHER_MEMORY, DataAttribute, refuse_set_memory
 from torch_ir.capture.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError, did_you_mean
@@ -47,9 +62,12 @@ from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 WAYS_WITHOUT_DATA = 16
 _CAPTURES = ("auto", "export", "record")
+RECORDING, STRICTLY = "recording", "torch.export in strict mode"
+_FOR_ALL = (GOES_ON, OTHER_MEMORY, SEEDS)  # words of refusals that hold in strict mode, too
 _BLOCKS = ("inline", "function")
 
 
+@not_compiled
 def extract_ir(
     model: nn.Module,
     example_inputs: tuple[Any, ...],
@@ -81,15 +99,22 @@ def extract_ir(
     `isolated` runs the model's code in a child process only, for at most `time_limit` seconds a try.
     """
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
-    _check_request(model, call, strict)
-    _check_options(capture, blocks, stamp, dynamic_shapes)
-    road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
-    steps = list(_steps(model, call, dynamic_shapes, road))
-    ir = climb(steps, isolated=isolated, time_limit=time_limit)
+    with exclusive():  # while a thread captures, its model has other tensors
+        _check_request(model, call, strict)
+        _check_options(capture, blocks, stamp, dynamic_shapes)
+        road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
+        steps = [
+            replace(step, capture=partial(with_state_checked, model, call, _unshared(model, step), step.is_blind))
+            for step in _steps(model, call, dynamic_shapes, road)
+        ]
+        with autocast_inside(model):
+            ir = climb(steps, isolated=isolated, time_limit=time_limit)
+        refuse_close_integers(ir, torch.get_default_dtype())
     ir.model_name = type(model).__name__ if model_name is None else model_name
-    _refuse_shared_memory(model, ir)
     _warn_of_lost_values(ir)
+    _warn_of_class_questions(model, call, ir, capture)
     _warn_of_gaps(ir)
+    _warn_of_shared_inputs(ir, call)
     fixed = fixed_sizes(ir, model, call, dynamic_shapes)
     if fixed:
         warnings.warn(f"a size that was asked to vary does not: {', '.join(fixed)}", CaptureWarning, stacklevel=2)
@@ -125,12 +150,23 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
-            yield Step(kind, "torch.export in strict mode", strictly, is_risky=True, hides=GOES_ON)
+            yield Step(kind, STRICTLY, strictly, is_risky=True, is_blind=True, hides=_FOR_ALL)
     if road.capture != "export" and dynamic_shapes is None:
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
         quick = partial(quick, recording, with_functions=not (road.in_blocks or road.crosscheck))
-        yield Step(kind, "recording", quick if is_quick else recording)
+        yield Step(kind, RECORDING, quick if is_quick else recording)
+
+
+def _unshared(model: nn.Module, step: Step) -> Callable[[], IR]:
+    """A step that refuses a graph which takes memory apart that the model shares."""
+
+    def capture() -> IR:
+        ir = step.capture()
+        refuse_shared_memory(model, ir)
+        return ir
+
+    return capture
 
 
 def _check_options(capture: str, blocks: str, stamp: bool, dynamic_shapes: Any) -> None:
@@ -153,6 +189,7 @@ def _ways(model: nn.Module, call: Call, explore: int | None) -> int:
     return explore
 
 
+@not_compiled
 def export_model(
     model: nn.Module,
     example_inputs: tuple[Any, ...],
@@ -163,9 +200,11 @@ def export_model(
 ) -> ExportedProgram:
     """`torch.export` of a model, with its weights as fake tensors; the arguments are those of `extract_ir`."""
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
-    _check_request(model, call, strict)
-    refuse_scripted(model)
-    return _trace(model, call, dynamic_shapes)
+    with exclusive():
+        _check_request(model, call, strict)
+        refuse_scripted(model)
+        with capturing(), autocast_inside(model):
+            return _trace(model, call, dynamic_shapes)
 
 
 def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
@@ -190,31 +229,52 @@ def _export(
 ) -> IR:
     """The IR by way of `torch.export`, in one of its modes; with a path, along that."""
     refuse_scripted(model)
-    is_proved = True
+    asked = requested_minimums(dynamic_shapes)
     try:
-        program = _trace(model, call, dynamic_shapes, path, in_strict_mode)
+        return _converted(asked, model, call, dynamic_shapes, path, in_strict_mode)
     except ExportError as error:
         if not is_unproved(error.__cause__):
             raise
-        is_proved = False
-        program = _trace(model, call, loosened(dynamic_shapes), path and path.again(), in_strict_mode)
-    refuse_hidden_state(program, model)
-    ir = convert_exported_program(
-        program,
-        requested_minimums=requested_minimums(dynamic_shapes),
-        always_retraced=path is not None and path.is_retraced,
-    )
-    ir.fixed_layout = program.graph_module.meta[LAYOUT]
-    if not is_proved:
-        keep_promises(ir, model, call, dynamic_shapes)
+    ir = _converted(asked, model, call, loosened(dynamic_shapes), path and path.again(), in_strict_mode)
+    keep_promises(ir, model, call, dynamic_shapes)
     return ir
 
 
+def _converted(
+    minimums: dict[str, int], model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None, in_strict_mode: bool
+) -> IR:
+    """One run of `torch.export`, as an IR; none of its tensors outlives it."""
+    noted = nullcontext(AmbientNotes()) if in_strict_mode else ambient_notes()  # strict mode would trace the notes
+    with capturing(), contained(model) as tensors, tensors.of_every_mode(), noted as notes:
+        program = _trace(model, call, dynamic_shapes, path, in_strict_mode)
+        refuse_hidden_state(program, model)
+        is_retraced = path is not None and path.is_retraced
+        ir = convert_exported_program(program, requested_minimums=minimums, always_retraced=is_retraced)
+        refuse_set_memory(ir)
+        meta = program.graph_module.meta
+        ir.fixed_layout = meta[LAYOUT] or ir.fixed_layout or meta[COPIES]
+        _drop_values(program)
+        del program, meta
+    notes.check(ir)
+    return ir
+
+
+def _drop_values(program: ExportedProgram) -> None:
+    """Let the nodes of a program that is converted hold no tensors: handlers of the user's may keep nodes."""
+    for module in graphs(program.graph_module):
+        for node in module.graph.nodes:
+            node.meta.clear()
+
+
 def _trace(
-    model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, in_strict_mode: bool = False
+    model: nn.Module,
+    call: Call,
+    dynamic_shapes: Any,
+    path: Path | None = None,
+    in_strict_mode: bool = False,
 ) -> ExportedProgram:
     """`torch.export` in one of its modes; what goes wrong there is explained."""
-    with left_as_it_was(model), weight_free(model) as mode, ExitStack() as stack:
+    with weight_free(model) as (mode, fakes), ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
@@ -222,36 +282,47 @@ def _trace(
         # strict mode does not tell what the model asked; it may have asked for strides
         questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
         if not in_strict_mode:
+            stack.enter_context(export_in_this_thread())
+            stack.enter_context(held_weights_followed(model))
             stack.enter_context(assignments_written(model))
+        stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode))
+        stack.enter_context(constants_kept(model))
         args, keywords = _each_its_own(call, mode)
         try:
+            copies = stack.enter_context(nullcontext() if in_strict_mode else no_op_copies(torch_version))
+            stack.enter_context(nullcontext() if in_strict_mode else DataAttribute())
             with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
                 program = torch.export.export(
                     model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode
                 )
             program.graph_module.meta[DECISIONS] = decisions
             program.graph_module.meta[LAYOUT] = lines[0] if lines else ""
+            program.graph_module.meta[COPIES] = copies.written_later() if copies else ""
         except ConversionError:
             raise
         except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
             raise explained(error, model) from error
+        refuse_untracked(program, model, fakes)
+    _forget_gradients(program)
     drop_failed_calls(program.graph_module)
     drop_memos(program.graph_module)
     return program
 
 
+def _forget_gradients(program: ExportedProgram) -> None:
+    """Let no weight of a traced program require a gradient, or torch would trace a backward pass next."""
+    values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    for tensor in (*values, *program.state_dict.values()):
+        if isinstance(tensor, FakeTensor) and tensor.is_leaf:
+            tensor.requires_grad_(False)
+
+
 def _each_its_own(call: Call, mode: FakeTensorMode) -> Call:
-    """The inputs, fake where they are on meta; torch would take a tensor that is given twice for one input."""
-    seen: set[int] = set()
-
-    def own(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_meta:
-            return fake_copy(tensor, mode)
-        is_new = id(tensor) not in seen
-        seen.add(id(tensor))
-        return tensor if is_new else tensor.detach().clone()
-
-    made: Call = pytree.tree_map_only(torch.Tensor, own, call)
+    """The inputs, fake where they are on meta; torch would take tensors that share memory for views of one input."""
+    own = OwnMemory()
+    made: Call = pytree.tree_map_only(
+        torch.Tensor, lambda tensor: fake_copy(tensor, mode) if tensor.is_meta else own(tensor), call
+    )
     return made
 
 
@@ -284,23 +355,6 @@ def _require_meta(model: nn.Module, inputs: Any) -> None:
             )
 
 
-def _refuse_shared_memory(model: nn.Module, ir: IR) -> None:
-    """A buffer that is written to must not show in another: torch captures each as if it stood alone."""
-    written = {target.key for target, _ in ir.mutations}
-    if not any(written):
-        return
-    tensors = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    owners = {_memory(tensor): (key, tensor) for key, tensor in tensors if key in written}
-    for key, tensor in tensors:
-        owner, other = owners.get(_memory(tensor), (key, tensor))
-        if other is not tensor:
-            raise ConversionError(f"forward writes to {owner!r}, which shares its memory with {key!r}; make one a copy")
-
-
-def _memory(tensor: torch.Tensor) -> int | None:
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
-
-
 def _warn_of_gaps(ir: IR) -> None:
     """Say where the graph does not hold for every input, and where it cannot run by itself."""
     guarded = dict.fromkeys(node["place"] for node in ir.all_nodes() if node.op_type in (DECISION, FIXED_SHAPE))
@@ -311,6 +365,34 @@ def _warn_of_gaps(ir: IR) -> None:
     if opaque:
         told = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
         warnings.warn(told, CaptureWarning, stacklevel=3)
+
+
+def _warn_of_shared_inputs(ir: IR, call: Call) -> None:
+    """Say which example inputs are one memory that forward writes to: in the graph, each input stands alone."""
+    pairs = shared_inputs(call) if any(target.param is None for target, _ in ir.mutations) else ()
+    if pairs:
+        told = ", ".join(f"{one} and {other}" for one, other in pairs)
+        warnings.warn(
+            f"{told} share memory, and forward writes to an input: the graph is that of inputs that share none, and "
+            "refuses to run on others",
+            CaptureWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) -> None:
+    """Say where forward asks for the class of a tensor, unless the capture answers as eager does.
+
+    A recording of real values does so, and so does the strict mode of torch.export, which reads the code.
+    """
+    road = ir.extensions.get("captured_by", RECORDING if capture == "record" else "")
+    if road == STRICTLY or (road == RECORDING and not has_no_values(model, call)):
+        return
+    if lines := class_questions(model):
+        told = (
+            f"forward asks for the class of a tensor at {', '.join(lines[:4])}; type() gives another while a model is "
+        )
+        warnings.warn(f"{told}captured without values: use isinstance there", CaptureWarning, stacklevel=3)
 
 
 def _warn_of_lost_values(ir: IR) -> None:

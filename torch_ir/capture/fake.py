@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +21,12 @@ _ABSENT = object()
 
 
 @contextmanager
-def weight_free(model: nn.Module) -> Iterator[FakeTensorMode]:
+def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[torch.Tensor]]]:
     """Swap weights, and everything else on meta, for fake tensors; put the originals back on leaving.
 
     What is on meta is traced as if on cpu, so that constants beside it keep their values and the graph does not speak
-    of meta. Buffers that no state dict holds, and plain tensor attributes, stay real when they are.
+    of meta. Buffers that no state dict holds, and plain tensor attributes, stay real when they are. Yields the mode of
+    the fake tensors, and those that were put in.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     fakes: dict[int, torch.Tensor] = {}
@@ -43,12 +44,16 @@ def weight_free(model: nn.Module) -> Iterator[FakeTensorMode]:
         swapped.append((table, name, table.get(name, _ABSENT)))
         table[name] = new
 
+    def is_swapped(value: Any) -> bool:
+        """Whether a value is blank, or a weight that is held elsewhere, too, which must stay the same tensor."""
+        return _is_blank(value) or id(value) in fakes
+
     def swap_attribute(table: MutableMapping[str, Any], name: str, value: Any) -> None:
         """A plain tensor, or a container of some; these are also named one by one, or torch would make up names."""
-        found = [path for path, leaf in pytree.tree_flatten_with_path(value)[0] if _is_blank(leaf)]
+        found = [path for path, leaf in pytree.tree_flatten_with_path(value)[0] if is_swapped(leaf)]
         if not found:
             return
-        new = pytree.tree_map_only(torch.Tensor, lambda tensor: fake(tensor) if _is_blank(tensor) else tensor, value)
+        new = pytree.tree_map_only(torch.Tensor, lambda tensor: fake(tensor) if is_swapped(tensor) else tensor, value)
         swap(table, name, new)
         for path in filter(None, found):
             swap(table, ".".join([name, *map(_step, path)]), pytree.key_get(new, path))
@@ -61,10 +66,11 @@ def weight_free(model: nn.Module) -> Iterator[FakeTensorMode]:
             for name, buffer in list(module._buffers.items()):
                 if buffer is not None and (_is_blank(buffer) or name not in module._non_persistent_buffers_set):
                     swap(module._buffers, name, fake(buffer))
+        for module in model.modules():
             for name, value in list(vars(module).items()):
                 if name not in _OWN and isinstance(value, (torch.Tensor, list, tuple, dict)):
                     swap_attribute(vars(module), name, value)
-        yield mode
+        yield mode, fakes.values()
     finally:
         for table, name, old in reversed(swapped):
             if old is _ABSENT:
@@ -82,7 +88,7 @@ def fake_copy(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
         return whole
     device = torch.device("cpu") if tensor.is_meta else tensor.device
     empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-    return FakeTensor(mode, empty, device)
+    return FakeTensor(mode, empty, device).requires_grad_(tensor.requires_grad)  # forward may ask for it
 
 
 def has_no_values(model: nn.Module, call: Any) -> bool:

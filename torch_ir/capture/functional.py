@@ -19,12 +19,12 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from torch_ir.capture.branches import without_writes_in_branches
-from torch_ir.capture.diagnosis import quiet
 from torch_ir.capture.explicit import copied, graphs, with_explicit_inputs
 from torch_ir.capture.provenance import user_line
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.wide_results import with_wide_results
 from torch_ir.errors import ConversionError, first_line
-from torch_ir.ops.facts import mutated_arguments, updates_statistics
+from torch_ir.ops.facts import may_pass_on, mutated_arguments, updates_statistics
 from torch_ir.ops.schema import bind
 
 # Regions that only steer autograd or autocast: functionalisation dissolves them.
@@ -133,14 +133,24 @@ def _instance_norm(*args: Any) -> Any:
 
 def _without_idle_dropout(program: ExportedProgram) -> ExportedProgram:
     """A program where dropout that drops nothing is its input, as when run; functionalisation takes it for a copy."""
-    if not any(_is_idle_dropout(node) for module in graphs(program.graph_module) for node in module.graph.nodes):
+    if not any(_passes_on(node) for module in graphs(program.graph_module) for node in module.graph.nodes):
         return program
     changed = copied(program.graph_module)
     for module in graphs(changed):
-        for node in filter(_is_idle_dropout, module.graph.nodes):
+        for node in filter(_passes_on, module.graph.nodes):
             node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
         module.recompile()
     return program._update(changed, program.graph_signature)
+
+
+def _passes_on(node: fx.Node) -> bool:
+    """Whether a call gives the very tensor that it is given, though its schema does not say so."""
+    if _is_idle_dropout(node):
+        return True
+    if not isinstance(node.target, OpOverload) or not may_pass_on(node.target):
+        return False
+    source = node.all_input_nodes[0]
+    return _memory(source) == _memory(node) is not None and _form(source.meta["val"]) == _form(node.meta["val"])
 
 
 def _is_idle_dropout(node: fx.Node) -> bool:

@@ -19,6 +19,7 @@ from typing import IO
 import torch
 
 from torch_ir.capture.provenance import user_line
+from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
 
@@ -35,11 +36,12 @@ class Step:
     name: str
     capture: Callable[[], IR]
     is_risky: bool = False
+    is_blind: bool = False  # it does not run forward as Python does, so that nobody sees what that changes
     helps_with: str = ""  # words of the first failure without which there is no use in trying
-    hides: str | None = None  # words of a first failure that this step would not see
+    hides: tuple[str, ...] = ()  # words of first failures that this step would not see
 
     def is_of_use_after(self, failure: str) -> bool:
-        return self.helps_with in failure and (self.hides is None or self.hides not in failure)
+        return self.helps_with in failure and not any(words in failure for words in self.hides)
 
 
 def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:
@@ -70,15 +72,14 @@ def _in_child(step: Step, time_limit: float) -> IR:
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryFile() as trace, ours:
         child = context.Process(target=_answer, args=(step, theirs, trace, time_limit), daemon=True)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*multi-threaded.*")  # the child needs none of these threads
+        with no_warning_of_threads():  # the child needs none of them
             child.start()
         theirs.close()
         try:
             if not ours.poll(time_limit + _GRACE):
                 end = f"took longer than {time_limit:g} s and was stopped; is there a loop without end?"
                 raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}")
-            kind, text = ours.recv()
+            kind, text, told = ours.recv()
         except (EOFError, OSError):  # it ended before or while it answered
             child.join()
             end = f"ended its process {_end(child.exitcode)}; a call there cannot be made while a model is captured"
@@ -86,6 +87,8 @@ def _in_child(step: Step, time_limit: float) -> IR:
         finally:
             child.kill()
             child.join()
+    for warning in told:
+        warnings.warn(warning, CaptureWarning, stacklevel=4)
     if kind == "IR":
         return IR.from_json(text)
     raise ConversionError(text) if kind == "ConversionError" else ExportError(text)
@@ -99,13 +102,14 @@ def _answer(step: Step, pipe: Connection, trace: IO[bytes], time_limit: float) -
     for stream in (1, 2):  # a model would print once for every step, and what a crash prints is told in words
         os.dup2(nowhere, stream)
     torch.set_num_threads(1)  # the threads of the parent are not here
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", CaptureWarning)
         try:
             answer = ("IR", step.capture().to_json())
         except TorchIRError as error:
             answer = (type(error).__name__, str(error))
-    pipe.send(answer)
+    pipe.send((*answer, [str(warning.message) for warning in caught]))
 
 
 def _place(trace: IO[bytes]) -> str:

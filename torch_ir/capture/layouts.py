@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from torch_ir.capture.instrument import Handler, all_intercepted
 from torch_ir.capture.provenance import is_users, user_line
+from torch_ir.ops.guards import OFFSET
 
 LAYOUT = "torch_ir_layout"  # where a graph module keeps the first line that asked
 _QUESTIONS = ("is_contiguous", "stride")
@@ -17,22 +19,25 @@ _QUESTIONS = ("is_contiguous", "stride")
 
 @contextmanager
 def layout_questions() -> Iterator[list[str]]:
-    """The lines of the user's code that ask for strides while it is traced."""
+    """The lines of the user's code that ask for strides while it is traced, those that ask for an offset first."""
     lines: list[str] = []
-    for name in _QUESTIONS:
-        setattr(torch.Tensor, name, _asking(getattr(torch.Tensor, name), lines))  # torch offers no hook
-    try:
+
+    def ask(original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        lines.extend(_users_line())
+        return original(tensor, *args, **kwargs)
+
+    def ask_for_offset(original: Callable[..., Any], tensor: torch.Tensor) -> Any:
+        lines[:0] = [f"{line}{OFFSET}" for line in _users_line()]
+        return original(tensor)
+
+    handlers: dict[tuple[Any, str], Handler] = {(torch.Tensor, name): ask for name in _QUESTIONS}
+    with all_intercepted({**handlers, (torch.Tensor, "storage_offset"): ask_for_offset}):  # torch offers no hook
         yield lines
-    finally:
-        for name in _QUESTIONS:
-            delattr(torch.Tensor, name)  # what is left is inherited
 
 
-def _asking(answer: Callable[..., Any], lines: list[str]) -> Callable[..., Any]:
-    def ask(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)
-        if is_users(frame.f_code.co_filename):
-            lines.append(user_line(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}'))
-        return answer(tensor, *args, **kwargs)
-
-    return ask
+def _users_line() -> list[str]:
+    """The line that called a patched method, if it is the user's."""
+    frame = sys._getframe(3)
+    if not is_users(frame.f_code.co_filename):
+        return []
+    return [user_line(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}')]

@@ -1,63 +1,71 @@
-"""What forward leaves behind when it is captured: attributes with tensors that have no values, calls that failed."""
+"""What forward leaves behind when it is captured: changed state, which is put back, and calls that failed."""
 
 from __future__ import annotations
 
-import operator
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 
-from torch_ir.capture.walk import modules
+from torch_ir.capture.python_state import PythonState
 
-_CONTAINERS = frozenset(
-    (list, dict, set, OrderedDict)
-)  # these very types: what a class of its own does when cleared is unknown
+_observed: ContextVar[dict[str, None] | None] = ContextVar("observed", default=None)
 
 
 @contextmanager
-def left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module has the attributes that it had, and its plain containers hold what they held."""
-    before = [(module.__dict__, module.__dict__.copy(), *_containers(module)) for module in modules(model)]
+def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False) -> Iterator[None]:
+    """Afterwards the Python state that the model can reach is what it was; an observer is told what was changed.
+
+    With `when_forward_ends`, the observer is also told then, since torch.export puts some of the state back itself.
+    """
+
+    def note(*_: Any) -> None:
+        observed = _observed.get()
+        if observed is not None:
+            observed.update(dict.fromkeys(change.name for change in state.changes()))
+
+    hooks = [model.register_forward_hook(note)] if when_forward_ends else []
+    state = PythonState(model)
     try:
         yield
     finally:
-        for attributes, held, full, empty in before:
-            if not _is_same(attributes, held):
-                attributes.clear()
-                attributes.update(held)
-            for container, content in full:
-                _put_back(container, content)
-            for container in filter(None, empty):
-                container.clear()
+        note()
+        state.restore()
+        for hook in hooks:
+            hook.remove()
 
 
-def _containers(module: nn.Module) -> tuple[list[tuple[Any, Any]], list[Any]]:
-    """Containers that forward could change in place, tables of the module among them: full ones with a copy, empty."""
-    full, empty = [], []
-    for value in module.__dict__.values():
-        if type(value) in _CONTAINERS:
-            if value:
-                full.append((value, value.copy()))
-            else:
-                empty.append(value)
-    return full, empty
+@contextmanager
+def observed_changes() -> Iterator[dict[str, None]]:
+    """The names of the state that captures change meanwhile."""
+    changes: dict[str, None] = {}
+    token = _observed.set(changes)
+    try:
+        yield changes
+    finally:
+        _observed.reset(token)
 
 
-def _put_back(container: Any, content: Any) -> None:
-    if type(container) is list:
-        container[:] = content
-    elif type(container) is set or not _is_same(container, content):
-        container.clear()
-        container.update(content)
+@contextmanager
+def constants_kept(model: nn.Module) -> Iterator[None]:
+    """Put back the values of real tensors that are no weights, to which torch.export writes before it refuses that."""
+    tensors = [tensor for _, tensor in PythonState(model).tensors if not tensor.is_meta and _is_plain(tensor)]
+    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, version, values in before:
+            if tensor._version != version:
+                with torch.no_grad():
+                    tensor.copy_(values)
 
 
-def _is_same(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
-    """Whether two tables hold the same objects under the same keys, in the same order."""
-    return [*one] == [*other] and all(map(operator.is_, one.values(), other.values()))
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_inference()
 
 
 def drop_failed_calls(module: fx.GraphModule) -> None:

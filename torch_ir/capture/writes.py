@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from torch_ir.capture.may_copy import layout_of_writes
 from torch_ir.errors import ConversionError
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.free_names import FreeNames
@@ -41,6 +42,7 @@ class Functional:
     nodes: list[OpNode]
     returned: list[TensorMeta]
     mutations: list[tuple[TensorMeta, TensorMeta]]
+    layout: str = ""  # the line on whose strides it depends what a write changes
 
 
 def without_writes(
@@ -56,7 +58,10 @@ def without_writes(
     """
     if not writes.written:
         return Functional(nodes, list(returned), [])
-    return _Rewriting(given, writes, taken).done(nodes, returned)
+    layout = layout_of_writes(nodes, given, returned, writes.memory, writes.written)
+    functional = _Rewriting(given, writes, taken).done(nodes, returned)
+    functional.layout = layout
+    return functional
 
 
 class _View(NamedTuple):

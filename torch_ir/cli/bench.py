@@ -66,13 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     from torch_ir.cli.tensors import graph_inputs
-    from torch_ir.ir.structure import rebuild
+    from torch_ir.ops.pytree import call_of
     from torch_ir.run.bench import bench, threads
 
     _check_backends(names)
     graphs = {path: load_checked(path) for path in dict.fromkeys(arguments.files)}
     first = next(iter(graphs.values()))
-    call = rebuild(first.input_tree, graph_inputs(first, specs, dims, arguments.seed))
+    call = call_of(first.input_tree, graph_inputs(first, specs, dims, arguments.seed))
     torch.manual_seed(arguments.seed)
     model = _model(arguments)
     weights, whose = _weights(arguments, graphs, model)

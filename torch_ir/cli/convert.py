@@ -97,13 +97,13 @@ def _write_pt2(ir: IR, path: str, weights: Mapping[str, Tensor] | None) -> None:
     import torch
 
     from torch_ir.analysis.sizes import points_of
-    from torch_ir.ir.structure import rebuild
     from torch_ir.ir.writing import write_bytes
+    from torch_ir.ops.pytree import call_of
     from torch_ir.passes.proof import drawn_inputs
     from torch_ir.targets import dynamic_shapes_of, to_torch
 
     module = to_torch(ir, weights)
-    args, kwargs = rebuild(ir.input_tree, drawn_inputs(ir, next(iter(points_of(ir)), {}), 0))
+    args, kwargs = call_of(ir.input_tree, drawn_inputs(ir, next(iter(points_of(ir)), {}), 0))
     with torch.no_grad():
         program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes_of(ir))
     buffer = io.BytesIO()

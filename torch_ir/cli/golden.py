@@ -53,10 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.cli.models.weights import build_filled
     from torch_ir.cli.tensors import graph_inputs
     from torch_ir.golden.pack import read_pack
-    from torch_ir.ir.structure import rebuild
+    from torch_ir.ops.pytree import call_of
 
     ir = load_checked(arguments.file)
-    args, kwargs = rebuild(ir.input_tree, graph_inputs(ir, specs, dims, arguments.seed))
+    args, kwargs = call_of(ir.input_tree, graph_inputs(ir, specs, dims, arguments.seed))
     torch.manual_seed(arguments.seed)
     model = build_filled(find_model(arguments.model), arguments.weights) if arguments.model else None
     weights: Any = model.state_dict() if model is not None else None

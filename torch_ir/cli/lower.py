@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.graphs import add_graph, open_graph
@@ -47,12 +46,14 @@ def run(arguments: argparse.Namespace) -> int:
     target = load_target(arguments.target)
     ir = open_graph(arguments)
     show_progress(f"lowering {arguments.file} to {target.name}")
-    say = partial(print, file=sys.stderr if arguments.json else sys.stdout)
-    lowered = target.lower(ir, arguments.decompose, say if arguments.log else None)
+    lines: list[str] = []
+    lowered = target.lower(ir, arguments.decompose, lines.append if arguments.log else None)
     if arguments.output is not None:
         lowered.save(arguments.output)
     if arguments.picture is not None:
         _draw(lowered, arguments.picture)
+    for line in lines:
+        print(line, file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
         print_json(_summary(lowered))
     else:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,10 @@ from torch_ir.cli.named_files import refuse_missing, refuse_overwriting
 from torch_ir.cli.parser import Program
 from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import settle_stdout
+from torch_ir.cli.streams import guarded_streams
 from torch_ir.errors import (
     CaptureWarning,
+    ClosedPipeError,
     GraphError,
     SerializationError,
     TorchIRError,
@@ -37,12 +38,35 @@ _GROUPS = {
 }
 _OTHER_NAMES = {"visualize": "draw"}
 _SHOWN_LINES = 4
+_READER_LEFT = 141  # as a shell reports a program that SIGPIPE ended
 _OURS = (CaptureWarning, VersionWarning, WeightWarning)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit status: 0 done, 1 failed, 2 not understood, 130 interrupted."""
+    """Run one command and return its exit status.
+
+    0 done, 1 failed, 2 not understood, 130 interrupted, 141 the reader of stdout has left.
+    """
     program, words = _program(), sys.argv[1:] if argv is None else argv
+    with guarded_streams() as stdout:
+        try:
+            status = _run(program, words)
+        except SystemExit:  # help, version, or words that are not understood
+            stdout.flush()
+            if stdout.error is None:
+                raise
+            status = 0
+        stdout.flush()
+        if isinstance(stdout.error, BrokenPipeError):
+            return _READER_LEFT
+        if stdout.error is not None:
+            _say(program, "error", f"cannot write to stdout: {stdout.error.strerror or stdout.error}")
+            return status or 1
+    return status
+
+
+def _run(program: str, words: list[str]) -> int:
+    """Run one command, with every mistake as one line on stderr; return its exit status."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     parser = build_parser(program, words[0] if words else "")
@@ -58,14 +82,11 @@ def main(argv: list[str] | None = None) -> int:
             refuse_overwriting(arguments)
             refuse_missing(arguments)
             status: int = arguments.run(arguments)
-        sys.stdout.flush()
         return status
-    except BrokenPipeError:
-        with suppress(OSError, ValueError):  # nobody reads any more; let the interpreter's last flush go nowhere
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except KeyboardInterrupt:
         return 130
+    except ClosedPipeError:
+        return _READER_LEFT
     except TorchIRError as error:
         rule = f" [rule {error.rule}]" if isinstance(error, (GraphError, SerializationError)) and error.rule else ""
         _say(program, "error", f"{error}{rule}")

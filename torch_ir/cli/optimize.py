@@ -87,15 +87,16 @@ def run(arguments: argparse.Namespace) -> int:
         each=True,
         progress=show_progress,
     )
+    is_wrong = report.proof is not None and not report.proof.is_valid
+    if arguments.output and not is_wrong:
+        save_graph(better, arguments.output)
     if arguments.json:
         print_json(report.to_dict())
     else:
         told = report.text(terminal_width()) if arguments.explain is None else report.explained(arguments.explain)
         print(told)
-    if report.proof is not None and not report.proof.is_valid:
+    if report.proof is not None and is_wrong:
         raise CommandError(f"the better graph computes something else, and is not written: {report.proof.reason}")
-    if arguments.output:
-        save_graph(better, arguments.output)
     return 0
 
 

@@ -24,6 +24,7 @@ model.json --weights random --input "ids=i64[1,8]<1000" --json
 model.json --weights checkpoint/ --stream
 model.json --weights model.safetensors --backend onnxruntime
 model.json --weights random --backend auto --level full
+model.json --weights random --backend openvino --verify
 model.json --weights random --isolated --memory 4GB --time 60
 pipeline.json --weights model.safetensors --processes
 """
@@ -42,6 +43,9 @@ def add_parser(verbs: Verbs) -> None:
         "--processes", action="store_true", help="compute each stage of a pipeline in a process of its own"
     )
     add_backend(parser)
+    parser.add_argument(
+        "--verify", action="store_true", help="compare the back end with the executor on random inputs first"
+    )
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
     parser.add_argument("--isolated", action="store_true", help="compute it in a process of its own, under limits")
@@ -68,6 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--stream is for the back end torch: the others want their weights whole")
     if arguments.stream and arguments.processes:
         raise CommandError("--stream is for a graph in one process; of a pipeline, each reads only what it needs")
+    if arguments.verify and _is_plain(arguments):
+        raise CommandError("--verify compares a back end or a level with the executor; name one with --backend")
     if (arguments.isolated or arguments.memory) and not _is_plain(arguments):
         raise CommandError("--isolated and --memory are for the back end torch, and for the graph as it is")
     if arguments.time is not None and not (arguments.isolated and arguments.time > 0):
@@ -152,7 +158,7 @@ def _compiled(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple
     find_backend(arguments.backend)
     random = arguments.weights == "random"
     weights = random_weights(ir, arguments.seed) if random else load_weights(arguments.weights)
-    compiled = compile(ir, weights, backend=arguments.backend, level=arguments.level)
+    compiled = compile(ir, weights, backend=arguments.backend, level=arguments.level, verify=arguments.verify)
     outputs = compiled.run(values)
     return outputs, compiled.why if arguments.backend == "auto" else ""
 

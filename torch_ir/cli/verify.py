@@ -57,13 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     from torch_ir.cli.models.find import find_model
     from torch_ir.cli.tensors import graph_inputs
-    from torch_ir.ir.structure import rebuild
+    from torch_ir.ops.pytree import call_of
 
     ir = load_checked(arguments.file)
     inputs = graph_inputs(ir, specs, dims, arguments.seed)
     source = find_model(arguments.model)
     torch.manual_seed(arguments.seed)
-    args, kwargs = rebuild(ir.input_tree, inputs)
+    args, kwargs = call_of(ir.input_tree, inputs)
     compare = _compare_blocks if arguments.blockwise else _compare_whole
     show_progress(f"comparing {arguments.file} with {arguments.model}")
     report = compare(arguments, ir, source, test_inputs=args, test_kwargs=kwargs)

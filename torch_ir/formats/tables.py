@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch_ir.errors import SerializationError
 from torch_ir.formats.value_message import named, table, value_record
 from torch_ir.ir import Dim, OpNode, Origin, TensorMeta
+from torch_ir.ir.attr_order import ordered
 from torch_ir.ir.encoding import decode, encode
 from torch_ir.ir.lines import attrs_text
 
@@ -37,11 +38,12 @@ class NewTables:
         return number
 
     def operation(self, node: OpNode) -> int:
-        key = (node.op_type, node._args, attrs_text(node.attrs))
+        attrs = ordered(node.op_type, node.attrs)
+        key = (node.op_type, node._args, attrs_text(attrs))
         number = self._operations.get(key)
         if number is None:
             number = len(self._model.operations)
-            attributes = [named(name, encode(value)) for name, value in node.attrs.items()]
+            attributes = [named(name, encode(value)) for name, value in attrs.items()]
             new = self._model.operations.add(op_type=node.op_type, arguments=node._args, attributes=attributes)
             if not _is_large(new):
                 self._operations[key] = number

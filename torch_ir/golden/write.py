@@ -25,8 +25,9 @@ from torch_ir.ops.facts import is_random
 from torch_ir.run.compare import tolerances
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.plan import Sizes
+from torch_ir.verify.copies import copied
 from torch_ir.verify.verify import verify_ir_with_state_dict
-from torch_ir.verify.witness import copied, values_outside_state_dict
+from torch_ir.verify.witness import values_outside_state_dict
 
 
 def write_golden(

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from torch_ir.ir.attr_order import ordered
 from torch_ir.ir.document import uncollected
 from torch_ir.ir.functions import CALL, FUSED, called_by, captured_names, element_name, fresh, holds_modules
 from torch_ir.ir.levels import identifier, is_gap, local_name, public_name, short
@@ -61,7 +62,7 @@ class _Block:
         numbers: dict[TensorMeta, int] = {}
         rows: list[Hashable] = []
         for node in self.nodes:
-            name, attrs, origin = node.name, repr(node.attrs), self._seen(node.origin)
+            name, attrs, origin = node.name, repr(ordered(node.op_type, node.attrs)), self._seen(node.origin)
             if origin is None or node.origins != (name,) or "FunctionRef(" in attrs:
                 return None
             read = []

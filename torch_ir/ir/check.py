@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_ir.errors import GraphError, suggestion
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
 
 _INT64 = 1 << 63
+_READS, _USES = attrgetter("_inputs"), attrgetter("_uses")
 
 
 class _Around(NamedTuple):
@@ -81,7 +83,7 @@ def _check_definitions(ir: IR, known: Known, outer: IR | None) -> Collection[Ten
     try:
         for tensor in [*ir.graph_inputs, *ir.params]:
             _check_tensor(tensor, known, "$")
-            if tensor.producer_node not in (None, tensor.name) or tensor.index != 0:
+            if tensor.producer is not None or tensor.producer_node not in (None, tensor.name) or tensor.index != 0:
                 told = f"{tensor!r:.200} is given to the graph, but {tensor.producer_node!r:.80} claims to make it"
                 raise GraphError(told, "$.producer_node", rule="R7")
             if tensor.name in tensors:
@@ -92,6 +94,7 @@ def _check_definitions(ir: IR, known: Known, outer: IR | None) -> Collection[Ten
         raise
     _check_nodes(ir.nodes, tensors, known)
     _check_reads(ir.returns, tensors, lambda index: returned_path(ir, index))
+    _check_readers(ir, tensors.values())
     for symbol in ir.symbols.values():
         if symbol.tensor is not None and tensors.get(symbol.tensor.name) is not symbol.tensor:
             told = f"symbol {symbol.name!r} is bound to {symbol.tensor!r:.200}, which is not part of the graph"
@@ -147,6 +150,27 @@ def _check_reads(node: OpNode, made: dict[str, TensorMeta], path: Callable[[int]
             raise GraphError(told, path(index), rule="R8", hint=suggestion(tensor.name, made))
         if node not in tensor._uses:
             raise GraphError(f"{tensor!r:.200} does not know that {node!r:.200} reads it", path(index), rule="R7")
+
+
+def _check_readers(ir: IR, tensors: Collection[TensorMeta]) -> None:
+    """Every node that a tensor counts among its readers is in the graph, and reads it that often.
+
+    That every node is known to what it reads was checked, so the two counts tell; only if they differ is it looked up.
+    """
+    nodes = [*ir.nodes, ir.returns]
+    if sum(map(len, map(_READS, nodes))) == sum(map(sum, map(dict.values, map(_USES, tensors)))):
+        return
+    inside = set(nodes)
+    for tensor in tensors:
+        for node, count in tensor._uses.items():
+            told = f"{tensor!r:.200} counts {node!r:.200} among its readers"
+            if node not in inside:
+                hint = "a node that is taken out of ir.nodes lets go of what it reads: node.inputs = ()"
+                raise GraphError(f"{told}, which is not in the graph", rule="R7", node=node.name, hint=hint)
+            if node._inputs.count(tensor) != count:
+                hint = "assign node.inputs, which counts readers"
+                told = f"{told} {count} times, but is read {node._inputs.count(tensor)} times"
+                raise GraphError(told, rule="R7", node=node.name, hint=hint)
 
 
 def _check_tensor(tensor: TensorMeta, known: Known, path: str) -> None:

@@ -28,9 +28,20 @@ def check_mesh(ir: IR, tensors: Iterable[TensorMeta], mesh: Mapping[str, int], o
     for tensor in tensors:
         if tensor.placement is not None:
             _check_placement(ir, tensor, tensor.placement, mesh, outer)
+    if ir.mesh:
+        _check_ends(ir)
     for number, node in enumerate(ir.nodes):
         if node.op_type.startswith(COLLECTIVE):
             _check_collective(node, mesh, f"$.nodes[{number}].attrs")
+
+
+def _check_ends(ir: IR) -> None:
+    """What a sharded graph takes, gives and leaves in its weights says how it lies: callers put the pieces together."""
+    for tensor in dict.fromkeys((*ir.graph_inputs, *ir.returns.inputs)):
+        if tensor.placement is None:
+            axes = ", ".join(map(str, ir.mesh))
+            told = f"{tensor!r:.200} has no placement on {axes:.80}; callers must know how it lies, such as replicate"
+            raise GraphError(told, tensor_path(ir, tensor, None), rule="R7")
 
 
 def _check_placement(

@@ -61,6 +61,10 @@ class TensorData:
     def __hash__(self) -> int:
         return hash((self.shape, self.dtype))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TensorData:
+        """The object itself, which never changes; its bytes may still be in a file."""
+        return self
+
     @classmethod
     def of(cls, value: Any) -> TensorData:
         """Constants as they are, and tensors of torch or arrays of numpy by what they list."""

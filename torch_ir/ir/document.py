@@ -8,6 +8,7 @@ import math
 import os
 import re
 import stat
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ _ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
 
 
+_freezing = threading.Lock()
+_frozen: list[bool] = []  # whether a thread has
+
+
 @contextmanager
 def uncollected() -> Iterator[None]:
     """What is read or written here makes no garbage, so looking for garbage meanwhile would only cost time."""
@@ -38,10 +43,42 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # what was made here is old from the start: the next look need not go through it
-            gc.freeze()
-            gc.unfreeze()
+        with _freezing:  # what was made here is old from the start: the next look need not go through it
+            if not _frozen and not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
         gc.enable()
+
+
+@contextmanager
+def frozen() -> Iterator[bool]:
+    """Let the garbage collector show only what is made from here on; False where the user has it hold back things."""
+    with _freezing:
+        is_ours = not _frozen and not gc.get_freeze_count()
+        if is_ours:
+            _frozen.append(True)
+            gc.freeze()
+    try:
+        yield is_ours
+    finally:
+        if is_ours:
+            with _freezing:
+                _frozen.clear()
+                gc.unfreeze()
+
+
+@contextmanager
+def unfrozen() -> Iterator[None]:
+    """Let the garbage collector show everything, in the middle of that."""
+    with _freezing:
+        if not _frozen:
+            yield
+            return
+        gc.unfreeze()
+        try:
+            yield
+        finally:
+            gc.freeze()
 
 
 class Lines(list[str]):

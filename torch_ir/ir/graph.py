@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,10 @@ from torch_ir.ir.substitute import specialize
 from torch_ir.ir.symbols import Symbol
 from torch_ir.ir.tensor import Param, TensorMeta
 from torch_ir.ir.text import print_graph
+from torch_ir.ir.views import DictView, ListView
 from torch_ir.ir.writing import is_stream, real_target
+
+_CHANGE_PARAMS = "change ir.params, each a tensor whose `param` says its keys, kind and data"
 
 
 class IR:
@@ -36,6 +40,12 @@ class IR:
     Tensors are joined by name once, here; after that the same `TensorMeta` object is what a node makes and others read.
     Graph outputs and the new values of mutated tensors are the inputs of one hidden node, `returns`.
     """
+
+    __slots__ = (  # so that assigning to a name that it does not have is an error
+        "__weakref__", "_mutated", "constraints", "device", "extensions", "fixed_layout", "functions", "graph_inputs",
+        "input_tree", "mesh", "model_name", "modules", "nodes", "output_tree", "params", "pytorch_version", "returns",
+        "symbols",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -91,7 +101,8 @@ class IR:
     @property
     def graph_outputs(self) -> list[TensorMeta]:
         """What the graph returns, flat and in order; assign it to return something else."""
-        return list(self.returns.inputs[: len(self.returns.inputs) - len(self._mutated)])
+        outputs = self.returns.inputs[: len(self.returns.inputs) - len(self._mutated)]
+        return ListView(outputs, "assign ir.graph_outputs = [...]", is_assignable=True)
 
     @graph_outputs.setter
     def graph_outputs(self, tensors: Iterable[TensorMeta]) -> None:
@@ -99,9 +110,10 @@ class IR:
 
     @property
     def mutations(self) -> list[tuple[TensorMeta, TensorMeta]]:
-        """Pairs of an input or buffer that the model changes, and the value that it holds afterwards."""
+        """Pairs of an input or buffer that the model changes, and the value that it holds afterwards; assign them."""
         first = len(self.returns.inputs) - len(self._mutated)
-        return list(zip(self._mutated, self.returns.inputs[first:], strict=True))
+        pairs = zip(self._mutated, self.returns.inputs[first:], strict=True)
+        return ListView(pairs, "assign ir.mutations = [...]", is_assignable=True)
 
     @mutations.setter
     def mutations(self, pairs: Iterable[tuple[TensorMeta, TensorMeta]]) -> None:
@@ -112,26 +124,29 @@ class IR:
 
     @property
     def weights(self) -> list[TensorMeta]:
-        """The weights by state-dict key; a view of `params`."""
+        """The weights by state-dict key; a read-only view of `params`."""
         weights = [param.copy(param.key) for param in self.params]
         for weight in weights:
             weight.param = None
-        return weights
+        return ListView(weights, _CHANGE_PARAMS)
 
     @property
     def weight_name_mapping(self) -> dict[str, str]:
-        """From the name that nodes read to the state-dict key; a view of `params`."""
-        return {param.name: param.key or param.name for param in self.params}
+        """From the name that nodes read to the state-dict key; a read-only view of `params`."""
+        return DictView({param.name: param.key or param.name for param in self.params}, _CHANGE_PARAMS)
 
     @property
     def constants(self) -> dict[str, TensorData]:
-        """The weights whose values the graph itself holds, by key; a view of `params`."""
-        return {param.key or param.name: param.param.data for param in self.params if param.param and param.param.data}
+        """The weights whose values the graph itself holds, by key; a read-only view of `params`."""
+        params = [(tensor, tensor.param) for tensor in self.params if tensor.param]
+        found = {tensor.key or tensor.name: param.data for tensor, param in params if param.data}
+        return DictView(found, _CHANGE_PARAMS)
 
     @property
     def tied_weights(self) -> list[tuple[str, ...]]:
         """Groups of state-dict keys that name the same weight."""
-        return [param.param.keys for param in self.params if param.param and len(param.param.keys) > 1]
+        keys = (param.param.keys for param in self.params if param.param)
+        return ListView((group for group in keys if len(group) > 1), _CHANGE_PARAMS)
 
     @property
     def is_static(self) -> bool:
@@ -165,15 +180,45 @@ class IR:
 
     def clone(self) -> IR:
         """An equal graph that shares nothing that can be changed."""
-        copies: dict[TensorMeta, TensorMeta] = {}
+        return self.__deepcopy__({})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> IR:
+        """A clone whose nodes and tensors are those that `memo` has already."""
 
         def copied(tensor: TensorMeta) -> TensorMeta:
-            if tensor not in copies:
-                copies[tensor] = tensor.copy()
-            return copies[tensor]
+            found: TensorMeta | None = memo.get(id(tensor))
+            if found is None:
+                found = memo[id(tensor)] = tensor.copy()
+            return found
 
-        nodes = [node.copy(copied) for node in self.nodes]
-        return self._rebuilt(nodes, copied, {name: body.clone() for name, body in self.functions.items()})
+        nodes = []
+        for node in self.nodes:
+            if id(node) not in memo:
+                memo[id(node)] = node.copy(copied)
+            nodes.append(memo[id(node)])
+        return self._rebuilt(nodes, copied, {name: deepcopy(body, memo) for name, body in self.functions.items()})
+
+    def __copy__(self) -> IR:
+        """A clone: nodes belong to one graph, so there is no copy that shares them."""
+        return self.clone()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: the arguments that make an equal graph."""
+        return _restored, (type(self), self._arguments())
+
+    def _arguments(self) -> dict[str, Any]:
+        """What the constructor takes to make this graph again from its own parts."""
+        plain = ("constraints", "input_tree", "output_tree", "model_name", "pytorch_version", "device", "mesh")
+        return {
+            "nodes": self.nodes,
+            "graph_inputs": self.graph_inputs,
+            "graph_outputs": list(self.graph_outputs),
+            "params": self.params,
+            "mutations": list(self.mutations),
+            "functions": self.functions,
+            "symbols": list(self.symbols.values()),
+            **{name: getattr(self, name) for name in (*plain, "fixed_layout", "modules", "extensions")},
+        }
 
     def _rebuilt(
         self, nodes: Iterable[OpNode], copied: Callable[[TensorMeta], TensorMeta], functions: Mapping[str, IR]
@@ -272,6 +317,10 @@ class IR:
             f"IR(model_name={self.model_name!r}, nodes={len(self.nodes)}, inputs={len(self.graph_inputs)}, "
             f"outputs={len(self.graph_outputs)}, weights={len(self.params)})"
         )
+
+
+def _restored(kind: type[IR], arguments: dict[str, Any]) -> IR:
+    return kind(**arguments)
 
 
 def _params(weights: Iterable[TensorMeta], names: Mapping[str, str], constants: Mapping[str, Any]) -> list[TensorMeta]:

@@ -9,11 +9,12 @@ says what is wrong where something is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
 from torch_ir.errors import GraphError, SerializationError
+from torch_ir.ir.attr_order import ordered
 from torch_ir.ir.document import parse_piece
 from torch_ir.ir.encoding import INT64, TAGS, decode, encode
 from torch_ir.ir.node import OpNode, Origin, copy_value, read_origin
@@ -49,12 +50,12 @@ def node_lines(nodes: Iterable[OpNode]) -> list[str]:
         more = f', "args": {_strings(node._args)}' if node._args else ""
         lines.append(
             f'{{"name": {name}, "op_type": {op_type}, "inputs": [{inputs}], "outputs": [{outputs}], '
-            f'"attrs": {attrs_text(node.attrs)}{more}{_origin_text(node)}}}'
+            f'"attrs": {attrs_text(ordered(node.op_type, node.attrs))}{more}{_origin_text(node)}}}'
         )
     return lines
 
 
-def attrs_text(attrs: dict[str, Any]) -> str:
+def attrs_text(attrs: Mapping[str, Any]) -> str:
     """Attributes as JSON: equal for equal values of equal types, and for no others."""
     if not attrs:
         return "{}"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
-from torch_ir.errors import GraphError, SerializationError, did_you_mean
+from torch_ir.errors import GraphError, ReadOnlyError, SerializationError, did_you_mean
+from torch_ir.ir.attr_order import ordered
 from torch_ir.ir.encoding import PLAIN, decode, encode
 from torch_ir.ir.records import allow_keys, field, optional, texts
 from torch_ir.ir.tensor import Scope, TensorMeta, bare, read_tensors, restated
 from torch_ir.ir.values import FunctionRef
+from torch_ir.ir.views import ListView
 
 _KEYS = frozenset(
     (
@@ -151,7 +153,9 @@ class OpNode:
         """The elements of a list argument, in order: tensors, numbers, None where one is absent, lists of these."""
         start = len(argument) + 1
         names = [name for name in (*self.args, *self.attrs) if name.startswith(f"{argument}.")]
-        return [self[f"{argument}.{index}"] for index in range(len({name[start:].partition(".")[0] for name in names}))]
+        count = len({name[start:].partition(".")[0] for name in names})
+        remedy = "assign the inputs with their argument names: node.set_inputs(tensors, args)"
+        return ListView((self[f"{argument}.{index}"] for index in range(count)), remedy)
 
     @property
     def is_call(self) -> bool:
@@ -176,6 +180,15 @@ class OpNode:
             origins=self.origins,
         )
 
+    def __copy__(self) -> NoReturn:
+        told = f"{self!r:.200} shares its tensors with a graph, and two nodes cannot make the same tensor"
+        raise ReadOnlyError(told, node=self.name, hint="use ir.clone(), or node.copy(tensors)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and deepcopy: the node with its tensors, which do not lead to further nodes."""
+        facts = (self.name, self.op_type, self._inputs, self._outputs, self.attrs)
+        return _restored, (type(self), facts, self._args, self.origin, self.origins)
+
     def to_dict(self) -> dict[str, Any]:
         """The node as it stands in a file."""
         record: dict[str, Any] = {
@@ -183,7 +196,7 @@ class OpNode:
             "op_type": self.op_type,
             "inputs": [restated(tensor) for tensor in self._inputs],
             "outputs": [bare(tensor) for tensor in self._outputs],
-            "attrs": {name: encode(value) for name, value in self.attrs.items()},
+            "attrs": {name: encode(value) for name, value in ordered(self.op_type, self.attrs).items()},
         }
         if self._args:
             record["args"] = list(self._args)
@@ -236,6 +249,10 @@ class OpNode:
 
     def __repr__(self) -> str:
         return f"OpNode({self.name!r}, {self.op_type!r})"
+
+
+def _restored(kind: type[OpNode], facts: tuple[Any, ...], args: Any, origin: Origin, origins: Any) -> OpNode:
+    return kind(*facts, args=args, origin=origin, origins=origins)
 
 
 def read_origin(record: dict[str, Any], path: str) -> Origin:

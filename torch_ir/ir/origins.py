@@ -39,6 +39,23 @@ def common_origin(nodes: Sequence[OpNode]) -> Origin:
     return common
 
 
+def origin_for(nodes: Sequence[OpNode]) -> Origin:
+    """The origin of one node that takes the place of all of these: what they have in common, and no more.
+
+    A node that takes the place of nodes of several modules, or of several torch functions, belongs to none of them.
+    """
+    if len({node.origin for node in nodes}) == 1:
+        return nodes[-1].origin
+    found = common_origin(nodes)
+    is_one_function = len({node.origin.function for node in nodes}) == 1
+    return found if is_one_function else found._replace(function="")
+
+
+def call_of(origin: Origin) -> Origin:
+    """What all nodes of one call of a torch function have in common."""
+    return origin._replace(source="", module_class="")
+
+
 def seen_from(call: Origin, origin: Origin) -> Origin:
     """An origin inside a call as the body of the call tells it: paths and numbers of calls are counted from there.
 

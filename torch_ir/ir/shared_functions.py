@@ -74,7 +74,7 @@ def _facts(tensor: TensorMeta) -> Hashable:
 
 def _computation(node: OpNode, functions: dict[str, Hashable]) -> Hashable:
     """A node less the tensors that it reads."""
-    attrs = tuple((name, _value(value, functions)) for name, value in node.attrs.items())
+    attrs = tuple((name, _value(value, functions)) for name, value in sorted(node.attrs.items()))
     return (node.op_type, node.args, attrs, len(node.outputs), node.origin.module, len(node.origins))
 
 

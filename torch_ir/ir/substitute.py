@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch_ir.ir.node import OpNode
 
 _KINDS = {"+": "sum", "-": "sum", "and": "and", "or": "or"}
+_SQUEEZES = ("aten.squeeze.", "aten.squeeze_copy.")
 _PRODUCT = re.compile(r"\w+( \* \w+)*")
 
 
@@ -118,13 +119,49 @@ def specialize(ir: IR, sizes: Mapping[str, int]) -> IR:
             raise GraphError(f"{name!r} is decided by the data ({symbol.tensor!r}) and cannot be chosen")
         if isinstance(size, bool) or not isinstance(size, int) or not symbol.admits(size):
             raise GraphError(f"{name} = {size!r:.40} is out of range: {symbol.range}")
+    _check_ranges(ir, sizes)
     copy = ir.clone()
     replace_symbols(copy, sizes)
+    for node in copy.all_nodes():
+        if _drops_more(node):
+            told = f"{node!r} would drop a dimension of size 1 that the graph keeps"
+            raise GraphError(f"{told}; capture the model at {_listed(sizes)} instead")
     return copy.check()
 
 
+def _check_ranges(ir: IR, sizes: Mapping[str, int]) -> None:
+    """Refuse sizes that a function of the graph does not admit."""
+    for name, body in ir.functions.items():
+        inner = {symbol: int(size) for symbol, size in _outer_sizes(body, sizes).items()}
+        for symbol in (body.symbols[one] for one in inner if one in body.symbols):
+            if not symbol.admits(inner[symbol.name]):
+                told = f"{symbol.name} = {inner[symbol.name]} is out of range: {symbol.range}"
+                raise GraphError(f"function {str(name)!r}: {told}")
+        _check_ranges(body, inner)
+
+
+def squeezed_sizes(node: OpNode) -> list[Dim]:
+    """The sizes that a node drops where they are 1, and keeps where they are not; none for other operators."""
+    if not node.op_type.startswith(_SQUEEZES):
+        return []
+    shape = node.inputs[0].shape
+    dims = node.attrs.get("dim")
+    chosen = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
+    return [shape[dim] for dim in chosen] if shape else []
+
+
+def _drops_more(node: OpNode) -> bool:
+    """Whether a node drops more dimensions than the graph says."""
+    sizes = squeezed_sizes(node)
+    return bool(sizes) and len(node.inputs[0].shape) - sizes.count(1) < len(node.outputs[0].shape)
+
+
 def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
-    """Replace symbols in every shape, attribute, constraint and function; what then always holds is dropped."""
+    """Replace symbols in every shape, attribute, constraint and function; what then always holds is dropped.
+
+    A symbol of the same name that a function reads off one of its own inputs is the same size. One that it reads off
+    what it computes is another, and stays.
+    """
     constraints = {text: substitute(text, new) for text in ir.constraints}
     for text in (text for text, outcome in constraints.items() if outcome is False):
         raise GraphError(f"the graph holds only where {text}, but {_listed(new)}")
@@ -139,7 +176,7 @@ def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
     ir.nodes = [node for node in ir.nodes if not _asserts(node, True)]
     ir.input_tree, ir.output_tree = _replaced_leaves(ir.input_tree, new), _replaced_leaves(ir.output_tree, new)
     for body in ir.functions.values():
-        replace_symbols(body, new)
+        replace_symbols(body, _outer_sizes(body, new))
     symbols = list(ir.symbols.values())
     ir.symbols = {}
     for symbol in symbols:
@@ -147,6 +184,12 @@ def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
         if isinstance(name, str) and name.isidentifier() and name not in ir.symbols:
             symbol.name = name
             ir.symbols[name] = symbol
+
+
+def _outer_sizes(body: IR, new: Mapping[str, Dim]) -> dict[str, Dim]:
+    """The sizes that mean the same in a function: those that it does not read off what it computes itself."""
+    own = {name for name, symbol in body.symbols.items() if symbol.tensor not in body.graph_inputs}
+    return {name: size for name, size in new.items() if name not in own}
 
 
 def _asserts(node: OpNode, outcome: bool) -> bool:

@@ -12,7 +12,7 @@ from torch_ir.ir.tensor import TensorMeta
 _EXAMPLE = 8
 
 
-@dataclass
+@dataclass(slots=True)
 class Symbol:
     """A named size.
 

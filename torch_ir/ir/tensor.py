@@ -10,6 +10,7 @@ from torch_ir.errors import GraphError, SerializationError
 from torch_ir.ir.data import TensorData
 from torch_ir.ir.records import Dim, allow_keys, field, optional, read_dims, read_dtype, texts
 from torch_ir.ir.values import DTYPES
+from torch_ir.ir.views import ListView
 
 if TYPE_CHECKING:
     from torch_ir.ir.node import OpNode
@@ -69,8 +70,9 @@ class TensorMeta:
 
     @property
     def consumers(self) -> list[OpNode]:
-        """The nodes that read this tensor, in order, each as often as it reads it."""
-        return [node for node, count in self._uses.items() for _ in range(count)]
+        """The nodes that read this tensor, in order, each as often as it reads it; read-only."""
+        readers = (node for node, count in self._uses.items() for _ in range(count))
+        return ListView(readers, "assign the inputs of a node: node.inputs = (...)")
 
     @property
     def producer_node(self) -> str | None:
@@ -117,6 +119,13 @@ class TensorMeta:
             name or self.name, self.shape, self.dtype, stride=self.stride, param=self.param, placement=self.placement
         )
 
+    __copy__ = copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and deepcopy: the description alone. Nodes restore the links, so that no recursion is deep."""
+        facts = (self.name, self.shape, self.dtype, self._producer_name, self.index)
+        return _restored, (type(self), facts, self.stride, self.param, self.placement)
+
     def to_dict(self) -> dict[str, Any]:
         """The tensor as it stands in a file."""
         record: dict[str, Any] = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
@@ -148,6 +157,10 @@ class TensorMeta:
 
     def __repr__(self) -> str:
         return f"TensorMeta({self.name!r}, {self.shape}, {self.dtype!r})"
+
+
+def _restored(kind: type[TensorMeta], facts: tuple[Any, ...], stride: Any, param: Any, placement: Any) -> TensorMeta:
+    return kind(*facts, stride=stride, param=param, placement=placement)
 
 
 class Scope:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import printable
+from torch_ir.ir.attr_order import ordered
 from torch_ir.ir.node import OpNode
 from torch_ir.ir.records import Dim
 from torch_ir.ir.structure import Branch, Slot, Tree, flat
@@ -39,7 +40,7 @@ def _print_functions(ir: IR, outer: str) -> Iterator[str]:
 def print_node(node: OpNode) -> str:
     """One node: what it makes, from which operator and arguments."""
     inputs = zip(node.args, (tensor.name for tensor in node.inputs), strict=False)  # a node may have let go of them
-    named = {**dict(inputs), **{name: print_value(value) for name, value in node.attrs.items()}}
+    named = {**dict(inputs), **{name: print_value(value) for name, value in ordered(node.op_type, node.attrs).items()}}
     call = f"{node.op_type}({', '.join(f'{name}={text}' for name, text in named.items())})"
     return f"{', '.join(map(_typed, node.outputs))} = {call}" if node.outputs else call
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from torch_ir.errors import SerializationError, TorchIRError
+from torch_ir.errors import ClosedPipeError, SerializationError, TorchIRError
 from torch_ir.ir.locks import lock, try_lock
 
 _DIGITS = 16
@@ -91,15 +91,18 @@ def _is_printed_to(facts: os.stat_result) -> bool:
 
 
 def _write_straight(target: Path, data: bytes) -> None:
+    """Write to a stream; where the reader of stdout has left, raise ClosedPipeError."""
     with told(target):
-        if _is_printed_to(os.stat(target)):
-            if sys.stdout is not None:
-                sys.stdout.flush()
-            handle = os.dup(1)
-        else:
-            handle = os.open(target, os.O_WRONLY | _BINARY)
+        is_stdout = _is_printed_to(os.stat(target))
+        if is_stdout and sys.stdout is not None:
+            sys.stdout.flush()
+        handle = os.dup(1) if is_stdout else os.open(target, os.O_WRONLY | _BINARY)
         try:
             _write_all(handle, data)
+        except BrokenPipeError:
+            if is_stdout:
+                raise ClosedPipeError(f"cannot write {target}: its reader has closed it", rule="R18") from None
+            raise
         finally:
             os.close(handle)
 

@@ -24,6 +24,7 @@ from torch_ir.ops.names import TORCH_DTYPES
 _SAMPLES = {"batch": 2, "seq": 8, "past": 6, "past + 1": 7, "source": 9}
 # How configurations call the width of the convolutions in front of recurrent layers.
 _SPANS = ("conv_kernel", "conv_kernel_size", "conv1d_width", "conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv")
+_RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")  # types that do so where longrope takes other frequencies
 _FAR = 1 << 20  # where a model itself knows no longest sequence
 
 
@@ -52,6 +53,12 @@ class DecoderOnly:
     prompt: int | None = None
     padding: bool = False
     all_logits: bool = False
+    counts_from_zero: bool = False  # give the prompt the positions that `generate` gives it, not the model's own
+
+    def eager(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Prefill and decode as functions of their inputs, for a model that has values."""
+        forward = partial(type(self.model).forward, self.model)
+        return partial(self._prefill, forward), partial(self._decode, forward)
 
     def prefill(self) -> Call:
         tokens = self._ids("seq", self.prompt)
@@ -69,6 +76,8 @@ class DecoderOnly:
     def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
         attention_mask = inputs.get("attention_mask")
         positions = None if attention_mask is None else (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        if attention_mask is None and self.counts_from_zero:
+            positions = torch.arange(inputs["input_ids"].shape[1], device=inputs["input_ids"].device)[None]
         return self._step(forward, self.caches.empty(), inputs["input_ids"], attention_mask, positions)
 
     def _decode(
@@ -122,7 +131,7 @@ class DecoderOnly:
     def _size(self, name: str) -> Any:
         """A size that varies, and its range: a prompt leaves room for one token more."""
         known = [getattr(self._config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
-        longest = next(filter(None, known), _FAR)
+        longest = min(next(filter(None, known), _FAR), recomputed_after(self._config) or _FAR)
         if name == "past + 1":
             return self._size("past") + 1
         low, high = {
@@ -200,6 +209,15 @@ class EncoderDecoder(DecoderOnly):
     def _step_from(self, forward: Callable[..., Any], cache: Any, encoded: Any, **inputs: Any) -> dict[str, Any]:
         output = forward(encoder_outputs=encoded, past_key_values=cache, use_cache=True, return_dict=True, **inputs)
         return {"logits": output.logits, "cache": self.caches.tensors(cache)}
+
+
+def recomputed_after(config: Any) -> int | None:
+    """The length after which a model's `generate` computes its whole cache anew, which no step of decode does."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if config.model_type not in _RECOMPUTING or rope.get("rope_type") != "longrope":
+        return None
+    length = rope.get("original_max_position_embeddings") or config.original_max_position_embeddings
+    return int(length)
 
 
 def _next_position(cache: Mapping[str, Tensor]) -> Tensor | None:

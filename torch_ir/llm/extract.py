@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -9,9 +10,10 @@ import torch.utils._pytree as pytree
 
 from torch_ir.capture import extract_ir, meta_init
 from torch_ir.capture.dynamic import keep_promises, loosened
-from torch_ir.errors import ExportError, MissingExtraError
+from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_map import DECODE, cache_outputs
+from torch_ir.llm.quantized import refuse_quantized
 
 _LEAST = 4  # places of a cache: a prompt of two or three tokens, and one more
 
@@ -39,7 +41,7 @@ def extract_llm(
     """
     model = build_on_meta(model)
     from torch_ir.llm.caches import Caches
-    from torch_ir.llm.entries import DecoderOnly, EncoderDecoder
+    from torch_ir.llm.entries import DecoderOnly, EncoderDecoder, recomputed_after
 
     if encoder_input is None and model.main_input_name != "input_ids":
         raise ExportError(
@@ -47,16 +49,57 @@ def extract_llm(
         )
     if cache_length is not None and cache_length < _LEAST:
         raise ExportError(f"a cache of {cache_length} places is too short; it needs {_LEAST} or more")
-    options = (model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
-    calls = EncoderDecoder(*options, encoder_input) if model.config.is_encoder_decoder else DecoderOnly(*options)
+    border = recomputed_after(model.config.get_text_config(decoder=True))
+    if border is not None and cache_length is not None and cache_length > border:
+        raise ExportError(
+            f"{type(model).__name__} computes its whole cache anew after {border} tokens (longrope), which decode does "
+            f"not; give a cache_length of {border} or less"
+        )
+    kind = EncoderDecoder if model.config.is_encoder_decoder else DecoderOnly
+    calls = kind(model, Caches.of(model.config, cache_length), batch, prompt, padding, all_logits)
+    if isinstance(calls, EncoderDecoder):
+        calls.encoder_input = encoder_input
+    unchecked = _count_positions(calls) if encoder_input is None else ""
     name = type(model).__name__ if model_name is None else model_name
     ir = _extract(calls.prefill(), name, blocks)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
     decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
-    decode.params = [param for param in decode.params if param.consumers]  # an encoder's are not its business
+    written = {target for target, _ in decode.mutations}
+    # an encoder's weights are not decode's business; a table that every call writes anew is, though nothing reads it
+    decode.params = [param for param in decode.params if param.consumers or param in written]
     ir.functions[DECODE] = decode
+    if unchecked:
+        told = f"prefill and decode of {type(model).__name__} were not tried on a tiny model; run verify_llm on weights"
+        warnings.warn(CaptureWarning(f"{told} ({unchecked})"), stacklevel=2)
     return ir.check()
+
+
+def _count_positions(calls: Any) -> str:
+    """Choose who counts the positions of a prompt, the model or its caller; return why that could not be tried.
+
+    Not every model counts as `generate` does, or can use a cache of fixed length: both are tried on a tiny model.
+    """
+    from torch_ir.llm.caches import Caches
+    from torch_ir.llm.self_check import LENGTH, UNCHECKED, difference
+
+    length = None if calls.caches.length is None else LENGTH
+    form = ("a cache that grows" if length is None else "a cache of fixed length") + calls.padding * " and padding"
+    found = ""
+    for calls.counts_from_zero in (False, True):
+
+        def tiny_calls(tiny: Any, counts_from_zero: bool = calls.counts_from_zero) -> Any:
+            caches = Caches.of(tiny.config, length)
+            return type(calls)(tiny, caches, padding=calls.padding, counts_from_zero=counts_from_zero)
+
+        found = difference(calls.model, tiny_calls, f"{form}, {calls.counts_from_zero}")
+        if not found or found.startswith(UNCHECKED):
+            return found
+    other = "cache_length" if length else "padding" if calls.padding else ""
+    raise ExportError(
+        f"{type(calls.model).__name__} with {form} does not generate through prefill and decode what it generates by "
+        f"itself ({found} on a tiny model); " + (f"extract it without {other}" if other else "no form of it is known")
+    )
 
 
 def build_on_meta(model: Any) -> Any:
@@ -72,6 +115,7 @@ def build(model: Any) -> Any:
     except ImportError:
         raise MissingExtraError("extracting language models", "transformers", "transformers") from None
     if isinstance(model, transformers.PreTrainedConfig):
+        refuse_quantized(model)
         kinds = ("Seq2SeqLM", "SpeechSeq2Seq") if model.is_encoder_decoder else ("CausalLM",)
         factories = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]
         fitting = [factory for factory in factories if type(model) in factory._model_mapping]
@@ -80,6 +124,8 @@ def build(model: Any) -> Any:
         model = fitting[0].from_config(model)
     if not isinstance(model, transformers.PreTrainedModel):
         raise ExportError(f"extract_llm takes a configuration or a model of transformers, not {model!r:.80}")
+    if getattr(model, "hf_quantizer", None) is None:  # loaded weights are quantised, built ones are not
+        refuse_quantized(model.config)
     if not model.can_generate() or not _is_causal(model):
         raise ExportError(f"{type(model).__name__} does not generate text, or not with this configuration")
     return model.eval()

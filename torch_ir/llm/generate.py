@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from torch_ir.llm.cache_map import cache_map, decode_graph
 from torch_ir.run import IRExecutor
 from torch_ir.run.compare import compare
 
+_Step = Callable[..., Any]
+
 
 def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: Tensor) -> Tensor:
     """The most likely next tokens, one after the other, as int64[batch, new_tokens].
@@ -26,10 +28,17 @@ def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: T
 
 def verify_llm(ir: IR, model: Any, new_tokens: int, **inputs: Tensor) -> tuple[bool, str]:
     """Whether generating through the graphs gives the tokens of `model.generate`, and logits close to its own."""
+    return compare_steps(Generator(ir, model.state_dict()), model, new_tokens, inputs)
+
+
+def compare_steps(
+    steps: Steps, model: Any, new_tokens: int, inputs: Mapping[str, Tensor], tolerance: float | None = None
+) -> tuple[bool, str]:
+    """Whether prefill and decode give the tokens of `model.generate`, and logits close to its own."""
     own = _greedy(model, new_tokens, inputs)
     worst, tokens = 0.0, []
-    for index, logits in enumerate(Generator(ir, model.state_dict()).steps(new_tokens, inputs)):
-        difference = compare(own.logits[index].unsqueeze(1), logits)
+    for index, logits in enumerate(steps.steps(new_tokens, inputs)):
+        difference = compare(own.logits[index].unsqueeze(1), logits, tolerance, tolerance)
         if difference.reason:
             return False, f"token {index + 1}: {difference.reason}, max diff {difference.max_diff:.3g}"
         worst = max(worst, difference.max_diff)
@@ -54,17 +63,12 @@ def example_prompt(ir: IR, length: int = 6, batch: int = 2) -> dict[str, Tensor]
     return inputs
 
 
-class Generator:
-    """Both graphs made ready to run on one set of weights."""
+class Steps:
+    """Prefill and decode as functions that are called by keyword, and how they are called one after the other."""
 
-    def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
-        decode = decode_graph(ir)
-        needed = {key for tensor in decode.params if tensor.param for key in tensor.param.keys}
-        self.prefill = IRExecutor(ir, weights)
-        self.decode = IRExecutor(decode, {key: value for key, value in weights.items() if key in needed})
-        names = [tensor.name for tensor in decode.graph_inputs]
-        self.token = next(name for name in names if name.endswith("input_ids"))
-        self.places: Any = cache_map(ir)[0].shape[2] if "position" in names else None  # of a fixed cache
+    def __init__(self, prefill: _Step, decode: _Step, token: str, places: int | None) -> None:
+        self.prefill, self.decode, self.token = prefill, decode, token
+        self.places = places  # of a fixed cache
 
     def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
         """The logits of the last token after prefill and after every further step, as float[batch, 1, vocabulary]."""
@@ -90,6 +94,22 @@ class Generator:
             return mask
         seen = pad(mask, (0, position + 1 - mask.shape[1]), value=1)
         return seen if self.places is None else pad(seen, (0, self.places - seen.shape[1]))
+
+
+class Generator(Steps):
+    """Both graphs made ready to run on one set of weights."""
+
+    def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
+        decode = decode_graph(ir)
+        needed = {key for tensor in decode.params if tensor.param for key in tensor.param.keys}
+        names = [tensor.name for tensor in decode.graph_inputs]
+        places: Any = cache_map(ir)[0].shape[2] if "position" in names else None
+        super().__init__(
+            IRExecutor(ir, weights),
+            IRExecutor(decode, {key: value for key, value in weights.items() if key in needed}),
+            next(name for name in names if name.endswith("input_ids")),
+            places,
+        )
 
 
 def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:

@@ -1,6 +1,7 @@
 """What operators are: schemas, facts about effects, and the registry of the user's own operators."""
 
 from torch_ir.ops.facts import is_forbidden, is_pure, is_random
+from torch_ir.ops.known_names import objection
 from torch_ir.ops.registry import (
     get_conversion_fn,
     get_execution_fn,
@@ -12,5 +13,5 @@ from torch_ir.ops.schema import find_operator
 
 __all__ = [
     "find_operator", "get_conversion_fn", "get_execution_fn", "is_forbidden", "is_pure", "is_random",
-    "list_registered_ops", "register_executor", "register_op",
+    "list_registered_ops", "objection", "register_executor", "register_op",
 ]  # fmt: skip

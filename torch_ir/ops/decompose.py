@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torch_ir.ops.asking import may_be_asked
 from torch_ir.ops.calling import empty, keywords, mapped
 from torch_ir.ops.facts import is_uninitialised, writes_in_place
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_name, to_torch
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
 
 NO_RULE = "torch has no decomposition of it"
@@ -36,15 +38,9 @@ def decomposed(node: OpNode, device: str = "cpu") -> IR | str:
     Its inputs stand for the node's inputs and its outputs for the node's outputs, in order. It is functional, and
     tensors that it makes anew are on `device`.
     """
-    found = find_operator(node.op_type)
-    if not isinstance(found, OpOverload):
-        return "it is no operator of torch"
-    if not node.has_named_args:
-        return "its arguments have no names"
-    sizes = {dim for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape if isinstance(dim, str)}
-    sizes.update(value for value in _leaves(list(node.attrs.values())) if isinstance(value, Expr))
-    if sizes:
-        return f"its sizes vary: {', '.join(sorted(map(str, sizes)))}; fix them with ir.specialize(...)"
+    found = _operator_of(node)
+    if isinstance(found, str):
+        return found
     shapes: list[Any] = [tensor.shape for tensor in node.inputs]
     if not may_be_asked(found, shapes, {tensor.dtype for tensor in node.inputs}, node.attrs):
         return NO_RULE
@@ -55,6 +51,31 @@ def decomposed(node: OpNode, device: str = "cpu") -> IR | str:
             return body
         why = body
     return why
+
+
+def recorded(node: OpNode, rule: Callable[..., Any], device: str = "cpu") -> IR | str:
+    """As `decomposed`, by one rule: a function of the operator's arguments, which may call the operator itself.
+
+    A rule that does not apply returns NotImplemented.
+    """
+    found = _operator_of(node)
+    if isinstance(found, str):
+        return found
+    return _traced(node, found, rule, partial(make_fx, pre_dispatch=True), device)
+
+
+def _operator_of(node: OpNode) -> OpOverload | str:
+    """The operator of a node that can be recorded, or why it cannot."""
+    found = find_operator(node.op_type)
+    if not isinstance(found, OpOverload):
+        return "it is no operator of torch"
+    if not node.has_named_args:
+        return "its arguments have no names"
+    sizes = {dim for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape if isinstance(dim, str)}
+    sizes.update(value for value in _leaves(list(node.attrs.values())) if isinstance(value, Expr))
+    if sizes:
+        return f"its sizes vary: {', '.join(sorted(map(str, sizes)))}; fix them with ir.specialize(...)"
+    return found
 
 
 def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
@@ -84,6 +105,18 @@ def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[...
 def _recorded(
     node: OpNode, found: OpOverload, rule: Callable[..., Any], recorder: Callable[..., Any], device: str
 ) -> IR | str:
+    """What a rule of torch calls for the arguments of a node, if that is simpler than the node."""
+    body = _traced(node, found, rule, recorder, device)
+    if isinstance(body, str):
+        return body
+    if any(step.op_type == node.op_type or _is_no_gain(step) for step in body.nodes):
+        return NO_RULE
+    return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
+
+
+def _traced(
+    node: OpNode, found: OpOverload, rule: Callable[..., Any], recorder: Callable[..., Any], device: str
+) -> IR | str:
     """What a rule calls for the arguments of a node."""
 
     def computed(*tensors: Tensor) -> list[Tensor]:
@@ -93,18 +126,17 @@ def _recorded(
             *(bound[argument.name] for argument in known if not argument.keyword_only),
             **{argument.name: bound[argument.name] for argument in known if argument.keyword_only},
         )
+        if made is NotImplemented:
+            raise ConversionError(NO_RULE)
         return list(made) if isinstance(made, (list, tuple)) else [made]
 
     try:
-        with torch.no_grad():
-            body = _Steps(node, device).graph(recorder(computed)(*map(_empty, node.inputs)))
+        with NeutralState():
+            return _Steps(node, device).graph(recorder(computed)(*map(_empty, node.inputs)))
     except TorchIRError as error:
         return str(error)
     except Exception as error:  # whatever torch raises inside its own rule
         return f"torch's decomposition fails: {first_line(error)[:100]}"
-    if any(step.op_type == node.op_type or _is_no_gain(step) for step in body.nodes):
-        return NO_RULE
-    return "torch's decomposition writes in place" if any(map(writes_in_place, body.nodes)) else body
 
 
 def _is_no_gain(step: OpNode) -> bool:

@@ -27,6 +27,12 @@ _UNINITIALISED = frozenset(
     for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 )
 
+# May give the very tensor that they are given, which their schemas do not say.
+_PASSING_ON = frozenset(
+    f"aten.{name}.default"
+    for name in ("atleast_1d", "atleast_2d", "atleast_3d", "conj_physical", "to_dense", "type_as")
+)
+
 
 def is_forbidden(op_type: str) -> bool:
     """Whether no graph may run this operator."""
@@ -121,8 +127,13 @@ def gives_its_input(op_type: str, attrs: Mapping[str, Any]) -> bool:
     return op_type in _DROPOUTS and (attrs.get("train") is False or attrs.get("p") == 0.0)
 
 
+def may_pass_on(operator: OpOverload) -> bool:
+    """Whether an operator may give the very tensor that it is given, though its schema does not say so."""
+    return str(operator) in _PASSING_ON
+
+
 @cache
 def may_alias(operator: OpOverload) -> bool:
     """Whether an output may share memory with an input."""
     says_so = any(result.alias_info is not None for result in operator._schema.returns)
-    return says_so or torch.Tag.maybe_aliasing_or_mutating in operator.tags
+    return says_so or torch.Tag.maybe_aliasing_or_mutating in operator.tags or may_pass_on(operator)

@@ -1,19 +1,107 @@
-"""Kernels that torch's own layers take instead of the operators that they are made of."""
+"""Switch off, while a model is watched, the code that torch runs instead of a model's own operators."""
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 
+class _Here(threading.local):
+    depth = 0  # of switches that this thread has set
+    eager = 0
+
+
+_lock = threading.Lock()
+_here = _Here()
+_inside = {"attention": 0, "stance": 0}
+_before: dict[str, Any] = {}
+
+
+def _forget() -> None:
+    """In a forked process, which has none of the other threads: take back what they switched."""
+    global _lock
+    _lock = threading.Lock()
+    if _here.depth:
+        return
+    if _inside["attention"]:
+        torch.backends.mha.set_fastpath_enabled(_before.pop("attention"))
+    if _inside["stance"]:
+        _put_back_stance()
+    _inside.update(attention=0, stance=0)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Without the fused kernels that torch's transformer layers take in eager mode and that no capture sees."""
-    is_enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    """Disable the fused kernels of torch's transformer layers, which no capture sees; several threads may be inside.
+
+    Torch has one switch for the whole process: meanwhile, layers in other threads run the same operators one by one.
+    """
+    _here.depth += 1
+    with _lock:
+        if not _inside["attention"]:
+            _before["attention"] = torch.backends.mha.get_fastpath_enabled()
+            torch.backends.mha.set_fastpath_enabled(False)
+        _inside["attention"] += 1
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(is_enabled)
+        _here.depth -= 1
+        with _lock:
+            _inside["attention"] -= 1
+            if not _inside["attention"]:
+                torch.backends.mha.set_fastpath_enabled(_before.pop("attention"))
+
+
+class _StanceByThread:
+    """The stance of torch.compile: "force_eager" in threads that ask for it, else what it was before."""
+
+    def __init__(self, otherwise: Any) -> None:
+        self._otherwise = otherwise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._otherwise, name)
+
+    @property
+    def stance(self) -> str:
+        return "force_eager" if _here.eager else str(self._otherwise.stance)
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Run compiled functions as plain Python in this thread, like `torch.compiler.set_stance("force_eager")`.
+
+    Torch keeps one stance for the whole process; other threads go on with theirs.
+    """
+    frames: Any = importlib.import_module("torch._dynamo.eval_frame")
+    _here.depth, _here.eager = _here.depth + 1, _here.eager + 1
+    with _lock:
+        if not _inside["stance"]:
+            _before["stance"] = frames._stance
+            frames._stance = _StanceByThread(frames._stance)
+        _inside["stance"] += 1
+    try:
+        yield
+    finally:
+        _here.depth, _here.eager = _here.depth - 1, _here.eager - 1
+        with _lock:
+            _inside["stance"] -= 1
+            if not _inside["stance"]:
+                _put_back_stance()
+
+
+def _put_back_stance() -> None:
+    frames: Any = sys.modules["torch._dynamo.eval_frame"]
+    before = _before.pop("stance")
+    if isinstance(frames._stance, _StanceByThread):  # else the user has set another meanwhile
+        frames._stance = before

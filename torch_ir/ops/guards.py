@@ -16,6 +16,7 @@ from torch_ir.errors import GuardError
 
 DECISION = "torch_ir.decision.default"
 FIXED_SHAPE = "torch_ir.fixed_shape.default"
+OFFSET = " (storage_offset)"  # ends `IR.fixed_layout` where the line asks for that
 
 _library: Any = torch.library.Library("torch_ir", "DEF")  # type: ignore[no-untyped-call]  # torch does not annotate it
 _library.define("decision(Tensor value, Scalar assumed, str place) -> ()")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch.utils._pytree as pytree
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import Branch, Slot
-from torch_ir.ir.structure import Record, Tree
+from torch_ir.ir.structure import Record, Tree, rebuild
+from torch_ir.ops.names import to_name, to_torch
 
 _KINDS: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
 
@@ -57,9 +58,25 @@ def values_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     for path, leaf, value in [*values_along(positional, args, "inputs"), *values_along(keywords, kwargs, "keywords")]:
         if isinstance(leaf, Slot):
             values[leaf] = value
-        elif not (value is leaf or value == leaf):
-            raise ExecutionError(f"{path} is {value!r:.60}, but the graph was captured for {leaf!r:.60}")
+        elif not is_same_value(to_name(value), leaf):
+            raise ExecutionError(f"{path} is {value!r:.60}, but the graph was captured for {to_torch(leaf)!r:.60}")
     return [values[index] for index in range(len(values))]
+
+
+def is_same_value(value: Any, captured: Any) -> bool:
+    """Whether a value steers Python as the captured one does: of the same kind and equal, to the sign of a zero."""
+    kinds: tuple[Any, ...] = (bool, int, float, complex)
+    for kind in kinds:
+        if isinstance(captured, kind):
+            same_kind = isinstance(value, kind) and isinstance(value, bool) == isinstance(captured, bool)
+            return same_kind and (value == captured or value != value) and repr(kind(value)) == repr(kind(captured))
+    return value is captured or (isinstance(value, type(captured)) and bool(value == captured))
+
+
+def call_of(tree: Branch, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments and keywords of a call of the model with these tensors."""
+    args, kwargs = rebuild(tree, values, to_torch)
+    return args, kwargs
 
 
 def values_along(tree: Tree, value: Any, path: str = "") -> Iterator[tuple[str, Tree, Any]]:

@@ -12,6 +12,7 @@ _WHOLE = frozenset(
     f"aten.{name}"
     for name in (
         "detach.default", "alias.default", "to.dtype", "to.device", "to.dtype_layout", "to.other", "contiguous.default",
+        "type_as.default", "conj_physical.default", "to_dense.default",
         "dropout.default", "feature_dropout.default", "alpha_dropout.default", "feature_alpha_dropout.default",
     )
 )  # fmt: skip

@@ -30,14 +30,14 @@ def to_tensor(data: TensorData, stride: Sequence[Dim] | None = None) -> torch.Te
     """A tensor of its own with these elements, row-major or with the strides that it had."""
     dtype = TORCH_DTYPES[data.dtype]
     if not data.raw:
-        return torch.empty(data.shape, dtype=dtype)
+        return torch.empty(data.shape, dtype=dtype, device="cpu")
     flat = torch.frombuffer(bytearray(data.raw), dtype=torch.uint8)
     steps = [step for step in stride or () if isinstance(step, int)]
     if len(steps) != len(data.shape):
         return flat.view(dtype).reshape(data.shape)
-    places = torch.zeros(data.shape, dtype=torch.int64)
+    places = torch.zeros(data.shape, dtype=torch.int64, device="cpu")
     for dim, step in enumerate(steps):
-        places += (torch.arange(data.shape[dim]) * step).view(-1, *[1] * (len(steps) - dim - 1))
-    memory = torch.zeros((int(places.max()) + 1, dtype.itemsize), dtype=torch.uint8)
+        places += (torch.arange(data.shape[dim], device="cpu") * step).view(-1, *[1] * (len(steps) - dim - 1))
+    memory = torch.zeros((int(places.max()) + 1, dtype.itemsize), dtype=torch.uint8, device="cpu")
     memory[places.flatten()] = flat.view(-1, dtype.itemsize)  # where strides overlap, so do equal elements
     return memory.view(dtype).as_strided(data.shape, steps)

@@ -21,10 +21,12 @@ from torch_ir.ir.functions import FUSED, called_by, calls_by_function, inline_al
 from torch_ir.ops.facts import writes_in_place
 from torch_ir.ops.schema import name_arguments
 from torch_ir.passes.levels import LEVELS
+from torch_ir.passes.opened_calls import forget_opened_calls
 from torch_ir.passes.proof import Inputs, Weights, prove
 from torch_ir.passes.registry import Pass, find_pass
 from torch_ir.passes.report import Report, Row
 from torch_ir.passes.soundness import Watchdog
+from torch_ir.passes.squeezed_sizes import keep_squeezed_sizes
 from torch_ir.rewrite.journal import journal
 
 Step = Union[str, Pass, Callable[[IR], int]]
@@ -63,6 +65,7 @@ def optimize(
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             _blame(ir)
             raise
+        forget_opened_calls(better, entries.opened)
         if folds:
             inline_all(better, lambda call: not call.op_type.startswith(FUSED))
         better.check()
@@ -122,6 +125,7 @@ def _fit(ir: IR) -> IR:
             raise GraphError(
                 f"{node!r} writes in place, and only graphs in functional form are optimised; extract it anew"
             )
+    keep_squeezed_sizes(ir, ir)
     return ir
 
 

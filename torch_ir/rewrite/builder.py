@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch_ir.ir import Dim, OpNode, TensorMeta
 from torch_ir.ir.free_names import FreeNames
+from torch_ir.ir.origins import origin_for
 
 
 class Knowledge(Protocol):
@@ -43,6 +44,11 @@ class Builder:
         self._names = names
         self._replaced = list(replaced)
 
+    @property
+    def replaced(self) -> Sequence[OpNode]:
+        """The nodes that new ones stand for."""
+        return self._replaced
+
     @cached_property
     def _hints(self) -> list[Dim]:
         """Sizes that new tensors may well have."""
@@ -70,7 +76,7 @@ class Builder:
             outputs,
             attrs,
             args=inputs,
-            origin=self._replaced[-1].origin,
+            origin=origin_for(self._replaced),
             origins=self._origins,
         )
         self.nodes.append(node)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from torch_ir.errors import GraphError, ShapeError
+from torch_ir.errors import GraphError, ShapeError, UnknownOperatorError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.free_names import FreeNames
 from torch_ir.rewrite.builder import Builder, Knowledge
 from torch_ir.rewrite.journal import current_journal
-from torch_ir.rewrite.pattern import Match, Pattern, match
+from torch_ir.rewrite.pattern import Match, Pattern, find_match
 from torch_ir.rewrite.rule import Rule
 
 _MOST_PER_NODE = 20  # changes; rules that make more than that undo each other
@@ -26,6 +26,8 @@ class _Rewriting:
     """One run: what is still to be looked at, and what is gone already."""
 
     def __init__(self, ir: IR, rules: Sequence[Rule], know: Knowledge) -> None:
+        for rule in rules:
+            rule.check_names()
         self.ir = ir
         self.rules = rules
         self.know = know
@@ -73,16 +75,20 @@ class _Rewriting:
     def _changed(self, node: OpNode) -> list[OpNode]:
         """The nodes that the first rule which wants this node puts before it; none where no rule does."""
         for rule, pattern in self._rules_for(node.op_type):
-            found = match(pattern, node)
+            found = find_match(pattern, node)
             if found is None:
                 continue
             build = Builder(self.know, lambda: self.names, found.nodes)
             try:
                 result = rule.change(build, node, **found.captures)
             except ShapeError as error:
+                if isinstance(error, UnknownOperatorError) and not rule.is_ours:
+                    raise UnknownOperatorError(f"rule {rule.name!r}: {error}") from None
                 result = str(error)
+            _take_placement(node, result, build.nodes)
             why = self._refusal(rule, node, result)
             if why is None:
+                self.journal.merged(self.ir, build.replaced)
                 self._replace(rule, found, result)
                 return build.nodes
             for made in reversed(build.nodes):
@@ -135,6 +141,15 @@ class _Rewriting:
                 if source.producer is not None:
                     left.append(source.producer)
                 self.touched.update(source._uses)  # a value that has fewer readers may be changed now
+
+
+def _take_placement(node: OpNode, result: Any, made: Sequence[OpNode]) -> None:
+    """Let new tensors lie on the ranks of a mesh as those lay that they stand for."""
+    if result is None or isinstance(result, str):
+        return
+    for old, new in zip(node.outputs, _listed(result), strict=False):
+        if new is not None and new.placement is None and new.producer in made:
+            new.placement = old.placement
 
 
 def _listed(result: Any) -> list[TensorMeta | None]:

@@ -7,10 +7,13 @@ entries.changes, entries.declined
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+
+from torch_ir.ir import IR, OpNode, Origin
+from torch_ir.ir.origins import call_of, modules_around
 
 
 @dataclass(frozen=True)
@@ -32,14 +35,33 @@ class Decline:
 
 
 @dataclass
+class Opened:
+    """Calls of modules and of torch functions of which a part became something else."""
+
+    modules: set[str] = field(default_factory=set)
+    functions: set[Origin] = field(default_factory=set)
+
+
+@dataclass
 class Journal:
     """Entries in the order of events; the same decline is written once."""
 
     changes: list[Change] = field(default_factory=list)
     declined: dict[Decline, None] = field(default_factory=dict)
+    opened: dict[IR, Opened] = field(default_factory=dict)
 
     def changed(self, rule: str, node: str, origins: tuple[str, ...] = ()) -> None:
         self.changes.append(Change(rule, node, origins))
+
+    def merged(self, ir: IR, nodes: Sequence[OpNode]) -> None:
+        """Note that nodes of a graph became others together: calls that hold only some of them have lost a part."""
+        if len({node.origin for node in nodes}) < 2:
+            return
+        around = [set(modules_around(node.origin.module)) for node in nodes]
+        opened = self.opened.setdefault(ir, Opened())
+        opened.modules |= around[0].union(*around) - around[0].intersection(*around)
+        calls = {call_of(node.origin) for node in nodes}
+        opened.functions |= {call for call in calls if call.function and len(calls) > 1}
 
     def decline(self, rule: str, node: str, why: str) -> None:
         self.declined[Decline(rule, node, why)] = None

@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.operator_names import check_call
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,22 @@ class Pattern:
     def parts(self) -> list[tuple[str, Pattern]]:
         """The patterns for tensors that must be made by certain nodes, with the arguments that they are."""
         return [(name, wanted) for name, wanted in self.arguments.items() if isinstance(wanted, Pattern)]
+
+    def check_names(self, place: str = "", *, arguments: bool = True) -> None:
+        """Raise RegistryError for an operator, or also an argument, that torch does not have; once is enough."""
+        if arguments in self._checked:
+            return
+        names = (*self.arguments, *self.attributes) if arguments else ()
+        is_known = check_call(self.op_types, names, place or f"pattern {self!s:.200}")
+        for _, part in self.parts:
+            part.check_names(place, arguments=arguments)
+        if is_known:
+            self._checked.add(arguments)
+
+    @cached_property
+    def _checked(self) -> set[bool]:
+        """Whether names were checked, without and with those of arguments."""
+        return set()
 
     @cached_property
     def _named(self) -> dict[str, bool]:
@@ -112,7 +129,16 @@ def op(op_type: str, /, *others: str, **arguments: Any) -> Pattern:
 
 
 def match(pattern: Pattern, node: OpNode) -> Match | None:
-    """What the pattern captures when `node` is its last node, or None; equal names must be the same thing."""
+    """What the pattern captures when `node` is its last node, or None; equal names must be the same thing.
+
+    Where torch is loaded, an operator that it does not have is a RegistryError.
+    """
+    pattern.check_names(arguments=False)
+    return find_match(pattern, node)
+
+
+def find_match(pattern: Pattern, node: OpNode) -> Match | None:
+    """What `match` returns, for a pattern whose names were checked."""
     if not may_match(pattern, node):
         return None
     search = _Search()

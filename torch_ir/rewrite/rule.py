@@ -20,6 +20,7 @@ from typing import Any
 from torch_ir.errors import RegistryError, did_you_mean
 from torch_ir.rewrite.pattern import Pattern
 
+_OURS = "torch_ir."  # whose rules may name operators that only newer versions of torch have
 Change = Callable[..., Any]
 
 
@@ -36,11 +37,22 @@ class Rule:
         """The first line of what its docstring says."""
         return (inspect.getdoc(self.change) or self.name).partition("\n")[0]
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is part of this package."""
+        return str(getattr(self.change, "__module__", "")).startswith(_OURS)
+
+    def check_names(self) -> None:
+        """Raise RegistryError for an operator or argument that torch does not have, where torch is loaded."""
+        if not self.is_ours:
+            for pattern in self.patterns:
+                pattern.check_names(f"rule {self.name!r}")
+
 
 def rule(*patterns: Pattern) -> Callable[[Change], Rule]:
     """Make the decorated function the rule for these patterns."""
 
-    def made(change: Change) -> Rule:
+    def decorated(change: Change) -> Rule:
         name = getattr(change, "__name__", type(change).__name__)
         if not patterns:
             raise RegistryError(f"rule {name!r} has no pattern; write @rule(op(...))")
@@ -51,6 +63,8 @@ def rule(*patterns: Pattern) -> Callable[[Change], Rule]:
                 raise RegistryError(
                     f"rule {name!r} captures {word!r}, but its function does not take it{did_you_mean(word, takes)}"
                 )
-        return Rule(name, patterns, change)
+        made = Rule(name, patterns, change)
+        made.check_names()
+        return made
 
-    return made
+    return decorated

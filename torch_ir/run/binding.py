@@ -9,6 +9,7 @@ import torch
 from torch_ir.analysis.prologue import crossing, split_prologue
 from torch_ir.ir import IR, Limits, Param
 from torch_ir.ir.functions import fresh
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.plan import Program
 from torch_ir.run.stored import Weight, loaded
@@ -24,7 +25,7 @@ def bind(ir: IR, weights: Mapping[str, Weight]) -> tuple[IR, dict[str, torch.Ten
     ready = crossing(once, every, ir)
     if once:
         MemoryCheck(ir, Limits()).check({})
-    with torch.no_grad():
+    with NeutralState():
         made = Program(ir, once, ir.params, ready)(*given, {})
     taken = {key for param in ir.params if param.param for key in param.param.keys}
     for tensor, value in zip(ready, made, strict=True):

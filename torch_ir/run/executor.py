@@ -15,7 +15,9 @@ from torch_ir.ir import IR, Limits, OpNode, TensorMeta, evaluate
 from torch_ir.ir.functions import FUSED, with_calls_open
 from torch_ir.ir.structure import rebuild
 from torch_ir.ir.symbols import solve
+from torch_ir.ops.guards import OFFSET
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ops.neutral_state import NeutralState, reads_default_dtype
 from torch_ir.ops.pytree import values_of_call
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.runnable import check_operators, with_named_arguments
@@ -23,11 +25,15 @@ from torch_ir.run.isolated import run_isolated
 from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.plan import Program, Sizes, Watch, computed, writes_in_place
 from torch_ir.run.ranks import NOBODY, Rank
+from torch_ir.run.shared_memory import refuse_shared_memory, storage_of
 from torch_ir.run.stored import StoredTensor, Weight, loaded
 from torch_ir.run.weights import fit_weights, has_pieces, load_weights, open_weights
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+
+_NUMBERS = {bool: "bool", int: "int64", float: "float64"}  # of Python -> the dtype that the graph has for them
 
 
 @dataclass
@@ -67,6 +73,8 @@ class IRExecutor:
         self.constants = {**self.rank.constants(), **(constants or {})}
         self._watch = watch
         self._writes = writes_in_place(self.ir)
+        self._reads_default_dtype = reads_default_dtype(self.ir)
+        self._mutated = [target for target, _ in self.ir.mutations]
         self._params: list[Any] | None = None
         self._ready: list[Any] = []
         self._plan(lazy=False)
@@ -111,7 +119,7 @@ class IRExecutor:
         ]
         if self._prologue.nodes:
             self._memory.check({})
-        with torch.no_grad():
+        with NeutralState(self._reads_default_dtype):
             self._ready = self._prologue(*self._params, {})
 
     @property
@@ -138,10 +146,12 @@ class IRExecutor:
         sizes = read_sizes(self.ir, values)
         self._memory.check(sizes)
         params = self._params
+        if self._mutated:
+            refuse_shared_memory(self.ir, self._mutated, values, params)
         if self._writes:
             values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
             params = [param.clone() for param in params]
-        with torch.no_grad():
+        with NeutralState(self._reads_default_dtype):
             results = self._program(*values, *params, *self._ready, sizes)
         first = len(results) - len(self.ir.mutations)
         changed = {target: value for (target, _), value in zip(self.ir.mutations, results[first:], strict=True)}
@@ -169,12 +179,6 @@ def _opened(ir: IR) -> IR:
         return node.op_type.startswith(FUSED) and executor_of(node) is None
 
     return with_calls_open(ir, is_open)
-
-
-def storage_of(value: Any) -> int | None:
-    """What tells whether two tensors share memory."""
-    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return value.untyped_storage()._cdata if is_dense else None
 
 
 def execute_ir(
@@ -270,11 +274,12 @@ def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
 
 def _check_input(tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
     if not isinstance(value, torch.Tensor):
-        if tensor.shape == () and isinstance(value, (int, float, bool)):
+        if tensor.shape == () and _NUMBERS.get(type(value)) == tensor.dtype:
             return
-        raise ExecutionError(f"input {tensor.name!r} must be a tensor, not {type(value).__name__}")
-    wanted = tuple(evaluate(dim, sizes) for dim in tensor.shape) if value.dim() == len(tensor.shape) else tensor.shape
-    if tuple(value.shape) != wanted:
+        wanted = tensor.dtype if tensor.shape == () and isinstance(value, (int, float)) else "a tensor"
+        raise ExecutionError(f"input {tensor.name!r} must be {wanted}, not {type(value).__name__}")
+    expected = tuple(evaluate(dim, sizes) for dim in tensor.shape) if value.dim() == len(tensor.shape) else tensor.shape
+    if tuple(value.shape) != expected:
         raise ExecutionError(
             f"input {tensor.name!r} has shape {list(value.shape)}, the graph takes {list(tensor.shape)}"
         )
@@ -293,4 +298,9 @@ def _check_strides(ir: IR, tensor: TensorMeta, value: torch.Tensor, sizes: Sizes
         raise ExecutionError(
             f"input {tensor.name!r} has strides {list(value.stride())}, but what {ir.fixed_layout} makes of strides "
             f"was decided at capture, for {list(wanted)}; lay the input out like that"
+        )
+    if value.storage_offset() and ir.fixed_layout.endswith(OFFSET):
+        raise ExecutionError(
+            f"input {tensor.name!r} begins at element {value.storage_offset()} of its memory, but what "
+            f"{ir.fixed_layout} makes of its layout was decided at capture, for one that begins at 0; clone the input"
         )

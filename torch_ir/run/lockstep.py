@@ -16,6 +16,7 @@ from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta, evaluate
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.facts import is_collective
 from torch_ir.ops.names import to_torch
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.runnable import check_operators, present
 from torch_ir.ops.schema import find_operator
 from torch_ir.run.executor import read_sizes
@@ -56,7 +57,7 @@ def left_in_lockstep(ir: IR, inputs: Sequence[Any], weights: Mapping[str, Weight
     for param, *values in zip(ir.params, *fitted, strict=True):
         given[param] = [loaded(value) for value in values]
     sizes = read_sizes(ir, [given[tensor][0] for tensor in ir.graph_inputs])
-    with torch.no_grad():
+    with NeutralState():
         made = _Lockstep(ir.mesh, ranks, sizes).run(ir, given)
     return [[values[at] for values in made] for at in range(len(ranks))]
 

@@ -282,8 +282,8 @@ def given_sizes(ir: IR, values: Iterable[Any], outer: Sizes) -> Sizes:
 
 
 def computed(value: Any, sizes: Sizes) -> Any:
-    """A leaf of a structure, with a symbolic number computed."""
-    return evaluate(value, sizes) if isinstance(value, Expr) else value
+    """A leaf of a structure as the model has it: a symbolic number computed, a typed name as torch's own object."""
+    return evaluate(value, sizes) if isinstance(value, Expr) else to_torch(value)
 
 
 def writes_in_place(ir: IR) -> bool:

@@ -42,7 +42,7 @@ class Rank:
 
     def constants(self) -> dict[str, torch.Tensor]:
         """The weights of a graph that are the rank's numbers."""
-        return {rank_key(axis): torch.tensor([number]) for axis, number in self.numbers.items()}
+        return {rank_key(axis): torch.tensor([number], device="cpu") for axis, number in self.numbers.items()}
 
     def weights(self, ir: IR, weights: Mapping[str, Weight]) -> dict[str, Weight]:
         """The pieces of weights that the rank holds; what is cut already stays as it is."""

@@ -54,7 +54,7 @@ class StoredTensor:
     def elements(self, start: int, stop: int) -> torch.Tensor:
         """Some of the elements, in the order in which they lie."""
         if start >= stop:
-            return torch.empty(0, dtype=self.dtype)
+            return torch.empty(0, dtype=self.dtype, device="cpu")
         size = (stop - start) * self.dtype.itemsize
         try:
             memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)  # not the heap, where a gap may remain of it

@@ -35,7 +35,7 @@ class StoredPiece(StoredTensor):
         return replace(self, shape=tuple(shape), ranges=(*self.ranges[:dim], kept, *self.ranges[dim + 1 :]))
 
     def load(self) -> torch.Tensor:
-        target = torch.empty(self.shape, dtype=self.dtype)
+        target = torch.empty(self.shape, dtype=self.dtype, device="cpu")
         flat, at = target.view(-1), 0
         for start, stop in self._runs():
             flat[at : at + stop - start] = self.whole.elements(start, stop)

@@ -29,6 +29,7 @@ from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.run.stored import StoredTensor, Weight, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")
+_PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the process has set
 _CHUNK = 1 << 20  # elements that are compared at once
 _INDEX = ".safetensors.index.json"
 _IN_FOLDER = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")
@@ -251,10 +252,10 @@ def random_weights(ir: IR, seed: int = 0) -> dict[str, torch.Tensor]:
         dtype = TORCH_DTYPES[param.dtype]
         shape = [int(dim) for dim in param.shape]
         if not dtype.is_floating_point:
-            weights[param.key] = torch.zeros(shape, dtype=dtype)
+            weights[param.key] = torch.zeros(shape, dtype=dtype, device="cpu")
         elif len(shape) < 2:
-            weights[param.key] = (torch.rand(shape, generator=generator) + 0.5).to(dtype)
+            weights[param.key] = (torch.rand(shape, generator=generator, **_PLAIN) + 0.5).to(dtype)
         else:
             fan_in = max(1, torch.Size(shape[1:]).numel())
-            weights[param.key] = (torch.randn(shape, generator=generator) / fan_in**0.5).to(dtype)
+            weights[param.key] = (torch.randn(shape, generator=generator, **_PLAIN) / fan_in**0.5).to(dtype)
     return weights

@@ -15,6 +15,7 @@ from torch_ir.ops.asking import may_be_asked
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dims import check_dims
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.schema import Operator
 
 _META = torch.device("meta")
@@ -66,7 +67,7 @@ def _makes_declared(node: OpNode, operator: OpOverload) -> bool:
         }
         arguments = keywords(given, node.attrs, _on_meta)
         check_dims(node.op_type, arguments)
-        with torch.no_grad():
+        with NeutralState():
             made = results(operator, arguments)
         found = [(tuple(tensor.shape), dtype_name(tensor.dtype)) for tensor in made]
     except Exception:  # whatever torch says against it, it will say again when it is asked in full

@@ -64,6 +64,17 @@ class Row:
         base = op_type.rpartition(".")[0]
         return any(name in (op_type, base) or fnmatchcase(op_type, name) for name in self.ops)
 
+    def check_arguments(self, path: str) -> None:
+        """Raise a SerializationError at the first name that is no argument of its operators; this imports torch."""
+        from torch_ir.ops.known_names import argument_objection
+
+        if any(set("*?") & set(name) for name in self.ops):
+            return
+        own = [name for name in self.dtypes if name and name.partition(".")[0] != "output"]
+        for key, names in (("dtypes", own), ("attrs", [*self.attrs]), ("absent", [*self.absent])):
+            if told := argument_objection(self.ops, names):
+                raise SerializationError(told, f"{path}.{key}", rule="R11")
+
     def why_not(self, node: OpNode) -> str:
         """The first thing about a node that the row does not admit; empty if there is none."""
         return next(self._objections(node), "")
@@ -146,7 +157,7 @@ class Contract:
         return NOT_LISTED if not reasons else "" if "" in reasons else "; or ".join(dict.fromkeys(reasons))
 
     def check_names(self) -> None:
-        """Raise a SerializationError at the first ATen operator that torch does not have; this imports torch."""
+        """Raise a SerializationError at the first ATen operator or argument that torch does not have; imports torch."""
         from torch_ir.ops.schema import operator_names
 
         known = {*operator_names("aten"), *(name.rpartition(".")[0] for name in operator_names("aten"))}
@@ -155,6 +166,7 @@ class Contract:
                 if name.startswith("aten.") and not any(fnmatchcase(found, name) for found in known):
                     told, hint = f"torch has no operator {name!r}", suggestion(name, known)
                     raise SerializationError(told, f"ops[{index}].op", rule="R9", hint=hint)
+            row.check_arguments(f"ops[{index}]")
 
     def __repr__(self) -> str:
         return f"Contract({self.name!r}, {sum(len(row.ops) for row in self.rows)} operators)"

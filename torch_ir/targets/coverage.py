@@ -7,6 +7,7 @@ print(report)
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,8 @@ def coverage(
     included. Assertions are not judged. With `decompose`, torch's decompositions of what is not supported are tried;
     that imports torch.
     """
+    if isinstance(target, Contract) and "torch" in sys.modules:
+        target.check_names()
     graph, why = _judged(sized(ir, sizes or {}), target)
     survey = _Survey(why)
     pieces = survey.region(_Region(graph, cost(graph)))

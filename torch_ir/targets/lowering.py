@@ -30,6 +30,7 @@ logger = logging.getLogger("torch_ir.targets")
 _CHECKS = ("aten._assert", "aten.sym_constrain_range", "torch_ir.")  # they compute nothing
 _LONGEST = 300  # characters of a reason
 _SPLIT = "split by torch, it lacks "
+_MOST_NAMES = 4
 _REFUSED = object()
 
 
@@ -173,7 +174,7 @@ class Lowering:
         if not node.outputs and node.op_type.startswith(_CHECKS):
             return []
         untried = () if self.target.handles(node.op_type) else (NO_LOWERING,)
-        why = (*untried, *self.reasons.get(node, ()))
+        why = (*untried, *self.reasons.get(node, ()), *_merged(node))
         return [_layer(node, Placeholder(node, why))]
 
     def _ask(self, rule: Rule, copy: OpNode, known: Mapping[str, Any], nodes: Sequence[OpNode]) -> Any:
@@ -246,6 +247,15 @@ def tell(layers: Sequence[Layer], log: Callable[[str], Any] | None) -> None:
             log(layer.about + mark)
         else:
             logger.log(logging.INFO if mark else logging.DEBUG, "%s%s", layer.about, mark)
+
+
+def _merged(node: OpNode) -> list[str]:
+    """That a node stands for several captured ones, so that no handler of a single class is asked."""
+    names = node.origins
+    if len(names) < 2 or node.is_call:
+        return []
+    told = ", ".join(names[:_MOST_NAMES]) + (" and more" if len(names) > _MOST_NAMES else "")
+    return [f"it stands for {told}; lower it by operator or by pattern"]
 
 
 def _read_outside(found: Match) -> str:

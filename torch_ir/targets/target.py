@@ -19,7 +19,8 @@ from torch_ir.ir import IR
 from torch_ir.rewrite import Pattern
 from torch_ir.targets.lowered import Lowered
 from torch_ir.targets.lowering import Lowering, tell
-from torch_ir.targets.rules import Rule, asked_names, is_same, key_of, place_of, same_operator
+from torch_ir.targets.names import check_key, check_unused
+from torch_ir.targets.rules import Key, Rule, asked_names, is_same, key_of, place_of, same_operator
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,6 +54,7 @@ class Target:
         return keep
 
     def _keep(self, rule: Rule) -> None:
+        check_key(rule.key, self.name)
         held = self._patterns if isinstance(rule.key, Pattern) else self._named.values()
         holder = next((other for other in held if other.key == rule.key), None)
         if holder is not None and not is_same(holder.handler, rule.handler):
@@ -68,10 +70,14 @@ class Target:
             self._patterns.append(rule)
 
     @property
-    def patterns(self) -> list[tuple[Pattern, Rule]]:
+    def patterns(self) -> tuple[tuple[Pattern, Rule], ...]:
         """The patterns that have a handler, those of more nodes first."""
         pairs = [(rule.key, rule) for rule in self._patterns if isinstance(rule.key, Pattern)]
-        return sorted(pairs, key=lambda pair: -pair[0].size)
+        return tuple(sorted(pairs, key=lambda pair: -pair[0].size))
+
+    @property
+    def _keys(self) -> tuple[Key, ...]:
+        return (*self._named, *(rule.key for rule in self._patterns))
 
     def rules_for(self, op_type: str) -> Iterator[Rule]:
         """The handlers for a node of that type: of the torch function, of the operator, of the operator in any form."""
@@ -85,11 +91,16 @@ class Target:
         return next(self.rules_for(op_type), None) is not None
 
     def lower(self, ir: IR, decompose: bool = False, log: Callable[[str], Any] | None = None) -> Lowered:
-        """The graph as layers of this target; what no handler takes becomes a placeholder, and nothing is raised.
+        """The graph as layers of this target; what no handler takes becomes a placeholder, and no handler can fail it.
+
+        A handler for an operator that torch does not have is a RegistryError: here, or where it is registered if torch
+        is loaded by then.
 
         With `decompose`, a node without a handler becomes several layers if torch can split it into operators that all
         have one. `log` gets a line per layer; without it the lines go to the logger `torch_ir.targets`.
         """
+        for key in self._keys:
+            check_key(key, self.name)
         lowering = Lowering(self, ir)
         if decompose:
             from torch_ir.targets.splitting import Splitter  # needs torch
@@ -97,6 +108,9 @@ class Target:
             lowered = lowering.run(Splitter(lowering.ir))
         else:
             lowered = lowering.run()
+        if lowered.missing:
+            used = {node.op_type for node in ir.all_nodes()}
+            check_unused(self._keys, used, [row.op_type for row in lowered.missing], self.name)
         tell(lowered.layers, log)
         return lowered
 

@@ -24,6 +24,7 @@ from torch_ir.run.plan import Program, Sizes, writes_in_place
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.weights import fit_weights, open_weights
 from torch_ir.verify.block_report import BlockCheck, BlockReport
+from torch_ir.verify.copies import copied
 from torch_ir.verify.counterparts import counterparts
 from torch_ir.verify.judge import output_details, structure_problem
 from torch_ir.verify.observe import undeclared
@@ -32,7 +33,7 @@ from torch_ir.verify.reference import Tolerances
 from torch_ir.verify.streamed import StreamedParameters
 from torch_ir.verify.stretches import Stretch, stretches
 from torch_ir.verify.tensor_file import TensorFile
-from torch_ir.verify.witness import Call, copied, values_outside_state_dict
+from torch_ir.verify.witness import Call, values_outside_state_dict
 
 
 def verify_blocks(

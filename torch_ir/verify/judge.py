@@ -27,7 +27,8 @@ def weight_problem(executor: IRExecutor, model: nn.Module, rtol: float | None, a
             continue
         expected = own[key].detach()
         given = value.to(expected.device)
-        if given is expected or (given.dtype == expected.dtype and torch.equal(given, expected)):
+        is_dense = given.layout == expected.layout == torch.strided  # torch compares no other layout
+        if given is expected or (is_dense and given.dtype == expected.dtype and torch.equal(given, expected)):
             continue
         if reason := compare(expected, given, rtol or 0.0, atol or 0.0).reason:
             return f"weight {key!r} is not the model's: {reason}"
@@ -74,24 +75,25 @@ def details_of(
     details, problem = output_details(ir, outcome, witness.output, rtol, atol)
     details += _changes(ir, outcome, witness, len(details), rtol, atol)
     if not details and not problem:
-        problem = "nothing was compared: neither side returned or changed a tensor"
+        problem = "nothing was compared: neither side returned a value or changed a tensor"
     return details, problem
 
 
 def output_details(
     ir: IR, outcome: Outcome, output: Any, rtol: float | None, atol: float | None
 ) -> tuple[Details, str]:
-    """Every tensor that the model returned, and what is wrong with the outputs that are no tensors."""
+    """Every value that the model returned, None apart, and what is wrong with the outputs that are no tensors."""
     details: Details = []
     problem = ""
     expected = pytree.tree_leaves(output)
     for wanted, (path, leaf) in zip(expected, leaves(ir.output_tree), strict=True):
         actual = outcome.outputs[leaf] if isinstance(leaf, Slot) else computed(leaf, outcome.sizes)
         difference = compare(wanted, actual, rtol, atol)
-        if isinstance(wanted, torch.Tensor) or isinstance(leaf, Slot):
-            details.append(_detail(len(details), f"output{path}", wanted, difference))
-        elif difference.reason and not problem:
+        is_tensor = isinstance(wanted, torch.Tensor) or isinstance(leaf, Slot)
+        if difference.reason and not is_tensor and not problem:
             problem = f"output{path} is {difference.reason}"
+        if wanted is not None or isinstance(leaf, Slot):
+            details.append(_detail(len(details), f"output{path}", wanted, difference))
     return details, problem
 
 

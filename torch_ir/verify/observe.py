@@ -25,11 +25,18 @@ class Observer:
         self.first = ""
         self.seen: set[OpNode] = set()
         self.strided: dict[str, None] = {}  # names of values that lie otherwise in memory than declared
+        self.unread: dict[str, None] = {}  # names of values that nothing reads and that are not as declared
 
     def __call__(self, tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
         if tensor.producer is not None:
             self.seen.add(tensor.producer)
-        self.first = self.first or undeclared(tensor, value, sizes)
+        problem = undeclared(tensor, value, sizes)
+        if (
+            problem and not tensor.consumers
+        ):  # torch predicts other sizes of some secondary results than its kernels give
+            self.unread[tensor.name] = None
+        else:
+            self.first = self.first or problem
         if tensor.stride is not None and not _lies_so(value, [evaluate(step, sizes) for step in tensor.stride]):
             self.strided[tensor.name] = None
 
@@ -72,6 +79,9 @@ def notes(ir: IR, inputs: Iterable[Any], observer: Observer, is_probed: bool) ->
         names = list(observer.strided)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield f"{names[0]!r}{more}: not the strides that the graph declares, which are not judged"
+    if observer.unread:
+        unread = ", ".join(map(repr, observer.unread))
+        yield f"{unread}: not as the graph declares, which is not judged as nothing reads it"
     for caller, name in _not_run(ir, observer):
         yield f"function {name!r} of {caller!r} did not run on any of the inputs and was not compared"
 

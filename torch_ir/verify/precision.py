@@ -12,8 +12,9 @@ from torch import nn
 
 from torch_ir.ir import IR, Dtype
 from torch_ir.run.executor import IRExecutor, flatten_call
+from torch_ir.verify.copies import copied
 from torch_ir.verify.judge import details_of
-from torch_ir.verify.witness import Call, Witness, copied
+from torch_ir.verify.witness import Call, Original
 
 _WIDE = {"float32": "float64", "float16": "float64", "bfloat16": "float64", "complex64": "complex128"}
 _LARGEST = 1 << 28  # elements of all weights, which are held once more
@@ -29,14 +30,16 @@ def difference_in_float64(
     """What still differs there: empty if nothing does, None if one of the sides cannot run so."""
     if not _can_widen(ir):
         return None
-    wide_ir, wide_call = _widened(ir), pytree.tree_map_only(torch.Tensor, _wide, copied(call))
+    inputs = copied(call)
+    made: dict[int, torch.Tensor] = {}  # one tensor given twice stays one
+    wide_call = pytree.tree_map_only(torch.Tensor, lambda value: made.setdefault(id(value), _wide(value)), inputs)
+    wide_ir = _widened(ir)
     keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.param.keys}
     wide_weights = {key: _wide(value) for key, value in weights.items() if key in keys}
     try:
         torch.manual_seed(0)
         outcome = IRExecutor(wide_ir, wide_weights, constants).run(flatten_call(wide_ir, *copied(wide_call)))
-        torch.manual_seed(0)
-        witness = Witness(model, wide_ir, wide_call, wide_weights)
+        witness = Original(model, wide_ir, wide_weights).called(wide_call)
         details, _ = details_of(wide_ir, outcome, witness, None, None)
     except Exception:  # an operator, or a line of the model, that insists on another dtype
         return None

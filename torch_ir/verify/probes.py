@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, evaluate
 from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.run.plan import Sizes
+from torch_ir.run.shared_memory import storage_of
 from torch_ir.verify.witness import Call, named_tensors
 
 Weights = dict[str, torch.Tensor]
@@ -25,6 +27,7 @@ _SCALES = {
     "shuffled inputs at 50 times their scale": 50.0,  # so large that bounds are met
     "inputs of zeros": 0.0,  # where a strict comparison differs from another
 }
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _STEPS = ((1, 2, 3, 4, 6, 8, 16), (-1, -2, -4))  # towards other sizes; of each, the first that the graph allows
 
 
@@ -35,6 +38,7 @@ class Probe:
     about: str
     call: Call
     weights: Weights
+    may_be_refused: bool = False  # without a note: integers may be indices, which have bounds
 
 
 def probes(ir: IR, model: nn.Module, call: Call) -> Iterator[Probe]:
@@ -43,6 +47,9 @@ def probes(ir: IR, model: nn.Module, call: Call) -> Iterator[Probe]:
     weights = _drawn_weights(ir, model, generator)
     for about, scale in _SCALES.items():
         yield Probe(about, _changed(call, partial(_drawn, generator=generator, scale=scale)), weights)
+    if any(map(_is_constant_integer, pytree.tree_leaves(call))):
+        others = _changed(call, partial(_other_integers, generator=generator))
+        yield Probe("integers of other values", others, weights, may_be_refused=True)
     values = flatten_call(ir, *call)
     dims = {id(value): tensor.shape for value, tensor in zip(values, ir.graph_inputs, strict=True)}
     for sizes in _other_sizes(ir, values):
@@ -71,11 +78,28 @@ def _drawn(value: torch.Tensor, generator: torch.Generator, scale: float = 1.0) 
     if value.is_floating_point() or value.is_complex():
         wide = torch.complex128 if value.is_complex() else torch.float64
         fresh = torch.randn(value.shape, generator=generator) if is_constant(value) else _shuffled(made, generator)
-        return made.copy_(fresh.to(wide) * (scale if _has_both_signs(fresh) else abs(scale)))
+        fresh = fresh.to(wide)  # float8 can do next to nothing
+        return made.copy_(fresh * (scale if _has_both_signs(fresh) else abs(scale)))
     if value.dtype != torch.bool:
         return made.copy_(_reordered(made, generator))
     is_fresh = is_constant(value)
     return made.copy_(torch.rand(value.shape, generator=generator) < 0.75 if is_fresh else _shuffled(made, generator))
+
+
+def _is_constant_integer(value: Any) -> bool:
+    is_integer = isinstance(value, torch.Tensor) and value.dtype in _INTEGERS and value.layout == torch.strided
+    return is_integer and is_constant(value)
+
+
+def _other_integers(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Integers of one value only drawn from zero to just above it; others stay as they are."""
+    if not _is_constant_integer(value):
+        return value
+    largest = min(int(value.flatten()[0]) + 1, torch.iinfo(value.dtype).max)
+    if value.numel() == 1:
+        return torch.full_like(value, largest)
+    drawn = torch.randint(min(0, largest - 1), largest + 1, value.shape, generator=generator)
+    return drawn.to(value)
 
 
 def _has_both_signs(value: torch.Tensor) -> bool:
@@ -98,12 +122,19 @@ def _reordered(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _drawn_weights(ir: IR, model: nn.Module, generator: torch.Generator) -> Weights:
-    """Others for the weights of one value, such as the ones and zeros of a model before training; signs are kept."""
+    """Others for the weights of one value, such as the ones and zeros of a model before training; signs are kept.
+
+    A weight in the memory of another keeps its values, which are those of the other as well.
+    """
     keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.param.keys}
     kept = {id(tensor) for module in model.modules() if _keeps_tensors(module) for tensor in _registered(module)}
+    tensors = {id(tensor): tensor for _, tensor in named_tensors(model)}
+    owners = Counter(storage_of(tensor) for tensor in tensors.values())
     made: dict[torch.Tensor, torch.Tensor] = {}
     for name, tensor in named_tensors(model):
         is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.is_floating_point()
+        if owners[storage_of(tensor)] > 1:
+            continue
         if name in keys and is_plain and tensor not in made and id(tensor) not in kept and is_constant(tensor):
             factors, offsets = torch.rand(2, *tensor.shape, generator=generator, dtype=torch.float64)
             made[tensor] = (tensor.detach().cpu() * (0.5 + factors) + 0.1 * offsets).to(tensor)

@@ -15,11 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.errors import ExecutionError, TorchIRError, first_line
-from torch_ir.ops.fast_paths import plain_attention
+from torch_ir.ops.fast_paths import plain_attention, uncompiled
 from torch_ir.ops.schema import bind, operator_name
+from torch_ir.verify.copies import copied
+from torch_ir.verify.model_state import ModelState
+from torch_ir.verify.streamed import called_with, stand_ins
 from torch_ir.verify.tensor_file import TensorFile, described
 from torch_ir.verify.witness import Call as Inputs
-from torch_ir.verify.witness import called_with, copied, stand_ins
+from torch_ir.verify.witness import weights_replaced
 
 Place = tuple[int, Union[int, str]]  # which call, and which of its results or, by name, of its arguments
 
@@ -66,19 +69,23 @@ def record(
     within: AbstractContextManager[Any] | None = None,
     last: int | None = None,
 ) -> Recording:
-    """Run the model on copies of its buffers and inputs, and put the results of the `wanted` calls aside.
+    """Run the model on copies of its inputs, and put the results of the `wanted` calls aside; the model is put back.
 
     `arguments` names the arguments of calls that are put aside as well; `weights` stand in for some of the model's own.
-    The run is `within` a mode that computes the calls, and ends with the `last` one if that is told.
+    The run is `within` a mode that computes the calls, and ends with the `last` one if that is told; without a mode,
+    the model runs on its own parameters.
     """
-    tensors, call = stand_ins(model, weights), copied(inputs)
+    call = copied(inputs)
+    tensors = {} if within is None else stand_ins(model, weights)
     recorder = _Recorder(wanted, arguments, file, last)
     with ExitStack() as stack:
+        stack.enter_context(weights_replaced(model, weights) if within is None else nullcontext())
+        stack.enter_context(ModelState(model).restored())
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.no_grad())
         stack.enter_context(plain_attention())
         # what is compiled, control flow too, is shown call by call; and torch never again compiles what it skips here
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         stack.enter_context(_watched(model, recorder))
         # below autograd, torch shows operators whole, as capture does: `linear`, not `t` and `addmm`
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
@@ -86,7 +93,10 @@ def record(
         stack.enter_context(recorder)
         torch.manual_seed(0)
         try:
-            recorder.recording.output = called_with(model, tensors, call)
+            if within is None:
+                recorder.recording.output = model(*call[0], **call[1])
+            else:
+                recorder.recording.output = called_with(model, tensors, call)
         except _Enough:
             pass
         except TorchIRError:

@@ -38,7 +38,7 @@ class Reference:
 
     def __call__(self, tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
         problem = undeclared(tensor, value, sizes)
-        if problem:
+        if problem and tensor.consumers:
             self.found[tensor] = Difference(problem, float("inf"), float("inf"))
             self.undeclared.add(tensor)
             return

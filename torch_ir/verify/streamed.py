@@ -10,13 +10,14 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ir.errors import ExecutionError, WeightLoadError
 from torch_ir.ops.facts import mutated_arguments
 from torch_ir.ops.schema import bind
 from torch_ir.run.stored import Weight, loaded
-from torch_ir.verify.witness import named_tensors
+from torch_ir.verify.witness import Call, named_tensors
 
 
 class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
@@ -76,6 +77,33 @@ class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
             if isinstance(tensor, FakeTensor) and _memory(tensor) in self._stored:
                 name, _ = self._stored[_memory(tensor)]
                 raise ExecutionError(f"the model writes to its parameter {name!r}, which is only read from a file")
+
+
+def called_with(model: nn.Module, tensors: Mapping[str, torch.Tensor], call: Call) -> Any:
+    """The model called with these tensors for its own, which it has again afterwards."""
+    tables: list[dict[str, Any]] = [
+        table
+        for module in model.modules()
+        for table in (module._parameters, module._buffers)
+        if isinstance(table, dict)  # that of TorchScript is none
+    ]
+    held = [dict(table) for table in tables]
+    try:
+        return functional_call(model, dict(tensors), *call)
+    finally:  # torch leaves a module that has two names with what stood in
+        for table, own in zip(tables, held, strict=True):
+            table.update(own)
+
+
+def stand_ins(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """These tensors for the model's own, as parameters where the model has parameters; copies of its other buffers."""
+    others = {id(tensor): tensors[name] for name, tensor in named_tensors(model) if name in tensors}
+    parameters = {
+        name: nn.Parameter(others.get(id(own), own).detach(), own.requires_grad)
+        for name, own in model.named_parameters()
+    }
+    buffers = {name: others.get(id(own), own).detach().clone() for name, own in model.named_buffers()}
+    return {**parameters, **buffers}
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from torch_ir.errors import GuardError, TorchIRError, first_line
-from torch_ir.ir import IR
+from torch_ir.ir import IR, TensorMeta
 from torch_ir.run.compare import compare
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.weights import load_weights
+from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence
 from torch_ir.verify.judge import details_of, is_hidden, structure_problem, weight_problem
 from torch_ir.verify.localise import Trial, find_divergence
 from torch_ir.verify.observe import Observer, notes
 from torch_ir.verify.precision import difference_in_float64
 from torch_ir.verify.probes import probes
-from torch_ir.verify.witness import Call, Witness, apart_from, copied, values_outside_state_dict
+from torch_ir.verify.witness import Call, Original, Witness, apart_from, values_outside_state_dict
 
 Weights = Mapping[str, torch.Tensor]
 
@@ -133,6 +134,7 @@ class _Sides:
         self.ir, self.model, self.rtol, self.atol = ir, model, rtol, atol
         self.asked = asked  # the calls of the model so far, and what stood in for its weights
         self.observer = Observer()
+        self._last: tuple[Weights | None, Original] | None = None
         self.weights = apart_from(model, state_dict)
         known = {**values_outside_state_dict(ir, model), **constants}
         self.executor = IRExecutor(ir, self.weights, known, watch=self.observer)
@@ -141,9 +143,19 @@ class _Sides:
     def on_given(self, call: Call) -> VerificationReport:
         """The report of the inputs that were given."""
         outcome = self._run(call)
-        witness = self._ask(call)
+        refusal: Exception | None = None
+        with self._original(None).calls() as ask:
+            self.asked.append((call, {}))
+            witness = again = ask(call)
+            try:
+                again = ask(call)
+            except Exception as error:  # whatever a model raises that is called once too often
+                refusal = error
         report = self._sharpened(self._judge(outcome, witness), call)
-        report.notes = [
+        if report.is_valid and refusal is None:
+            report = self._on_second_call(report, outcome, again, call)
+        report.notes = [f"the model refuses a second call: {first_line(refusal)}"] if refusal else []
+        report.notes += [
             f"{name} is a table that the model regrew to fit; it is not compared" for name in sorted(witness.regrown)
         ]
         report.notes += [
@@ -155,20 +167,36 @@ class _Sides:
             report.notes.append("two runs of the graph on the same inputs differ: it is not deterministic here")
         return report
 
+    def _on_second_call(
+        self, report: VerificationReport, first: Outcome, witness: Witness, call: Call
+    ) -> VerificationReport:
+        """The report, unless a second call in a row shows state that the graph does not keep."""
+        torch.manual_seed(0)
+        outcome = self.executor.run(flatten_call(self.executor.ir, *copied(call)))
+        # what only the first call of the graph changed is still changed
+        outcome = replace(outcome, mutations={**_of_params(first), **outcome.mutations})
+        second = self._judge(outcome, witness)
+        if second.is_valid:
+            return report
+        second.error_message = f"on a second call: {second.error_message}"
+        return second
+
     def on_drawn(self, report: VerificationReport, call: Call) -> VerificationReport:
         """The report, if further inputs show no difference; else that of the first which do."""
         for probe in probes(self.executor.ir, self.model, call):
             try:
                 witness = self._ask(probe.call, probe.weights)
             except Exception as error:  # what is drawn need not be in the model's domain
-                report.notes.append(f"the model refuses {probe.about}: {first_line(error)}")
+                if not probe.may_be_refused:
+                    report.notes.append(f"the model refuses {probe.about}: {first_line(error)}")
                 continue
             try:
                 further = self._judge(self._run(probe.call, probe.weights), witness)
                 further = self._sharpened(further, probe.call, probe.weights)
             except GuardError as error:  # the graph says itself that it does not hold there
                 self.observer.first = ""
-                report.notes.append(f"not compared on {probe.about}: {error}")
+                if not probe.may_be_refused:
+                    report.notes.append(f"not compared on {probe.about}: {error}")
                 continue
             except TorchIRError as error:
                 further = _refused(error)
@@ -192,8 +220,13 @@ class _Sides:
 
     def _ask(self, call: Call, weights: Weights | None = None) -> Witness:
         self.asked.append((call, weights or {}))
-        torch.manual_seed(0)
-        return Witness(self.model, self.executor.ir, copied(call), weights)
+        return self._original(weights).called(call)
+
+    def _original(self, weights: Weights | None) -> Original:
+        """The model with these weights; the probes share one set of them."""
+        if self._last is None or self._last[0] is not weights:
+            self._last = weights, Original(self.model, self.executor.ir, weights)
+        return self._last[1]
 
     def _with(self, weights: Weights | None) -> dict[str, torch.Tensor]:
         """The weights, some of which others stand in for."""
@@ -233,6 +266,10 @@ class _Sides:
             output_details=details,
             error_message=problem or None,
         )
+
+
+def _of_params(outcome: Outcome) -> dict[TensorMeta, Any]:
+    return {target: value for target, value in outcome.mutations.items() if target.param is not None}
 
 
 def _refused(error: TorchIRError) -> VerificationReport:

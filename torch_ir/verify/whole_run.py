@@ -17,7 +17,7 @@ from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.weights import load_weights
 from torch_ir.verify.judge import is_hidden
 from torch_ir.verify.verify import VerificationReport
-from torch_ir.verify.witness import Witness, copied
+from torch_ir.verify.witness import Original
 
 Weights = Mapping[str, torch.Tensor] | str | os.PathLike[str]
 
@@ -48,7 +48,7 @@ def run_whole(
         outcome = IRExecutor(original, weights_in(weights)).run(flat_inputs(original, args, kwargs))
         after = _by_name(original, list(outcome.mutations.values()))
         return WholeRun(outcome.outputs, after, after.keys())
-    witness = Witness(original, graph, copied((args, kwargs)))
+    witness = Original(original, graph).called((args, kwargs))
     outputs = [leaf for leaf in pytree.tree_leaves(witness.output) if isinstance(leaf, torch.Tensor)]
     hidden = {target.key for target, _ in graph.mutations if target.key and is_hidden(target, witness)}
     return WholeRun(outputs, witness.after, witness.changed, hidden)

@@ -13,7 +13,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torch_ir.capture.fast.ghosts import Form, Ghost, NotCoveredError
+from torch_ir.capture.fast.ghosts import STALE, Form, Ghost, NotCoveredError, form_of_input
 from torch_ir.capture.fast.names import Names, input_names, weight_name
 from torch_ir.capture.fast.recorder import Recorder
 from torch_ir.capture.fast.stamped_calls import STAMP, Stamped, put_calls
@@ -32,7 +32,9 @@ from torch_ir.ops.registry import get_conversion_fn
 from torch_ir.ops.tensor_data import from_tensor
 
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
-_CONSTANTS = (bool, int, float, complex, str, torch.dtype, torch.device, type(None))
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONSTANTS = (bool, int, float, complex, str, type(None), *_NAMED)
+_TABLES = frozenset(vars(nn.Module()))
 _DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
 _LITERAL = torch.ops.aten.lift_fresh_copy.default
 
@@ -69,6 +71,20 @@ class Assembly:
                     kind = "temporary" if name in module._non_persistent_buffers_set else "buffer"
                     yield module._buffers, name, self._ghost(f"{path}.{name}".lstrip("."), buffer, kind)
 
+    def held_elsewhere(self) -> Iterator[tuple[MutableMapping[str, Any], str, Any]]:
+        """Attributes that hold weights, too, with the ghosts of these: forward may ask whether they are the same."""
+        for _, module in walk(self.model):
+            for name, value in module.__dict__.items():
+                if type(value) in (list, tuple, dict) and name not in _TABLES and value and self._is_held(value):
+                    swapped = pytree.tree_map_only(torch.Tensor, self._ghost_of, value)
+                    yield module.__dict__, name, swapped
+
+    def _is_held(self, value: Any) -> bool:
+        return any(id(leaf) in self._weights for leaf in pytree.tree_leaves(value))
+
+    def _ghost_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._weights[id(tensor)].ghost if id(tensor) in self._weights else tensor
+
     def _ghost(self, key: str, tensor: torch.Tensor, kind: str) -> Ghost:
         """One ghost for each tensor, so that tied weights stay tied."""
         weight = self._weights.get(id(tensor))
@@ -97,7 +113,7 @@ class Assembly:
             if isinstance(leaf, torch.Tensor):
                 if type(leaf) not in _PLAIN:
                     raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
-                leaf = self.tape.given(leaf)
+                leaf = self.tape.given(leaf, form_of_input(leaf))
             elif not isinstance(leaf, _CONSTANTS):
                 raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
             replaced.append(leaf)
@@ -109,11 +125,16 @@ class Assembly:
 
     def ir(self, result: Any) -> IR:
         """The graph of what has been recorded, which returned `result`."""
+        for weight in self._weights.values():
+            if self.tape.memory[weight.ghost.value] != self.tape.memory[weight.value]:
+                raise NotCoveredError(f"forward puts other memory under {weight.keys[0]!r}")
         leaves, out_spec = pytree.tree_flatten(result)
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *_CONSTANTS))), None)
         if strange is not None:
             raise NotCoveredError(f"the model returns a {type(strange).__name__}")
         returned = [self.recorder.known(leaf) for leaf in leaves]
+        if any(type(leaf) is Ghost and leaf.run is not self.tape.run for leaf in returned):
+            raise NotCoveredError(f"the model returns {STALE}")
         values = [leaf.value for leaf in returned if type(leaf) is Ghost]
         input_leaves = [self._input(*given) for given in self._inputs]
         params = [self._param(weight) for weight in dict.fromkeys(self._weights.values())]
@@ -138,6 +159,7 @@ class Assembly:
             input_tree=cast(Branch, to_structure(self._in_spec, iter(input_leaves))),  # of arguments and keywords
             output_tree=to_structure(out_spec, iter(output_leaves)),
             pytorch_version=torch.__version__,
+            fixed_layout=functional.layout,
             modules=self._modules(),
         )
         return (self._with_stamps(ir) if self._stamps else ir).check()

@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 import torch.utils._pytree as pytree
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torch_ir.errors import TorchIRError
+from torch_ir.errors import ConversionError, TorchIRError
 from torch_ir.ops.names import dtype_name
 
 _CPU = torch.device("cpu")
+STALE = "a tensor that was kept from an earlier capture and has no values; do not keep what forward computes"
+
+
+class Run:
+    """One recording, which all of its ghosts refer to: they are of no use in another one, nor afterwards."""
+
+    def __init__(self) -> None:
+        self.refusal: NotCoveredError | None = None  # a model may catch it and go on, which must not go unseen
+        self.is_over = False
+
+
+class _Current(threading.local):
+    run: Run | None = None  # that of this thread
+
+
+_current = _Current()
 
 
 class NotCoveredError(TorchIRError):
     """Something that the quick road does not cover; its message says what, and another road is taken."""
 
-    latest: ClassVar[NotCoveredError | None] = None  # a model may catch it and go on, which must not go unseen
-
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, run: Run | None = None) -> None:
         super().__init__(reason)
-        NotCoveredError.latest = self
+        run = run or _current.run
+        if run is not None:
+            run.refusal = self
+
+
+@contextmanager
+def running(run: Run) -> Iterator[None]:
+    """Let what is refused in this thread be refused for a recording; afterwards its ghosts are of no use."""
+    outer, _current.run = _current.run, run
+    try:
+        yield
+    finally:
+        _current.run, run.refusal, run.is_over = outer, None, True
 
 
 class Form:
@@ -50,14 +78,24 @@ class Form:
             expected *= size
         return None
 
-    def ghost(self, value: int) -> Ghost:
+    def ghost(self, value: int, run: Run, requires_grad: bool = False) -> Ghost:
         """A tensor of this form that stands for a value on the tape."""
         made: Ghost = torch.Tensor._make_wrapper_subclass(
-            Ghost, self.shape, self.stride, self.offset, None, self.dtype, torch.strided, self.device
+            Ghost,
+            self.shape,
+            self.stride,
+            self.offset,
+            None,
+            self.dtype,
+            torch.strided,
+            self.device,
+            False,
+            requires_grad,
         )
         torch._C._set_throw_on_mutable_data_ptr(made)  # code that looks for its memory must not find address 0
         made.form = self
         made.value = value
+        made.run = run
         return made
 
     def fake(self) -> torch.Tensor:
@@ -82,6 +120,16 @@ def form_of(tensor: torch.Tensor) -> Form:
     key: Any = (tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.storage_offset())
     if isinstance(tensor, FakeTensor) and not all(type(size) is int for size in (*key[0], *key[1], key[4])):
         raise NotCoveredError("the size of a result depends on the data")
+    return _interned(key)
+
+
+def form_of_input(tensor: torch.Tensor) -> Form:
+    """The form of an input, which begins at the start of its memory wherever the example does."""
+    form = form_of(tensor)
+    return _interned((form.shape, form.stride, form.dtype, form.device, 0)) if form.offset else form
+
+
+def _interned(key: tuple[Any, ...]) -> Form:
     found = _forms.get(key)
     if found is None:
         found = _forms[key] = Form(*key)
@@ -93,6 +141,7 @@ class Ghost(torch.Tensor):
 
     form: Form
     value: int
+    run: Run
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch asks for it
 
     @classmethod
@@ -100,7 +149,11 @@ class Ghost(torch.Tensor):
         cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Called where no recorder watches, as in another thread: let it go on, and let the run be refused later."""
-        NotCoveredError(f"{func} is called where the recorder cannot see it")
+        ghosts = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Ghost)]
+        if any(ghost.run.is_over for ghost in ghosts):
+            raise ConversionError(f"{func} is called on {STALE}")
+        for ghost in ghosts:
+            NotCoveredError(f"{func} is called where the recorder cannot see it", ghost.run)
         given = pytree.tree_map_only(Ghost, lambda ghost: ghost.form.fake(), (tuple(args), dict(kwargs or {})))
         return func(*given[0], **given[1])
 
@@ -111,6 +164,14 @@ class Ghost(torch.Tensor):
         raise NotCoveredError("the model asks for the memory of a tensor")
 
     untyped_storage = storage = _typed_storage = data_ptr = _memory
+
+    def _detached(self) -> torch.Tensor:
+        return self.detach()
+
+    def _set_data(self, value: torch.Tensor) -> None:
+        raise NotCoveredError("forward assigns the data of a tensor")
+
+    data = property(_detached, _set_data)  # torch's own looks for memory
 
     def _values(self, *args: Any, **options: Any) -> Any:
         raise NotCoveredError("the model asks for the values of a tensor")

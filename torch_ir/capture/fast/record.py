@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any, NoReturn
 
 import torch
 from torch import fx, nn
-from torch._export.utils import _compiling_state_context
 from torch._functorch import eager_transforms, vmap
 
-from torch_ir.capture.diagnosis import quiet
+from torch_ir.capture.ambient_notes import ambient_notes
+from torch_ir.capture.default_dtype import write_default_dtypes
 from torch_ir.capture.fast.assembly import Assembly
-from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError
+from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError, running
 from torch_ir.capture.fast.recorder import Recorder
+from torch_ir.capture.instrument import all_intercepted, capturing, exporting, without_libraries
 from torch_ir.capture.layouts import layout_questions
+from torch_ir.capture.leaks import contained
+from torch_ir.capture.no_op_copies import no_op_copies
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.side_effects import left_as_it_was
 from torch_ir.capture.walk import modules
-from torch_ir.errors import ConversionError
+from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
 from torch_ir.ir.document import uncollected
-from torch_ir.ops.fast_paths import plain_attention
+from torch_ir.ops.fast_paths import plain_attention, uncompiled
 
 _VIEWS_FOR_AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 _REFUSED: tuple[tuple[Any, str, str], ...] = (
@@ -42,28 +47,37 @@ def record_fast(
     With `stamp`, some of the layers that are alike are run, and all are calls of one function. `with_functions` notes
     which torch function made each call, which torch.export does not.
     """
-    try:
-        with uncollected():
-            return _recorded(model, args, kwargs, Recorder(model, stamp, with_functions))
-    except ConversionError as error:
-        raise NotCoveredError(str(error)) from error
+    with capturing(), uncollected(), contained(model) as tensors, ambient_notes() as notes:
+        recorder = Recorder(model, stamp, with_functions)
+        tensors.watch("run", recorder.tape.run)
+        try:
+            ir, reason = _recorded(model, args, kwargs, recorder), None
+        except TorchIRError as error:
+            ir, reason = None, str(error)
+        finally:
+            del recorder
+        if ir is None:
+            raise NotCoveredError(reason or "")  # without the frames of forward, which hold tensors
+    notes.check(ir)
+    return ir
 
 
 def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], recorder: Recorder) -> IR:
     if any(isinstance(module, fx.GraphModule) for module in modules(model)):
         raise NotCoveredError("a graph of torch.fx, which tells itself where its calls come from")
     assembly = Assembly(model, recorder)
-    NotCoveredError.latest = None
-    with left_as_it_was(model), _as_ghosts(assembly), _as_when_exported() as lines:
+    run = recorder.tape.run
+    copies = no_op_copies(recorder.version)
+    with running(run), left_as_it_was(model), _as_ghosts(assembly), _as_when_exported() as lines, copies as no_ops:
         given = assembly.given(tuple(args), kwargs)
         try:
             returned = recorder.run(*given)
         except (Exception, SystemExit) as error:  # a model may fail on ghosts that runs on other tensors
-            raise NotCoveredError.latest or NotCoveredError(f"{type(error).__name__}: {error}") from error
-        if NotCoveredError.latest is not None:
-            raise NotCoveredError.latest
-        ir = assembly.ir(returned)
-    ir.fixed_layout = lines[0] if lines else ""
+            raise run.refusal or NotCoveredError(f"{type(error).__name__}: {error}") from error
+        if run.refusal is not None:
+            raise run.refusal
+        ir = write_default_dtypes(assembly.ir(returned))
+    ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
 
 
@@ -72,16 +86,23 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
     """Swap every parameter and buffer for a ghost; put the originals back on leaving."""
     swapped: list[tuple[MutableMapping[str, Any], str, Any]] = []
     ghosts: list[Ghost] = []
+    others: list[tuple[MutableMapping[str, Any], str, Any]] = []
     try:
         for table, name, ghost in assembly.weights():
             swapped.append((table, name, table[name]))
             ghosts.append(ghost)
             table[name] = ghost
+        for table, name, value in list(assembly.held_elsewhere()):
+            others.append((table, name, table[name]))
+            table[name] = value
         yield
-        if any(table.get(name) is not ghost for (table, name, _), ghost in zip(swapped, ghosts, strict=True)):
-            raise NotCoveredError("forward puts another tensor in the place of a parameter or buffer")
+        for (table, name, tensor), ghost in zip(swapped, ghosts, strict=True):
+            if table.get(name) is not ghost or ghost.requires_grad is not tensor.requires_grad:
+                raise NotCoveredError(
+                    "forward puts another tensor in the place of a parameter or buffer, or freezes one"
+                )
     finally:
-        for table, name, old in reversed(swapped):
+        for table, name, old in reversed((*swapped, *others)):
             table[name] = old
 
 
@@ -91,38 +112,19 @@ def _as_when_exported() -> Iterator[list[str]]:
     with ExitStack() as stack:
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
             stack.enter_context(torch.device("cpu"))
-        for context in (quiet(), torch.no_grad(), plain_attention(), _refused()):
+        for context in (quiet(), torch.no_grad(), plain_attention(), _refused(), exporting(), without_libraries()):
             stack.enter_context(context)
-        for as_torch_does in (_compiling_state_context(), _without_libraries()):
-            stack.enter_context(as_torch_does)
         if "torch._dynamo" in sys.modules:  # else nothing can be compiled
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(uncompiled())
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         stack.enter_context(torch._C._ExcludeDispatchKeyGuard(_VIEWS_FOR_AUTOGRAD))
         yield stack.enter_context(layout_questions())
 
 
-@contextmanager
-def _without_libraries() -> Iterator[None]:
-    """Let operators not say that a library of kernels is at hand, as torch.export does; importing it takes a second."""
-    libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.nnpack, torch.backends.cudnn)
-    before = [library.set_flags(False) for library in libraries]
-    try:
-        yield
-    finally:
-        for library, flags in zip(libraries, before, strict=True):
-            library.set_flags(*flags)
-
-
-@contextmanager
-def _refused() -> Iterator[None]:
+def _refused() -> AbstractContextManager[None]:
     """End the run where a region of autocast or a transform of torch.func begins: torch writes them in its own way."""
-    with ExitStack() as stack:
-        for owner, name, told in _REFUSED:
+    return all_intercepted({(owner, name): partial(_refuse, told) for owner, name, told in _REFUSED})
 
-            def refuse(*args: Any, told: str = told) -> Any:
-                raise NotCoveredError(told)
 
-            stack.callback(setattr, owner, name, getattr(owner, name))
-            setattr(owner, name, refuse)  # torch offers no hook
-        yield
+def _refuse(told: str, *_: Any) -> NoReturn:
+    raise NotCoveredError(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import CodeType, FrameType
@@ -18,14 +18,17 @@ from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError
+from torch_ir.capture.fast.ghosts import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.inference import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.stamping import Stamping
 from torch_ir.capture.fast.tape import Scope, Step, Tape
+from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.provenance import class_name, function_name, is_users, user_line
 from torch_ir.capture.walk import walk
 from torch_ir.ir.origins import is_below
 
+# Asked at every call: the functions themselves, not what captures put in their place.
+_is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 
@@ -43,11 +46,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self._inference = Inference()
         self.ghosts: dict[int, Ghost] = {}  # of tensors that were there before, by identity
         self._functions = Functions() if with_functions else None
+        self._writes: Counter[int] = Counter()  # by the memory that was written to
         self._lines = Lines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with self.modules.watched(), self, self._functions or nullcontext():
             return self.model(*args, **kwargs)
+
+    def version(self, tensor: torch.Tensor) -> int:
+        """How often the memory of a tensor was written to."""
+        return self._writes[self.tape.memory[tensor.value]] if isinstance(tensor, Ghost) else 0
 
     supports_higher_order_operators = True
 
@@ -60,13 +68,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     ) -> Any:
         if not isinstance(func, OpOverload):
             raise NotCoveredError(f"{func} has a body of its own")
-        if torch.is_grad_enabled():
+        if _is_grad_enabled():
             raise NotCoveredError("a region that asks for gradients")
         if func is _LIFT:
             func = _LIFT_COPY
         tensors: list[Ghost] = []
         try:
-            key = (func, torch.get_default_dtype(), *[key_of(value, tensors) for value in args])
+            key = (func, _default_dtype(), *[key_of(value, tensors) for value in args])
             if kwargs:
                 key += tuple([(name, key_of(value, tensors)) for name, value in kwargs.items()])
         except UnknownTensorError:
@@ -91,7 +99,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if rule.assertion is not None:
             self._write(rule.assertion, tensors[:1])
         tape = self.tape
+        run = tape.run
+        for tensor in tensors:
+            if tensor.run is not run:
+                raise NotCoveredError(f"{rule.func} is called on {STALE}")
         values = [tensor.value for tensor in tensors]
+        if rule.new_value is not None:
+            self._writes[tape.memory[values[rule.order[0]]]] += 1
         first = len(tape.forms)
         made: list[Ghost | None] = []
         for output in rule.outputs:
@@ -102,7 +116,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             tape.forms.append(output.form)
             tape.memory.append(value if output.view_of is None else tape.memory[values[output.view_of]])
             if output.same_as is None:
-                ghost = output.form.ghost(value)
+                ghost = output.form.ghost(value, run)
                 made.append(ghost)
                 if self.stamping is not None and self.stamping.born is not None:
                     self.stamping.born.append(weakref.ref(ghost))
@@ -122,7 +136,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         words = {name: self.known(value) for name, value in kwargs.items()}
         tensors: list[Ghost] = []
         try:
-            key = (func, torch.get_default_dtype(), *[key_of(value, tensors) for value in given])
+            key = (func, _default_dtype(), *[key_of(value, tensors) for value in given])
             key += tuple([(name, key_of(value, tensors)) for name, value in words.items()])
         except UnknownTensorError:
             raise NotCoveredError(f"{func} is called on a tensor that no operator of the model has made") from None
@@ -198,9 +212,7 @@ class ModuleCalls:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        original = nn.Module.__call__
-
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def call(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
             outside = self.scope
             self.scope = self._entered(module, outside)
             try:
@@ -211,11 +223,8 @@ class ModuleCalls:
             finally:
                 self.scope = outside
 
-        nn.Module.__call__ = call  # type: ignore[method-assign]  # torch's own hooks for all modules take far longer
-        try:
+        with intercepted(nn.Module, "__call__", call):  # torch's own hooks for all modules take far longer
             yield
-        finally:
-            nn.Module.__call__ = original  # type: ignore[method-assign]
 
     def _entered(self, module: nn.Module, outside: Scope | None) -> Scope | None:
         paths = self._paths.get(module)

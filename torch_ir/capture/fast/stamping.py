@@ -21,6 +21,7 @@ from torch import nn
 from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError
 from torch_ir.capture.fast.likeness import IMMUTABLE, TABLES, Group, Layer, groups, told
 from torch_ir.capture.fast.tape import Stamp, Step, Tape
+from torch_ir.capture.instrument import intercepted
 
 _DETACH = torch.ops.aten.detach.default
 Place = tuple[Any, ...]  # a value as a layer sees it: of an argument, of a weight, made inside, or from elsewhere
@@ -177,7 +178,7 @@ class Stamping:
             tape.memory.append(root[1] if root[0] == "elsewhere" else shared)
         tape.steps.append(Stamp(first, path, values))
         self._stamped.update(module for _, module in layer.inside)
-        new = {place: tape.forms[values[place]].ghost(values[place]) for place in first.made}
+        new = {place: tape.forms[values[place]].ghost(values[place], tape.run) for place in first.made}
         for place, final in first.finals.items():
             ghosts[place].value = values[final]
         return _filled(first.result, {**ghosts, **new})
@@ -273,18 +274,16 @@ def _hidden(layer: Layer, attributes: Sequence[tuple[str, str]]) -> Iterator[Cal
     inner = dict(layer.inside)
     away = {(id(inner[path]), name): inner[path].__dict__.pop(name) for path, name in attributes}
     read: list[str] = []
-    original = nn.Module.__getattr__
 
-    def get(owner: nn.Module, name: str) -> Any:
+    def get(original: Callable[[nn.Module, str], Any], owner: nn.Module, name: str) -> Any:
         if (id(owner), name) not in away:
             return original(owner, name)
         read.append(name)
         return away[id(owner), name]
 
-    nn.Module.__getattr__ = get  # type: ignore[method-assign]  # called for what an object does not have
     try:
-        yield lambda: bool(read)
+        with intercepted(nn.Module, "__getattr__", get):  # called for what an object does not have
+            yield lambda: bool(read)
     finally:
-        nn.Module.__getattr__ = original  # type: ignore[method-assign]
         for path, name in attributes:
             inner[path].__dict__.setdefault(name, away[id(inner[path]), name])

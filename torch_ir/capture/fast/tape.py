@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from torch_ir.capture.fast.ghosts import Form, Ghost, form_of
+from torch_ir.capture.fast.ghosts import Form, Ghost, Run, form_of
 from torch_ir.capture.fast.inference import Rule
 from torch_ir.ir import Origin
 
@@ -63,14 +63,15 @@ class Tape:
     """Values and calls in order; each value has a form, and a number for the memory that it lies in."""
 
     def __init__(self) -> None:
+        self.run = Run()
         self.forms: list[Form] = []
         self.memory: list[int] = []
         self.steps: list[Step | Stamp] = []
         self.constants: dict[int, tuple[torch.Tensor, Scope | None]] = {}  # there before the run, and first read where
 
-    def given(self, tensor: torch.Tensor) -> Ghost:
-        """A ghost for a tensor that the graph is given."""
+    def given(self, tensor: torch.Tensor, form: Form | None = None) -> Ghost:
+        """A ghost for a tensor that the graph is given; in another form than its own, if need be."""
         value = len(self.forms)
-        self.forms.append(form_of(tensor))
+        self.forms.append(form or form_of(tensor))
         self.memory.append(value)
-        return self.forms[value].ghost(value)
+        return self.forms[value].ghost(value, self.run, tensor.requires_grad)

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from torch_ir.capture.instrument import module_hooks
 from torch_ir.capture.provenance import class_name
 
 
@@ -29,15 +29,8 @@ class ModuleStack:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        hooks = [
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        ]
-        try:
+        with module_hooks(self._enter, self._leave):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         path = self._paths.get(module)

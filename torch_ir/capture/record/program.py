@@ -27,22 +27,32 @@ from torch.export.graph_signature import (
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from torch_ir.capture.ambient_notes import ambient_notes
 from torch_ir.capture.convert import convert_exported_program
-from torch_ir.capture.diagnosis import explained, quiet
+from torch_ir.capture.diagnosis import explained
 from torch_ir.capture.dynamic import Call
+from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
+from torch_ir.capture.instrument import capturing
+from torch_ir.capture.leaks import Tensors, contained
+from torch_ir.capture.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.paths import Path
+from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record.opaque import name_placeholders
 from torch_ir.capture.record.recorder import Recorder
 from torch_ir.capture.record.tape import address
 from torch_ir.capture.side_effects import left_as_it_was
+from torch_ir.capture.tensor_memory import refusal
 from torch_ir.errors import ConversionError, ExportError
 from torch_ir.ir import IR
-from torch_ir.ops.fast_paths import plain_attention
+from torch_ir.ops.fast_paths import plain_attention, uncompiled
 
 _PREFIX = {InputKind.PARAMETER: "p", InputKind.BUFFER: "b"}
 _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
-_RETURNED = (torch.Tensor, bool, int, float, complex, str, torch.dtype, torch.device, type(None))
+_RETURNED = (
+    *(torch.Tensor, bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
 
 
 def record(model: nn.Module, call: Call, path: Path) -> IR:
@@ -56,11 +66,20 @@ def record(model: nn.Module, call: Call, path: Path) -> IR:
 
 
 def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> IR:
-    with left_as_it_was(model), _tensors(model, call) as (mode, is_fake, (args, kwargs)):
+    with capturing(), contained(model) as tensors, ambient_notes() as notes:
+        ir = _recorded(model, call, path, below_autograd, tensors)
+    notes.check(ir)
+    return ir
+
+
+def _recorded(model: nn.Module, call: Call, path: Path, below_autograd: bool, tensors: Tensors) -> IR:
+    with _tensors(model, call) as (mode, is_fake, (args, kwargs)), left_as_it_was(model):
         recorder = Recorder(model, mode, path)
+        tensors.others = recorder.made
         try:
-            with _eager(below_autograd), mode if is_fake else nullcontext():
+            with _eager(below_autograd), mode if is_fake else nullcontext(), no_op_copies(torch_version) as copies:
                 program = _program(recorder, args, kwargs)
+                line = copies.written_later()
             ir = convert_exported_program(program, always_retraced=path.is_retraced)
         except ConversionError:
             raise
@@ -68,7 +87,7 @@ def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> I
             raise explained(error, model) from error
         finally:
             recorder.strangers.opaque.close()
-    ir.fixed_layout = recorder.layout
+    ir.fixed_layout = recorder.layout or ir.fixed_layout or line
     name_placeholders(ir)
     return ir
 
@@ -77,11 +96,17 @@ def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> I
 def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, bool, Call]]:
     """A mode for fake tensors, whether the model and its inputs are such, since not all have values, and the inputs."""
     if has_no_values(model, call):
-        with weight_free(model) as mode:
+        with weight_free(model) as (mode, _):
             yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
     else:
         mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-        yield mode, False, pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, call)
+        own = OwnMemory()
+        yield mode, False, pytree.tree_map_only(torch.Tensor, lambda tensor: _apart(own(tensor)), call)
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor on the same memory, which requires a gradient as the first does."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 @contextmanager
@@ -92,7 +117,7 @@ def _eager(below_autograd: bool) -> Iterator[None]:
         stack.enter_context(quiet())
         stack.enter_context(torch.no_grad())
         stack.enter_context(plain_attention())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(uncompiled())
         if below_autograd:  # where torch shows operators whole, as torch.export does: `linear`, not `t` and `addmm`
             stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         yield
@@ -104,7 +129,9 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
     specs: dict[fx.Node, InputSpec] = {}
     state_dict: dict[str, torch.Tensor] = {}
     constants: dict[str, Any] = {}
-    for kind, key, tensor, is_persistent in _held(model):
+    held = list(_held(model))
+    memory = {key: address(tensor) for _, key, tensor, _ in held}
+    for kind, key, tensor, is_persistent in held:
         node = tape.placeholder(f"{_PREFIX[kind]}_{_plain(key)}", tensor)
         specs[node] = InputSpec(kind, TensorArgument(node.name), key, is_persistent)
         (constants if is_persistent is False else state_dict)[key] = tensor
@@ -114,6 +141,8 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
         specs[node] = InputSpec(InputKind.USER_INPUT, _argument(node, leaf), None)
     strangers.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
     returned, out_spec = _taken_apart(recorder.run(args, kwargs))
+    if other := next((key for _, key, tensor, _ in held if address(tensor) != memory[key]), None):
+        raise refusal(f"under {other!r}")
     outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]
     strangers.close(tape)
     for node, (key, tensor) in strangers.constants.items():

@@ -26,9 +26,10 @@ from torch_ir.capture.record.leaving import ASKING_FOR_LAYOUT, LEAVING, SHOWING,
 from torch_ir.capture.record.modules import ModuleStack
 from torch_ir.capture.record.strangers import Strangers
 from torch_ir.capture.record.tape import Tape
+from torch_ir.capture.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError
 from torch_ir.ops.facts import is_forbidden, mutated_arguments, updates_statistics
-from torch_ir.ops.guards import decision, fixed_shape
+from torch_ir.ops.guards import OFFSET, decision, fixed_shape
 from torch_ir.ops.schema import bind
 
 _aten = torch.ops.aten
@@ -80,6 +81,10 @@ class Recorder:
             for storage, content in self.written.values():
                 storage.copy_(content)
 
+    def made(self) -> list[torch.Tensor]:
+        """The tensors that the run has made and that are still there; one that it wrote to was there before."""
+        return [tensor for tensor in self.tape.living() if self.strangers.is_new(tensor)]
+
     # -- functions ----------------------------------------------------------------------------------------------------
 
     def function(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -89,9 +94,13 @@ class Recorder:
         if func in SHOWING:
             with self._paused():
                 return func(*args, **kwargs)
+        if func == SET_DATA:
+            raise refusal("`t.data = ...`")
         if func in LEAVING:
             return self._leave(func, args, kwargs)
         if func in ASKING_FOR_LAYOUT:
+            if func is torch.Tensor.storage_offset and not self.layout.endswith(OFFSET):
+                self.layout = f"{self._place()}{OFFSET}"
             self.layout = self.layout or self._place()
             return func(*args, **kwargs)
         if func is torch.Tensor.__deepcopy__:

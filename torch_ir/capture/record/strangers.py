@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,12 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from torch_ir.capture.leaks import all_tensors
 from torch_ir.capture.record.leaving import blank
 from torch_ir.capture.record.modules import plain_attributes
 from torch_ir.capture.record.opaque import OpaqueOperators
 from torch_ir.capture.record.tape import Meta, Tape, address
+from torch_ir.ir.document import unfrozen
 
 Place = tuple[str, str]  # a name for it, and the line
 _NOWHERE: Place = ("", "")
@@ -48,10 +49,13 @@ class Strangers:
 
     def note_existing(self) -> None:
         """What exists before the model runs is no result of it."""
-        objects = gc.get_objects()  # often millions, so that all that is done with each is done in C
-        kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
-        for found in itertools.compress(objects, map(kinds.__contains__, map(type, objects))):
-            self._existing[found] = True
+        with unfrozen():
+            for found in all_tensors():
+                self._existing[found] = True
+
+    def is_new(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was not there before the model ran."""
+        return tensor not in self._existing
 
     def note_new(self, tensor: torch.Tensor) -> None:
         """A tensor made of Python's values, or of an array: a constant, unless it may come from what left torch."""

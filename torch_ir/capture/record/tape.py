@@ -67,6 +67,10 @@ class Tape:
                 kept: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's
                 self._storages[key] = (kept, node)
 
+    def living(self) -> list[torch.Tensor]:
+        """Tensors that are results of calls, of those that are still there."""
+        return [tensor for tensor, node in self._nodes.items() if node.op != "placeholder"]
+
     def forget(self, tensor: torch.Tensor) -> None:
         """Something that the tape has not seen has changed this tensor's memory."""
         self._storages.pop(address(tensor), None)

@@ -228,6 +228,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using run' -l stream -d 'read each weig
 complete -c torch-ir -n '_shtab_torch_ir_using run' -l processes -d 'compute each stage of a pipeline in a process of its own'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -l backend -xka "torch onednn inductor onnxruntime openvino iree auto" -d 'what computes it: torch, onednn, inductor, onnxruntime, openvino, iree, auto (default: torch)'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -l level -xka "clean basic full" -d 'optimise the graph first: clean, basic or full (default: as it is)'
+complete -c torch-ir -n '_shtab_torch_ir_using run' -l verify -d 'compare the back end with the executor on random inputs first'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s i -l input -x -d 'an input: 1x3x224x224, ids=i64[batch,seq], i64[1,8]<100, x=@file.npy, @all.npz, flag=true; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s d -l dim -x -d 'a number for a symbolic size, such as batch=4; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -l seed -x -d 'for everything random (default: 0)'

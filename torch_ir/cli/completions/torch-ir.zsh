@@ -373,6 +373,7 @@ _shtab_torch_ir_run_options=(
   "--processes[compute each stage of a pipeline in a process of its own]"
   "--backend[what computes it\: torch, onednn, inductor, onnxruntime, openvino, iree, auto (default\: torch)]:NAME:(torch onednn inductor onnxruntime openvino iree auto)"
   "--level[optimise the graph first\: clean, basic or full (default\: as it is)]:LEVEL:(clean basic full)"
+  "--verify[compare the back end with the executor on random inputs first]"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[a number for a symbolic size, such as batch\=4\; repeatable]:NAME=SIZE:"
   "--seed[for everything random (default\: 0)]:N:"

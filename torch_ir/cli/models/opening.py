@@ -21,7 +21,7 @@ def open_entry(entry: Entry) -> Case:
     from torch_ir.cli.models.find import find_model
     from torch_ir.cli.sizes import DimRange
     from torch_ir.cli.tensors import graph_inputs
-    from torch_ir.ir.structure import rebuild
+    from torch_ir.ops.pytree import call_of
 
     arguments = argparse.Namespace(input=[*entry.input], dim=[*entry.dim], quiet=True)
     specs, dims = read_inputs(arguments)
@@ -29,7 +29,7 @@ def open_entry(entry: Entry) -> Case:
     def inputs(ir: IR, seed: int) -> tuple[Any, Any]:
         sizes = choose_sizes(read_files(specs), dims)
         chosen = {name: DimRange(size, size) for name, size in sizes.items() if name in ir.symbols}
-        args, kwargs = rebuild(ir.input_tree, graph_inputs(ir, specs, chosen, seed))
+        args, kwargs = call_of(ir.input_tree, graph_inputs(ir, specs, chosen, seed))
         return args, kwargs
 
     return Case(lambda: capture(entry.model, arguments).ir, lambda: find_model(entry.model).build(), inputs)

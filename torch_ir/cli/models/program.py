@@ -14,7 +14,7 @@ def find_program(text: str) -> Source:
         raise CommandError(f"no such file: {text}")
     import torch
 
-    from torch_ir.capture.diagnosis import quiet
+    from torch_ir.capture.quiet import quiet
 
     try:
         with quiet():

@@ -5,95 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import Any
 
 from torch_ir.cli.models.config import model_class
 from torch_ir.cli.models.names import TIMM, TRANSFORMERS
 from torch_ir.cli.models.timm import find_names
 from torch_ir.errors import CommandError, MissingExtraError
-
-# The sizes that tiny models share. A configuration takes those that it has a field for.
-SIZES: dict[str, Any] = {
-    "vocab_size": 99,
-    "hidden_size": 32,
-    "embedding_size": 32,
-    "projection_dim": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 48,
-    "ffn_dim": 48,
-    "max_position_embeddings": 64,
-    "sliding_window": 4,
-    "use_cache": False,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    # large, so that attention is far from uniform, no block is idle and no output is close to zero
-    "initializer_range": 0.2,
-    "init_std": 0.2,
-    "layer_scale_init_value": 1.0,
-    # encoder-decoders
-    "decoder_start_token_id": 1,
-    "d_model": 32,
-    "d_ff": 48,
-    "d_kv": 8,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 2,
-    "num_decoder_attention_heads": 4,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "max_encoder_position_embeddings": 64,
-    "max_decoder_position_embeddings": 64,
-    # mixtures of experts
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 24,
-    "shared_intermediate_size": 24,
-    "moe_shared_expert_intermediate_size": 24,
-    # low-rank attention
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 8,
-    # state spaces
-    "state_size": 8,
-    "ssm_state_size": 8,
-    "chunk_size": 4,
-    "n_groups": 2,
-    "mamba_d_state": 8,
-    "mamba_n_heads": 4,
-    "mamba_num_heads": 4,
-    "mamba_head_dim": 16,
-    "mamba_chunk_size": 4,
-    # images and videos
-    "image_size": 32,
-    "patch_size": 8,
-    "num_frames": 4,
-    "num_queries": 5,
-    "fusion_hidden_size": 16,
-    # sound
-    "num_mel_bins": 16,
-    "max_source_positions": 20,
-    "max_target_positions": 20,
-    "num_conv_pos_embeddings": 8,
-    "num_conv_pos_embedding_groups": 2,
-    "conv_depthwise_kernel_size": 5,
-}
 
 
 def tiny_transformers() -> Iterator[str]:
@@ -102,6 +18,8 @@ def tiny_transformers() -> Iterator[str]:
         from transformers import CONFIG_MAPPING
     except ImportError:
         raise MissingExtraError("a list of the models of transformers", "transformers", "transformers") from None
+    from torch_ir.llm.tiny import tiny
+
     for name in sorted(CONFIG_MAPPING):
         try:
             config = CONFIG_MAPPING[name]()
@@ -113,17 +31,6 @@ def tiny_transformers() -> Iterator[str]:
             settings = {}
         query = "&".join(f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in settings.items())
         yield shlex.quote(f"{TRANSFORMERS}{name}?{query}" if query else f"{TRANSFORMERS}{name}")
-
-
-def tiny(config: Any) -> dict[str, Any]:
-    """The shared sizes that a configuration knows, by its own names, and those of the configurations inside it."""
-    known = {field.name for field in fields(config)}
-    named = {name if name in known else config.attribute_map.get(name, name): size for name, size in SIZES.items()}
-    inner = {name: part for name in config.sub_configs if (part := getattr(config, name, None)) is not None}
-    return {
-        **{name: size for name, size in named.items() if name in known},
-        **{name: {"model_type": part.model_type, **tiny(part)} for name, part in inner.items()},
-    }
 
 
 def of_timm() -> Iterator[str]:

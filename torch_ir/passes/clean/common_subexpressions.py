@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from operator import itemgetter
 
 from torch_ir.analysis.knowledge import Knowledge
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.origins import origin_for
 from torch_ir.ops.facts import is_pure, is_uninitialised
 from torch_ir.passes.registry import named_pass
 from torch_ir.rewrite.journal import current_journal
@@ -33,6 +35,8 @@ def common_subexpressions(ir: IR) -> int:
             continue
         for old, new in pairs:
             old.replace_all_uses_with(new)
+        entries.merged(ir, [twin, node])
+        twin.origin = origin_for([twin, node])
         twin.origins = tuple(dict.fromkeys((*twin.origins, *node.origins)))
         node.inputs = ()
         gone.add(node)
@@ -43,4 +47,4 @@ def common_subexpressions(ir: IR) -> int:
 
 def _computation(node: OpNode) -> Hashable:
     """All that decides what a node gives; an attribute as text, which tells 1 from 1.0 and from True."""
-    return node.op_type, node.args, node.inputs, repr(node.attrs)
+    return node.op_type, node.args, node.inputs, repr(sorted(node.attrs.items(), key=itemgetter(0)))

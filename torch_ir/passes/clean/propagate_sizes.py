@@ -146,7 +146,7 @@ def _promotes_alike(x: TensorMeta, y: TensorMeta) -> bool:
 def _holds(dtype: str, number: Any) -> bool:
     """Whether a dtype holds a number as it is, so that it does not matter when it is converted."""
     try:
-        return bool(torch.tensor(number, dtype=TORCH_DTYPES[dtype]).item() == number)
+        return bool(torch.tensor(number, dtype=TORCH_DTYPES[dtype], device="cpu").item() == number)
     except (RuntimeError, ValueError):  # an integer beyond its range
         return False
 

@@ -5,7 +5,7 @@ Where torch goes another way at other sizes, or a size has no expression, there 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch_ir.analysis.sizes import Points, expressed, products
@@ -23,14 +23,19 @@ def has_open_sizes(node: OpNode) -> bool:
     return any(isinstance(dim, str) for dim in shapes) or any(map(_has_expression, node.attrs.values()))
 
 
-def decomposed_openly(node: OpNode, device: str, points: Points) -> IR | str:
-    """The body of a function that computes what the node computes at all sizes, or why there is none."""
+def decomposed_openly(
+    node: OpNode, device: str, points: Points, at_one_size: Callable[[OpNode, str], IR | str] = decomposed
+) -> IR | str:
+    """The body of a function that computes what the node computes at all sizes, or why there is none.
+
+    `at_one_size` takes apart a copy of the node whose sizes are known.
+    """
     points = points[:_POINTS]
     if len(points) < 2:
         return "its sizes vary, and no two choices of them are known to be right"
     bodies = []
     for point in points:
-        body = decomposed(_at(node, point), device)
+        body = at_one_size(_at(node, point), device)
         if isinstance(body, str):
             return body
         bodies.append(body)

@@ -50,7 +50,7 @@ def decompose_to(ir: IR, to: str = CORE) -> int:
     """
     is_allowed = _set_of(to)
     count = inline_all(ir, lambda call: call.op_type.startswith(FUSED) and not is_allowed(call.op_type))
-    return count + _Decomposing(ir, is_allowed).run()
+    return count + Decomposing(ir, is_allowed).run()
 
 
 def _set_of(to: str) -> Callable[[str], bool]:
@@ -79,7 +79,7 @@ def _check_name(name: str) -> None:
         raise CommandError(f"there is no operator {name!r}{near}")
 
 
-class _Decomposing:
+class Decomposing:
     """One run over a graph; nodes of one form are given to torch once."""
 
     def __init__(self, ir: IR, is_allowed: Callable[[str], bool]) -> None:

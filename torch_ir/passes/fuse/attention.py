@@ -1,9 +1,11 @@
 """Attention that is written out becomes the operator; its mask and its heads are told to the operator in the best way.
 
 A row whose every score is masked with -inf gives NaN when it is written out, and zeros in the operator. So a mask must
-be known, or be sure to be finite; one that is made of weights counts as such. Where a mask is known and leaves a score
-in every row, the least number of a dtype masks a score entirely, as does -1e30. In bfloat16 and float16 the operator
-computes in float32, so its result is at least as precise as what is written out.
+be known, or be sure to be finite in the dtype of the queries; one that is made of weights counts as such. Where a mask
+is known and leaves a score in every row, the least number of a dtype masks a score entirely, as does -1e30. In bfloat16
+and float16 the operator computes in float32, so its result is at least as precise as what is written out; but a number
+such as -1e4 leaves nothing of a score there, and something of it in float32, so a row that is masked by it as a whole
+would change. Casts between scores and softmax are dropped only where they do not round to less than the queries' dtype.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from torch_ir.rewrite import Builder, op, rule
 
 SDPA = "aten.scaled_dot_product_attention.default"
 _NO_SCORE = -1e30  # what is added to a score and leaves nothing of it
+_SOME_SCORE = -128.0  # what is added to a score in half precision and leaves most of it
+_WIDTHS = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
 _PRODUCTS = ("aten.matmul", "aten.bmm", "aten.baddbmm")
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
 _SAME_VALUES = ("aten.expand", "aten.slice", "aten.unsqueeze", "aten.view", "aten.reshape", "aten.permute")
@@ -63,6 +67,8 @@ def attention(g: Builder, node: OpNode, weights: TensorMeta, value: TensorMeta) 
     if softmax["self"].shape != (*batch, query.shape[-2], found.key.shape[-1]):
         return "the mask makes the scores larger"
     inner = [*passed, softmax, *found.nodes]
+    if narrow := [node.name for node in inner if not _keeps_precision(node, query.dtype)]:
+        return f"{narrow[0]!r} rounds to another dtype than that of the queries"
     if shared := [node.name for node in inner if len(node.output.consumers) > 1]:
         return f"{shared[0]!r} is read elsewhere too"
     mask, why = _told(g, found.mask, query)
@@ -71,6 +77,12 @@ def attention(g: Builder, node: OpNode, weights: TensorMeta, value: TensorMeta) 
     g.stands_for(*inner)
     key = g.op("aten.transpose.int", self=found.key, dim0=-2, dim1=-1)
     return g.op(SDPA, query=query, key=key, value=value, attn_mask=mask, scale=found.scale)
+
+
+def _keeps_precision(node: OpNode, dtype: str) -> bool:
+    """Whether what a node makes has this dtype, or a wider one."""
+    made = node.output.dtype
+    return made == dtype or _WIDTHS.get(made, -1) > _WIDTHS[dtype]
 
 
 def _softmax(tensor: TensorMeta) -> tuple[OpNode | None, list[OpNode]]:
@@ -157,7 +169,8 @@ def _factor(g: Builder, node: OpNode) -> float | None:
         return None
     if source.shape != node.output.shape or source.dtype != node.output.dtype:
         return None
-    return number if base_name(node.op_type) == "aten.mul" else 1.0 / number
+    factor = number if base_name(node.op_type) == "aten.mul" else 1.0 / number
+    return factor if factor and math.isfinite(factor) else None
 
 
 def _number(g: Builder, value: Any) -> float | None:
@@ -175,19 +188,32 @@ def _told(g: Builder, mask: _Mask | None, query: TensorMeta) -> tuple[TensorMeta
     if mask.fill is None:
         if mask.tensor.dtype != query.dtype:
             return None, f"the mask is {mask.tensor.dtype}, and queries are {query.dtype}"
-        is_safe = _is_finite(g, mask.tensor) if value is None else bool(value.isfinite().any(-1).all())
-        return mask.tensor, "" if is_safe else "a row that is masked as a whole would give zeros, not NaN"
-    if (
-        value is not None
-        and mask.fill <= _least(query.dtype)
-        and bool((value if mask.is_kept else ~value).any(-1).all())
-    ):
+        is_safe = _is_finite(g, mask.tensor) if value is None else _leaves_scores(value)
+        return (
+            mask.tensor,
+            "" if is_safe else "a row that is masked as a whole would give zeros, not NaN, or other weights",
+        )
+    if _is_bool_mask(mask, value, query.dtype):
         return mask.tensor if mask.is_kept else g.op("aten.logical_not.default", self=mask.tensor), ""
-    if not _NO_SCORE >= mask.fill > -math.inf:
+    fill = max(mask.fill, float(torch.finfo(TORCH_DTYPES[query.dtype]).min))
+    if fill > _NO_SCORE or mask.fill == -math.inf:
         return None, "a row that is masked as a whole would give zeros, not NaN or the mean of all values"
-    one, other = (0.0, mask.fill) if mask.is_kept else (mask.fill, 0.0)
+    one, other = (0.0, fill) if mask.is_kept else (fill, 0.0)
     added = g.op("aten.where.Scalar", condition=mask.tensor, self=one, other=other)
     return added if added.dtype == query.dtype else g.op("aten.to.dtype", self=added, dtype=Dtype(query.dtype)), ""
+
+
+def _is_bool_mask(mask: _Mask, value: Any, dtype: str) -> bool:
+    """Whether the operator may take the mask for one of truth values: it keeps a score in every row, and no other."""
+    if value is None or mask.fill is None or not bool((value if mask.is_kept else ~value).any(-1).all()):
+        return False
+    return mask.fill <= _NO_SCORE and mask.fill <= _least(dtype)
+
+
+def _leaves_scores(value: torch.Tensor) -> bool:
+    """Whether a known mask leaves a score in every row, so that it does not matter in which dtype it is added."""
+    least = -math.inf if value.dtype in (torch.float32, torch.float64) else _SOME_SCORE
+    return bool((value.isfinite() & (value >= least)).any(-1).all())
 
 
 def _least(dtype: str) -> float:
@@ -200,7 +226,7 @@ def _is_finite(g: Builder, tensor: TensorMeta) -> bool:
     while (node := maker(tensor, *_SAME_VALUES)) is not None:
         tensor = node["self"]
     if (value := g.value_of(tensor)) is not None:
-        return bool(value.isfinite().all())
+        return all(_may_be_added(number, tensor.dtype) for number in value.unique().tolist())
     if g.is_weight(tensor):  # a row that weights mask would be NaN whatever the model is given
         return True
     node = maker(tensor, "aten.where", "aten.masked_fill", "aten.mul", "aten.add")
@@ -209,16 +235,25 @@ def _is_finite(g: Builder, tensor: TensorMeta) -> bool:
     name = base_name(node.op_type)
     if name == "aten.mul":
         factor = _number(g, node["other"])
-        return factor is not None and math.isfinite(factor) and _is_zero_or_one(node["self"])
+        return factor is not None and _may_be_added(factor, tensor.dtype) and _is_zero_or_one(node["self"])
     if name == "aten.add":
         return any(g.is_weight(bias) and _is_finite(g, rest) for rest, bias in orders(node) if len(node.inputs) == 2)
     parts = [node["self"], node["value"] if name == "aten.masked_fill" else node["other"]]
-    return all(_is_finite_part(g, part) for part in parts)
+    return all(_is_finite_part(g, part, tensor.dtype) for part in parts)
 
 
-def _is_finite_part(g: Builder, part: Any) -> bool:
+def _is_finite_part(g: Builder, part: Any, dtype: str) -> bool:
     number = _number(g, part)
-    return math.isfinite(number) if number is not None else isinstance(part, TensorMeta) and _is_finite(g, part)
+    if number is not None:
+        return _may_be_added(number, dtype)
+    return isinstance(part, TensorMeta) and _is_finite(g, part)
+
+
+def _may_be_added(number: float, dtype: str) -> bool:
+    """Whether a number of this dtype, added to a whole row of scores, does the same in the operator's float32."""
+    if dtype not in _FLOATS or not math.isfinite(torch.tensor(number, dtype=TORCH_DTYPES[dtype]).item()):
+        return False
+    return _WIDTHS[dtype] > 0 or number >= _SOME_SCORE or number <= _NO_SCORE
 
 
 def _is_zero_or_one(tensor: Any) -> bool:
@@ -249,7 +284,7 @@ def known_mask(g: Builder, node: OpNode, mask: TensorMeta | None) -> Any:
 @lru_cache(maxsize=2)
 def _triangle(rows: int, columns: int) -> torch.Tensor:
     """The causal mask: every query with the keys up to its own place."""
-    return torch.ones(rows, columns, dtype=torch.bool).tril()
+    return torch.ones(rows, columns, dtype=torch.bool, device="cpu").tril()
 
 
 @rule(op(SDPA, key="key", value="value", enable_gqa=False))

@@ -68,7 +68,7 @@ def winograd(ir: IR) -> int:
 
 def _constant(ir: IR, name: str, rows: Sequence[Sequence[float]]) -> TensorMeta:
     """A matrix as a constant: one that the graph has already, or a new one under names that are free."""
-    data = from_tensor(torch.tensor(rows, dtype=torch.float32))
+    data = from_tensor(torch.tensor(rows, dtype=torch.float32, device="cpu"))
     for param in ir.params:
         if param.param == Param((f"winograd.{name}",), "constant", data):
             return param

@@ -18,6 +18,7 @@ CONVOLUTIONS = ("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution.d
 TRANSPOSED = ("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
 LAYERS = (LINEAR, *CONVOLUTIONS, *TRANSPOSED)
 FLOATS = frozenset(("float64", "float32", "float16", "bfloat16"))
+_MOST_FACTOR = 1e8  # weights times more than that, or less than its inverse, may leave the range even of float32
 _WIDE = frozenset(("float64", "float32"))
 Scale = Union[TensorMeta, float]
 
@@ -69,6 +70,20 @@ def obstacle(is_weight: Callable[[TensorMeta], bool], *tensors: TensorMeta | Non
         if tensor is not None and not is_weight(tensor):
             return f"{tensor.name!r} is not a weight that stays as it is"
     return ""
+
+
+def too_narrow(layer: Layer, factor: object = None) -> str:
+    """Why the weights of a layer cannot be multiplied with something, or nothing; a sign may always go into them.
+
+    Most of the range of float16 is used by weights as they are: a product may be subnormal, where few bits are left, or
+    infinite, though what the layer makes is neither.
+    """
+    if isinstance(factor, (int, float)):
+        if abs(factor) == 1:
+            return ""
+        if factor and not 1 / _MOST_FACTOR <= abs(factor) <= _MOST_FACTOR:
+            return f"weights times {factor:g} may leave the range of their dtype"
+    return "weights in float16 may leave its range when scaled" if layer.weight.dtype == "float16" else ""
 
 
 def shared(tensor: TensorMeta) -> str:

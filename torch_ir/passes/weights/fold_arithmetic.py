@@ -1,16 +1,27 @@
 """Arithmetic after a convolution or a linear layer: what is added, and what is multiplied with, goes into its weights.
 
-That is so for numbers and for weights that have one element for each channel. A weight that is divided by is taken to
-have no zero in it.
+That is so for numbers and for weights that have one element for each channel. Weights in float16 take up no factor: the
+product may leave their range. Division by a weight stays, as that may have a zero in it.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.passes.registry import rule_pass
-from torch_ir.passes.weights.affine import LAYERS, Layer, Scale, layer_of, obstacle, shared, wide, with_scaled_output
+from torch_ir.passes.weights.affine import (
+    LAYERS,
+    Layer,
+    Scale,
+    layer_of,
+    obstacle,
+    shared,
+    too_narrow,
+    wide,
+    with_scaled_output,
+)
 from torch_ir.rewrite import Builder, op, rule
 
 _layer = op(*LAYERS).named("before")
@@ -33,28 +44,34 @@ def subtract_from_layer(g: Builder, node: OpNode, before: OpNode, other: Any) ->
 @rule(op("aten.sub", self="other", other=_layer, alpha=1))
 def subtract_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
     """c - conv(x, w, b)  ->  conv(x, w * -1, b * -1 + c)"""
-    layer = _foldable(g, node, before, other, scales=True)
+    layer = _foldable(g, node, before, other, factor=-1)
     return with_scaled_output(g, layer, -1.0, other) if isinstance(layer, Layer) else layer
 
 
 @rule(op("aten.mul", self=_layer, other="other"), op("aten.mul", self="other", other=_layer))
 def multiply_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
     """conv(x, w, b) * c  ->  conv(x, w * c, b * c)"""
-    layer = _foldable(g, node, before, other, scales=True)
+    layer = _foldable(g, node, before, other, factor=other)
     return with_scaled_output(g, layer, other, None) if isinstance(layer, Layer) else layer
 
 
 @rule(op("aten.div.Tensor", "aten.div.Scalar", self=_layer, other="other"))
 def divide_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
-    """conv(x, w, b) / c  ->  conv(x, w * (1 / c), b * (1 / c))"""
-    layer = _foldable(g, node, before, other, scales=True)
-    if not isinstance(layer, Layer) or other == 0:
-        return layer if isinstance(layer, str) else None
-    return with_scaled_output(g, layer, _inverse(g, other), None)
+    """conv(x, w, b) / 8.0  ->  conv(x, w * 0.125, b * 0.125)"""
+    layer = _foldable(g, node, before, other, factor=other)
+    if not isinstance(layer, Layer):
+        return layer
+    if isinstance(other, TensorMeta):
+        return f"{other.name!r} may have a zero in it"
+    inverse = 1 / other if other else math.inf
+    return with_scaled_output(g, layer, inverse, None) if inverse and math.isfinite(inverse) else None
 
 
-def _foldable(g: Builder, node: OpNode, before: OpNode, other: Any, *, scales: bool = False) -> Layer | str | None:
-    """The layer whose weights may take up `other`, why they may not, or None where nobody would think so."""
+def _foldable(g: Builder, node: OpNode, before: OpNode, other: Any, *, factor: Any = None) -> Layer | str | None:
+    """The layer whose weights may take up `other`, why they may not, or None where that is out of the question.
+
+    `factor` is what they are multiplied with, if they are.
+    """
     layer = layer_of(before)
     if layer is None or node.outputs[0].dtype != layer.made.dtype:
         return None
@@ -64,8 +81,10 @@ def _foldable(g: Builder, node: OpNode, before: OpNode, other: Any, *, scales: b
     elif not isinstance(other, (int, float)):
         return None
     why = obstacle(g.is_weight, layer.weight, layer.bias) or shared(layer.made)
-    if scales and not why:
-        why = shared(layer.weight)  # which would then be kept twice for the sake of one cheap operator
+    if factor is not None and not why:
+        why = too_narrow(layer, factor) or shared(
+            layer.weight
+        )  # which would then be kept twice for the sake of one cheap operator
     return why or layer
 
 
@@ -82,11 +101,6 @@ def _is_per_channel(tensor: TensorMeta, layer: Layer) -> bool:
 
 def _negative(g: Builder, value: Scale) -> Scale:
     made: Scale = g.op("aten.neg.default", self=wide(g, value)) if isinstance(value, TensorMeta) else -value
-    return made
-
-
-def _inverse(g: Builder, value: Scale) -> Scale:
-    made: Scale = g.op("aten.reciprocal.default", self=wide(g, value)) if isinstance(value, TensorMeta) else 1 / value
     return made
 
 

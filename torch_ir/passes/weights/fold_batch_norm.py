@@ -12,6 +12,7 @@ from torch_ir.passes.weights.affine import (
     plus,
     shared,
     times,
+    too_narrow,
     wide,
     with_scaled_input,
     with_scaled_output,
@@ -58,7 +59,7 @@ def _objection(g: Builder, norm: OpNode, layer: Layer) -> str:
     if any(statistic.consumers for statistic in norm.outputs[1:]):
         return "the statistics that the batch norm gives are read"
     known = norm["weight"], norm["bias"], norm["running_mean"], norm["running_var"]
-    return obstacle(g.is_weight, layer.weight, layer.bias, *known)
+    return obstacle(g.is_weight, layer.weight, layer.bias, *known) or too_narrow(layer)
 
 
 def _objection_before(layer: Layer) -> str:

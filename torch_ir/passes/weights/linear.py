@@ -6,7 +6,18 @@ from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.passes.clean.likeness import as_sizes
 from torch_ir.passes.clean.orders import ORDERS, PERMUTE, order_of
 from torch_ir.passes.registry import rule_pass
-from torch_ir.passes.weights.affine import FLOATS, LINEAR, layer_of, narrow, obstacle, plus, shared, spread, wide
+from torch_ir.passes.weights.affine import (
+    FLOATS,
+    LINEAR,
+    layer_of,
+    narrow,
+    obstacle,
+    plus,
+    shared,
+    spread,
+    too_narrow,
+    wide,
+)
 from torch_ir.rewrite import Builder, op, rule
 
 _RESHAPES = ("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
@@ -55,6 +66,8 @@ def two_linears(g: Builder, node: OpNode, before: OpNode) -> object:
     if first is None or second is None:
         return None
     if why := obstacle(g.is_weight, first.weight, first.bias, second.weight, second.bias) or shared(first.made):
+        return why
+    if why := too_narrow(second) or too_narrow(first):
         return why
     (made, between), read = second.sizes, first.sizes[1]
     if read * made > between * (read + made):

@@ -52,6 +52,7 @@ class _Merging:
     """One run: what is known, and what is gone."""
 
     def __init__(self, ir: IR) -> None:
+        self.ir = ir
         self.know = Knowledge.of(ir)
         self.names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
         self.copying = {node for node in ir.nodes if not is_view(node)}
@@ -77,6 +78,7 @@ class _Merging:
         return []
 
     def _replace(self, group: Sequence[Layer], parts: Sequence[TensorMeta]) -> None:
+        current_journal().merged(self.ir, [layer.node for layer in group])
         for layer, part in zip(group, parts, strict=True):
             layer.made.replace_all_uses_with(part)
             layer.node.inputs = ()

@@ -16,6 +16,7 @@ from torch_ir.ir.functions import fresh
 from torch_ir.ops.facts import writes_in_place
 from torch_ir.ops.inner_tensors import plain_tensors
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.pytree import values_of_call
 from torch_ir.ops.runnable import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
@@ -58,7 +59,7 @@ class ATenModule(nn.Module):
                 holder, name = _holder(self, key)
                 setattr(holder, name, weight)
         if self._prologue is not None:
-            with torch.no_grad():
+            with NeutralState():
                 for name, value in zip(self._ready, self._prologue(*self._weights()), strict=True):
                     self.register_buffer(name, value, persistent=False)
 

@@ -1,0 +1,115 @@
+"""The cases: calls of operators as models, with several sets of values for the tensors that they take."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tests.backend_sweep.values import value_sets
+from tests.operators.cases import Call, database, samples_of
+from torch_ir import IR, TorchIRError, extract_ir
+from torch_ir.ops.facts import is_uninitialised
+from torch_ir.ops.schema import find_operator
+
+DTYPES = ("float32", "int64", "bool", "uint8", "bfloat16", "float64", "int32", "float16", "int8", "int16")
+LARGEST = 20_000  # elements of all inputs and outputs of a case
+# with extreme values eager asks for all memory that there is, or ends the process inside LAPACK
+DRAWN_ONLY = frozenset(
+    ["bincount", "repeat_interleave", "histc", "histogramdd", "geqrf", "lu", "lu_solve", "lu_unpack", "ormqr"]
+)
+LAPACK = ("linalg", "svd", "pca", "cholesky", "pinverse", "qr", "logdet", "matrix_exp", "triangular", "cov", "corrcoef")
+
+
+@dataclass
+class Case:
+    """A call, its graph, and by name the values that it is run on with what eager returns for them."""
+
+    name: str
+    operator: str
+    dtype: str
+    ir: IR
+    runs: dict[str, tuple[list[Tensor], list[Tensor]]] = field(default_factory=dict)
+    model: nn.Module | None = None
+
+    @property
+    def op_types(self) -> list[str]:
+        return [node.op_type for node in self.ir.nodes]
+
+
+def operator_cases(dtype: str, part: int, parts: int, samples: int, every: int = 1) -> Iterator[Case]:
+    """The cases of one of several equal parts of the operator database in a dtype."""
+    kind = getattr(torch, dtype)
+    for operator in database()[::every][part::parts]:
+        if kind not in operator.supported_dtypes("cpu"):
+            continue
+        name = f"{operator.name}.{operator.variant_test_name}".rstrip(".")
+        for index, sample in _chosen(operator, kind, samples):
+            model = Call(operator.get_op(), (sample.input, *sample.args), sample.kwargs).eval()
+            leaves = pytree.tree_leaves(((sample.input, *sample.args), sample.kwargs))
+            tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            special = operator.name not in DRAWN_ONLY and not operator.name.startswith(LAPACK)
+            case = made_case(f"{name} {dtype} #{index}", name, dtype, model, tensors, special=special)
+            if case is not None:
+                yield case
+
+
+def made_case(
+    name: str, operator: str, dtype: str, model: nn.Module, tensors: Sequence[Tensor], *, special: bool = True
+) -> Case | None:
+    """The case of a model, or None where eager or the capture refuses it, or nothing could be compared."""
+    runs = {}
+    for values, given in value_sets(tensors, dtype, special):
+        wanted = eager(model, given)
+        if wanted is None and values == "sample":
+            return None
+        if wanted is not None:
+            runs[values] = (given, wanted)
+    try:
+        ir = extract_ir(model, tuple(tensors), strict=False)
+    except TorchIRError:
+        return None
+    if ir.symbols or not is_comparable(ir) or len(ir.graph_outputs) != len(runs["sample"][1]):
+        return None
+    return Case(name, operator, dtype, ir, runs, model)
+
+
+def eager(model: nn.Module, given: Sequence[Tensor]) -> list[Tensor] | None:
+    """What the model returns, flat; None where it raises, or returns anything but tensors of strided memory."""
+    try:
+        with torch.no_grad():
+            found = pytree.tree_leaves(model(*(tensor.clone() for tensor in given)))
+    except Exception:  # samples and values that are made to fail
+        return None
+    fits = all(isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_quantized for leaf in found)
+    size = sum(leaf.numel() for leaf in (*found, *given)) if fits else 0
+    return [leaf.clone() for leaf in found] if found and fits and size < LARGEST else None
+
+
+def is_comparable(ir: IR) -> bool:
+    """Whether a graph returns the same each time: nothing random, no memory as it is, nothing changed."""
+    if ir.mutations or ir.functions or any(tensor.param is None or tensor.param.data is None for tensor in ir.params):
+        return False
+    return not any(is_uninitialised(node) or is_random(node.op_type) for node in ir.nodes)
+
+
+def is_random(op_type: str) -> bool:
+    """Whether an operator draws random numbers."""
+    found: Any = find_operator(op_type)
+    return torch.Tag.nondeterministic_seeded in getattr(found, "tags", ())
+
+
+def _chosen(operator: Any, dtype: torch.dtype, count: int) -> list[tuple[int, Any]]:
+    """The first sample, and others drawn by the operator's name."""
+    torch.manual_seed(0)
+    try:
+        found = list(enumerate(samples_of(operator, dtype)))
+    except Exception:  # the database itself cannot make inputs of some dtypes
+        return []
+    drawn = random.Random(operator.name).sample(found[1:], min(count - 1, max(0, len(found) - 1)))
+    return [*found[:1], *sorted(drawn, key=lambda pair: pair[0])]

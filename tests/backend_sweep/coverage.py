@@ -1,0 +1,50 @@
+"""Which row of the table speaks about a record of the sweep, and the counts that the page shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.backend_sweep.judging import CRASHED, WRONG
+from torch_ir.backends.deviations import DEVIATION, rows
+from torch_ir.ir import OpNode, TensorMeta
+
+DEVIATES, SILENT = "deviation", "silently wrong"
+
+
+def covered(record: Mapping[str, Any]) -> bool:
+    """Whether the table says of a wrong result that it differs, by its operators and values."""
+    nodes = [_node(found) for found in record["nodes"]]
+    for row in rows():
+        values = row.when.get("values")
+        if row.backend != record["backend"] or (values is not None and record["values"] not in values):
+            continue
+        if any(row.matches(node) for node in nodes):
+            return True
+    return False
+
+
+def verdict(record: Mapping[str, Any]) -> str:
+    """The verdict of the sweep, with wrong results divided by whether the table speaks about them."""
+    if record["verdict"] not in (WRONG, CRASHED):
+        return str(record["verdict"])
+    return DEVIATES if covered(record) else SILENT
+
+
+def counts(records: Iterable[Mapping[str, Any]]) -> Counter[tuple[str, str]]:
+    return Counter((record["backend"], verdict(record)) for record in records)
+
+
+def documented() -> int:
+    """How many rows of the table are deviations."""
+    return sum(row.effect == DEVIATION for row in rows())
+
+
+def _node(found: Mapping[str, Any]) -> OpNode:
+    """A node as far as a record describes it."""
+    inputs = [
+        TensorMeta(f"t{index}", shape, dtype)
+        for index, (shape, dtype) in enumerate(zip(found["shapes"], found["dtypes"], strict=True))
+    ]
+    return OpNode("node", found["op"], inputs, [TensorMeta("made", [], "float32")], found["attrs"], args=found["given"])

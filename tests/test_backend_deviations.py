@@ -1,0 +1,133 @@
+"""The table of refusals: applied before anything runs, and held together with its page."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # as everyone calls it
+from torch import Tensor, nn
+
+import torch_ir
+from tests.backend_sweep.functions import Function
+from tests.backend_sweep.page import PAGE, table_text
+from torch_ir import IR, ExecutionError, extract_ir
+from torch_ir.backends import compile, register_backend, table
+from torch_ir.backends import deviations as deviations_module
+from torch_ir.backends.deviations import DEVIATION, REFUSED, VOCABULARY, Row, refused_nodes, rows
+from torch_ir.cli.main import main
+from torch_ir.errors import CaptureWarning, CommandError
+from torch_ir.ops.schema import find_operator
+
+
+def graph(function: Any, *inputs: Tensor) -> IR:
+    return extract_ir(Function(function).eval(), inputs, strict=False)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
+
+
+def test_every_row_is_sound() -> None:
+    """Operators exist, conditions are of the vocabulary, and values belong to deviations alone."""
+    for row in rows():
+        assert row.operator == "*" or find_operator(row.operator) is not None, row
+        assert set(row.when) <= VOCABULARY
+        assert row.effect in (REFUSED, DEVIATION)
+        assert row.effect == DEVIATION or "values" not in row.when
+        assert row.reason
+        assert row.version.split()[1][0].isdigit()
+
+
+def test_the_page_shows_the_table() -> None:
+    assert table_text() in PAGE.read_text(encoding="utf-8")
+
+
+def test_a_refused_node_is_named_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence: the back end, the node, the reason, and what would do."""
+    pytest.importorskip("openvino", reason="torch-ir[openvino] is not installed")
+    monkeypatch.setattr("torch_ir.backends.openvino._compiled", None)  # were it called, it would fail
+    ir = graph(lambda x: F.dropout(x, 0.5, True), torch.ones(3))
+    with pytest.raises(ExecutionError) as caught:
+        compile(ir, {}, backend="openvino")
+    said = str(caught.value)
+    assert said.startswith("openvino does not compute Function as torch does: aten.dropout.default (dropout) computes")
+    assert said.partition("; use ")[2].startswith("torch or ")
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("when", "matches"),
+    [
+        ({}, True),
+        ({"attr": {"p": 0.5}}, True),
+        ({"attr": {"train": False}}, False),
+        ({"at_least": {"p": 0.25}}, True),
+        ({"at_least": {"p": 0.75}}, False),
+        ({"dtype": ["float32"]}, True),
+        ({"dtype": ["int64"]}, False),
+        ({"given": ["input"]}, True),
+        ({"given": ["mask"]}, False),
+        ({"rank": 1}, True),
+        ({"rank": 0}, False),
+        ({"empty": True}, False),
+        ({"open": True}, False),
+        ({"attr": {"train": True}, "rank": 0}, False),
+    ],
+)
+def test_conditions(when: dict[str, Any], matches: bool) -> None:
+    (node,) = graph(lambda x: F.dropout(x, 0.5, True), torch.ones(3)).nodes
+    assert Row("mine", node.op_type, when, REFUSED, "", "").matches(node) is matches
+    assert not Row("mine", "aten.relu.default", when, REFUSED, "", "").matches(node)
+
+
+def test_auto_skips_a_back_end_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_BACKENDS", {"torch": table.find_backend("torch")})
+    register_backend("wrong", "never asked")(lambda ir, weights: pytest.fail("it was prepared"))
+    row = Row("wrong", "aten.relu.default", {}, REFUSED, "rounds up", "wrong 1")
+    monkeypatch.setattr(deviations_module, "rows", lambda: (row,))
+    runs = compile(graph(torch.relu, torch.ones(3)), {}, backend="torch")
+    assert refused_nodes(runs.graph, "wrong")[0][1] == "rounds up"
+    run = torch_ir.backends.auto.Auto(runs.graph, {})
+    run([torch.ones(3)])
+    assert run.chosen == "torch"
+    assert "rounds up" in run.why
+
+
+# -- verify= ----------------------------------------------------------------------------------------------------------
+
+
+def test_verify_passes_what_is_right_and_keeps_no_state() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train()
+    with pytest.warns(CaptureWarning, match="training mode"):
+        ir = extract_ir(model, (torch.randn(3, 4),), strict=False)
+    compiled = compile(ir, model.state_dict(), backend="torch", verify=True)
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(compiled(x), model(x).detach())
+    torch.testing.assert_close(compiled(x), model(x).detach())
+
+
+def test_verify_names_the_output_that_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_BACKENDS", {"torch": table.find_backend("torch")})
+    register_backend("off", "adds one")(lambda ir, weights: lambda values: [values[0] + 1.001])
+    ir = graph(lambda x: x + 1, torch.ones(3))
+    assert compile(ir, {}, backend="off")(torch.ones(3)).tolist() != [2, 2, 2]
+    with pytest.raises(
+        ExecutionError, match=r"off does not compute Function as the executor does: 'add' on random inputs"
+    ):
+        compile(ir, {}, backend="off", verify=True)
+
+
+def test_verify_is_for_one_back_end() -> None:
+    with pytest.raises(CommandError, match="verify= is for a back end by name"):
+        compile(graph(torch.relu, torch.ones(3)), {}, backend="auto", verify=True)
+
+
+def test_verify_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "graph.json"
+    graph(torch.relu, torch.ones(3)).save(path)
+    assert main(["run", str(path), "--weights", "random", "--backend", "onednn", "--verify"]) == 0
+    assert "relu: float32[3]" in capsys.readouterr().out
+    assert main(["run", str(path), "--weights", "random", "--verify"]) != 0
+    assert "name one with --backend" in capsys.readouterr().err

@@ -1,0 +1,166 @@
+"""Python state that a graph freezes is named, with its line, on every road; memos are not."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.proof import line_of, module
+from torch_ir import CaptureWarning, IRExecutor, extract_ir
+
+X = torch.arange(12.0).reshape(3, 4)
+roads = pytest.mark.parametrize("capture", ["auto", "export", "record"])
+places = pytest.mark.parametrize("is_inside", [False, True])
+TOLD = "forward changes state that the graph does not keep: "
+SEEN: list[int] = []
+
+
+def counting(self: Any, x: Tensor) -> Tensor:
+    self.held += 1  # counting
+    return x * self.held
+
+
+def once(self: Any, x: Tensor) -> Tensor:
+    if self.held:
+        return x + 1
+    self.held = True  # once
+    return x * 2
+
+
+def late(self: Any, x: Tensor) -> Tensor:
+    self.held += 1  # late
+    return x * 2 if self.held < 3 else x + 1
+
+
+def previous(self: Any, x: Tensor) -> Tensor:
+    before = x if self.held is None else self.held
+    self.held = x  # previous
+    return x + before
+
+
+def collecting(self: Any, x: Tensor) -> Tensor:
+    self.held.append(x.sum())  # collecting
+    return x + sum(self.held)
+
+
+def globally(self: Any, x: Tensor) -> Tensor:
+    SEEN.append(1)  # globally
+    return x * len(SEEN)
+
+
+def swapping(self: Any, x: Tensor) -> Tensor:
+    self.held[0], self.held[1] = self.held[1], self.held[0]  # swapping
+    made: Tensor = self.held[0](x)
+    return made
+
+
+def settings(self: Any, x: Tensor) -> Tensor:
+    self.held["inner"]["scale"] *= 2  # settings
+    return x * self.held["inner"]["scale"]
+
+
+FROZEN: dict[Callable[..., Any], tuple[Callable[[], Any], str]] = {
+    counting: (lambda: 0, "held"),
+    once: (lambda: False, "held"),
+    late: (lambda: 0, "held"),
+    previous: (lambda: None, "held"),
+    collecting: (list, "held"),
+    globally: (lambda: None, "SEEN"),
+    swapping: (lambda: nn.ModuleList([nn.Tanh(), nn.ReLU()]), "held.0"),
+    settings: (lambda: {"inner": {"scale": 1.0}}, "held.inner.scale"),
+}
+
+
+def model(forward: Callable[..., Any], held: Any, is_inside: bool) -> nn.Module:
+    inner = module(forward, held=held)
+    return module(lambda self, x: self.inner(x) * 2, inner=inner) if is_inside else inner
+
+
+def told(given: nn.Module, capture: str, **options: Any) -> list[str]:
+    """What a capture says about state."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        extract_ir(given, (X,), strict=False, capture=capture, **options)
+    return [str(warning.message) for warning in caught if TOLD in str(warning.message)]
+
+
+@roads
+@places
+@pytest.mark.parametrize("forward", FROZEN, ids=lambda forward: forward.__name__)
+def test_frozen_state_is_named_with_its_line(forward: Callable[..., Any], is_inside: bool, capture: str) -> None:
+    made, name = FROZEN[forward]
+    path = "inner." if is_inside and name.startswith("held") else ""
+    (sentence,) = told(model(forward, made(), is_inside), capture)
+    assert f"{TOLD}'{path}{name}' at {line_of(__file__, forward.__name__)}" in sentence
+
+
+def test_what_a_capture_changed_is_put_back() -> None:
+    """Also in containers in containers, in objects and in globals."""
+    SEEN.clear()
+    held: dict[str, Any] = {"inner": {"scale": 1.0}}
+    assert told(model(settings, held, True), "auto")
+    assert told(model(globally, None, False), "export")
+    assert (held, SEEN) == ({"inner": {"scale": 1.0}}, [])
+
+
+def test_the_warning_comes_out_of_a_child() -> None:
+    assert told(model(counting, 0, False), "auto", isolated=True)
+
+
+def table(self: Any, x: Tensor) -> Tensor:
+    if self.held is None:
+        self.held = torch.arange(4.0).cos()
+    return x * self.held
+
+
+def table_of_a_weight(self: Any, x: Tensor) -> Tensor:
+    if self.held is None:
+        self.held = self.w * 2
+    return x * self.held
+
+
+def size(self: Any, x: Tensor) -> Tensor:
+    self.held = x.shape[0]
+    return x / self.held
+
+
+def unread(self: Any, x: Tensor) -> Tensor:
+    self.held = x * 2
+    return self.held + 1
+
+
+def masks(self: Any, x: Tensor) -> Tensor:
+    self.tables.setdefault(x.shape[0], torch.ones(3, 4).tril())
+    made: Tensor = x * self.tables[x.shape[0]]
+    return made
+
+
+def kept_buffer(self: Any, x: Tensor) -> Tensor:
+    self.b = self.b * 0.5 + x[0]
+    return x + self.b
+
+
+@roads
+@places
+@pytest.mark.parametrize("forward", [table, table_of_a_weight, size, unread, masks, kept_buffer])
+def test_memos_and_buffers_are_not_named(forward: Callable[..., Any], is_inside: bool, capture: str) -> None:
+    """Every call computes the same, or the graph keeps the state; so it gives what eager gives, call after call."""
+
+    def made() -> nn.Module:
+        inner = module(forward, held=None, tables={}, w=nn.Parameter(torch.ones(4)), buffers={"b": torch.ones(4)})
+        return module(lambda self, x: self.inner(x) * 2, inner=inner) if is_inside else inner
+
+    assert told(made(), capture) == []
+    eager = made()
+    executor = IRExecutor(extract_ir(made(), (X,), strict=False, capture=capture), made().state_dict())
+    with torch.no_grad():
+        for given in (X, X + 1):
+            torch.testing.assert_close(executor(given), eager(given))
+
+
+def test_a_warning_is_a_capture_warning() -> None:
+    with pytest.warns(CaptureWarning, match=TOLD):
+        extract_ir(model(counting, 0, False), (X,), strict=False)

@@ -1,0 +1,160 @@
+"""Forms of language models: each generates what the model generates, or is refused before anything is captured."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from tests.architectures import architectures
+from tests.command_line import failure
+from tests.language_models import NOT_CARRIED, REFUSED_FORMS, language_models
+from torch_ir import CaptureWarning, ExportError
+from torch_ir.llm import extract_llm, self_check, verify_llm
+from torch_ir.llm.caches import Caches
+from torch_ir.llm.entries import DecoderOnly, EncoderDecoder
+from torch_ir.llm.generate import example_prompt
+from torch_ir.llm.tiny import shrunk
+
+BY_NAME = {each.name: each for each in architectures()}
+FORMS = {"grows": (None, False), "grows, padded": (None, True), "fixed": (10, False), "fixed, padded": (10, True)}
+CARRIED = [each.name for each in language_models() if each.name not in NOT_CARRIED]
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "vocab_size": 99}
+TOKENS = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+
+
+def decoder(kind: str) -> Any:
+    """A decoder of a type that is mostly an encoder."""
+    options = {**SIZES, **TOKENS, "max_position_embeddings": 64, "initializer_range": 0.2}
+    config = transformers.AutoConfig.for_model(kind, is_decoder=True, **options)
+    torch.manual_seed(0)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+
+def differing_forms(name: str) -> set[str]:
+    """The forms of a model in which prefill and decode do not generate what it generates, tried without a graph."""
+    model: Any = BY_NAME[name].build()
+    kind = EncoderDecoder if model.config.is_encoder_decoder else DecoderOnly
+
+    def calls(tiny: Any, length: int | None, padding: bool) -> DecoderOnly:
+        return kind(tiny, Caches.of(tiny.config, length), padding=padding)
+
+    found = {
+        form: self_check._found(model, lambda tiny, options=options: calls(tiny, *options))
+        for form, options in FORMS.items()
+    }
+    return {form for form, reason in found.items() if reason and not reason.startswith(self_check.UNCHECKED)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cache_length"), [("roberta", None), ("roberta", 16), ("xlm-roberta", 16), ("camembert", 16)]
+)
+def test_positions_that_start_behind_the_padding_token(kind: str, cache_length: int | None) -> None:
+    """RoBERTa counts from its padding index by itself, and from zero when it generates, as these graphs do."""
+    model = decoder(kind)
+    ir = extract_llm(model, batch=2, prompt=6, cache_length=cache_length)
+    is_valid, told = verify_llm(ir, model, 4, **example_prompt(ir, 6))
+    assert is_valid, told
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (
+            "gpt_neo",
+            {"cache_length": 16},
+            "GPTNeoForCausalLM with a cache of fixed length .*extract it without cache_length",
+        ),
+        ("imagegpt", {"cache_length": 16}, "ImageGPT.* with a cache of fixed length does not generate"),
+        (
+            "mamba",
+            {"padding": True},
+            "MambaForCausalLM with a cache that grows and padding .*extract it without padding",
+        ),
+    ],
+)
+def test_forms_that_would_be_wrong(name: str, options: dict[str, Any], message: str) -> None:
+    """What cannot be right is refused by name, before it is captured."""
+    with pytest.raises(ExportError, match=message):
+        extract_llm(BY_NAME[name].build(), batch=2, prompt=6, **options)
+
+
+SAMPLE = sorted({*REFUSED_FORMS, *random.Random(0).sample(CARRIED, 6)})
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_sample_of_forms(name: str) -> None:
+    assert differing_forms(name) == REFUSED_FORMS.get(name, ("", frozenset()))[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CARRIED if name not in SAMPLE])
+def test_every_form_of_every_language_model(name: str) -> None:
+    assert differing_forms(name) == REFUSED_FORMS.get(name, ("", frozenset()))[1]
+
+
+def test_a_model_that_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no tiny model can be made, that is said."""
+    monkeypatch.setattr(self_check, "_LARGEST", 0)
+    monkeypatch.setattr(self_check, "_known", {})
+    with pytest.warns(CaptureWarning, match="prefill and decode of LlamaForCausalLM were not tried on a tiny model"):
+        extract_llm(BY_NAME["llama"].build(), batch=2, prompt=6, cache_length=16)
+
+
+@pytest.mark.parametrize("kind", ["llama", "deepseek_v3", "gpt_neo", "gptj", "qwen3_moe", "t5"])
+def test_configurations_are_shrunk(kind: str) -> None:
+    """The sizes of a published configuration become tiny, and what follows from them follows."""
+    config = transformers.AutoConfig.for_model(kind)
+    before = config.to_dict()
+    with torch.device("meta"):
+        made = transformers.AutoModel.from_config(shrunk(config))
+    assert sum(parameter.numel() for parameter in made.parameters()) < 200_000
+    assert config.to_dict() == before
+
+
+def test_tables_that_every_call_writes() -> None:
+    """Phi-3 with longrope writes its frequencies in every call; where it takes others, it computes its cache anew."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
+    sizes = {**SIZES, "max_position_embeddings": 64, "num_hidden_layers": 1, "num_key_value_heads": 2}
+    config = transformers.Phi3Config(
+        **sizes, **TOKENS, original_max_position_embeddings=16, rope_parameters=rope, initializer_range=0.2
+    )
+    torch.manual_seed(0)
+    model = transformers.Phi3ForCausalLM(config).eval()
+    ir = extract_llm(model, batch=2, prompt=6, cache_length=16)
+    is_valid, told = verify_llm(ir, model, 8, **example_prompt(ir, 6))
+    assert is_valid, told
+    with pytest.raises(ExportError, match="computes its whole cache anew after 16 tokens"):
+        extract_llm(model, batch=2, prompt=6, cache_length=32)
+
+
+# -- configurations with quantised weights ----------------------------------------------------------------------------
+
+METHOD = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+
+def test_a_quantised_configuration_is_refused() -> None:
+    config = transformers.LlamaConfig(**SIZES, quantization_config=METHOD)
+    with pytest.raises(ExportError, match=r"'llama' has a quantization_config .*'fp8'.*set it to None"):
+        extract_llm(config)
+    with torch.device("meta"):
+        built = transformers.LlamaForCausalLM(config)
+    with pytest.raises(ExportError, match="quantization_config"):
+        extract_llm(built)
+    config.quantization_config = None
+    assert extract_llm(config, batch=1, prompt=4, cache_length=8).nodes
+
+
+@pytest.mark.parametrize("command", [["extract", "--input", "int64[1,4]<9"], ["llm"]], ids=lambda command: command[0])
+def test_a_quantised_configuration_on_the_command_line(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = transformers.LlamaConfig(**SIZES, quantization_config=METHOD)
+    config.save_pretrained(tmp_path)
+    verb, *options = command
+    told = failure(capsys, verb, str(tmp_path / "config.json"), "-o", str(tmp_path / "out.json"), *options)
+    assert "quantization_config" in told
+    assert not (tmp_path / "out.json").exists()

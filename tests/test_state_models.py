@@ -1,0 +1,47 @@
+"""Generated models with state: each graph is what eager is, call after call, or the capture refuses or warns."""
+
+import random
+
+import pytest
+
+from tests.state_models.case import Case, ambient_cases, is_waiting, random_cases, single_cases
+from tests.state_models.oracle import expected
+from tests.state_models.piece import PIECES
+from tests.state_models.sweep import REFUSED, SAME, WARNED, all_cases, swept, wrong
+
+SEED, SINGLE, AMBIENT, COMPOSED = 20, 20, 4, 4
+
+
+def sample() -> list[Case]:
+    draw = random.Random(SEED)
+    single, ambient = ([case for case in cases if not is_waiting(case)] for cases in (single_cases(), ambient_cases()))
+    composed = [case for case in random_cases(8 * COMPOSED, SEED) if not is_waiting(case)]
+    return [*draw.sample(single, SINGLE), *draw.sample(ambient, AMBIENT), *composed[:COMPOSED]]
+
+
+def test_a_sample_is_never_silently_wrong() -> None:
+    cases = sample()
+    verdicts = swept(cases)
+    assert wrong(cases, verdicts) == []
+    assert {SAME, WARNED} <= {verdict.kind for verdict in verdicts}
+
+
+def test_a_graph_that_is_wrong_would_be_found() -> None:
+    """The judge tells state that is kept, state that is lost with a warning, and a refusal apart."""
+    names = {"CountsInBuffer": SAME, "Counts": WARNED, "AssignsDataOfTemporary": REFUSED}
+    found = swept([Case((name,)) for name in names])
+    assert [verdict.kind for verdict in found] == list(names.values())
+    first, second = expected([Case(("Counts",))])[0][:2]
+    assert not first.equal(second)
+
+
+def test_every_piece_is_generated() -> None:
+    names = {name for kinds in PIECES.values() for name in kinds}
+    assert {name for case in single_cases() for name in case.pieces} == names
+    assert len(names) > 100
+
+
+@pytest.mark.slow
+def test_nothing_is_silently_wrong() -> None:
+    cases = all_cases()
+    assert wrong(cases, swept(cases)) == []

@@ -1,0 +1,48 @@
+"""Example inputs as a graph has them: each in memory of its own, from the start of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+
+from torch_ir.ops.inner_tensors import is_made_of_others
+
+
+class OwnMemory:
+    """Copies tensors that share memory with one before, or begin inside theirs; any other is returned as it is."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_meta or tensor.layout != torch.strided or is_made_of_others(tensor):
+            return tensor
+        memory = tensor.untyped_storage()._cdata
+        is_alone = memory not in self._seen and not tensor.storage_offset()
+        self._seen.add(memory)
+        return tensor if is_alone else _copy(tensor).requires_grad_(tensor.requires_grad)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values with the same strides, even where elements lie in one place."""
+    tensor = tensor.detach()
+    if not tensor.numel():
+        return tensor.clone()
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (
+        tensor.as_strided((span,), (1,), tensor.storage_offset()).clone().as_strided(tensor.shape, tensor.stride(), 0)
+    )
+
+
+def shared_inputs(call: Any) -> list[tuple[str, str]]:
+    """Pairs of example inputs that share memory, by their places in the call."""
+    first: dict[int, str] = {}
+    pairs = []
+    for path, leaf in pytree.tree_flatten_with_path(call)[0]:
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and not is_made_of_others(leaf):
+            place, memory = f"input{pytree.keystr(path[1:])}", leaf.untyped_storage()._cdata
+            if first.setdefault(memory, place) != place:
+                pairs.append((first[memory], place))
+    return pairs

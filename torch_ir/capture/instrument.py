@@ -1,0 +1,404 @@
+"""Every process-wide change that capture makes: patches of torch and library flags here, what is printed in `quiet`.
+
+One capture runs at a time, under one re-entrant lock. A patched function asks for the handler of its own thread and
+otherwise calls the original, so that other threads see torch as it was. Handlers are per thread and not per context
+(`contextvars`), as torch's own modes are: a context may be copied into a thread whose operators no recorder sees.
+
+What is process-wide by nature is switched for the time of a capture: the flags of mkldnn, nnpack and cudnn (an eager
+call in another thread may take another kernel meanwhile, with the same result but for rounding), the fused attention
+kernels (likewise), and torch.compile, whose compilations in other threads wait until the capture ends.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import cache, partial
+from types import CodeType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch.fx import _symbolic_trace
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torch_ir.errors import ExportError
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_compiler: Any = torch._C._dynamo.eval_frame
+Handler = Callable[..., Any]  # takes the original function, and then its arguments
+_ABSENT = object()
+
+
+class _Here(threading.local):
+    """What this thread captures."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # of captures, one in the forward of another
+        self.handlers: dict[tuple[Any, str], Handler] = {}
+        self.is_exporting = False  # what torch.compiler.is_compiling() and is_exporting() answer
+        self.keys: tuple[Any, Any] = (None, None)  # torch's dispatch keys when the outermost capture began
+
+
+class _State:
+    """What holds for the whole process."""
+
+    has_flags = False  # whether torch's flags for compiling and exporting are set by a capture
+
+
+_here = _Here()
+_state = _State()
+_lock = threading.RLock()
+_undo: list[Callable[[], None]] = []  # in the order in which the changes were made
+_intercepted: set[tuple[Any, str]] = set()
+_running: list[threading.Thread] = []  # threads that forward has started, while the outermost capture runs
+
+
+# -- one capture at a time -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def exclusive() -> Iterator[None]:
+    """Hold the lock of capture, and that of torch.compile, which must not see a torch that is patched."""
+    if threading.current_thread() in _running:
+        raise ExportError(
+            "extract_ir is called in a thread that the forward of a model has started while that model is captured; "
+            "call it in forward itself, or when the capture is done"
+        )
+    compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
+    with getattr(compiler, "compile_lock", None) or nullcontext(), _lock:
+        yield
+
+
+def not_compiled(function: _Function) -> _Function:
+    """Let torch.compile leave a function, and all that it calls, to Python; `torch.compiler.disable` takes a second."""
+    skip = _compiler._FrameAction.SKIP
+    _compiler.set_code_exec_strategy(function.__code__, _compiler._FrameExecStrategy(skip, skip))
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # where a frame above is compiled
+    return function
+
+
+def _forget() -> None:
+    """In a forked process, which has none of the threads that captured: take back what they changed."""
+    global _lock
+    if _undo and not _lock._is_owned():  # type: ignore[attr-defined]  # by the thread that is left
+        _take_back(0)
+        _lock = threading.RLock()
+        compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
+        if compiler is not None:
+            compiler.compile_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """One capture: afterwards, whatever has ended it, torch is as it was before.
+
+    A capture in the forward of a model that is being captured runs outside of the modes and patches of the outer one.
+    """
+    with exclusive(), ExitStack() as stack:
+        if _here.depth:
+            stack.enter_context(_outside_modes())
+        else:
+            _here.keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        stack.callback(_take_back, len(_undo))
+        stack.callback(_here.__dict__.update, vars(_here).copy())
+        _here.depth += 1
+        _here.handlers, _here.is_exporting = {}, False
+        stack.enter_context(intercepted(threading.Thread, "start", _note_thread))
+        yield
+
+
+def _take_back(mark: int) -> None:
+    """Undo the changes since a mark that are still there, the latest first."""
+    while len(_undo) > mark:
+        _undo.pop()()
+    if not mark:
+        _running.clear()
+
+
+def _note_thread(original: Callable[..., Any], thread: threading.Thread) -> Any:
+    _running.append(thread)
+    return original(thread)
+
+
+@contextmanager
+def _outside_modes() -> Iterator[None]:
+    """Leave torch's modes and dispatch keys of the outer capture, but for the default device."""
+    modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's own
+    with ExitStack() as stack:
+        for mode in reversed(modes):
+            torch._C._pop_torch_function_stack()
+            stack.callback(torch._C._push_on_torch_function_stack, mode)
+        kept = [mode for mode in modes if isinstance(mode, DeviceContext)]
+        for mode in kept:
+            torch._C._push_on_torch_function_stack(mode)
+            stack.callback(torch._C._pop_torch_function_stack)
+        stack.enter_context(_disable_current_modes())
+        stack.enter_context(torch._C._ForceDispatchKeyGuard(*_here.keys))
+        yield
+
+
+# -- patches ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def intercepted(owner: Any, name: str, handler: Handler) -> Iterator[None]:
+    """Let a handler answer calls of `owner.name` that this thread makes; its first argument is the original."""
+    with all_intercepted({(owner, name): handler}):
+        yield
+
+
+@contextmanager
+def all_intercepted(handlers: Mapping[tuple[Any, str], Handler]) -> Iterator[None]:
+    """The same for several functions at once, by owner and name."""
+    with exclusive():
+        mark, outer = len(_undo), {key: _here.handlers.get(key) for key in handlers}
+        try:
+            for key in handlers:
+                if key not in _intercepted:
+                    _intercept(key)
+            _here.handlers.update(handlers)
+            yield
+        finally:
+            _here.handlers = {key: handler for key, handler in _here.handlers.items() if key not in outer}
+            _here.handlers.update((key, handler) for key, handler in outer.items() if handler is not None)
+            _take_back(mark)
+
+
+def _intercept(key: tuple[Any, str]) -> None:
+    owner, name = key
+    function = _function(_Patch(getattr(owner, name), lambda: _here.handlers.get(key)))
+    _set(owner, name, function)
+    _undo.append(lambda: _intercepted.discard(key))
+    _intercepted.add(key)
+
+
+class _Patch(NamedTuple):
+    """A function that stands in for another in the threads for which there is a handler."""
+
+    original: Callable[..., Any]
+    handler: Callable[[], Handler | None]
+
+
+@contextmanager
+def _patched(owner: Any, name: str, patch: _Patch) -> Iterator[None]:
+    """Put a patch in the place of an attribute."""
+    with undone():
+        _set(owner, name, _function(patch))
+        yield
+
+
+def _function(patch: _Patch) -> Callable[..., Any]:
+    """A patch as a function; one that somebody keeps afterwards, as torch.compile does, calls the original."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        handler = patch.handler()
+        return patch.original(*args, **kwargs) if handler is None else handler(patch.original, *args, **kwargs)
+
+    def call_original(*args: Any, **kwargs: Any) -> Any:
+        return patch.original(*args, **kwargs)
+
+    _set_code(call, _of_torch(call.__code__), call_original.__code__)
+    return call
+
+
+@cache
+def _of_torch(code: CodeType) -> CodeType:
+    """The code as code of torch's, which is how it must look where torch looks for the user's frame."""
+    return code.replace(co_filename=torch.__file__)
+
+
+@contextmanager
+def set_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute; afterwards it is what it was, or inherited."""
+    with undone():
+        _set(owner, name, value)
+        yield
+
+
+def _set(owner: Any, name: str, value: Any) -> None:
+    before = vars(owner).get(name, _ABSENT)
+
+    def undo() -> None:
+        if vars(owner).get(name) is not value:
+            return  # another thread has patched it meanwhile, and puts back what it found
+        if before is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+    _undo.append(undo)
+    setattr(owner, name, value)
+
+
+def _set_code(function: Any, code: CodeType, afterwards: CodeType) -> None:
+    """Let a function run other code and stay the same object, by which torch.compile knows it."""
+    _undo.append(lambda: setattr(function, "__code__", afterwards))
+    function.__code__ = code
+
+
+@contextmanager
+def undone(*undo: Callable[[], None]) -> Iterator[None]:
+    """Undo changes on leaving, with all that were made meanwhile and are still there."""
+    mark = len(_undo)
+    _undo.extend(undo)
+    try:
+        yield
+    finally:
+        _take_back(mark)
+
+
+@contextmanager
+def module_hooks(before: Callable[..., None], after: Callable[..., None]) -> Iterator[None]:
+    """Call hooks before and after the forward of every module that this thread calls, also where forward raises."""
+    with exclusive():
+        owner = threading.get_ident()
+        entering = register_module_forward_pre_hook(lambda *given: before(*given) if _is(owner) else None)
+        leaving = register_module_forward_hook(
+            lambda *given: after(*given) if _is(owner) else None,
+            always_call=True,
+        )
+        with undone(entering.remove), undone(leaving.remove):
+            yield
+
+
+def _is(thread: int) -> bool:
+    return threading.get_ident() == thread
+
+
+def _here_only(new: Callable[..., Any]) -> Callable[[], Handler | None]:
+    """Torch's own patch of a function as a handler, for this thread alone."""
+    owner = threading.get_ident()
+
+    def handle(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return new(*args, **kwargs)
+
+    return lambda: handle if threading.get_ident() == owner else None
+
+
+# -- what torch.export does to the process ---------------------------------------------------------------------------
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Answer `torch.compiler.is_compiling()` and `is_exporting()` with True in this thread, and as before elsewhere."""
+    with exclusive(), undone(), _as_exporting():
+        for function, asked in _QUESTIONS.items():
+            _set_code(function, asked.__code__, function.__code__)
+        yield
+
+
+@contextmanager
+def _as_exporting() -> Iterator[None]:
+    outer, _here.is_exporting = _here.is_exporting, True
+    try:
+        yield
+    finally:
+        _here.is_exporting = outer
+
+
+@contextmanager
+def export_in_this_thread() -> Iterator[None]:
+    """Keep what torch.export changes for the whole process to this thread."""
+    from torch.export import _trace
+
+    with exporting(), ExitStack() as stack:
+        for name in (
+            "_is_compiling_flag",
+            "_is_exporting_flag",
+        ):  # torch.compile, which control flow needs, reads these
+            stack.enter_context(set_attribute(torch.compiler, name, True))
+        stack.enter_context(set_attribute(_state, "has_flags", True))
+        stack.enter_context(set_attribute(_trace, "_compiling_state_context", _as_exporting))
+        stack.enter_context(intercepted(_trace, "_override_builtin_ops", _override_here))
+        stack.enter_context(intercepted(_symbolic_trace.Tracer, "trace", _trace_here))
+        for name in ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY"):  # of the outer one, where one export is in another
+            stack.callback(setattr, _trace, name, getattr(_trace, name))
+        yield
+
+
+def _trace_here(original: Callable[..., Any], tracer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Let torch.fx patch `nn.Module` for this thread alone."""
+
+    def patch(patch: Any, patcher: Any, owner: Any, name: str, new: Any, **options: Any) -> None:
+        patch(patcher, owner, name, _function(_Patch(getattr(owner, name), _here_only(new))), **options)
+
+    with undone(), intercepted(_symbolic_trace._Patcher, "patch_method", patch):
+        return original(tracer, *args, **kwargs)
+
+
+@contextmanager
+def _override_here(original: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Let torch.export replace `max`, `min` and `math.pow` for this thread alone."""
+    names: list[tuple[Any, str]] = [(builtins, "max"), (builtins, "min"), (math, "pow")]
+    before = [getattr(owner, name) for owner, name in names]
+    with original(), ExitStack() as stack:
+        for (owner, name), function in zip(names, before, strict=True):
+            stack.enter_context(_patched(owner, name, _Patch(function, _here_only(getattr(owner, name)))))
+        yield
+
+
+def is_exporting_here(flag: bool) -> bool:
+    """Whether this thread exports; torch's own flag counts where capture has not set it."""
+    return _here.is_exporting or (flag and not _state.has_flags)
+
+
+def is_tracing_here(flag: bool) -> bool:
+    """Whether this thread traces with torch.fx; torch's flag counts where capture does not trace in another thread."""
+    return flag and (_here.depth > 0 or not _state.has_flags)
+
+
+# Their code runs among the globals of torch's functions, so that they import what they call.
+
+
+def _is_compiling() -> bool:
+    from torch_ir.capture.instrument import is_exporting_here
+
+    return is_exporting_here(_is_compiling_flag)  # type: ignore[name-defined]  # noqa: F821  # of torch.compiler
+
+
+def _is_exporting() -> bool:
+    from torch_ir.capture.instrument import is_exporting_here
+
+    return is_exporting_here(_is_exporting_flag)  # type: ignore[name-defined]  # noqa: F821  # of torch.compiler
+
+
+def _is_tracing() -> bool:
+    from torch_ir.capture.instrument import is_tracing_here
+
+    return is_tracing_here(_is_fx_tracing_flag)  # type: ignore[name-defined]  # noqa: F821  # of torch.fx
+
+
+def _is_tracing_symbolically() -> bool:
+    from torch_ir.capture.instrument import is_tracing_here
+
+    return is_tracing_here(_is_fx_tracing_flag) and not torch.compiler.is_compiling()  # type: ignore[name-defined]  # noqa: F821
+
+
+_QUESTIONS: dict[Any, Any] = {
+    torch.compiler.is_compiling: _is_compiling,
+    torch.compiler.is_exporting: _is_exporting,
+    _symbolic_trace.is_fx_tracing: _is_tracing,
+    _symbolic_trace.is_fx_symbolic_tracing: _is_tracing_symbolically,
+}
+
+
+@contextmanager
+def without_libraries() -> Iterator[None]:
+    """Disable mkldnn, nnpack and cudnn, as torch.export does; importing that takes a second."""
+    libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.nnpack, torch.backends.cudnn)
+    with exclusive(), ExitStack() as stack:
+        for library in libraries:
+            stack.enter_context(undone(partial(library.set_flags, *library.set_flags(False))))
+        yield

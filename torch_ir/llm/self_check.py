@@ -1,0 +1,69 @@
+"""Check how prefill and decode call a model, by generating with a tiny model of the same architecture."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_ir.errors import first_line
+from torch_ir.llm.entries import DecoderOnly
+from torch_ir.llm.generate import Steps, compare_steps
+from torch_ir.llm.tiny import scaled, shrunk
+
+UNCHECKED = "not checked: "
+LENGTH = 10  # places of the tiny model's cache, where it is fixed
+_TOKENS, _PROMPT = 4, 6
+_TOLERANCE = 1e-3  # of logits; a wrong position or a wrong mask moves them by far more
+_SMALL = 500_000  # parameters of a model that need not be shrunk
+_LARGEST = 4_000_000  # parameters; more take longer than the capture
+_known: dict[str, str] = {}  # what was found, by class, configuration and form
+
+
+def difference(model: Any, make_calls: Callable[[Any], DecoderOnly], form: str) -> str:
+    """Why prefill and decode do not generate what the model generates; empty if they do, or if it cannot be tried.
+
+    A tiny model of the same class with random weights is called as both graphs call it, without capturing anything.
+    """
+    key = f"{type(model).__qualname__} {form} {json.dumps(model.config.to_dict(), sort_keys=True, default=str)}"
+    if key not in _known:
+        _known[key] = _found(model, make_calls)
+    return _known[key]
+
+
+def _found(model: Any, make_calls: Callable[[Any], DecoderOnly]) -> str:
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what libraries think of tiny models
+        torch.manual_seed(0)
+        try:
+            config = scaled(model.config) if _size(model) <= _SMALL else shrunk(model.config)
+            with torch.device("meta"):
+                size = _size(type(model)(config))
+            if size > _LARGEST:
+                return f"{UNCHECKED}a tiny {type(model).__name__} has {size} parameters"
+            tiny = type(model)(config).float().eval()
+            calls = make_calls(tiny)
+            token = "decoder_input_ids" if tiny.config.is_encoder_decoder else "input_ids"
+            steps = Steps(*calls.eager(), token, calls.caches.length)
+            with torch.no_grad():
+                is_valid, told = compare_steps(steps, tiny, _TOKENS, _prompt(tiny, calls), _TOLERANCE)
+        except Exception as error:  # a configuration that cannot be shrunk, or a model that cannot run so
+            return f"{UNCHECKED}{type(error).__name__}: {first_line(error)}"
+    return "" if is_valid else told
+
+
+def _size(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _prompt(tiny: Any, calls: DecoderOnly) -> dict[str, Tensor]:
+    """Random tokens, the first prompt padded on the left where there is a mask."""
+    ids = torch.randint(3, tiny.config.get_text_config(decoder=True).vocab_size, (2, _PROMPT))
+    mask = torch.ones_like(ids)
+    mask[0, : _PROMPT // 3] = 0
+    inputs = {"input_ids": ids, **({"attention_mask": mask} if calls.padding else {})}
+    return inputs | ({"decoder_input_ids": torch.full((2, 1), 2)} if tiny.config.is_encoder_decoder else {})

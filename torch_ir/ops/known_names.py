@@ -1,0 +1,76 @@
+"""Tell an operator name that is mistyped from one that is only unknown here.
+
+Only the namespaces of torch itself are judged: those of others may be registered later, or on another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from torch._ops import OpOverload
+
+from torch_ir.errors import did_you_mean
+from torch_ir.ir.operator_names import install_check
+from torch_ir.ops.registry import get_conversion_fn, get_execution_fn
+from torch_ir.ops.schema import arguments, find_operator, operator_names
+
+_JUDGED = frozenset(
+    ("aten", "prims", "quantized", "_quantized", "quantized_decomposed", "_c10d_functional", "higher_order")
+)
+_overloads: dict[str, list[str]] = {}  # by the name without overload
+
+
+def objection(op_types: Collection[str], names: Collection[str]) -> str:
+    """What is wrong with a call of one of some operators with arguments of these names; empty if nothing is."""
+    for op_type in op_types:
+        if told := operator_objection(op_type):
+            return told
+    return argument_objection(op_types, names)
+
+
+def operator_objection(op_type: str) -> str:
+    """Why a name, with or without overload, can only be mistyped; empty if it may be right."""
+    namespace = op_type.partition(".")[0]
+    if namespace not in _JUDGED or find_operator(op_type) is not None or _overloads_of(op_type):
+        return ""
+    if get_conversion_fn(op_type) is not None or get_execution_fn(op_type) is not None:  # the user's own
+        return ""
+    siblings = _overloads_of(op_type.rpartition(".")[0])
+    known = siblings or [name for base, found in _overloads.items() for name in (base, *found)]
+    near = did_you_mean(op_type, (name for name in known if name.startswith(f"{namespace}.")))
+    return f"torch has no operator {op_type!r}{near}"
+
+
+def _overloads_of(base: str) -> list[str]:
+    """The operators of a name without overload; registered ones are looked up again where a name is new."""
+    if base not in _overloads:
+        _overloads.clear()
+        for name in operator_names():
+            _overloads.setdefault(name.rpartition(".")[0], []).append(name)
+    return _overloads.get(base, [])
+
+
+def argument_objection(op_types: Collection[str], names: Collection[str]) -> str:
+    """The first name that no schema of these operators has; those without a schema may have any."""
+    known: dict[str, None] = {}
+    for op_type in op_types:
+        found = list(_operators(op_type))
+        if not found:
+            return ""
+        known.update((argument.name, None) for operator in found for argument in arguments(operator))
+    for name in names:
+        base = name.partition(".")[0]
+        if base not in known and not base.isdecimal():  # a position, where a node has no names
+            near = did_you_mean(base, known) or f"; there are: {', '.join(known)}"
+            return f"{' | '.join(op_types)} has no argument {base!r}{near}"
+    return ""
+
+
+def _operators(op_type: str) -> Iterator[OpOverload]:
+    """The operator of that name, or all overloads where it has none; Python's own have no schema."""
+    operator = find_operator(op_type)
+    found = [operator] if operator is not None else map(find_operator, _overloads_of(op_type))
+    yield from (each for each in found if isinstance(each, OpOverload))
+
+
+install_check(objection)

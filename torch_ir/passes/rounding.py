@@ -1,0 +1,137 @@
+"""How far rounding alone may move a result: a bound taken from the error that the original graph has in its own dtype.
+
+The original graph is run once more in float64, which is taken for exact, and in its own dtype on inputs and weights
+that are changed by one unit in the last place. A rewritten graph may be a few times as far from the exact result as
+the original is, or as such a change moves it, and a few units more. Whatever is further off is a mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR
+from torch_ir.ops.facts import is_random
+from torch_ir.run.compare import compare
+from torch_ir.run.executor import IRExecutor
+
+_TIMES = 4  # the error of the original
+_UNITS = 8  # in the last place, at the scale of the result
+_CHANGES = range(2)  # seeds of runs on inputs and weights that are changed by one unit in the last place
+Weights = Mapping[str, torch.Tensor]
+Run = Callable[[IRExecutor, Sequence[Any]], list[Any]]
+
+
+class Rounding:
+    """What rounding may explain about the results of one graph; `wide` is that graph in float64, `run` runs one."""
+
+    def __init__(self, ir: IR, weights: Weights, wide: Callable[[], IR], bind: Callable[[IR, Weights], IRExecutor]):
+        self._ir, self._weights, self._make_wide, self._bind = ir, weights, wide, bind
+
+    def objection(
+        self, values: Sequence[Any], one: Sequence[Any], other: Sequence[Any], run: Run, *, may_be_finite: bool = False
+    ) -> str:
+        """Which result rounding cannot explain, by its number and the reason, or nothing.
+
+        With `may_be_finite`, numbers that are NaN or infinite in the first graph may be finite in the second.
+        """
+        exact = self._exact(values, run) or [None] * len(one)
+        moved = [run(executor, _moved(values, seed)) for seed, executor in enumerate(self._changed)]
+        for index, (wanted, got, true) in enumerate(zip(one, other, exact, strict=True)):
+            if may_be_finite and isinstance(wanted, torch.Tensor) and wanted.shape == got.shape:
+                got = torch.where(wanted.isfinite(), got, wanted)
+            if why := _objection(wanted, got, true, [results[index] for results in moved]):
+                return f"{index}: {why}"
+        return ""
+
+    def _exact(self, values: Sequence[Any], run: Run) -> list[Any] | None:
+        """The results in float64; None where random numbers are drawn, which differ there, or it cannot be run so."""
+        if self._wide is None:
+            return None
+        try:
+            return run(self._wide, [_widened(value) for value in values])
+        except ExecutionError:
+            return None
+
+    @cached_property
+    def _wide(self) -> IRExecutor | None:
+        if any(map(is_random, self._ir.all_nodes())):
+            return None
+        try:
+            return self._bind(self._make_wide(), self._weights)
+        except ExecutionError:
+            return None
+
+    @cached_property
+    def _changed(self) -> list[IRExecutor]:
+        changed = [dict(zip(self._weights, _moved([*self._weights.values()], seed), strict=True)) for seed in _CHANGES]
+        return [self._bind(self._ir, weights) for weights in changed]
+
+
+def _objection(one: Any, other: Any, exact: Any, moved: Sequence[Any]) -> str:
+    """Why rounding does not explain the difference between two results, or nothing."""
+    found = compare(one, other).reason
+    if not found or not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return found
+    if (one.shape, one.dtype) != (other.shape, other.dtype) or any(near.shape != one.shape for near in moved):
+        return found
+    if one.is_complex():
+        for part in (torch.real, torch.imag):
+            true = None if exact is None or not exact.is_complex() else part(exact)
+            if why := _objection(part(one), part(other), true, [part(near) for near in moved]):
+                return why
+        return ""
+    if not one.is_floating_point():
+        undecided = torch.zeros_like(one, dtype=torch.bool)
+        for near in (*moved, *([] if exact is None or exact.shape != one.shape else [exact])):
+            undecided |= near != one
+        return found if bool(((one != other) & ~undecided).any()) else ""
+    return _beyond_bound(one, other, exact, moved, found)
+
+
+def _beyond_bound(
+    one: torch.Tensor, other: torch.Tensor, exact: torch.Tensor | None, moved: Sequence[torch.Tensor], found: str
+) -> str:
+    """Why numbers of the second tensor are further from the exact ones than rounding takes them, or nothing."""
+    limits = torch.finfo(one.dtype)
+    true = one.double() if exact is None or exact.shape != one.shape else exact.double()
+    finite, others_finite, is_true = one.isfinite(), other.isfinite(), true.isfinite()
+    at_the_edge = is_true & (true.abs() > limits.max / 2)
+    if bool((finite & ~others_finite & ~at_the_edge).any()):
+        return "NaN or infinity where the original is finite"
+    if bool((~finite & others_finite & ~is_true).any()):
+        return "finite where the original is NaN or infinite"
+    both = finite & others_finite & is_true
+    rescued = ~finite & others_finite & is_true & ~at_the_edge  # the original left the range of its dtype
+    own = [(near.double() - true)[both & near.isfinite()].abs() for near in (one, *moved)]
+    error = max((float(gaps.max()) for gaps in own if gaps.numel()), default=0.0)
+    gaps = (other.double() - true)[both | rescued].abs()
+    scale = max((float(part.abs().max()) for part in (true[both | rescued],) if part.numel()), default=0.0)
+    bound = _TIMES * error + _UNITS * (limits.eps * scale + limits.smallest_normal * limits.eps)
+    if not gaps.numel() or float(gaps.max()) <= bound:
+        return ""
+    return f"{found}: off by {float(gaps.max()):.3g}, and rounding explains {bound:.3g}"
+
+
+def _moved(values: Sequence[Any], seed: int) -> list[Any]:
+    """The values, each number of them up or down by one unit in the last place."""
+    generator = torch.Generator().manual_seed(seed)
+    return [_one_unit_off(value, generator) for value in values]
+
+
+def _one_unit_off(value: Any, generator: torch.Generator) -> Any:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.element_size() < 2:
+        return value
+    signs = (
+        torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int64, device="cpu").to(value.dtype) * 2 - 1
+    )
+    made = value + value * signs * torch.finfo(value.dtype).eps
+    return torch.where(made.isfinite(), made, value)
+
+
+def _widened(value: Any) -> Any:
+    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value

@@ -1,0 +1,46 @@
+"""Open sizes that `squeeze` drops where they are 1: an optimised graph refuses to run there.
+
+Shapes after such a node are those of any other size, and passes rely on them. A size that callers choose becomes a
+constraint of the graph, and one that the data decide an assertion before the node.
+"""
+
+from __future__ import annotations
+
+from torch_ir.analysis.sizes import decided_by_data, inside
+from torch_ir.ir import IR, Expr, OpNode
+from torch_ir.ir.expressions import names_in
+from torch_ir.ir.free_names import FreeNames
+from torch_ir.ir.substitute import squeezed_sizes
+
+_ASSERT = "aten._assert_scalar.default"
+
+
+def keep_squeezed_sizes(ir: IR, caller: IR) -> None:
+    """Demand of every open size that a node would drop at 1 that it is not 1, in a graph and in its functions."""
+    nodes: list[OpNode] = []
+    names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
+    for node in ir.nodes:
+        for dim in dict.fromkeys(squeezed_sizes(node)):
+            if isinstance(dim, str) and not _is_never_one(dim, ir, caller):
+                condition = f"{dim if dim.isidentifier() else f'({dim})'} != 1"
+                if names_in(dim).isdisjoint(decided_by_data(ir)):
+                    owner = ir if names_in(dim) <= ir.symbols.keys() else caller
+                    owner.constraints = list(dict.fromkeys([*owner.constraints, condition]))
+                else:
+                    nodes.append(_assertion(names.free("assert_scalar"), node, condition))
+        nodes.append(node)
+    if len(nodes) > len(ir.nodes):
+        ir.nodes = nodes
+    for body in ir.functions.values():
+        with inside(ir):
+            keep_squeezed_sizes(body, ir)
+
+
+def _is_never_one(dim: str, ir: IR, caller: IR) -> bool:
+    symbol = ir.symbols.get(dim) or caller.symbols.get(dim)
+    return symbol is not None and (symbol.min or 0) > 1
+
+
+def _assertion(name: str, node: OpNode, condition: str) -> OpNode:
+    attrs = {"self": Expr(condition), "assert_msg": f"{node.name!r} keeps all dimensions, so {condition}"}
+    return OpNode(name, _ASSERT, (), (), attrs, origin=node.origin)

@@ -1,0 +1,60 @@
+"""Copies of nested tensors that keep what tells them apart: strides, shared memory and `requires_grad`."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import Any, TypeVar
+
+import torch
+import torch.utils._pytree as pytree
+
+from torch_ir.run.shared_memory import storage_of
+
+_Tree = TypeVar("_Tree")
+
+
+def copied(tree: _Tree) -> _Tree:
+    """Nested values with tensors of their own; tensors that share memory share it in the copy, too."""
+    tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+    ends: dict[int, int] = {}  # how many bytes of each storage the tensors lie in
+    for tensor in filter(_is_plain, tensors):
+        storage = int(tensor.untyped_storage()._cdata)
+        ends[storage] = max(ends.get(storage, 0), _end(tensor))
+    storages: dict[int, torch.UntypedStorage] = {}
+    memo = {id(tensor): _copy(tensor, ends, storages).requires_grad_(tensor.requires_grad) for tensor in tensors}
+    made: _Tree = pytree.tree_map_only(torch.Tensor, lambda tensor: memo[id(tensor)], tree)
+    return made
+
+
+def copied_apart(tree: Any, held: Container[int | None]) -> Any:
+    """Nested values in which tensors that lie in the memory of others are replaced by copies."""
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        storage = storage_of(tensor)
+        return tensor.detach().clone() if storage is None or storage in held else tensor
+
+    return pytree.tree_map_only(torch.Tensor, copy, tree)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    is_dense = tensor.layout == torch.strided and not tensor.is_quantized and not tensor.is_meta
+    return is_dense and type(tensor.detach()) is torch.Tensor and not tensor.is_conj() and not tensor.is_neg()
+
+
+def _end(tensor: torch.Tensor) -> int:
+    """Where the last element of a tensor ends in its storage."""
+    if tensor.numel() == 0:
+        return 0
+    steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return int(tensor.storage_offset() + steps + 1) * tensor.element_size()
+
+
+def _copy(tensor: torch.Tensor, ends: Mapping[int, int], storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    plain = tensor.detach()
+    if not _is_plain(tensor):
+        return plain.clone()
+    storage = plain.untyped_storage()
+    if storage._cdata not in storages:
+        storages[storage._cdata] = storage[: ends[storage._cdata]].clone()
+    made = torch.empty(0, dtype=plain.dtype, device=plain.device)
+    return made.set_(storages[storage._cdata], plain.storage_offset(), plain.shape, plain.stride())
