@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -139,10 +140,9 @@ def test_a_thread_of_forward_is_not_recorded_unseen() -> None:
     assert [node.op_type for node in ir.nodes] == ["opaque.Threaded", "aten.add.Tensor"]
 
 
-@pytest.mark.filterwarnings("ignore:forward changes state")  # which is how the test gets at the inner graph
 def test_a_capture_in_a_thread_of_forward_is_refused() -> None:
     """It would wait for the capture that waits for it."""
-    inner, found = _blank(Plain), []
+    inner, found = _blank(Plain), SimpleQueue[str]()  # a capture puts lists back as they were
 
     class Threaded(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ def test_a_capture_in_a_thread_of_forward_is_refused() -> None:
                 try:
                     torch_ir.extract_ir(inner, (torch.empty(3, 4, device="meta"),))
                 except TorchIRError as error:
-                    found.append(str(error))
+                    found.put(str(error))
 
             thread = threading.Thread(target=work)
             thread.start()
@@ -159,7 +159,7 @@ def test_a_capture_in_a_thread_of_forward_is_refused() -> None:
 
     with untouched():
         torch_ir.extract_ir(Threaded().eval(), (torch.empty(3, device="meta"),))
-    assert "in a thread that the forward of a model has started" in found[0]
+    assert "in a thread that the forward of a model has started" in found.get_nowait()
 
 
 # -- threads that do other things ------------------------------------------------------------------------------------
@@ -318,17 +318,21 @@ class Nesting(nn.Module):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.linear, self.found = nn.Linear(4, 4), []
+        self.linear = nn.Linear(4, 4)
         inner, blank = [_blank(Plain)], torch.empty(3, 4, device="meta")
         self.capture = lambda: _extract(inner[0], blank, **options)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.linear(x)
-        _FOUND.append(self.capture())
+        _FOUND.put(self.capture())
         return y.relu()
 
 
-_FOUND: list[str] = []
+_FOUND: SimpleQueue[str] = SimpleQueue()  # a capture puts lists back as they were
+
+
+def _all_found() -> list[str]:
+    return [_FOUND.get() for _ in range(_FOUND.qsize())]
 
 
 def first_difference(one: str, other: str) -> str:
@@ -336,12 +340,11 @@ def first_difference(one: str, other: str) -> str:
     return next((f"{line} / {its}" for line, its in lines if line != its), "")
 
 
-@pytest.mark.filterwarnings("ignore:forward changes state")  # which is how the test gets at the inner graph
 @pytest.mark.parametrize("inner", _ROADS[:3], ids=["quick", "export", "record"])
 @pytest.mark.parametrize("outer", [None, *_ROADS[:3]], ids=["eager", "in quick", "in export", "in record"])
 def test_a_capture_in_a_forward_is_the_same_as_alone(outer: dict[str, Any] | None, inner: dict[str, Any]) -> None:
     """Both graphs are those of the models by themselves."""
-    _FOUND.clear()
+    _all_found()
     alone = _extract(_blank(Plain), torch.empty(3, 4, device="meta"), **inner)
     with untouched():
         if outer is None:
@@ -353,17 +356,17 @@ def test_a_capture_in_a_forward_is_the_same_as_alone(outer: dict[str, Any] | Non
             ir = torch_ir.extract_ir(model, (torch.empty(3, 4, device="meta"),), **outer)
             assert [node.op_type for node in ir.nodes] == ["aten.linear.default", "aten.relu.default"]
             assert ir.nodes[0].origin.module == "linear"
-    assert {first_difference(alone, found) for found in _FOUND} == {""}
+    assert {first_difference(alone, found) for found in _all_found()} == {""}
 
 
 def test_a_capture_in_compiled_code() -> None:
     """torch.compile leaves the capture to Python, and the capture leaves torch.compile alone."""
-    _FOUND.clear()
+    _all_found()
     model, x = Nesting().eval(), torch.randn(3, 4)
     alone = _extract(_blank(Plain), torch.empty(3, 4, device="meta"))
     with untouched():
         assert torch.equal(torch.compile(model, backend="eager")(x), model.linear(x).relu())
-    assert _FOUND[0] == alone
+    assert _all_found()[0] == alone
 
 
 # -- whatever ends a capture -----------------------------------------------------------------------------------------

@@ -27,8 +27,10 @@ VIEWS = frozenset(
 # They copy only where they must: for another dtype, for other strides, or when they are told to.
 SOMETIMES_VIEWS = frozenset(
     f"aten.{name}"
-    for name in ("contiguous", "flatten", "ravel", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "to")
-)
+    for name in (
+        "contiguous", "flatten", "ravel", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "to", "type_as",
+    )
+)  # fmt: skip
 _DROPOUTS = frozenset(
     f"aten.{name}dropout" for name in ("", "alpha_", "feature_", "feature_alpha_")
 )  # nothing, but in training

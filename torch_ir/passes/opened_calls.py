@@ -8,6 +8,7 @@ part of it for the whole, and no level shows it as a layer. Operators and patter
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 from torch_ir.ir import IR
 from torch_ir.ir.functions import called_by
@@ -17,10 +18,14 @@ from torch_ir.rewrite.journal import Opened
 
 def forget_opened_calls(ir: IR, opened: Mapping[IR, Opened]) -> None:
     """Drop the classes of modules, and the names of functions, of which a part became something else."""
-    for path in _paths(ir, opened, ir.functions):
-        ir.modules.pop(path, None)
+    if not opened:
+        return
+    modules = _OpenedModules(opened)
+    for path in [path for path in ir.modules if modules.has(ir, path, ir.functions)]:
+        del ir.modules[path]
+    called = set(called_by(ir.nodes))
     for name, body in ir.functions.items():
-        if name not in set(called_by(ir.nodes)):  # an entry point, which has modules of its own
+        if name not in called:  # an entry point, which has modules of its own
             forget_opened_calls(body, opened)
     for graph in (ir, *ir.functions.values()):
         calls = opened[graph].functions if graph in opened else set()
@@ -29,12 +34,38 @@ def forget_opened_calls(ir: IR, opened: Mapping[IR, Opened]) -> None:
                 node.origin = node.origin._replace(function="")
 
 
-def _paths(ir: IR, opened: Mapping[IR, Opened], functions: Mapping[str, IR]) -> set[str]:
-    """The modules of a graph that are no longer whole, those inside its functions once for each call."""
-    found = set(opened[ir].modules) if ir in opened else set()
-    for node in ir.nodes:
-        body = functions.get(node.attrs["function"]) if node.is_call else None
-        if body is not None:
-            inner = _paths(body, opened, {**functions, **body.functions})
-            found |= {joined(node.origin.module, path) for path in inner}
-    return found
+class _OpenedModules:
+    """Which modules are no longer whole, those inside functions once for each call.
+
+    Asked by path, as functions that call functions have far more modules than a graph has names for.
+    """
+
+    def __init__(self, opened: Mapping[IR, Opened]) -> None:
+        self._opened = opened
+        self._known: dict[tuple[IR, str], bool] = {}
+        self._bodies: dict[IR, dict[str, dict[IR, None]]] = {}
+
+    def has(self, ir: IR, path: str, functions: Mapping[str, IR]) -> bool:
+        """Whether a part of the module at this path of a graph became something else."""
+        if (ir, path) not in self._known:
+            self._known[ir, path] = (ir in self._opened and path in self._opened[ir].modules) or any(
+                self.has(body, path[len(outer) :].removeprefix("."), {**functions, **body.functions})
+                for outer in _enclosing(path)
+                for body in self._called(ir, functions).get(outer, ())
+            )
+        return self._known[ir, path]
+
+    def _called(self, ir: IR, functions: Mapping[str, IR]) -> dict[str, dict[IR, None]]:
+        """The functions that each module of a graph calls."""
+        if ir not in self._bodies:
+            found = self._bodies[ir] = {}
+            for node in ir.nodes:
+                body = functions.get(node.attrs["function"]) if node.is_call else None
+                if body is not None:
+                    found.setdefault(node.origin.module, {})[body] = None
+        return self._bodies[ir]
+
+
+def _enclosing(path: str) -> list[str]:
+    """The paths of the modules around one, and its own: "", "a" and "a.b" for "a.b"."""
+    return ["", *accumulate(path.split("."), joined)] if path else [""]
