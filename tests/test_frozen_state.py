@@ -97,6 +97,22 @@ def test_frozen_state_is_named_with_its_line(forward: Callable[..., Any], is_ins
     assert f"{TOLD}'{path}{name}' at {line_of(__file__, forward.__name__)}" in sentence
 
 
+def growing(self: Any, x: Tensor) -> Tensor:
+    for layer in self.layers:
+        x = layer(x)
+    self.layers.append(nn.Tanh())  # growing
+    return x
+
+
+@roads
+def test_a_model_with_a_shared_module_hides_nothing(capture: str) -> None:
+    """torch.export runs such a model on stand-ins of its modules, which forget what is appended to them."""
+    norm = nn.BatchNorm1d(4)
+    growth = module(growing, layers=nn.ModuleList([nn.Tanh()]))
+    (sentence,) = told(nn.Sequential(norm, norm, growth).eval(), capture)
+    assert f"{TOLD}'2.layers.1' at {line_of(__file__, 'growing')}" in sentence
+
+
 def test_what_a_capture_changed_is_put_back() -> None:
     """Also in containers in containers, in objects and in globals."""
     SEEN.clear()

@@ -73,7 +73,7 @@ def test_it_never_raises() -> None:
     """A graph that is being put together may be in any state."""
     broken = mlp()
     broken.graph_inputs = None  # type: ignore[assignment]
-    broken.__class__ = type("Broken", (IR,), {"__repr__": lambda self: "a <broken> graph"})
+    broken.__class__ = type("Broken", (IR,), {"__slots__": (), "__repr__": lambda self: "a <broken> graph"})
     assert broken._repr_html_() == "<pre>a &lt;broken&gt; graph</pre>"
     assert "<table>" in IR([], [], [])._repr_html_()
     assert "… 4 more" in IR([], [TensorMeta(f"x{at}", (2,), "float32") for at in range(10)], [])._repr_html_()

@@ -278,6 +278,28 @@ def test_an_executor_for_one_layer_is_none_for_its_neighbour(executors: Any) -> 
         IRExecutor(ir, model.state_dict())(X)
 
 
+def _in_a_region(self: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        y: torch.Tensor = self.layer(x)
+    return y * 2 if y.requires_grad else y + 3
+
+
+@torch.set_grad_enabled(True)
+def _in_a_decorated_function(self: Any, x: torch.Tensor) -> torch.Tensor:
+    y: torch.Tensor = self.layer(x)
+    return y * 2 if y.requires_grad else y + 3
+
+
+@pytest.mark.parametrize("forward", [_in_a_region, _in_a_decorated_function])
+def test_gradients_that_forward_switches_on_are_there(forward: Any) -> None:
+    """Whoever asks whether a tensor requires a gradient gets the answer that eager gives."""
+    model = module(forward, layer=nn.Linear(4, 4)).eval()
+    for given in (X, X.to("meta")):
+        ir = extract_ir(model, (given,), strict=False, capture="record")
+        with torch.no_grad():
+            torch.testing.assert_close(IRExecutor(ir, model.state_dict())(X), model(X))
+
+
 # -- requests that make no sense --------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.state_models.case import Case, ambient_cases, is_waiting, random_cases, single_cases
+from tests.state_models.case import Case, ambient_cases, random_cases, single_cases
 from tests.state_models.oracle import expected
 from tests.state_models.piece import PIECES
 from tests.state_models.sweep import REFUSED, SAME, WARNED, all_cases, swept, wrong
@@ -14,9 +14,8 @@ SEED, SINGLE, AMBIENT, COMPOSED = 20, 20, 4, 4
 
 def sample() -> list[Case]:
     draw = random.Random(SEED)
-    single, ambient = ([case for case in cases if not is_waiting(case)] for cases in (single_cases(), ambient_cases()))
-    composed = [case for case in random_cases(8 * COMPOSED, SEED) if not is_waiting(case)]
-    return [*draw.sample(single, SINGLE), *draw.sample(ambient, AMBIENT), *composed[:COMPOSED]]
+    drawn = [*draw.sample(single_cases(), SINGLE), *draw.sample(ambient_cases(), AMBIENT)]
+    return [*drawn, *random_cases(COMPOSED, SEED)]
 
 
 def test_a_sample_is_never_silently_wrong() -> None:

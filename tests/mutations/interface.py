@@ -20,7 +20,7 @@ def swapped_outputs(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
         count = len(graph.graph_outputs)
         for first, second in shuffled([(a, b) for b in range(count) for a in range(b)], rng):
             copy = subject.ir.clone()
-            outputs = graphs(copy)[g].graph_outputs
+            outputs = [*graphs(copy)[g].graph_outputs]
             outputs[first], outputs[second] = outputs[second], outputs[first]
             graphs(copy)[g].graph_outputs = outputs
             yield Mutant(f"outputs {first} and {second} swapped", copy)
@@ -32,7 +32,7 @@ def other_output(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
         for place in shuffled(range(len(graph.graph_outputs)), rng):
             copy = subject.ir.clone()
             body = graphs(copy)[g]
-            outputs = body.graph_outputs
+            outputs = [*body.graph_outputs]
             if others := _alike(body, outputs[place]):
                 outputs[place] = rng.choice(others)
                 body.graph_outputs = outputs
@@ -73,7 +73,7 @@ def mutation_value(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
     for place in shuffled(range(len(subject.ir.mutations)), rng):
         for choice in shuffled(range(len(_alike(subject.ir, subject.ir.mutations[place][1]))), rng):
             copy = subject.ir.clone()
-            pairs = copy.mutations
+            pairs = [*copy.mutations]
             pairs[place] = (pairs[place][0], _alike(copy, pairs[place][1])[choice])
             copy.mutations = pairs
             yield Mutant(f"{pairs[place][0].name} becomes {pairs[place][1].name}", copy)
@@ -86,7 +86,7 @@ def mutation_target(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
         given = [*subject.ir.graph_inputs, *subject.ir.params]
         for choice in [index for index, t in enumerate(given) if t is not old and t.shape == value.shape]:
             copy = subject.ir.clone()
-            pairs = copy.mutations
+            pairs = [*copy.mutations]
             pairs[place] = ([*copy.graph_inputs, *copy.params][choice], pairs[place][1])
             copy.mutations = pairs
             yield Mutant(f"{pairs[place][0].name} is changed instead of {old.name}", copy)

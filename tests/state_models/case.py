@@ -17,10 +17,6 @@ from tests.state_models.piece import PIECES, SIZE, group_of, kind_of
 ROADS = ("auto", "export", "record")
 SHAPES = ("alone", "inside", "listed", "twice")
 MODES = ("plain", "grad", "inference", "float64", "autocast", "deterministic")
-# Kinds that are known to be wrong: seeds that forward sets, questions for gradients in a region that a recording runs,
-# and questions for gradients where they are on around the model: a graph is captured as under torch.no_grad().
-WAITING = frozenset(("Seeds", "OwnGradRegion"))
-WAITING_MODES = frozenset(("grad",))
 CALLS = (0, 1, 0, 1)  # which input each call is given
 
 
@@ -126,8 +122,3 @@ def random_cases(count: int, seed: int = 0) -> list[Case]:
         )
         for _ in range(count)
     ]
-
-
-def is_waiting(case: Case) -> bool:
-    """Whether a case is of a kind that is known to be wrong."""
-    return case.mode in WAITING_MODES or not WAITING.isdisjoint(case.pieces)

@@ -26,7 +26,6 @@ from tests.state_models.case import (
     ambient_cases,
     example,
     inputs,
-    is_waiting,
     random_cases,
     single_cases,
 )
@@ -127,8 +126,7 @@ def _same(one: torch.Tensor | None, other: torch.Tensor) -> bool:
 
 
 def all_cases() -> list[Case]:
-    made = [*single_cases(), *ambient_cases(), *random_cases(RANDOM)]
-    return [case for case in made if not is_waiting(case)]
+    return [*single_cases(), *ambient_cases(), *random_cases(RANDOM)]
 
 
 def wrong(cases: Sequence[Case], verdicts: Sequence[Verdict]) -> list[str]:
@@ -151,7 +149,7 @@ def measure() -> dict[str, int | float | str]:
 
 
 def main() -> int:
-    """Sweep the cases of the pieces that are named, those that are known to be wrong included, or all."""
+    """Sweep the cases of the pieces that are named, or all cases."""
     named = set(sys.argv[1:])
     every = [*single_cases(), *ambient_cases()]
     cases = [case for case in every if named & {*case.pieces, case.group}] if named else all_cases()

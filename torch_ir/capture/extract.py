@@ -53,7 +53,7 @@ from torch_ir.capture.shared_memory import refuse_shared_memory
 from torch_ir.capture.side_effects import constants_kept, drop_failed_calls, left_as_it_was
 from torch_ir.capture.tensor_memory import OTHER_MEMORY, DataAttribute, refuse_set_memory
 from torch_ir.capture.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
-from torch_ir.capture.walk import walk
+from torch_ir.capture.walk import modules, walk
 from torch_ir.errors import CaptureWarning, ConversionError, ExportError, did_you_mean
 from torch_ir.ir import IR
 from torch_ir.ir.blocks import has_blocks
@@ -104,7 +104,7 @@ def extract_ir(
         _check_options(capture, blocks, stamp, dynamic_shapes)
         road = _Road(capture, _ways(model, call, explore), crosscheck, stamp, in_blocks=blocks == "function")
         steps = [
-            replace(step, capture=partial(with_state_checked, model, call, _unshared(model, step), step.is_blind))
+            replace(step, capture=partial(with_state_checked, model, call, _unshared(model, step)))
             for step in _steps(model, call, dynamic_shapes, road)
         ]
         with autocast_inside(model):
@@ -150,7 +150,7 @@ def _steps(model: nn.Module, call: Call, dynamic_shapes: Any, road: _Road) -> It
             yield Step(kind, "torch.export of every way that it can go", every, helps_with=BRANCHES)
         if dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
             strictly = partial(_export, model, call, None, in_strict_mode=True)
-            yield Step(kind, STRICTLY, strictly, is_risky=True, is_blind=True, hides=_FOR_ALL)
+            yield Step(kind, STRICTLY, strictly, is_risky=True, hides=_FOR_ALL)
     if road.capture != "export" and dynamic_shapes is None:
         recording = partial(explored, partial(record, model, call), road.ways)
         is_quick = road.capture == "record" and has_no_values(model, call)
@@ -285,7 +285,9 @@ def _trace(
             stack.enter_context(export_in_this_thread())
             stack.enter_context(held_weights_followed(model))
             stack.enter_context(assignments_written(model))
-        stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode))
+        # torch.export runs forward on stand-ins of modules that have several names, which forget what it changes
+        is_blind = in_strict_mode or len(walk(model)) > len(modules(model))
+        stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode, is_blind=is_blind))
         stack.enter_context(constants_kept(model))
         args, keywords = _each_its_own(call, mode)
         try:

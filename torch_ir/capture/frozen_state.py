@@ -36,11 +36,12 @@ _MOST_NAMES = 4
 _Slots = dict[tuple[str, str], tuple[Any, Any]]  # (path, name) -> the table that holds a weight, and the weight
 
 
-def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR], is_blind: bool) -> IR:
-    """The captured graph, after a warning if it freezes state; what a blind capture changed is not known."""
-    with observed_changes() as changes:
+def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) -> IR:
+    """The captured graph, after a warning if it freezes state."""
+    with observed_changes() as observed:
         ir = capture()
-    if (changes or is_blind) and (frozen := _frozen(model, call, changes)):
+    is_suspect = observed.names or observed.is_blind
+    if is_suspect and (frozen := _frozen(model, call, observed.names)):
         names = [f"{name!r} at {place}" if place else repr(name) for name, place in frozen.items()]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
         told = f"forward changes state that the graph does not keep: {', '.join(names[:_MOST_NAMES])}{more}"

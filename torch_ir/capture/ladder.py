@@ -36,7 +36,6 @@ class Step:
     name: str
     capture: Callable[[], IR]
     is_risky: bool = False
-    is_blind: bool = False  # it does not run forward as Python does, so that nobody sees what that changes
     helps_with: str = ""  # words of the first failure without which there is no use in trying
     hides: tuple[str, ...] = ()  # words of first failures that this step would not see
 

@@ -13,20 +13,31 @@ from torch._ops import OpOverload
 
 from torch_ir.capture.python_state import PythonState
 
-_observed: ContextVar[dict[str, None] | None] = ContextVar("observed", default=None)
+
+class Observed:
+    """What captures changed, by name, and whether one of them may have changed more, which nobody saw."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self.is_blind = False
+
+
+_observed: ContextVar[Observed | None] = ContextVar("observed", default=None)
 
 
 @contextmanager
-def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False) -> Iterator[None]:
+def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blind: bool = False) -> Iterator[None]:
     """Afterwards the Python state that the model can reach is what it was; an observer is told what was changed.
 
-    With `when_forward_ends`, the observer is also told then, since torch.export puts some of the state back itself.
+    With `when_forward_ends`, the observer is also told then, since torch.export puts some of the state back itself. A
+    blind capture does not run forward as Python does, or not on the model's own modules.
     """
 
     def note(*_: Any) -> None:
         observed = _observed.get()
         if observed is not None:
-            observed.update(dict.fromkeys(change.name for change in state.changes()))
+            observed.names.update(dict.fromkeys(change.name for change in state.changes()))
+            observed.is_blind |= is_blind
 
     hooks = [model.register_forward_hook(note)] if when_forward_ends else []
     state = PythonState(model)
@@ -40,12 +51,12 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False) -> Iter
 
 
 @contextmanager
-def observed_changes() -> Iterator[dict[str, None]]:
-    """The names of the state that captures change meanwhile."""
-    changes: dict[str, None] = {}
-    token = _observed.set(changes)
+def observed_changes() -> Iterator[Observed]:
+    """What captures change meanwhile."""
+    observed = Observed()
+    token = _observed.set(observed)
     try:
-        yield changes
+        yield observed
     finally:
         _observed.reset(token)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ import torch.utils._pytree as pytree
 from torch import fx, nn
 from torch._export.verifier import load_verifier
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import grad_mode
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
@@ -26,6 +29,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _contextlib
 
 from torch_ir.capture.ambient_notes import ambient_notes
 from torch_ir.capture.convert import convert_exported_program
@@ -33,10 +37,11 @@ from torch_ir.capture.diagnosis import explained
 from torch_ir.capture.dynamic import Call
 from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.fake import fake_copy, has_no_values, weight_free
-from torch_ir.capture.instrument import capturing
+from torch_ir.capture.instrument import capturing, intercepted
 from torch_ir.capture.leaks import Tensors, contained
 from torch_ir.capture.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.paths import Path
+from torch_ir.capture.provenance import is_users
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record.opaque import name_placeholders
 from torch_ir.capture.record.recorder import Recorder
@@ -57,27 +62,52 @@ _RETURNED = (
 
 def record(model: nn.Module, call: Call, path: Path) -> IR:
     """The IR of one run of the model, on its own tensors if they are real, else on fake ones."""
+    gradients = _Gradients()
     try:
-        return _record(model, call, path, below_autograd=True)
-    except ExportError as error:
-        if "does not require grad" not in str(error):
+        ir = _record(model, call, path, gradients)
+    except ExportError:
+        if not gradients.are_used:
             raise
-    return _record(model, call, path.again(), below_autograd=False)  # forward asks for gradients
+    else:
+        if not gradients.are_used:
+            return ir
+    return _record(model, call, path.again(), gradients)
 
 
-def _record(model: nn.Module, call: Call, path: Path, below_autograd: bool) -> IR:
+class _Gradients:
+    """Whether forward switches gradients on in a region of its own, and so may ask for them there."""
+
+    are_used = False
+
+    def switch(self, original: Callable[[bool], None], is_on: bool) -> None:
+        original(is_on)
+        self.are_used |= is_on and is_users(_region(sys._getframe(2)).co_filename)
+
+
+def _region(frame: FrameType) -> CodeType:
+    """The code that has a region of gradients, or is one by a decorator; the frame is where torch switches them."""
+    found: FrameType | None = frame
+    while found is not None and found.f_code.co_filename == grad_mode.__file__:
+        found = found.f_back
+    caller = found or frame
+    decorated = caller.f_locals.get("func") if caller.f_code.co_filename == _contextlib.__file__ else None
+    code: CodeType = getattr(decorated, "__code__", caller.f_code)
+    return code
+
+
+def _record(model: nn.Module, call: Call, path: Path, gradients: _Gradients) -> IR:
     with capturing(), contained(model) as tensors, ambient_notes() as notes:
-        ir = _recorded(model, call, path, below_autograd, tensors)
+        ir = _recorded(model, call, path, gradients, tensors)
     notes.check(ir)
     return ir
 
 
-def _recorded(model: nn.Module, call: Call, path: Path, below_autograd: bool, tensors: Tensors) -> IR:
+def _recorded(model: nn.Module, call: Call, path: Path, gradients: _Gradients, tensors: Tensors) -> IR:
     with _tensors(model, call) as (mode, is_fake, (args, kwargs)), left_as_it_was(model):
         recorder = Recorder(model, mode, path)
         tensors.others = recorder.made
         try:
-            with _eager(below_autograd), mode if is_fake else nullcontext(), no_op_copies(torch_version) as copies:
+            with _eager(gradients), mode if is_fake else nullcontext(), no_op_copies(torch_version) as copies:
                 program = _program(recorder, args, kwargs)
                 line = copies.written_later()
             ir = convert_exported_program(program, always_retraced=path.is_retraced)
@@ -110,7 +140,7 @@ def _apart(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _eager(below_autograd: bool) -> Iterator[None]:
+def _eager(gradients: _Gradients) -> Iterator[None]:
     with ExitStack() as stack:
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
             stack.enter_context(torch.device("cpu"))
@@ -118,7 +148,10 @@ def _eager(below_autograd: bool) -> Iterator[None]:
         stack.enter_context(torch.no_grad())
         stack.enter_context(plain_attention())
         stack.enter_context(uncompiled())
-        if below_autograd:  # where torch shows operators whole, as torch.export does: `linear`, not `t` and `addmm`
+        stack.enter_context(intercepted(torch._C, "_set_grad_enabled", gradients.switch))
+        if (
+            not gradients.are_used
+        ):  # where torch shows operators whole, as torch.export does: `linear`, not `t` and `addmm`
             stack.enter_context(torch._C._AutoDispatchBelowAutograd())
         yield
 
