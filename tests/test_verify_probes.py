@@ -54,6 +54,35 @@ def test_values_that_the_given_inputs_do_not_reach(
     assert "on " in fails(ir, model, X) or "not rounding" in fails(ir, model, X)
 
 
+def test_positive_inputs_hide_no_mistake_on_negative_ones() -> None:
+    model = module(lambda self, x, mask: F.leaky_relu(x, 0.1) * mask)
+    mask = torch.tensor([0.0, 1.0, 1.0, 0.0])
+    ir = captured(model, X, mask)
+    positive = X.abs() + 0.1
+    report = verdict(ir, model, positive, mask)
+    assert report.is_valid, report
+    assert report.trials == 7
+    ir.node("leaky_relu").attrs["negative_slope"] = 0.3
+    assert fails(ir, model, positive, mask).startswith("on shuffled inputs of both signs: output: ")
+
+
+@pytest.mark.parametrize("forward", [lambda self, x: x.log().sum(), lambda self, x: torch.special.digamma(x)])
+def test_a_domain_of_one_sign_is_said(forward: Callable[..., Any]) -> None:
+    model, positive = module(forward), X.abs() + 0.1
+    report = verdict(captured(model, positive), model, positive)
+    assert report.is_valid, report
+    is_said = any(note.startswith("the model takes inputs of one sign only") for note in report.notes)
+    assert is_said == model(-positive).isnan().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*is in training mode")
+def test_random_numbers_and_training_are_part_of_the_verdict() -> None:
+    model = module(lambda self, x: F.dropout(self.norm(x), 0.5, True), norm=nn.BatchNorm1d(4)).train()
+    report = verdict(captured(model, X), model, X)
+    assert str(report).startswith("Verification PASSED, for random numbers of one seed, in training mode\n")
+    assert not verdict(captured(model, X), model.eval(), X).is_valid
+
+
 def test_ones_and_zeros_of_an_untrained_model() -> None:
     """Weights of one value are told apart by drawing others, for both sides alike."""
     model = module(lambda self, x: self.norm(x), norm=nn.BatchNorm1d(4))

@@ -86,6 +86,14 @@ def notes(ir: IR, inputs: Iterable[Any], observer: Observer, is_probed: bool) ->
         yield f"function {name!r} of {caller!r} did not run on any of the inputs and was not compared"
 
 
+def provisos(ir: IR) -> list[str]:
+    """What a verdict holds for, where that is not every run of the graph."""
+    nodes = list(ir.all_nodes())
+    is_training = any(node.attrs.get(name) is True for node in nodes for name in ("train", "training"))
+    found = {"for random numbers of one seed": any(map(is_random, nodes)), "in training mode": is_training}
+    return [proviso for proviso, holds in found.items() if holds]
+
+
 def _listed(ir: IR, question: Callable[[OpNode], bool]) -> str:
     found = [node for node in ir.all_nodes() if question(node)]
     operators = ", ".join(dict.fromkeys(node.op_type for node in found))

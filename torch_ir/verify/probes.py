@@ -27,6 +27,7 @@ _SCALES = {
     "shuffled inputs at 50 times their scale": 50.0,  # so large that bounds are met
     "inputs of zeros": 0.0,  # where a strict comparison differs from another
 }
+BOTH_SIGNS = "shuffled inputs of both signs"
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _STEPS = ((1, 2, 3, 4, 6, 8, 16), (-1, -2, -4))  # towards other sizes; of each, the first that the graph allows
 
@@ -47,6 +48,8 @@ def probes(ir: IR, model: nn.Module, call: Call) -> Iterator[Probe]:
     weights = _drawn_weights(ir, model, generator)
     for about, scale in _SCALES.items():
         yield Probe(about, _changed(call, partial(_drawn, generator=generator, scale=scale)), weights)
+    if any(map(_is_one_signed, pytree.tree_leaves(call))):
+        yield Probe(BOTH_SIGNS, _changed(call, partial(_with_both_signs, generator=generator)), weights)
     if any(map(_is_constant_integer, pytree.tree_leaves(call))):
         others = _changed(call, partial(_other_integers, generator=generator))
         yield Probe("integers of other values", others, weights, may_be_refused=True)
@@ -104,6 +107,26 @@ def _other_integers(value: torch.Tensor, generator: torch.Generator) -> torch.Te
 
 def _has_both_signs(value: torch.Tensor) -> bool:
     return not value.is_complex() and bool((value < 0).any()) and bool((value > 0).any())
+
+
+def _is_one_signed(value: Any) -> bool:
+    """Whether a tensor of floats has one sign only; constants are drawn anew, and two values are a mask."""
+    is_plain = isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout == torch.strided
+    if not is_plain or value.numel() == 0:
+        return False
+    wide = value.detach().to(torch.float64)
+    is_mask = bool(((wide == wide.min()) | (wide == wide.max())).all())
+    return not is_mask and not _has_both_signs(wide)
+
+
+def _with_both_signs(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Another tensor of the kind, in which every second number or so has the other sign."""
+    drawn = _drawn(value, generator)
+    if not _is_one_signed(value):
+        return drawn
+    signs = torch.rand(value.shape, generator=generator, dtype=torch.float64) < 0.5
+    flipped = torch.where(signs.to(value.device), -1.0, 1.0)
+    return drawn.copy_(drawn.to(torch.float64) * flipped)
 
 
 def _shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
 
 from torch_ir.errors import GuardError, TorchIRError, first_line
@@ -20,9 +21,9 @@ from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence
 from torch_ir.verify.judge import details_of, is_hidden, structure_problem, weight_problem
 from torch_ir.verify.localise import Trial, find_divergence
-from torch_ir.verify.observe import Observer, notes
+from torch_ir.verify.observe import Observer, notes, provisos
 from torch_ir.verify.precision import difference_in_float64
-from torch_ir.verify.probes import probes
+from torch_ir.verify.probes import BOTH_SIGNS, probes
 from torch_ir.verify.witness import Call, Original, Witness, apart_from, values_outside_state_dict
 
 Weights = Mapping[str, torch.Tensor]
@@ -42,8 +43,10 @@ class VerificationReport:
     trials: int = 1  # sets of inputs: the given one, and those drawn from it
     divergence: Divergence | None = None
 
+    provisos: list[str] = field(default_factory=list)  # what a verdict holds for, where that is not every run
+
     def __str__(self) -> str:
-        lines = [f"Verification {'PASSED' if self.is_valid else 'FAILED'}"]
+        lines = [", ".join([f"Verification {'PASSED' if self.is_valid else 'FAILED'}", *self.provisos])]
         if self.error_message:
             lines.append(f"  {self.error_message}")
         if self.divergence:
@@ -111,6 +114,7 @@ def verify_ir_with_state_dict(
         report = _refused(error)
     else:
         report.notes += sides.notes(call, probe)
+        report.provisos = provisos(ir)
     if localise and not report.is_valid:
         found = find_divergence(ir, weights, original_model, asked[-1], rtol, atol, constants)
         report.divergence = found.divergence
@@ -203,6 +207,8 @@ class _Sides:
             if not further.is_valid and further.output_details and self._in_float64(probe.call, probe.weights) == "":
                 report.notes.append(f"{probe.about}: only rounding differs, by up to {further.max_diff:.3g}")
                 continue
+            if probe.about == BOTH_SIGNS and not _has_finite(witness):
+                report.notes.append("the model takes inputs of one sign only: those of both give nothing but NaN")
             further.trials, further.notes = report.trials + 1, report.notes
             if not further.is_valid:
                 further.error_message = f"on {probe.about}: {further.error_message}"
@@ -270,6 +276,13 @@ class _Sides:
 
 def _of_params(outcome: Outcome) -> dict[TensorMeta, Any]:
     return {target: value for target, value in outcome.mutations.items() if target.param is not None}
+
+
+def _has_finite(witness: Witness) -> bool:
+    """Whether any number that the model returned is finite; one that returns no floats has no others."""
+    floats = [leaf for leaf in pytree.tree_leaves(witness.output) if isinstance(leaf, torch.Tensor)]
+    floats = [leaf for leaf in floats if leaf.is_floating_point() and leaf.numel()]
+    return not floats or any(bool(leaf.isfinite().any()) for leaf in floats)
 
 
 def _refused(error: TorchIRError) -> VerificationReport:
