@@ -7,7 +7,6 @@ import pytest
 
 from torch_ir import IR, OpNode, SerializationError, ShardError, Symbol, TensorMeta
 from torch_ir.analysis import sizes
-from torch_ir.analysis.diff_text import markdown_text
 from torch_ir.cli.inputs import parse_input
 from torch_ir.explorer import explore
 from torch_ir.golden.dumps import Dumps
@@ -92,9 +91,3 @@ def test_an_archive_that_expands_without_measure_is_refused(tmp_path: Path) -> N
 
     with pytest.raises(SerializationError, match="more than 100 times"):
         read_files([parse_input(f"@{file}")])
-
-
-def test_markdown_shows_text_as_it_is() -> None:
-    assert markdown_text("a|<img src=x onerror=alert(1)> [b](c) *d*") == (
-        r"a\|&lt;img src=x onerror=alert(1)&gt; \[b\](c) \*d\*"
-    )

@@ -18,30 +18,31 @@ import torch_ir
 HOUSE = Path(torch_ir.__file__).parent
 ROOMS = {
     "errors": set(),
+    "escaping": set(),
     "ir": {"errors"},
     "rewrite": {"errors", "ir"},
     "formats": {"errors", "ir"},
-    "draw": {"errors", "ir"},
+    "draw": {"errors", "escaping", "ir"},
     "ops": {"errors", "ir"},
     "explorer": {"errors", "ir", "draw", "analysis"},
     "capture": {"errors", "ir", "ops"},
-    "analysis": {"errors", "ir", "ops"},
+    "analysis": {"errors", "escaping", "ir", "ops"},
     "safety": {"errors", "ir", "ops", "analysis", "formats"},
     "run": {"errors", "ir", "ops", "analysis"},
-    "targets": {"errors", "ir", "ops", "rewrite", "analysis", "formats", "run"},
+    "targets": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "formats", "run"},
     "verify": {"errors", "ir", "ops", "run"},
     "sharding": {"errors", "ir", "ops", "analysis", "run", "verify"},
     "pipeline": {"errors", "ir", "ops", "analysis", "run", "verify", "sharding"},
     "golden": {"errors", "ir", "ops", "run", "verify"},
     "llm": {"errors", "ir", "ops", "capture", "run"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis", "run"},
-    "backends": {"errors", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
+    "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
     "sweep": {"errors", "ir", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }
 # A notebook asks the object itself for its picture, so the graph knows who draws it; it asks when it is called.
 WAYS_UP = {("ir/graph.py", "torch_ir.draw.notebook")}
 DOORS = {"__init__", "__main__", "_version", "analyzer", "weight_loader"}
-NEVER_TORCH = {"errors", "ir", "rewrite", "formats", "draw", "explorer"}
+NEVER_TORCH = {"errors", "escaping", "ir", "rewrite", "formats", "draw", "explorer"}
 LATE_TORCH = {"cli", "targets", "__init__", "__main__", "_version"}
 LATE_FOLDERS = {"mlir", "onnx", "python", "torch"}  # of targets: a function imports them when it is called
 MAX_LINES = 450

@@ -9,8 +9,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
@@ -18,6 +16,7 @@ from torch_ir.analysis.cost_delta import CostDelta
 from torch_ir.analysis.diff import Diff
 from torch_ir.analysis.node_diff import NodeDiff, node_text
 from torch_ir.analysis.replacements import Replacement, listed
+from torch_ir.escaping import as_markdown_block, in_markdown
 
 SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "="}
 DIFFERING = ("added", "removed", "changed")
@@ -74,10 +73,10 @@ def as_markdown(
         return f"**The graphs are equal**: {summary_text(found)}"
     parts = [*(f"**Over budget**: {told}" for told in over), f"**The graphs differ**: {summary_text(found)}"]
     for name, delta in deltas.items():
-        parts += [*_titled(markdown_text(name)), _table(delta.totals()), *filter(None, [delta.note])]
+        parts += [*_titled(in_markdown(name)), _table(delta.totals()), *filter(None, [delta.note])]
         parts += [_table(delta.parts(top))] if delta.rows else []
-    nodes = "\n".join(_shortened([*diff_lines(found, only)]))
-    parts.append(f"<details><summary>Nodes</summary>\n\n~~~~diff\n{nodes}\n~~~~\n\n</details>")
+    nodes = as_markdown_block("\n".join(_shortened([*diff_lines(found, only)])), "diff")
+    parts.append(f"<details><summary>Nodes</summary>\n\n{nodes}\n\n</details>")
     return "\n\n".join(parts)
 
 
@@ -132,13 +131,8 @@ def _line(row: NodeDiff) -> str:
     return f"{SIGNS.get(row.status, ' ')} {mine if mine == its else f'{mine} -> {its}'}, {row.node.op_type}{told}"
 
 
-def markdown_text(text: str) -> str:
-    """Text that Markdown shows as it is: no HTML, links, emphasis or further cells."""
-    return re.sub(r"([\\`*\[\]|])", r"\\\1", html.escape(text, quote=False))
-
-
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = ([markdown_text(cell) for cell in row] for row in rows)
+    head, *body = ([in_markdown(cell) for cell in row] for row in rows)
     lines = [head, ["---", *("--:" for _ in head[1:])], *body]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

@@ -12,9 +12,9 @@ import torch
 
 from torch_ir.backends.cache import cache_folder
 from torch_ir.errors import SerializationError, TorchIRError
+from torch_ir.escaping import in_mlir
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.writing import write_bytes
-from torch_ir.targets.mlir.spelling import quoted
 
 _FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-input-demote-f64-to-f32=false")
 _BEGIN_ONLY = ("--compile-to=input",)  # as far as the torch dialect goes
@@ -32,7 +32,7 @@ class CannotCompileError(TorchIRError):
 
     def nodes_of(self, ir: IR) -> list[OpNode]:
         """The nodes of a graph that IREE complains about, themselves or by a part that was taken out of them."""
-        by_place = {quoted(node.name): node for node in ir.all_nodes()}
+        by_place = {in_mlir(node.name): node for node in ir.all_nodes()}
         found = [by_place.get(place) or by_place.get(f'{place.partition(".")[0]}"') for place in self.places]
         return list(dict.fromkeys(node for node in found if node is not None))
 

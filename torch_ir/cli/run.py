@@ -11,6 +11,7 @@ from torch_ir.cli.amounts import parse_bytes
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_backend, add_inputs, add_verb, load_checked, print_json
 from torch_ir.errors import CommandError
+from torch_ir.escaping import in_shell
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -143,7 +144,9 @@ def _on_ranks(arguments: argparse.Namespace, ir: IR, specs: Any, dims: Any) -> t
         kind = "a pipeline" if arguments.processes else "a sharded graph"
         raise CommandError(f"{kind} is run by a process for every rank, with the back end torch, as it is")
     if arguments.processes and not is_pipeline(ir):
-        raise CommandError(f"--processes is for the stages of a pipeline; make one: torch-ir split {arguments.file}")
+        raise CommandError(
+            f"--processes is for the stages of a pipeline; make one: torch-ir split {in_shell(arguments.file)}"
+        )
     whole = whole_signature(ir)
     values = graph_inputs(whole, specs, dims, arguments.seed)
     weights = random_weights(whole, arguments.seed) if arguments.weights == "random" else arguments.weights

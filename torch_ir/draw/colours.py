@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-
 FONT = "DejaVu Sans"
 # kind of box or family of operators -> fill and border
 COLOURS: dict[str, tuple[str, str]] = {
@@ -32,16 +30,3 @@ MARKS = {
 }
 PLAIN = ("#f7f7f7", "#b4b4b4")  # in a comparison, what is equal on both sides
 CENTRE = "#1f4e9c"
-
-
-def escaped(text: str) -> str:
-    """Text for an HTML-like label, where an empty cell is an error."""
-    return html.escape(printable(text), quote=False) or "&#160;"
-
-
-def quoted(text: str) -> str:
-    return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def printable(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)

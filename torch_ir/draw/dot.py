@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from torch_ir.draw.colours import CENTRE, COLOURS, FONT, MARKS, PLAIN, escaped, quoted
+from torch_ir.draw.colours import CENTRE, COLOURS, FONT, MARKS, PLAIN
 from torch_ir.draw.columns import boxes_in, in_columns
 from torch_ir.draw.elements import Box, Edge, Frame, Scene
 from torch_ir.draw.heat import text_on
 from torch_ir.draw.legend import label_of
+from torch_ir.escaping import in_dot_label, in_dot_string
 
 _HEADER = f"""\
   graph [rankdir=TB, nodesep=0.3, ranksep=0.35, pad=0.3, bgcolor="white"]
@@ -47,14 +48,14 @@ def to_dot(scene: Scene, legend: bool | None = None) -> str:
     if label := label_of(scene, max(len(columns), len(scene.frames)), legend):  # at the end, lest frames inherit it
         lines += [f"label={label}", "labelloc=t", "labeljust=l"]
     body = "\n".join(f"  {line}" for line in lines)
-    return f"digraph {quoted(scene.title)} {{\n{_HEADER}\n{body}\n}}\n"
+    return f"digraph {in_dot_string(scene.title)} {{\n{_HEADER}\n{body}\n}}\n"
 
 
 def _box(box: Box, is_compared: bool) -> str:
     fill, border = _colours(box, is_compared)
     letters = text_on(box.fill) if box.fill else ""
     small = letters or "#6f6f6f"
-    first, *rest = map(escaped, box.lines)
+    first, *rest = map(in_dot_label, box.lines)
     rows = [f"<tr><td>{first}</td></tr>"]
     rows += [f'<tr><td><font point-size="9" color="{small}">{line}</font></td></tr>' for line in rest]
     look = f'fillcolor="{fill}", color="{border}"{_EXTRA.get(box.kind, "")}'
@@ -62,7 +63,7 @@ def _box(box: Box, is_compared: bool) -> str:
         look += f', fontcolor="{letters}"'
     if box.is_centre:
         look += f', penwidth=3.5, color="{CENTRE}"'
-    name = f", id={quoted(box.names[0])}" if box.names else ""
+    name = f", id={in_dot_string(box.names[0])}" if box.names else ""
     return f"{box.id} [label={_table(rows)}, {look}{name}]"
 
 
@@ -82,7 +83,7 @@ def _colours(box: Box, is_compared: bool) -> tuple[str, str]:
 def _edge(edge: Edge) -> str:
     if edge.style == "dashed":
         return f"{edge.source} -> {edge.target} [style=dashed, arrowsize=0.5, weight=1]"
-    label = f"label=<&#160;{escaped(edge.label)}>, " if edge.label else ""
+    label = f"label=<&#160;{in_dot_label(edge.label)}>, " if edge.label else ""
     return f"{edge.source} -> {edge.target} [{label}weight=4]"
 
 
@@ -104,8 +105,8 @@ def _weight_box(weights: list[Box], readers: tuple[str, ...]) -> Iterator[str]:
     fill, border = COLOURS["weight"]
     cell = '<td align="{}"><font point-size="8" color="#{}">{}</font></td>'.format
     rows = [
-        f"<tr>{cell('left', '6a6a6a', escaped(name))}{cell('right', '9a9a9a', '&#160;&#160;' + escaped(shape))}</tr>"
-        for name, shape in (box.lines for box in weights)
+        f"<tr>{cell('left', '6a6a6a', name)}{cell('right', '9a9a9a', '&#160;&#160;' + shape)}</tr>"
+        for name, shape in (map(in_dot_label, box.lines) for box in weights)
     ]
     yield (
         f'{box_id} [label={_table(rows)}, fillcolor="{fill}", color="{border}", penwidth=0.8, height=0.3, '
@@ -128,7 +129,7 @@ def _frames(frames: Iterable[Frame], beside: dict[str, str]) -> Iterator[str]:
     for frame in frames:
         title = f"{frame.id}_title"
         yield f"subgraph cluster_{frame.id} {{ {_SIDE if frame.is_side else _FRAME}"
-        yield f'{title} [label=<<b>{escaped(frame.title)}</b>>, shape=plain, style="", fontcolor="#444444"]'
+        yield f'{title} [label=<<b>{in_dot_label(frame.title)}</b>>, shape=plain, style="", fontcolor="#444444"]'
         below = [*frame.boxes[:1], *(f"{inner.id}_title" for inner in frame.frames[:1])]
         yield from (f"{title} -> {box} [style=invis, weight=0]" for box in below)
         yield " ".join(f"{box};" for box in frame.boxes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import importlib.util
 import os
 import re
@@ -13,8 +12,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from torch_ir.draw.colours import printable
 from torch_ir.errors import DrawError, MissingExtraError
+from torch_ir.escaping import in_html
 
 PATIENCE = 300  # seconds; Graphviz may need for ever on thousands of boxes
 _FONT = Path(__file__).with_name("fonts") / "DejaVuSans.ttf"
@@ -51,8 +50,7 @@ def with_tips(svg: bytes, tips: Mapping[str, str]) -> bytes:
     """The SVG with what is said about each box, by its id, as its title: viewers show it where one points."""
 
     def titled(found: re.Match[str]) -> str:
-        lines = map(printable, tips.get(found[2], "").split("\n"))
-        return found[1] + html.escape("\n".join(lines), quote=False)
+        return found[1] + in_html(tips.get(found[2], ""))
 
     return re.sub(r'( class="(?:node|edge|cluster)">\n<title>)([^<]*)', titled, svg.decode()).encode()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from torch_ir.draw.colours import COLOURS, FONT, MARKS, escaped
+from torch_ir.draw.colours import COLOURS, FONT, MARKS
 from torch_ir.draw.elements import Scale, Scene
 from torch_ir.draw.heat import colour
+from torch_ir.escaping import in_dot_label
 
 _STEPS = 12  # of the bar of a heat scale
 _FEWEST_BOXES, _FEWEST_FAMILIES = 12, 3  # a smaller picture explains itself
@@ -77,4 +78,4 @@ def _marks(marks: Sequence[str]) -> str:
 
 
 def _words(text: str, size: int, colour: str = "#5c5c5c") -> str:
-    return f'<font face="{FONT}" point-size="{size}" color="{colour}">{escaped(text)}</font>'
+    return f'<font face="{FONT}" point-size="{size}" color="{colour}">{in_dot_label(text)}</font>'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,6 +9,7 @@ from torch_ir.draw.elements import Box, Edge, Frame, Kind, Scene
 from torch_ir.draw.heat import text_on
 from torch_ir.draw.scene import build_scene
 from torch_ir.draw.words import short_name
+from torch_ir.escaping import in_mermaid
 from torch_ir.ir import IR
 
 _BRACKETS: dict[Kind, tuple[str, str]] = {
@@ -34,7 +34,6 @@ _MARKS = {
 _CENTRE = "stroke:#1f4e9c,stroke-width:4px"
 _ARROWS = {"solid": "-->", "dotted": "-.->", "dashed": "-.->"}
 # Everything that Mermaid reads as more than itself somewhere: quotes, tags, entities, comments, directives, formulas.
-_SPECIAL = re.compile(r"[^\w\xd7 .,:;()\[\]+*/=!?@~^|'-]")
 
 
 def ir_to_mermaid(ir: IR, max_nodes: int | None = 30, include_weights: bool = True) -> str:
@@ -50,14 +49,14 @@ def to_mermaid(scene: Scene) -> str:
         lines += _frame(frame)
     lines += [f"style {box.id} {style}" for box in scene.boxes if (style := _style(box))]
     if scene.heading:
-        lines += [f'heading["{"<br/>".join(map(_escape, scene.heading))}"]', f"style heading {_STYLES['stub']}"]
+        lines += [f'heading["{"<br/>".join(map(in_mermaid, scene.heading))}"]', f"style heading {_STYLES['stub']}"]
     if scene.scale:
         low, high = f"light: {scene.scale.low}", f"dark: {scene.scale.high}"
-        lines += [f'scale["{"<br/>".join(map(_escape, (scene.scale.whole, low, high)))}"]']
+        lines += [f'scale["{"<br/>".join(map(in_mermaid, (scene.scale.whole, low, high)))}"]']
     if scene.legend:
-        lines += [f'legend["{_escape(scene.legend)}"]', f"style legend {_RED}"]
+        lines += [f'legend["{in_mermaid(scene.legend)}"]', f"style legend {_RED}"]
     if scene.note:
-        lines += [f'left_out["{_escape(scene.note)}"]', f"style left_out {_STYLES['stub']}"]
+        lines += [f'left_out["{in_mermaid(scene.note)}"]', f"style left_out {_STYLES['stub']}"]
     return "\n    ".join(lines)
 
 
@@ -73,7 +72,7 @@ def generate_op_distribution_pie(ir: IR, top_n: int = 10) -> str:
     """A Mermaid pie chart of the `top_n` most frequent operators, the rest as one slice."""
     counts = Counter(map(short_name, ir.nodes)).most_common()
     lines = ["pie showData", 'title "Operator Distribution"']
-    lines += [f'"{_escape(name)}" : {count}' for name, count in counts[:top_n]]
+    lines += [f'"{in_mermaid(name)}" : {count}' for name, count in counts[:top_n]]
     if len(counts) > top_n:
         lines.append(f'"Others" : {sum(count for _, count in counts[top_n:])}')
     return "\n    ".join(lines)
@@ -81,12 +80,12 @@ def generate_op_distribution_pie(ir: IR, top_n: int = 10) -> str:
 
 def _box(box: Box) -> str:
     left, right = _BRACKETS[box.kind]
-    return f'{box.id}{left}"{"<br/>".join(map(_escape, box.lines))}"{right}'
+    return f'{box.id}{left}"{"<br/>".join(map(in_mermaid, box.lines))}"{right}'
 
 
 def _frame(frame: Frame) -> Iterator[str]:
     """Boxes named inside a subgraph belong to it, wherever they were drawn."""
-    yield f'subgraph {frame.id}["{_escape(frame.title)}"]'
+    yield f'subgraph {frame.id}["{in_mermaid(frame.title)}"]'
     yield from frame.boxes
     for inner in frame.frames:
         yield from _frame(inner)
@@ -94,12 +93,5 @@ def _frame(frame: Frame) -> Iterator[str]:
 
 
 def _edge(edge: Edge) -> str:
-    label = f'|"{_escape(edge.label)}"|' if edge.label else ""
+    label = f'|"{in_mermaid(edge.label)}"|' if edge.label else ""
     return f"{edge.source} {_ARROWS[edge.style]}{label} {edge.target}"
-
-
-def _escape(text: str) -> str:
-    """Text that shows as itself inside a quoted label and can never end it."""
-    text = " ".join(text.split())
-    text = _SPECIAL.sub(lambda found: f"#{ord(found.group())};", text)
-    return text.replace("direction ", "direction#32;")  # Mermaid takes `direction TB` as an order even in quotes

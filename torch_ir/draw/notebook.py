@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import html
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 
-from torch_ir.draw.colours import printable
 from torch_ir.draw.elements import Scene
 from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.render import drawn
@@ -15,6 +13,7 @@ from torch_ir.draw.scene import build_scene
 from torch_ir.draw.views import legible
 from torch_ir.draw.words import amount, parameters_in, short_name
 from torch_ir.errors import TorchIRError
+from torch_ir.escaping import in_html
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.blocks import has_blocks
 from torch_ir.ir.text import shape_text
@@ -30,7 +29,7 @@ def to_html(ir: IR) -> str:
     try:
         return "\n".join(["<div>", *_summary(ir), *_picture(ir), "</div>"])
     except Exception:  # a half-built graph must still be shown: a notebook would print a traceback in its place
-        return f"<pre>{_text(repr(ir))}</pre>"
+        return f"<pre>{in_html(repr(ir))}</pre>"
 
 
 def _summary(ir: IR) -> Iterator[str]:
@@ -44,10 +43,10 @@ def _summary(ir: IR) -> Iterator[str]:
         "outputs": _tensors(ir.graph_outputs),
         "operators": [" · ".join(ops)],
     }
-    yield f"<b>{_text(ir.model_name or 'IR')}</b>"
+    yield f"<b>{in_html(ir.model_name or 'IR')}</b>"
     yield "<table>"
     for title, lines in rows.items():
-        yield f"<tr><th {_LEFT}>{title}</th><td {_LEFT}>{'<br>'.join(map(_text, lines))}</td></tr>"
+        yield f"<tr><th {_LEFT}>{title}</th><td {_LEFT}>{'<br>'.join(map(in_html, lines))}</td></tr>"
     yield "</table>"
 
 
@@ -60,11 +59,11 @@ def _tensors(tensors: Iterable[TensorMeta]) -> list[str]:
 def _picture(ir: IR) -> Iterator[str]:
     scene, told = legible([ir], partial(build_scene, ir, open_calls=has_blocks(ir)), most_boxes=_MOST_BOXES)
     if told:
-        yield f"<small>{_text(told)}</small>"
+        yield f"<small>{in_html(told)}</small>"
     if len(scene.boxes) <= _MOST_BOXES and (svg := _svg(scene)):
         yield f'<div style="overflow:auto;max-height:900px">{svg}</div>'
     else:
-        yield f"<details><summary>Mermaid</summary><pre>{_text(to_mermaid(scene))}</pre></details>"
+        yield f"<details><summary>Mermaid</summary><pre>{in_html(to_mermaid(scene))}</pre></details>"
 
 
 def _svg(scene: Scene) -> str:
@@ -74,7 +73,3 @@ def _svg(scene: Scene) -> str:
     except TorchIRError:
         return ""
     return text[text.index("<svg") :]
-
-
-def _text(text: str) -> str:
-    return html.escape("\n".join(map(printable, text.split("\n"))))

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torch_ir.errors import ConversionError
+from torch_ir.escaping import in_mlir
 from torch_ir.ir import Expr, OpNode
 from torch_ir.targets.mlir.numbers import BOOL, INT, Value
-from torch_ir.targets.mlir.spelling import quoted, torch_type
+from torch_ir.targets.mlir.spelling import torch_type
 
 if TYPE_CHECKING:
     from torch_ir.targets.mlir.writer import Writer
@@ -57,7 +58,7 @@ def _assertion(writer: Writer, node: OpNode) -> list[Value]:
     condition = node.attrs["self"]
     if isinstance(condition, Expr):
         holds = writer.sizes.of(condition)
-        writer.text.say(f"torch.runtime.assert {holds.name}, {quoted(node.attrs['assert_msg'])}")
+        writer.text.say(f"torch.runtime.assert {holds.name}, {in_mlir(node.attrs['assert_msg'])}")
     elif not condition:
         raise ConversionError(f"{node!r} asserts what is never so")
     return []

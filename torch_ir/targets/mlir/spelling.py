@@ -8,6 +8,7 @@ import struct
 from typing import Any
 
 from torch_ir.errors import ConversionError
+from torch_ir.escaping import in_mlir
 from torch_ir.ir import TensorData, TensorMeta
 
 _ELEMENTS = {
@@ -25,7 +26,6 @@ DTYPE_CODES = {
 LAYOUT_CODES = {"strided": 0}
 FORMAT_CODES = {"contiguous_format": 0, "preserve_format": 1, "channels_last": 2, "channels_last_3d": 3}
 _BARE = re.compile(r"[A-Za-z_][\w$.]*", re.ASCII)
-_SHOWN = frozenset(range(0x20, 0x7F)) - set(b'"\\')
 # how many characters of a name may show in the text
 _LONGEST = 200
 
@@ -69,14 +69,9 @@ def _nested(items: list[str], shape: tuple[int, ...]) -> str:
     return items[0]
 
 
-def quoted(text: str) -> str:
-    """A text in quotes, in which nothing can end them."""
-    return '"' + "".join(chr(b) if b in _SHOWN else f"\\{b:02X}" for b in text.encode("utf-8", "replace")) + '"'
-
-
 def symbol(name: str) -> str:
     """`@fc.weight`, in quotes where it must be."""
-    return f"@{name}" if _BARE.fullmatch(name) else f"@{quoted(name)}"
+    return f"@{name}" if _BARE.fullmatch(name) else f"@{in_mlir(name)}"
 
 
 def value_name(text: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch_ir.escaping import in_mlir
 from torch_ir.ir.free_names import FreeNames
 from torch_ir.targets.mlir.numbers import BOOL, FLOAT, INT, Value
-from torch_ir.targets.mlir.spelling import number, quoted, value_name
+from torch_ir.targets.mlir.spelling import number, value_name
 
 _NONE, _STR, _DEVICE = "!torch.none", "!torch.str", "!torch.Device"
 
@@ -27,7 +28,7 @@ class Text:
         return f"%{self._names.free(value_name(wanted))}"
 
     def say(self, line: str) -> None:
-        place = f" loc({quoted(self.place)})" if self.place else ""
+        place = f" loc({in_mlir(self.place)})" if self.place else ""
         self.lines.append(f"{'  ' * self._depth}{line}{place}")
 
     def open(self, line: str, inside: Sequence[str] = ()) -> None:
@@ -66,7 +67,7 @@ class Text:
         if value is None:
             return self._constant("none", "", _NONE, "none")
         if isinstance(value, str):
-            return self._constant("str", quoted(value), _STR, "str")
+            return self._constant("str", in_mlir(value), _STR, "str")
         text = number(value)
         if isinstance(value, bool):
             return self._constant("bool", text, BOOL, text)
@@ -74,7 +75,7 @@ class Text:
         return self._constant(kind, text, mlir, f"{kind}{value!r}".replace("+", ""))
 
     def device(self, name: str) -> Value:
-        return self._constant("device", quoted(name), _DEVICE, name)
+        return self._constant("device", in_mlir(name), _DEVICE, name)
 
     def _constant(self, kind: str, text: str, mlir: str, wanted: str) -> Value:
         if (kind, text) not in self._constants:

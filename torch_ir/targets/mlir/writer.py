@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from torch_ir.errors import ConversionError
+from torch_ir.escaping import in_mlir
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.free_names import FreeNames
 from torch_ir.ops.calling import keywords
@@ -18,7 +19,7 @@ from torch_ir.targets.mlir import control_flow
 from torch_ir.targets.mlir.dialect import dialect_name, torch_dialect
 from torch_ir.targets.mlir.numbers import BOOL, FLOAT, INT, Sizes, Value
 from torch_ir.targets.mlir.operands import Operands
-from torch_ir.targets.mlir.spelling import builtin_type, literal, quoted, symbol, torch_type
+from torch_ir.targets.mlir.spelling import builtin_type, literal, symbol, torch_type
 from torch_ir.targets.mlir.text import Text
 from torch_ir.targets.splitting import Splitter
 
@@ -52,7 +53,7 @@ class Writer:
             return
         key, plain = tensor.key or tensor.name, builtin_type(tensor)
         place = symbol(self._symbols.free(key))
-        parameter = f"#flow.parameter.named<{quoted(SCOPE)}::{quoted(key)}>"
+        parameter = f"#flow.parameter.named<{in_mlir(SCOPE)}::{in_mlir(key)}>"
         self.globals.append(f"  util.global private {place} = {parameter} : {plain}")
         loaded = self.text.name(key)
         self.text.say(f"{loaded} = util.global.load {place} : {plain}")

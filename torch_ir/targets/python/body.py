@@ -9,6 +9,7 @@ from typing import Any
 from torch._ops import OpOverload
 
 from torch_ir.errors import ConversionError
+from torch_ir.escaping import in_python
 from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
 from torch_ir.ir.expressions import names_in
 from torch_ir.ir.structure import Tree, leaves
@@ -20,7 +21,6 @@ from torch_ir.targets.python.text import (
     Code,
     attribute,
     call,
-    comment,
     expression,
     free_name,
     is_plain_name,
@@ -102,7 +102,7 @@ class Body:
             if node.origin.module != self._module:
                 self._module = node.origin.module
                 told = filter(None, (self._module or "the model itself", node.origin.module_class))
-                self.line(comment(": ".join(told)))
+                self.line(in_python(": ".join(told)))
             self._call(node)
             self.bind(node.outputs)
 
@@ -273,4 +273,4 @@ def _holds_tensor(value: Any) -> bool:
 def _types(tensors: Sequence[TensorMeta]) -> str:
     """The types of what a statement makes, as a comment."""
     told = (f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]" for tensor in tensors)
-    return comment(", ".join(told)) if tensors else ""
+    return in_python(", ".join(told)) if tensors else ""

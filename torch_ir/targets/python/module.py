@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from torch_ir.errors import ConversionError
+from torch_ir.escaping import in_python
 from torch_ir.ir import IR, Branch, Dtype, OpNode, Param, Slot, TensorData, TensorMeta
 from torch_ir.ir.functions import calls_by_function
 from torch_ir.ir.side_file import SideFile
@@ -21,7 +22,7 @@ from torch_ir.ops.schema import find_operator
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
 from torch_ir.targets.python.body import Body, Function, sizes_read
 from torch_ir.targets.python.helpers import CLASSES, GLOBALS, HELPERS, IMPORTS, PROVIDERS
-from torch_ir.targets.python.text import RESERVED, call, comment, free_name, is_plain_name, literal
+from torch_ir.targets.python.text import RESERVED, call, free_name, is_plain_name, literal
 from torch_ir.targets.torch.module import hold
 
 _FEW = 32  # elements of a constant that are written as numbers
@@ -101,7 +102,7 @@ class _Source:
         yield from [*standard, *([""] if standard else []), "import torch", "from torch import nn"]
         spaces = {node.op_type.partition(".")[0] for node in self.ir.all_nodes() if find_operator(node.op_type)}
         for space in sorted(spaces.difference(_BUILT_IN)):
-            yield PROVIDERS.get(space, comment(f"torch.ops.{space} must be registered before this file is used"))
+            yield PROVIDERS.get(space, in_python(f"torch.ops.{space} must be registered before this file is used"))
         yield from ("", "aten = torch.ops.aten")
 
     def _stored(self) -> Iterator[str]:

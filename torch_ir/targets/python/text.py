@@ -39,11 +39,6 @@ def free_name(wanted: str, taken: set[str]) -> str:
     return fresh(word if is_plain_name(word) else f"{word}_" if word[0].isalpha() else f"n{word}", taken)
 
 
-def comment(text: str) -> str:
-    """A text that stays in its line."""
-    return f"# {text if text.isprintable() else ascii(text)}"
-
-
 def attribute(holder: str, name: str) -> str:
     """What an object has under a name; inside of a class, names that begin with `__` mean others."""
     return f"{holder}.{name}" if is_plain_name(name) and not name.startswith("__") else f"getattr({holder}, {name!r})"
