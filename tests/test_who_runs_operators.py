@@ -1,0 +1,83 @@
+"""The code itself: operators are called in few places, and only one of them has values of a file to call them with."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch_ir
+
+HOUSE = Path(torch_ir.__file__).parent
+# Rooms whose verbs read a file without running it; what is in no list here may not run an operator.
+READING = ("ir", "analysis", "passes", "safety", "formats", "rewrite", "draw", "explorer", "targets", "ops", "golden")
+CALLERS = {
+    "ops/calling.py": "the function by which the others call",
+    "analysis/shapes.py": "shape rules, on tensors without values",
+    "safety/quick.py": "shape rules, on tensors without values",
+    "analysis/packing.py": "a shape rule, on tensors without values",
+    "analysis/constants.py": "values of a file, by the operators of ops/foldable.py alone",
+    "passes/pack/convolutions.py": "whether this machine has bfloat16, which takes no tensor",
+    "ops/runnable.py": "the executor's calls",
+}
+RUNNING = {
+    "passes/proof.py": "asked for with verify=",
+    "passes/rounding.py": "asked for with verify=",
+    "golden/write.py": "writes the values of a run, which is what it is asked for",
+}
+
+
+def _calls(tree: ast.AST) -> Iterator[str]:
+    """Names of what is called as an operator: `results`, an operator that was found, or one of torch's."""
+    found = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and "find_operator(" in ast.unparse(node.value)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in {"results", "operator", "overload", *found} or name.startswith(("torch.ops.", "find_operator(")):
+                yield name
+
+
+def _files() -> Iterator[tuple[str, ast.AST]]:
+    for room in READING:
+        for path in sorted((HOUSE / room).rglob("*.py")):
+            yield path.relative_to(HOUSE).as_posix(), ast.parse(path.read_text())
+
+
+def test_operators_are_called_in_few_places() -> None:
+    assert {name for name, tree in _files() if any(_calls(tree))} == set(CALLERS)
+
+
+def test_a_call_is_found_however_it_is_written() -> None:
+    for source in (
+        "torch.ops.aten.add(x, y)",
+        "operator(**arguments)",
+        "overload: Any = find_operator(n)\noverload(x)",
+        "find_operator(name)(x)",
+        "made = find_operator(name) or other\nmade(x)",
+    ):
+        assert any(_calls(ast.parse(source))), source
+    assert not any(_calls(ast.parse("operator = find_operator(name)\nprint(operator)")))
+
+
+def test_graphs_are_run_only_where_that_is_asked_for() -> None:
+    found = {
+        name
+        for name, tree in _files()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and "IRExecutor" in [alias.name for alias in node.names]
+    }
+    assert found == set(RUNNING)
+
+
+def test_only_folding_has_values() -> None:
+    """Whoever asks for shapes makes its tensors itself, on the meta device or as fakes."""
+    for name in ("analysis/shapes.py", "safety/quick.py", "analysis/packing.py"):
+        tree = ast.parse((HOUSE / name).read_text())
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert not names & {"to_tensor", "from_tensor", "TensorData"}, name
+    constants = (HOUSE / "analysis" / "constants.py").read_text()
+    assert "is_foldable(node)" in constants
