@@ -150,10 +150,15 @@ class Namespaces:
             return
         self._depths[id(container)] = depth
         self._held.setdefault(id(container), (container, container.copy()))
-        if depth > 0:
-            for item in list(container.values()) if isinstance(container, dict) else list(container):
+        items = list(container.values()) if isinstance(container, dict) else list(container)
+        if depth > 1:
+            for item in items:
                 if type(item) not in _PLAIN:
                     self._add(item, depth - 1)
+        elif depth == 1:  # the last step, which most of what is met lies beyond
+            for item in items:
+                if type(item) in _CONTAINERS:
+                    self._add_container(item, 0)
 
 
 def is_users_module(name: str) -> bool:

@@ -90,16 +90,19 @@ class PythonState:
     def changes(self) -> list[Change]:
         """What differs from what was there, in the order in which it was found."""
         found = []
-        filled = [
-            (where if name in _REGISTERED else (*where, name), table) for where, name, table in self._empty if table
-        ]
-        for path, table, copy in (*self._tables, *((path, table, {}) for path, table in filled)):
+        for path, table, copy in self._tables:
             if not _is_same(table, copy):
-                keys = dict.fromkeys((*copy, *table))
-                found += [Change((*path, _key(key)), table, key, copy.get(key, _ABSENT)) for key in keys]
+                found += _differences(path, table, copy)
+        for where, name, table in self._empty:
+            if table:
+                found += _differences(where if name in _REGISTERED else (*where, name), table, {})
         found += [Change(path, held, _ABSENT, content) for path, held, content in self._contents]
         found += [Change(path, table, name, old) for path, table, name, old in self._globals]
-        found += [Change((*path, "requires_grad"), flag, "flag", old) for path, flag, _, old in self._flags]
+        found += [
+            Change((*path, "requires_grad"), flag, "flag", old)
+            for path, flag, _, old in self._flags
+            if flag.get("flag") is not old
+        ]
         return [change for change in found if change.is_still_there() and not self._is_written(change)]
 
     def _is_written(self, change: Change) -> bool:
@@ -111,8 +114,9 @@ class PythonState:
             if not _is_same(table, copy):
                 table.clear()
                 table.update(copy)
-        for table in filter(None, (table for _, _, table in self._empty)):
-            table.clear()
+        for _, _, table in self._empty:
+            if table:
+                table.clear()
         for _, held, content in self._contents:
             if not _is_equal(content, _content(held)):
                 _fill(held, content)
@@ -243,6 +247,11 @@ class _Flag:
     def get(self, name: str, default: Any = None) -> Any:
         weight = self.table.get(self.name)
         return default if weight is None else weight.requires_grad
+
+
+def _differences(path: _Path, table: Any, copy: Any) -> list[Change]:
+    keys = dict.fromkeys((*copy, *table))
+    return [Change((*path, _key(key)), table, key, copy.get(key, _ABSENT)) for key in keys]
 
 
 def _is_alike(one: Any, other: Any) -> bool:
