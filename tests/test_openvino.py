@@ -123,6 +123,21 @@ def test_inputs_may_lie_anyhow_in_memory() -> None:
 @pytest.mark.parametrize(
     "function",
     [
+        lambda x: x.sum(1) / 2,
+        lambda x: x.amax((1, 2), keepdim=True) / 3,
+        lambda x: x.var(1) / 2,
+        lambda x: ((x.mean(1) + 1).relu() / 5) @ x[0].mT,
+    ],
+)
+def test_a_reduction_that_is_divided(function: Callable[[Tensor], Tensor]) -> None:
+    """OpenVINO itself computed the first of a batch, and left the others as they were."""
+    x = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(compile(captured(function, (3, 4, 6)), {}, backend="openvino")(x), function(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
         lambda x: torch.div(x, 3, rounding_mode="floor"),
         lambda x: x // torch.tensor(-3),
         lambda x: torch.div(x, -2, rounding_mode="trunc"),

@@ -52,14 +52,17 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     except Exception as error:  # its errors have nothing in common
         raise ExecutionError(_refusal(bound, model, str(error))) from None
     names = [tensor.name for tensor in bound.graph_inputs]
-    compute = _by_numpy(session) if _is_light(bound) else _by_memory(session, bound)
+    dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in bound.graph_outputs]
+    compute = _by_numpy(session) if _is_light(bound) else _by_memory(session, dtypes)
 
     def run(inputs: Sequence[Any], _held: Any = held) -> Sequence[Any]:  # whose memory the session reads
         feeds = {name: torch.as_tensor(value) for name, value in zip(names, inputs, strict=True)}
         try:
-            return compute(feeds)
+            results = compute(feeds)
         except Exception as error:
             raise ExecutionError(_refusal(bound, model, str(error))) from None
+        # where it has no kernel for a dtype it computes in another, and sometimes does not convert the result
+        return [result.to(dtype) for result, dtype in zip(results, dtypes, strict=True)]
 
     return run
 
@@ -79,9 +82,7 @@ def _by_numpy(session: Any) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
     return compute
 
 
-def _by_memory(session: Any, ir: IR) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
-    dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in ir.graph_outputs]
-
+def _by_memory(session: Any, dtypes: Sequence[torch.dtype]) -> Callable[[Mapping[str, Tensor]], list[Tensor]]:
     def compute(feeds: Mapping[str, Tensor]) -> list[Tensor]:
         results = session.run_with_ort_values(None, {name: _given(value) for name, value in feeds.items()})
         return [_tensor(result, dtype) for result, dtype in zip(results, dtypes, strict=True)]

@@ -28,6 +28,10 @@ from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.module import signature_of
 
 _TELEMETRY = "openvino_telemetry"
+_DIVISION = "nonconvertable_divide_0"  # marks a division that must stay one
+_NOT_FUSED = frozenset(  # into what comes before them
+    ("MatMul", "Convolution", "GroupConvolution", "Softmax", "MVN", "Gather", "Concat", "Split", "Transpose", "MaxPool")
+)
 
 
 @register_backend("openvino", "OpenVINO", require=packages("the back end openvino", "openvino", "openvino"))
@@ -210,6 +214,7 @@ def _converted(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]
             model = frontend.convert(frontend.load(decoder))
             if not ir.symbols:
                 _fix_sizes(ir, model)
+            _let_divisions_be_products(model)
             return model, decoder
         except Exception as error:  # whatever the frontend meets
             raise ConversionError(_refusal(ir, str(error))) from None
@@ -224,6 +229,20 @@ def _fix_sizes(ir: IR, model: Any) -> None:
     _, *names = signature_of(ir).parameters
     shapes = dict(zip(names, (list(tensor.shape) for tensor in ir.graph_inputs), strict=True))
     model.reshape({port: next(shapes[name] for name in port.names if name in shapes) for port in model.inputs})
+
+
+def _let_divisions_be_products(model: Any) -> None:
+    """Let OpenVINO divide what comes of a reduction by a number as it pleases: by a product with the reciprocal.
+
+    The division itself it would fuse into the reduction, which then computes the first of a batch alone.
+    """
+    reduced: set[str] = set()  # names of reductions, and of what may be fused into them
+    for node in model.get_ordered_ops():
+        kind, sources = node.get_type_name(), [port.get_node().get_friendly_name() for port in node.input_values()]
+        if kind.startswith("Reduce") or (kind not in _NOT_FUSED and not reduced.isdisjoint(sources)):
+            reduced.add(node.get_friendly_name())
+            if kind == "Divide" and _DIVISION in node.get_rt_info():
+                del node.get_rt_info()[_DIVISION]
 
 
 # -- what OpenVINO refuses --------------------------------------------------------------------------------------------
