@@ -11,6 +11,7 @@ from tests.backend_sweep.cases import Case, operator_cases
 from tests.backend_sweep.coverage import SILENT, verdict
 from tests.backend_sweep.functions import FLOATS, OPEN, function_cases, open_cases
 from tests.backend_sweep.judging import ROUNDING, SAME, WRONG, judge
+from tests.backend_sweep.pairs import pair_cases
 from tests.backend_sweep.sweep import swept
 from tests.proof import quiet
 
@@ -36,12 +37,12 @@ def need(backend: str) -> None:
 @cache
 def sampled() -> list[Case]:
     with quiet():
-        return [*function_cases(SAMPLE), *open_cases(OPENED)]
+        return [*function_cases(SAMPLE), *open_cases(OPENED), *pair_cases(1, 240)]
 
 
 @pytest.mark.parametrize("backend", ["onednn", "onnxruntime", "openvino"])
 def test_a_sample_is_never_silently_wrong(backend: str) -> None:
-    """Functions with writes, masks and negative indices, and some at an open batch of 1, 2 and 5."""
+    """Writes, masks, negative indices, some at an open batch of 1, 2 and 5, and pairs of operators."""
     need(backend)
     with quiet():
         found = [outcome.record() for outcome in swept(backend, sampled())]
@@ -67,6 +68,15 @@ def test_no_operator_of_a_sample_of_the_database_is_silently_wrong(backend: str,
     need(backend)
     with quiet():
         found = [outcome.record() for outcome in swept(backend, list(operator_cases(dtype, 1, 48, 1)))]
+    assert [record for record in found if verdict(record) == SILENT] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["onednn", "onnxruntime", "openvino"])
+def test_no_pair_of_operators_is_silently_wrong(backend: str) -> None:
+    need(backend)
+    with quiet():
+        found = [outcome.record() for outcome in swept(backend, list(pair_cases(2, 16)))]
     assert [record for record in found if verdict(record) == SILENT] == []
 
 

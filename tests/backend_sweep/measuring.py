@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "reports" / "backends"
 BACKENDS = ("onednn", "inductor", "onnxruntime", "openvino", "iree")
 # back end -> of how many equal parts of the database how many are swept, in each dtype; compilers take seconds a case
 PARTS = {"onednn": (16, 16), "inductor": (96, 8), "onnxruntime": (16, 16), "openvino": (16, 16), "iree": (48, 8)}
-DTYPES = ("float32", "int64", "uint8", "bool")
+DTYPES = ("float32", "float16", "int64", "bool")
 
 
 def measure() -> dict[str, int | float | str]:
@@ -23,7 +23,7 @@ def measure() -> dict[str, int | float | str]:
         for kind in ("functions", "open"):
             _sweep(backend, kind, "0/1")
         parts, swept = PARTS[backend]
-        for dtype in DTYPES:
+        for dtype in ("pairs", *DTYPES):
             for part in range(0, parts, parts // swept):
                 _sweep(backend, dtype, f"{part}/{parts}")
     return figures(FOLDER)
