@@ -48,6 +48,18 @@ class Limits:
     """Seconds that an isolated run may take."""
 
 
+class Budget:
+    """Steps or bytes that a search or an analysis may still spend; it gives up when they are spent."""
+
+    def __init__(self, amount: int) -> None:
+        self.left = amount
+
+    def take(self, amount: int = 1) -> bool:
+        """Spend an amount; False where less was left."""
+        self.left -= amount
+        return self.left >= 0
+
+
 def allow_more(name: str) -> str:
     """The hint of an error about a limit."""
     return f"Limits({name}=...) allows more"
