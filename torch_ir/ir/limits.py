@@ -22,6 +22,8 @@ class Limits:
     """Bytes of a protobuf message, which may take a hundred times that in memory."""
     values: int = 1 << 25
     """Values in the text of a file: counted before parsing. Each takes up to 200 bytes of memory."""
+    blanks: int = 1 << 28
+    """Blanks of a text outside and inside strings: counted before parsing."""
     depth: int = 100
     """Brackets within brackets: counted before parsing."""
     expanded_bytes: int = 1 << 30
