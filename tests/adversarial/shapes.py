@@ -298,7 +298,7 @@ SHAPES: dict[str, Shape] = {
     shape.__name__.replace("_", " "): shape
     for shape in (
         wide, deep, transposes, reshapes, slices, slices_to_the_end, selects, one_symbol, many_symbols, joined_symbols,
-        no_solution, one_reader, growing_cats, growing_open_cats, equal_nodes, diamonds, long_skips, weights, one_weight,
-        buffers, tower, wide_tower, functions, deep_modules, many_outputs, constants, convolutions,
+        no_solution, one_reader, growing_cats, growing_open_cats, equal_nodes, diamonds, long_skips, weights,
+        one_weight, buffers, tower, wide_tower, functions, deep_modules, many_outputs, constants, convolutions,
     )
 }  # fmt: skip
