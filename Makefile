@@ -29,7 +29,7 @@ types: .venv/.installed
 bench: .venv/.installed  ## measure, and print the tables of docs/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-fuzz: .venv/.installed  ## the readers, guided by coverage, for FUZZ_SECONDS each; what fails is kept in reports/fuzz
+fuzz: .venv/.installed  ## readers and analyses, guided by coverage, for FUZZ_SECONDS each; what fails is kept in reports/fuzz
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
 	$(BIN)/python -m fuzz --seconds $(FUZZ_SECONDS)
 

@@ -6,7 +6,12 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["torch_ir.ir", "torch_ir.formats", "torch_ir.run.stored"]):
+with atheris.instrument_imports(
+    include=[
+        "torch_ir.analysis", "torch_ir.explorer", "torch_ir.formats", "torch_ir.ir", "torch_ir.passes",
+        "torch_ir.rewrite", "torch_ir.run.stored", "torch_ir.safety",
+    ]
+):  # fmt: skip
     from fuzz.targets import FOLDER, TARGETS
 
 from tests.damage.kinds import KINDS, damaged

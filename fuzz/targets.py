@@ -4,14 +4,16 @@ from pathlib import Path
 from types import ModuleType
 
 from fuzz import expressions, read_json, read_lowered, read_protobuf, read_weights, two_roads
+from fuzz.verbs import VERBS, Verb
 
-TARGETS: dict[str, ModuleType] = {
+TARGETS: dict[str, ModuleType | Verb] = {
     "read_json": read_json,
     "two_roads": two_roads,
     "read_protobuf": read_protobuf,
     "read_lowered": read_lowered,
     "read_weights": read_weights,
     "expressions": expressions,
+    **VERBS,
 }
 FOLDER = Path("reports") / "fuzz"  # of what is found
 REGRESSIONS = Path(__file__).parents[1] / "tests" / "data" / "regressions" / "fuzz"  # inputs by target that failed once

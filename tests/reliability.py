@@ -42,6 +42,7 @@ SECTIONS: dict[str, Callable[[], Figures]] = {
     "hostile files": _of("hostile_files.sweep"),
     "hostile calls": _of("hostile_calls"),
     "hostile values": _of("hostile_values"),
+    "bounded work": _of("adversarial.sweep"),
     "damage": _of("damage.sweep"),
     "fuzzing": fuzzing,
     "faults": _of("faults.sweep"),

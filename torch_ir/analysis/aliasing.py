@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 from torch_ir.analysis.formulas import base_name
 from torch_ir.analysis.traffic import SOMETIMES_VIEWS, VIEWS, is_view
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.limits import Budget
 from torch_ir.ops.facts import gives_its_input, may_alias
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
@@ -17,6 +18,8 @@ from torch_ir.ops.schema import find_operator
 Functions = Mapping[str, IR]
 _NONE: Functions = MappingProxyType({})
 _RETURN = "return"
+_MOST_STEPS = 64  # of views of views; models have ten
+_MOST_VIEWS = 256  # of one tensor
 _COPIES_OTHER_STRIDES = frozenset(("aten.contiguous", "aten.to"))
 
 
@@ -37,15 +40,22 @@ def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
 def _gives_inputs(body: IR) -> bool:
     """Whether a result of a function may lie in one of its inputs."""
     given = set(body.graph_inputs)
-    return any(not given.isdisjoint(memory_of(result, body.functions)) for result in body.graph_outputs)
+    found = (memory_of(result, body.functions) for result in body.graph_outputs)
+    return any(memory is None or not given.isdisjoint(memory) for memory in found)
 
 
-def memory_of(tensor: TensorMeta, functions: Functions = _NONE) -> set[TensorMeta]:
-    """The tensors in whose memory this one may lie: inputs, weights, or what an operator made anew."""
+def memory_of(tensor: TensorMeta, functions: Functions = _NONE) -> set[TensorMeta] | None:
+    """The tensors in whose memory this one may lie: inputs, weights, or what an operator made anew.
+
+    None where it is a view of a view of so many more that nobody looks for the first.
+    """
     found: set[TensorMeta] = set()
     seen = {tensor}
     left = [tensor]
+    work = Budget(_MOST_STEPS)
     while left:
+        if not work.take():
+            return None
         maker = (one := left.pop()).producer
         if maker is None or not shares_memory(maker, functions):
             found.add(one)
@@ -56,8 +66,10 @@ def memory_of(tensor: TensorMeta, functions: Functions = _NONE) -> set[TensorMet
 
 
 def home_of(tensor: TensorMeta) -> TensorMeta:
-    """The tensor in whose memory this one is sure to lie: itself, unless it is a view."""
-    while (maker := tensor.producer) is not None and _is_sure_to_share(maker):
+    """The tensor in whose memory this one is sure to lie: itself, unless it is a view; one half-way of a long chain."""
+    for _ in range(_MOST_STEPS):
+        if (maker := tensor.producer) is None or not _is_sure_to_share(maker):
+            break
         tensor = maker.inputs[0]
     return tensor
 
@@ -75,10 +87,12 @@ def _is_sure_to_share(node: OpNode) -> bool:
 
 
 def is_held_by_caller(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
-    """Whether the caller gets to hold this tensor, itself or through a view."""
+    """Whether the caller gets to hold this tensor, itself or through a view, or it has too many views to tell."""
     seen = {tensor}
     left = [tensor]
     while left:
+        if len(seen) > _MOST_VIEWS:
+            return True
         for reader in left.pop()._uses:
             if reader.op_type == _RETURN:
                 return True
@@ -92,5 +106,8 @@ def moves_results(old: TensorMeta, new: TensorMeta, functions: Functions = _NONE
     """Whether the caller would see that `new` stands for `old`: a result would share memory that it did not share."""
     if not is_held_by_caller(old, functions):
         return False
-    others = memory_of(new, functions) - {home_of(old)}
+    found = memory_of(new, functions)
+    if found is None:
+        return True
+    others = found - {home_of(old)}
     return any(memory.producer is None or is_held_by_caller(memory, functions) for memory in others)

@@ -16,6 +16,7 @@ from torch_ir.ir.records import Dim
 
 # A polynomial: from the factors of each term, sorted, to how often the term is taken.
 Terms = dict[tuple[str, ...], int]
+_LONG = 1000  # characters of an expression that is not kept
 _MOST_TERMS = 1000  # of a product; a longer one is not multiplied out
 
 
@@ -39,9 +40,9 @@ def total(sizes: Iterable[Dim]) -> Dim:
     expressions = [size for size in sizes if isinstance(size, str)]
     if not expressions:
         return number
-    terms: Terms = Counter({(): number})
+    terms: Terms = {(): number}
     for size in expressions:
-        terms = _plus(terms, _terms(size))
+        _add(terms, _terms(size))
     return _text(terms)
 
 
@@ -54,10 +55,16 @@ def weight_of(size: Dim) -> float:
 
 
 def _terms(size: Dim) -> Terms:
-    return {(): size} if isinstance(size, int) else _parsed(size)
+    if isinstance(size, int):
+        return {(): size}
+    return _kept(size) if len(size) < _LONG else _parsed(size)
 
 
 @lru_cache(maxsize=4096)
+def _kept(text: str) -> Terms:
+    return _parsed(text)
+
+
 def _parsed(text: str) -> Terms:
     """An expression of sums and products multiplied out; any other is one factor as it stands."""
     whole: Terms = {(_bracketed(text),): 1}
@@ -91,11 +98,14 @@ def _applied(sign: str, sides: list[Terms]) -> Terms:
     if sign == "*":
         return _times(*sides)
     last = {factors: -count for factors, count in sides[-1].items()} if sign == "-" else sides[-1]
-    return last if len(sides) == 1 else _plus(sides[0], last)
+    return last if len(sides) == 1 else _add(sides[0], last)
 
 
-def _plus(one: Terms, other: Terms) -> Terms:
-    return {factors: one.get(factors, 0) + other.get(factors, 0) for factors in (*one, *other)}
+def _add(terms: Terms, more: Terms) -> Terms:
+    """Add to the first of these in place: a sum of many is read term by term."""
+    for factors, count in more.items():
+        terms[factors] = terms.get(factors, 0) + count
+    return terms
 
 
 def _times(one: Terms, other: Terms) -> Terms:

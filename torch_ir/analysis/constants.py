@@ -19,6 +19,7 @@ from torch_ir.analysis.prologue import is_fixed
 from torch_ir.analysis.shapes import Shapes
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, Device, Expr, Layout, OpNode, TensorMeta
+from torch_ir.ir.limits import Budget
 from torch_ir.ir.values import DTYPES
 from torch_ir.ops.calling import keywords, results
 from torch_ir.ops.foldable import is_foldable, traps
@@ -49,24 +50,16 @@ _KEEP_ELEMENTS = frozenset(
 )  # fmt: skip
 
 
-class Budget:
-    """How many bytes of values may be computed; they are kept, so that this bounds memory as well as work."""
-
-    def __init__(self, size: int = _BUDGET) -> None:
-        self.left = size
-
-    def take(self, node: OpNode) -> bool:
-        """Whether there is room for what a node reads and makes, which counts as used from now on."""
-        size = sum(size_in_bytes(tensor) or 0 for tensor in (*node.inputs, *node.outputs))
-        self.left -= size
-        return self.left >= 0
+def new_budget() -> Budget:
+    """Bytes of values that may be computed for one optimisation; they are kept, so that memory is bounded as well."""
+    return Budget(_BUDGET)
 
 
 class Constants:
     """What is known about the values of one graph; the graph may change in between, as values stay what they are."""
 
     def __init__(self, ir: IR, budget: Budget | None = None) -> None:
-        self._budget = budget or Budget()
+        self._budget = budget or new_budget()
         self._shapes = Shapes(ir)
         self._never = {target for target, _ in ir.mutations}
         self._values: dict[TensorMeta, torch.Tensor | None] = dict.fromkeys(self._never)
@@ -120,9 +113,11 @@ class Constants:
         if len(given) < len(sources) or not all(map(is_small, node.outputs)):
             return unknown
         if base_name(node.op_type) in _FILLS:
-            return [_filled(node)] if self._budget.take(node) else unknown
+            return [_filled(node)] if self._budget.take(_spent_on(node)) else unknown
         values = dict(zip(node.args, given, strict=True))
-        if not _is_computable(node) or traps(node, values) or not self._is_sound(node) or not self._budget.take(node):
+        if not _is_computable(node) or traps(node, values) or not self._is_sound(node):
+            return unknown
+        if not self._budget.take(_spent_on(node)):
             return unknown
         operator: Any = find_operator(node.op_type)
         try:
@@ -166,6 +161,11 @@ def size_in_bytes(tensor: TensorMeta) -> int | None:
             return None
         size *= dim
     return size
+
+
+def _spent_on(node: OpNode) -> int:
+    """The bytes of what a node reads and makes."""
+    return sum(size_in_bytes(tensor) or 0 for tensor in (*node.inputs, *node.outputs))
 
 
 def _read(node: OpNode) -> Sequence[TensorMeta]:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from torch_ir.analysis.aliasing import is_held_by_caller, moves_results
-from torch_ir.analysis.constants import Budget, Constants, Number
+from torch_ir.analysis.constants import Constants, Number, new_budget
 from torch_ir.analysis.prologue import is_fixed
 from torch_ir.analysis.shapes import Shapes
 from torch_ir.analysis.strides import moved_by
 from torch_ir.errors import ShapeError, UnknownOperatorError
 from torch_ir.ir import IR, Device, Dim, OpNode, TensorMeta
+from torch_ir.ir.limits import Budget
 from torch_ir.ops.facts import is_pure
 from torch_ir.ops.known_names import objection, operator_objection
 from torch_ir.ops.names import to_name
@@ -27,7 +28,7 @@ _kept: ContextVar[tuple[dict[IR, Knowledge], Budget] | None] = ContextVar("knowl
 @contextmanager
 def remembering() -> Iterator[None]:
     """Until the end of the block, what is found out about a graph is kept, also while it is rewritten."""
-    token = _kept.set(({}, Budget()))
+    token = _kept.set(({}, new_budget()))
     try:
         yield
     finally:

@@ -19,12 +19,16 @@ from torch_ir.analysis.amounts import product, total, weight_of
 from torch_ir.analysis.cost import bodies_of, check_sizes
 from torch_ir.analysis.prologue import split_prologue
 from torch_ir.analysis.traffic import bytes_of, is_view
+from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.functions import FUSED
+from torch_ir.ir.limits import Budget
 from torch_ir.ir.records import Dim
 from torch_ir.ir.substitute import substitute
 
 _COND = "higher_order.cond"
+_MOST_CHARACTERS = 1 << 20  # of the sums of all steps
+_CHARACTERS_PER_NODE = 200  # beside them
 
 
 @dataclass(frozen=True)
@@ -136,9 +140,13 @@ class Memory:
         """What is alive if the nodes run in this order."""
         dying = self._last_reads(nodes)
         held: Dim = 0
+        work = Budget(_MOST_CHARACTERS + _CHARACTERS_PER_NODE * len(nodes))
         for node in nodes:
             makes = {tensor: self.size(tensor) for tensor in self.made[node]}
             held = total([held, *makes.values()])
+            if not work.take(len(str(held))):
+                told = f"the memory that is held at {node.name!r:.80} is a sum of too many open sizes"
+                raise ExpressionError(f"{told}; choose numbers for them (sizes=, or --set NAME=SIZE)")
             yield Step(node, makes, tuple(dying[node]), self.inside[node], total([held, self.inside[node]]))
             held = total([held, product(-1, self.sum(dying[node]))])
 

@@ -16,7 +16,7 @@ from typing import Literal, Union
 
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.functions import read_by
-from torch_ir.ir.origins import call_around, is_below, modules_around
+from torch_ir.ir.origins import call_around, is_below, module_at
 
 _LISTS = ("ModuleList", "ModuleDict")  # what holds modules and is never called
 _PERIOD = 6  # layers that differ in turn, such as five of local attention and one of global, repeat together
@@ -93,11 +93,10 @@ class _Grouping:
         own: list[Item] = []
         calls: dict[tuple[str, int], list[OpNode]] = {}
         for node in nodes:
-            around = modules_around(node.origin.module)
-            if len(around) <= depth + 1 or depth == _DEEPEST:
+            inner = module_at(node.origin.module, depth + 1)
+            if inner is None or depth == _DEEPEST:
                 own.append(node)
             else:
-                inner = around[depth + 1]
                 calls.setdefault((inner, call_around(node.origin, inner).call), []).append(node)
         modules = [item for call, inside in calls.items() for item in self._module(*call, inside, nodes, depth)]
         return sorted([*own, *modules], key=lambda item: self._places[next(_nodes_in([item]))])

@@ -17,7 +17,7 @@ class StatedDigest(NamedTuple):
     start: int
 
 
-def digest_of(body: bytes) -> str:
+def digest_of(body: bytes | memoryview) -> str:
     """The digest of these bytes, as files state it."""
     return f"sha256:{hashlib.sha256(body).hexdigest()}"
 

@@ -9,14 +9,14 @@ import os
 import re
 import stat
 import threading
-from collections import Counter
+from collections import Counter as Tally
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch_ir.errors import MissingFileError, SerializationError
 from torch_ir.ir.digest import StatedDigest, digest_of, stated_digest
-from torch_ir.ir.limits import Limits, allow_more
+from torch_ir.ir.limits import Counter, Limits, allow_more
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NODES = '\n"nodes": [\n'
@@ -25,6 +25,9 @@ _PIECE_DEPTH = 60  # levels in a piece of its line: values nest less
 _PER_LINE = frozenset(("graph_inputs", "graph_outputs", "weights", "nodes"))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _NEITHER_QUOTE_NOR_BRACKET = bytes(set(range(256)) - set(b'"[]{}'))
+_BLANKS = (b" ", b"\n", b"\t", b"\r")
+_PIECE = 1 << 20  # bytes
+_LONGEST_SIGN = 32  # bytes by which a large number is known
 _ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
 
@@ -104,9 +107,9 @@ def _write_entry(key: str, value: Any) -> str:
 def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
     """The document that `text` holds, or a SerializationError that says what is wrong with it."""
     raw, digest = _encode(text)
-    _check_count(raw, limits.values)
+    _check_count(raw, limits)
     _check_depth(raw, limits.depth)
-    document = _parse(text, raw if digest is None else raw[: digest.start])
+    document = _parse(text, raw, None if digest is None else digest.start)
     if not isinstance(document, dict):
         raise SerializationError("the file holds no JSON object", "$", rule="R1")
     if _SURROGATE.search(raw):
@@ -121,10 +124,11 @@ def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[
     start, end = text.find(_NODES), text.rfind("\n]")  # the last of the long lists
     if not 0 <= start < end or b"\\" in raw or limits.depth < _NODE_DEPTH + _PIECE_DEPTH:
         return None
-    _check_count(raw, limits.values)
+    _check_count(raw, limits)
     around = f'{text[:start]}\n"nodes": "lines"{text[end + 2 :]}'
-    _check_depth(around.encode(), limits.depth)
-    document = _parse(around, around.encode())
+    encoded = around.encode()
+    _check_depth(encoded, limits.depth)
+    document = _parse(around, encoded)
     if not isinstance(document, dict) or document.pop("nodes", None) != "lines":
         return None
     _check_digest(document, raw, digest)
@@ -154,9 +158,9 @@ def _encode(text: str) -> tuple[bytes, StatedDigest | None]:
     return raw, stated_digest(raw)
 
 
-def _parse(text: str, numbers: bytes) -> Any:
-    """What strict JSON holds; `numbers` is the part of it that may hold any."""
-    decoder = _WITH_NUMBERS if _may_hold_large_numbers(numbers) else _STRICT
+def _parse(text: str, raw: bytes, end: int | None = None) -> Any:
+    """What strict JSON holds; the bytes of it from `end` on hold no numbers."""
+    decoder = _WITH_NUMBERS if _may_hold_large_numbers(raw, end) else _STRICT
     try:
         return decoder.decode(text)
     except json.JSONDecodeError as error:
@@ -169,16 +173,19 @@ def _check_digest(document: dict[str, Any], raw: bytes, digest: StatedDigest | N
     if "digest" not in document:
         return
     stated = document.pop("digest")
-    if digest is None or stated != digest_of(raw[2 : digest.start]):
+    if digest is None or stated != digest_of(memoryview(raw)[2 : digest.start]):
         hint = "if it was changed on purpose, delete its digest line"
         raise SerializationError("the text is not what was written", "$.digest", rule="R17", hint=hint)
 
 
-def _check_count(raw: bytes, limit: int) -> None:
-    """Refuse many values before the parser makes them: each stands after a comma or an opening bracket."""
-    count = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
-    if count > limit:
-        raise SerializationError(f"{count} values are more than {limit}", "$", rule="R2", hint=allow_more("values"))
+def _check_count(raw: bytes, limits: Limits) -> None:
+    """Refuse many blanks, and many values before the parser makes them.
+
+    Each value stands after a comma or an opening bracket.
+    """
+    counter = Counter(limits)
+    counter.add("values", raw.count(b",") + raw.count(b"[") + raw.count(b"{"), "$")
+    counter.add("blanks", sum(map(raw.count, _BLANKS)), "$")
 
 
 def _check_depth(raw: bytes, limit: int) -> None:
@@ -203,16 +210,22 @@ def _brackets(raw: bytes) -> bytes:
     return b"".join(left.split(b'"')[::2])
 
 
-def _may_hold_large_numbers(raw: bytes) -> bool:
-    """Whether any run of digits could leave int64, or any exponent the range of a float; strings count, too."""
-    alike = raw.translate(_ALL_DIGITS_ALIKE, b"+")
-    return b"0" * 19 in alike or b"0e000" in alike
+def _may_hold_large_numbers(raw: bytes, end: int | None = None) -> bool:
+    """Whether any run of digits could leave int64, or any exponent the range of a float; strings count, too.
+
+    Looks at one piece after another, so that there is no second copy of a large file; pieces overlap.
+    """
+    for start in range(0, len(raw) if end is None else end, _PIECE):
+        alike = raw[start : start + _PIECE + _LONGEST_SIGN].translate(_ALL_DIGITS_ALIKE, b"+")
+        if b"0" * 19 in alike or b"0e000" in alike:
+            return True
+    return False
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        twice = Tally(key for key, _ in pairs).most_common(1)[0][0]
         raise SerializationError(f"the key {twice!r:.60} stands twice in one object", "$", rule="R3")
     return found
 

@@ -22,6 +22,8 @@ class Limits:
     """Bytes of a protobuf message, which may take a hundred times that in memory."""
     values: int = 1 << 25
     """Values in the text of a file: counted before parsing. Each takes up to 200 bytes of memory."""
+    blanks: int = 1 << 28
+    """Blanks of a text outside and inside strings: counted before parsing."""
     depth: int = 100
     """Brackets within brackets: counted before parsing."""
     expanded_bytes: int = 1 << 30
@@ -46,6 +48,18 @@ class Limits:
     """Bytes of memory that a run may need at its peak, by the sizes that are declared; None is what the machine has."""
     seconds: float = 600.0
     """Seconds that an isolated run may take."""
+
+
+class Budget:
+    """Steps or bytes that a search or an analysis may still spend; it gives up when they are spent."""
+
+    def __init__(self, amount: int) -> None:
+        self.left = amount
+
+    def take(self, amount: int = 1) -> bool:
+        """Spend an amount; False where less was left."""
+        self.left -= amount
+        return self.left >= 0
 
 
 def allow_more(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import clear_frames
 from typing import Any
 
 from torch_ir.errors import MissingFileError, MistakenFileError, SerializationError
@@ -45,6 +46,9 @@ def told_apart(path: str | os.PathLike[str], limits: Limits, *, is_json: bool) -
     except MissingFileError:
         raise
     except SerializationError as error:
+        if error.rule == "R2":  # it asks for too much to be read a second time
+            raise
+        clear_frames(error.__traceback__)  # they hold the text, which is read once more
         told = _what_else(path, limits, is_json)
         if not told:
             raise

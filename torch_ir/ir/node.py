@@ -97,6 +97,16 @@ class OpNode:
             else:
                 old._uses[self] -= 1
 
+    def replace_input(self, old: TensorMeta, new: TensorMeta) -> None:
+        """Read `new` wherever this node reads `old`; the readers of its other inputs, which may be many, stay as is."""
+        count = old._uses.pop(self)
+        inputs, place = list(self._inputs), -1
+        for _ in range(count):
+            place = inputs.index(old, place + 1)
+            inputs[place] = new
+        self._inputs = tuple(inputs)
+        new._uses[self] = new._uses.get(self, 0) + count
+
     @property
     def args(self) -> tuple[str, ...]:
         """The argument name of each input; positions as text where no schema is known."""

@@ -19,6 +19,12 @@ def modules_around(path: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(len(parts) + 1)]
 
 
+def module_at(path: str, depth: int) -> str | None:
+    """The path of the module so many levels below the model, on the way to a module; None where that lies above."""
+    parts = path.split(".", depth) if path else []
+    return ".".join(parts[:depth]) if len(parts) >= depth else None
+
+
 def call_around(origin: Origin, path: str) -> Origin:
     """The call of a module around an origin, or of the module itself; the class of a module around is not known."""
     if path == origin.module:

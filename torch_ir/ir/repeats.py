@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch_ir.errors import SerializationError
 from torch_ir.ir.document import parse_json
-from torch_ir.ir.limits import Limits, allow_more
+from torch_ir.ir.limits import Budget, Limits, allow_more
 from torch_ir.ir.records import allow_keys, field
 
 Document = dict[str, Any]
@@ -28,6 +29,7 @@ _RUN = frozenset(("$repeat", "items"))
 _MAX_DIGITS = 30  # room for a number that grows, which never has so many
 _LEAST = 3  # repetitions that are worth a run
 _CANDIDATES = 16  # lengths of a period that are tried at one place
+_COMPARISONS = 64  # of records, for each of them
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
@@ -66,9 +68,9 @@ def _fold(records: Sequence[Document]) -> Iterator[tuple[Document | None, Docume
     places: dict[tuple[str, ...], list[int]] = {}
     for place, text in enumerate(texts):
         places.setdefault(text.skeleton, []).append(place)
-    start = 0
+    start, work = 0, Budget(_COMPARISONS * len(texts))
     while start < len(texts):
-        run, end = _run_at(texts, start, places[texts[start].skeleton])
+        run, end = _run_at(texts, start, places[texts[start].skeleton], work)
         yield run, records[start]
         start = end if run else start + 1
 
@@ -78,14 +80,14 @@ def _split(text: str) -> _Text:
     return _Text(tuple(parts[::2]), tuple(map(int, parts[1::2])))
 
 
-def _run_at(texts: Sequence[_Text], start: int, alike: Sequence[int]) -> tuple[Document | None, int]:
+def _run_at(texts: Sequence[_Text], start: int, alike: Sequence[int], work: Budget) -> tuple[Document | None, int]:
     """The run that covers most from here on, and where it ends."""
-    lengths = [place - start for place in alike if place > start][:_CANDIDATES]
+    after = bisect_right(alike, start)
     best, end = 0, start
-    for length in lengths:
+    for length in (place - start for place in alike[after : after + _CANDIDATES]):
         if best and length % best == 0:  # which repeats as far, and less often
             continue
-        count = _repetitions(texts, start, length)
+        count = _repetitions(texts, start, length, work)
         if count >= _LEAST and start + count * length > end:
             best, end = length, start + count * length
     if not best or any("<" in part for text in texts[start : start + best] for part in text.skeleton):
@@ -97,10 +99,10 @@ def _run_at(texts: Sequence[_Text], start: int, alike: Sequence[int]) -> tuple[D
         return None, start
 
 
-def _repetitions(texts: Sequence[_Text], start: int, length: int) -> int:
-    """How often what begins here, and is so long, repeats."""
+def _repetitions(texts: Sequence[_Text], start: int, length: int, work: Budget) -> int:
+    """How often what begins here, and is so long, repeats, as far as there is time to look."""
     place = start + length
-    while place < len(texts) and _continues(texts, start, place, length):
+    while place < len(texts) and work.take() and _continues(texts, start, place, length):
         place += 1
     return (place - start) // length
 

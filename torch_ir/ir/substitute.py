@@ -144,10 +144,11 @@ def squeezed_sizes(node: OpNode) -> list[Dim]:
     """The sizes that a node drops where they are 1, and keeps where they are not; none for other operators."""
     if not node.op_type.startswith(_SQUEEZES):
         return []
-    shape = node.inputs[0].shape
+    shape = node.inputs[0].shape if node.inputs else ()
     dims = node.attrs.get("dim")
-    chosen = range(len(shape)) if dims is None else [dims] if isinstance(dims, int) else dims
-    return [shape[dim] for dim in chosen] if shape else []
+    chosen = range(len(shape)) if dims is None else dims if isinstance(dims, (list, tuple)) else [dims]
+    # a graph that was not checked against torch may name dimensions that are none, and is refused when it runs
+    return [shape[dim] for dim in chosen if isinstance(dim, int) and -len(shape) <= dim < len(shape)]
 
 
 def _drops_more(node: OpNode) -> bool:

@@ -96,8 +96,9 @@ class TensorMeta:
 
     def replace_all_uses_with(self, other: TensorMeta) -> None:
         """Let every reader of this tensor, graph outputs included, read `other` instead."""
-        for node in tuple(self._uses):
-            node.inputs = tuple(other if tensor is self else tensor for tensor in node.inputs)
+        if other is not self:
+            for node in tuple(self._uses):
+                node.replace_input(self, other)
 
     def agree_with(self, read: TensorMeta) -> None:
         """Where a reader restates what is made here, it must say the same."""

@@ -134,18 +134,19 @@ def _applied(ir: IR, step: Pass) -> int:
     count = 0
     finished = called_by(node for node in ir.nodes if node.op_type.startswith(FUSED))
     called, calls = called_by(ir.nodes), calls_by_function(ir)
+    outer = Knowledge.of(ir) if called else None  # asked once for all functions: no body changes what callers give
     for name, body in list(ir.functions.items()):
         if name not in called:  # an entry point, which stands for itself
             count += _applied(body, step)
-        elif name not in finished:
+        elif name not in finished and outer is not None:
             with inside(ir):
-                count += _applied_inside(ir, body, calls.get(name, []), step)
+                count += _applied_inside(outer, body, calls.get(name, []), step)
     return count + step(ir)
 
 
-def _applied_inside(ir: IR, body: IR, calls: Sequence[OpNode], step: Pass) -> int:
+def _applied_inside(outer: Knowledge, body: IR, calls: Sequence[OpNode], step: Pass) -> int:
     """The changes of a pass to a function; where every call gives it a weight or a constant, it may count on that."""
-    outer, inner = Knowledge.of(ir), Knowledge.of(body)
+    inner = Knowledge.of(body)
     given = [dict(zip(call.args, call.inputs, strict=True)) for call in calls]
     for tensor in body.graph_inputs if calls else ():
         inner.assume(tensor, {values[tensor.name] for values in given}, outer)

@@ -1,4 +1,4 @@
-"""Where to cut a line of segments into stages: numbers alone, exactly.
+"""Where to cut a line of segments into stages: numbers alone, exactly, unless there are very many places to cut.
 
     partition = Partition(loads, memory)
     slowest = partition.slowest(4)         # the least that the slowest of four stages can take
@@ -21,6 +21,7 @@ from torch_ir.pipeline.reach import Load, reach
 
 _ROUNDING = 1 + 1e-9
 _HALVINGS = 50
+_MOST_PLACES = 512  # where a stage may end; each is tried with each place where it may start
 
 
 class _Way(NamedTuple):
@@ -76,22 +77,41 @@ class Partition:
 
         Nowhere, if there is no way to have just so many.
         """
-        first, last = self._windows(stages, seconds)
         ways = {0: _Way(0.0, 0.0, ())}
-        for stage in range(1, stages + 1):
-            ends = range(first[stage], last[stage] + 1)
-            ways = {end: way for end in ends if (way := self._best(ways, end, seconds)) is not None}
+        for ends in self._places(stages, seconds):
+            furthest = {start: self._end(start, seconds) for start in ways}
+            ways = {end: way for end in ends if (way := self._best(ways, end, furthest)) is not None}
         return ways[len(self.loads)].starts if len(self.loads) in ways else ()
 
-    def _best(self, ways: Mapping[int, _Way], end: int, seconds: float) -> _Way | None:
+    def _best(self, ways: Mapping[int, _Way], end: int, furthest: Mapping[int, int]) -> _Way | None:
         """The best way to let a stage end there, of the ways to end the one before."""
         found = []
         for start, way in ways.items():
-            if start < end <= self._end(start, seconds):
+            if start < end <= furthest[start]:
                 sent = self.loads[start].crossing if start else 0.0
                 taken = self._times[end] - self._times[start]
                 found.append(_Way(way.sent + sent, way.unevenness + taken * taken, (*way.starts, start)))
         return min(found, default=None)
+
+    def _places(self, stages: int, seconds: float) -> list[Sequence[int]]:
+        """Where each stage may end; of very many places, those where least is sent, and one that is sure to do."""
+        windows = [range(low, high + 1) for low, high in zip(*self._windows(stages, seconds), strict=True)][1:]
+        if all(len(window) <= _MOST_PLACES for window in windows):
+            return list(windows)
+        places = [self._thinned(windows[-1])]
+        sure = len(self.loads)
+        for window in reversed(windows[:-1]):
+            sure = max(window, key=lambda start: min(self._end(start, seconds), sure), default=sure)
+            places.append(sorted({*self._thinned(window), sure}))
+        return places[::-1]
+
+    def _thinned(self, window: Sequence[int]) -> Sequence[int]:
+        """Places at equal distances, about, each where least is sent around there."""
+        step = -(-len(window) // _MOST_PLACES)
+        return [min(window[at : at + step], key=self._sent_at) for at in range(0, len(window), step or 1)]
+
+    def _sent_at(self, place: int) -> float:
+        return self.loads[place].crossing if place < len(self.loads) else 0.0
 
     def _windows(self, stages: int, seconds: float) -> tuple[list[int], list[int]]:
         """Between which places each stage must end, for those before and after it to be allowed too."""

@@ -52,7 +52,8 @@ def needless_copy(g: Builder, node: OpNode) -> Any:
     x = node.inputs[0]
     if not is_like(x, node.output):
         return None
-    if any(memory.producer is None and memory.param is None for memory in memory_of(x)):
+    found = memory_of(x)
+    if found is None or any(memory.producer is None and memory.param is None for memory in found):
         return "it copies an input, which a caller may lay out in another way"
     return x
 

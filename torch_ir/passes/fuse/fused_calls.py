@@ -115,7 +115,7 @@ class Limits:
         if only_result and (others := [made for made in given if made.producer is not group.nodes[-1]]):
             return f"{others[0].name!r} is read elsewhere too"
         inside = {made for node in group.nodes for made in node.outputs}
-        if any(not memory_of(made) <= inside for made in given):
+        if any((memory := memory_of(made)) is None or not memory <= inside for made in given):
             return "a result shares memory with what the call reads"
         return ""
 

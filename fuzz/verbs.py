@@ -1,0 +1,105 @@
+"""What is done with a valid graph: each verb ends with a result or an error of ours, within seconds.
+
+An input that is the text of a graph is that graph, if the full check lets it pass. Any other bytes that do not begin as
+JSON does are the seed of a random graph, so that every input of a fuzzer is a valid file or is skipped.
+"""
+
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.damage.graph_files import layers
+from tests.damage.subject import new_folder
+from tests.graphs import everything, mlp
+from tests.random_irs.draft import random_ir
+from tests.refusals import without_digest
+from torch_ir.analysis import cost, cost_report, diff
+from torch_ir.analysis.diff_text import diff_lines
+from torch_ir.errors import SerializationError, TorchIRError
+from torch_ir.explorer import explore
+from torch_ir.ir import IR
+from torch_ir.passes import optimize
+from torch_ir.safety import deserialize_ir, validate_ir
+
+SECONDS = 10  # of computing, for graphs of at most 20,000 characters
+_FOLDER = new_folder()
+_RANDOM = 8  # random graphs among the seeds
+
+
+class Verb(NamedTuple):
+    """A target, as modules of targets are."""
+
+    seeds: Callable[[], list[bytes]]
+    check: Callable[[bytes], None]
+
+
+def seeds() -> list[bytes]:
+    """The texts of graphs that pass the full check, and seeds of random graphs."""
+    drawn = [random_ir(2 * number, typed=True) for number in range(_RANDOM)]
+    texts = [without_digest(ir.to_json()) for ir in (mlp(), everything(), layers(6), *drawn)]
+    return [
+        *(text.encode() for text in dict.fromkeys(texts)),
+        *(f"seed {number}".encode() for number in range(_RANDOM)),
+    ]
+
+
+def graph_of(data: bytes) -> IR | None:
+    """The graph that an input stands for; None for a text that the reader refuses."""
+    if data.lstrip()[:1] != b"{":
+        number = zlib.crc32(data)
+        return IR.from_json(random_ir(number, typed=number % 4 > 0).to_json())
+    try:
+        return deserialize_ir(data.decode())
+    except (SerializationError, UnicodeDecodeError):
+        return None
+
+
+def _verb(act: Callable[[IR], object]) -> Verb:
+    def check(data: bytes) -> None:
+        ir = graph_of(data)
+        if ir is None:
+            return
+        started = time.process_time()
+        with suppress(TorchIRError):
+            act(ir)
+        spent = time.process_time() - started
+        assert spent < SECONDS, f"{spent:.1f} s for {len(ir.nodes)} nodes"
+
+    return Verb(seeds, check)
+
+
+def _check(ir: IR) -> None:
+    validate_ir(ir)
+    ir.check()
+
+
+def _cost(ir: IR) -> None:
+    str(cost(ir))
+    for by in ("module", "op", "node"):
+        str(cost_report(ir, by))
+
+
+def _diff(ir: IR) -> None:
+    """Against itself, against what clean-up makes of it, and against another graph."""
+    assert diff(ir, ir.clone()).is_equal
+    for other in (optimize(ir, "clean")[0], random_ir(2 * len(ir.nodes), typed=True)):
+        "\n".join(diff_lines(diff(ir, other)))
+        str(diff(other, ir))
+
+
+def _optimize(ir: IR) -> None:
+    text = ir.to_json()
+    for level in ("clean", "full"):
+        better = optimize(ir, level)[0].check()
+        assert IR.from_json(better.to_json()).to_json() == better.to_json()
+    assert ir.to_json() == text, "the given graph was changed"
+
+
+def _explore(ir: IR) -> None:
+    explore(ir, Path(_FOLDER.name) / "page.html")
+
+
+VERBS = {act.__name__.removeprefix("_"): _verb(act) for act in (_check, _cost, _diff, _optimize, _explore)}

@@ -1,0 +1,161 @@
+"""Graphs of hostile shapes: every verb takes time and memory in proportion to the file, or refuses it."""
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from tests.adversarial import sweep
+from tests.adversarial.measuring import Ended, Growth
+from tests.adversarial.shapes import SHAPES
+from tests.adversarial.verbs import VERBS
+from tests.graphs import mlp, tensor
+from torch_ir import IR, Limits, OpNode, SerializationError, TensorMeta, load_ir, optimize, validate_ir
+from torch_ir.analysis import liveness
+from torch_ir.analysis.aliasing import home_of, is_held_by_caller, memory_of, moves_results
+from torch_ir.errors import ExpressionError
+from torch_ir.ir import Origin
+from torch_ir.ir.origins import module_at, modules_around
+from torch_ir.ir.substitute import squeezed_sizes
+from torch_ir.pipeline.partition import Partition
+from torch_ir.pipeline.reach import Load
+
+# Cells that took quadratic time once.
+_SAMPLE = [("wide", "convert compact"), ("slices", "split"), ("functions", "optimize clean")]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_passes_the_full_check(name: str) -> None:
+    ir = SHAPES[name](12)
+    assert validate_ir(IR.from_json(ir.to_json()))
+
+
+def test_a_sample_of_verbs_and_shapes_grows_with_the_file() -> None:
+    for growth in sweep.grown(_SAMPLE, 250):
+        assert growth.is_ended, growth
+        assert sweep.is_bounded(growth), growth
+
+
+@pytest.mark.slow
+def test_every_verb_on_every_shape_grows_with_the_file() -> None:
+    cells = [(shape, verb) for shape in SHAPES for verb in VERBS]
+    worse = [str(growth) for growth in sweep.grown(cells, sweep.SIZE) if not sweep.is_bounded(growth)]
+    assert not worse, "\n".join(worse)
+
+
+def test_exponents_are_those_of_the_time_that_grows() -> None:
+    """0.1 s that do not depend on the size are taken off, and what may be noise counts as none."""
+
+    def growth(*seconds: float) -> Growth:
+        sizes = (8, 100, 200, 400)
+        return Growth("deep", "cost", sizes, sizes, tuple(Ended(0, one, 0) for one in seconds))
+
+    assert growth(0.1, 0.6, 1.1, 2.1).exponent() == pytest.approx(1)
+    assert growth(0.1, 0.6, 2.1, 8.1).exponent() == pytest.approx(2)
+    assert growth(0.01, 0.011, 0.012, 0.04).exponent() == 0
+    assert not sweep.is_bounded(growth(0.1, 0.6, 2.1, 8.1))
+
+
+# -- each bound by itself ---------------------------------------------------------------------------------------------
+
+
+def test_blanks_are_counted(tmp_path: Path) -> None:
+    """A file may hold many, but each takes two bytes of memory."""
+    document = json.loads(mlp().to_json())
+    del document["digest"]
+    file = tmp_path / "blank.json"
+    file.write_text(json.dumps(document) + " " * 100_000)
+    load_ir(file)
+    with pytest.raises(SerializationError, match=r"100\d{3} blanks are more than 100000; Limits\(blanks=\.\.\.\)"):
+        load_ir(file, Limits(blanks=100_000))
+
+
+def test_a_file_is_held_twice_at_most_while_it_is_read(tmp_path: Path) -> None:
+    """As bytes and as text: 50 MB of blanks take 100 MB."""
+    document = json.loads(mlp().to_json())
+    del document["digest"]
+    file = tmp_path / "blank.json"
+    file.write_text(json.dumps(document) + " " * (50 << 20))
+    code = """
+import resource, sys
+from torch_ir.ir import IR
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+IR.load(sys.argv[1])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 120 << 10
+
+
+def test_large_numbers_are_found_wherever_pieces_of_a_text_meet() -> None:
+    """The text is looked through in pieces of 1 MiB."""
+    for place in range((1 << 20) - 24, (1 << 20) + 2):
+        text = '{"format": "' + "x" * (place - 20) + '", "version": 99999999999999999999}'
+        with pytest.raises(SerializationError, match="does not fit 64 bits"):
+            IR.from_json(text)
+
+
+def test_replacing_one_of_many_inputs_leaves_the_order_of_readers() -> None:
+    x, y = tensor("x", 2), tensor("y", 2)
+    both = OpNode("both", "aten.add.Tensor", [x, x], [tensor("both", 2)], {"alpha": 1}, args=["self", "other"])
+    other = OpNode("other", "aten.add.Tensor", [y, x], [tensor("other", 2)], {"alpha": 1}, args=["self", "other"])
+    x.replace_all_uses_with(x)
+    assert x.consumers == [both, both, other]
+    x.replace_all_uses_with(y)
+    assert (both.inputs, other.inputs, x.consumers, y.consumers) == ((y, y), (y, y), [], [other, other, both, both])
+
+
+def _views(count: int) -> list[TensorMeta]:
+    """A tensor, and a chain of views of it."""
+    tensors = [tensor("x", 2, 3)]
+    for index in range(count):
+        made = TensorMeta(f"y{index}", tensors[-1].shape[::-1], "float32")
+        attrs = {"dim0": 0, "dim1": 1}
+        OpNode(f"y{index}", "aten.transpose.int", [tensors[-1]], [made], attrs, args=["self"])
+        tensors.append(made)
+    return tensors
+
+
+def test_memory_of_long_chains_of_views_is_not_looked_for() -> None:
+    short, long = _views(20), _views(2000)
+    assert memory_of(short[-1]) == {short[0]}
+    assert home_of(short[-1]) is short[0]
+    assert not is_held_by_caller(short[0])
+    assert memory_of(long[-1]) is None
+    assert home_of(long[-1]) in long
+    assert is_held_by_caller(long[0])
+    OpNode("return", "return", [long[-1]], [])
+    assert moves_results(long[-1], long[-2])
+
+
+def test_sums_of_very_many_open_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ir = SHAPES["many symbols"](100)
+    assert liveness(ir).peak == " + ".join(sorted(f"4*s{index}" for index in range(100)))
+    module = import_module("torch_ir.analysis.liveness")  # the function of this name hides it
+    monkeypatch.setattr(module, "_MOST_CHARACTERS", 10_000)
+    with pytest.raises(ExpressionError, match=r"held at 'y\d+' is a sum of too many open sizes; choose numbers"):
+        liveness(ir)
+    assert liveness(ir, {f"s{index}": 2 for index in range(100)}).peak == 800
+
+
+def test_very_many_places_to_cut_are_thinned_out() -> None:
+    """Segments that take no time may be cut anywhere; what is sent is still the least around there."""
+    loads = [Load(0.0, crossing=1.0 if place == 3001 else 9.0) for place in range(6000)]
+    assert Partition(loads).starts(2, 1.0) == (0, 3001)
+
+
+def test_a_module_on_the_way_to_another() -> None:
+    for path in ("", "a", "a.b.c"):
+        around = modules_around(path)
+        assert [module_at(path, depth) for depth in range(5)] == [*around, *[None] * (5 - len(around))]
+
+
+def test_dimensions_that_are_none_are_not_squeezed() -> None:
+    """Graphs that were not checked against torch can be optimised."""
+    x, out = tensor("x", 2, 1), tensor("y", 2)
+    node = OpNode("y", "aten.squeeze.dim", [x], [out], {"dim": 5}, args=["self"], origin=Origin())
+    assert squeezed_sizes(node) == []
+    assert optimize(IR([node], [x], [out]))[0].nodes
