@@ -20,6 +20,7 @@ from torch_ir.errors import (
     CaptureWarning,
     ClosedPipeError,
     GraphError,
+    SecurityWarning,
     SerializationError,
     TorchIRError,
     VersionWarning,
@@ -39,7 +40,7 @@ _GROUPS = {
 _OTHER_NAMES = {"visualize": "draw"}
 _SHOWN_LINES = 4
 _READER_LEFT = 141  # as a shell reports a program that SIGPIPE ended
-_OURS = (CaptureWarning, VersionWarning, WeightWarning)
+_OURS = (CaptureWarning, SecurityWarning, VersionWarning, WeightWarning)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,6 +12,7 @@ import contextlib
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from torch_ir.run.ranks import joined
 from torch_ir.sharding.rank_process import mesh_of
 from torch_ir.verify.whole_run import Weights
 
+_LOOPBACKS = ("lo", "lo0")  # on Linux, on macOS
 _JOB = "torch_ir.sharding.local_ranks:run_rank"
 _START = "import sys; sys.path[:] = sys.argv[4:]; from torch_ir.sharding.rank_process import main; main()"
 
@@ -56,7 +58,7 @@ class LocalRanks:
                 [sys.executable, "-c", _START, str(rank), str(count), self._folder.name, *paths],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "OMP_NUM_THREADS": threads},
+                env={**os.environ, "OMP_NUM_THREADS": threads, **_loopback()},
                 text=True,
             )
             for rank in range(count)
@@ -134,6 +136,14 @@ class LocalRanks:
             process.kill()
         for process in self._processes:
             process.wait()
+
+
+def _loopback() -> dict[str, str]:
+    """Environment that lets gloo listen on the loopback interface, and not on the one that the host name leads to."""
+    if sys.platform == "win32":
+        return {}
+    names = {name for _, name in socket.if_nameindex()}.intersection(_LOOPBACKS)
+    return {"GLOO_SOCKET_IFNAME": names.pop()} if names else {}
 
 
 def _answer(process: subprocess.Popen[str], request: Path) -> dict[str, str]:
