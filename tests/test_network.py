@@ -122,7 +122,7 @@ def test_openvino_sends_nothing(tmp_path: Path) -> None:
     """OpenVINO and the module of it that reports its use are imported without telemetry."""
     pytest.importorskip("openvino")
     program = (
-        "from torch_ir.backends.openvino_package import import_openvino as load; load(); load('openvino.tools.ovc')"
+        "from torch_ir.targets.openvino_package import import_openvino as load; load(); load('openvino.tools.ovc')"
     )
     told, refused = _guarded(tmp_path, "-c", f"{program}; import sys; print('openvino_telemetry' in sys.modules)")
     assert told == "False\n"

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from torch_ir.backends.exact_rules import OPENVINO
 from torch_ir.backends.openvino_operators import decompositions
-from torch_ir.backends.openvino_package import import_openvino
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ConversionError, ExecutionError
 from torch_ir.ir import IR, TensorMeta
@@ -23,6 +22,7 @@ from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.ops.runnable import with_calls_inline
 from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.targets.describe import describe
+from torch_ir.targets.openvino_package import import_openvino
 from torch_ir.targets.to_torch import to_torch
 from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.module import signature_of

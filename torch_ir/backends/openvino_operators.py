@@ -11,7 +11,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.export.decomp_utils import CustomDecompTable
 
-from torch_ir.backends.openvino_package import import_openvino
+from torch_ir.targets.openvino_package import import_openvino
 
 _aten = torch.ops.aten
 _TAKEN_APART: tuple[OpOverload, ...] = (

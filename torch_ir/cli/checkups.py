@@ -139,7 +139,7 @@ def _mlir() -> str:
 
 
 def _openvino() -> str:
-    from torch_ir.backends.openvino_package import import_openvino
+    from torch_ir.targets.openvino_package import import_openvino
 
     openvino = import_openvino()
     return f"openvino {openvino.__version__} ({', '.join(openvino.Core().available_devices)})"

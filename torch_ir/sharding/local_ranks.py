@@ -15,7 +15,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ import torch
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.placements import Shard, parse
+from torch_ir.ir.temporary import TemporaryFolder, explained
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.ranks import joined
 from torch_ir.sharding.rank_process import mesh_of
@@ -49,13 +49,13 @@ class LocalRanks:
         if count < 1:
             raise ExecutionError(f"there must be at least 1 rank, not {count}")
         self.count, self.seconds = count, seconds
-        self._folder = tempfile.TemporaryDirectory(prefix="torch_ir-")
+        self._folder = TemporaryFolder()
         self._runs = 0
         paths = [os.path.abspath(path) for path in sys.path]
         threads = str(max(1, torch.get_num_threads() // count))
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-c", _START, str(rank), str(count), self._folder.name, *paths],
+                [sys.executable, "-c", _START, str(rank), str(count), str(self._folder.path), *paths],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "OMP_NUM_THREADS": threads, **_loopback()},
@@ -109,8 +109,9 @@ class LocalRanks:
         if any(process.poll() is not None for process in self._processes):
             raise ExecutionError("the ranks have ended, by an error or by themselves; start new ones")
         self._runs += 1
-        file = Path(self._folder.name, f"request{self._runs}.pt")
-        torch.save({"job": job, **request}, file)
+        file = self._folder.path / f"request{self._runs}.pt"
+        with explained():
+            torch.save({"job": job, **request}, file)
         return [torch.load(answer, weights_only=True) for answer in self._asked(file)]
 
     def _asked(self, request: Path) -> list[Path]:
