@@ -54,14 +54,31 @@ def test_sigterm_leaves_no_temporary_folder(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_dask_sweep_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """Dask's workers are ended without a line about it, and their folders are removed."""
+    pytest.importorskip("distributed")
+    (tmp_path / "net.py").write_text("import time\ndef make():\n    time.sleep(100)\n")
+    (tmp_path / "models.txt").write_text("net.py:make -i 1x2\nnet.py:make -i 2x2\n")
+    options = ["--engine", "dask", "--workers", "1", "--steps", "extract"]
+    process = _started(tmp_path, "sweep", "models.txt", "-o", "results", *options)
+    _wait_for(process, tmp_path, "torch_ir-*/told")
+    process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert told == b""
+    assert process.returncode == 128 + number
+
+
 def test_doctor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C, no further check begins, and those that run are ended."""
     monkeypatch.setattr("torch_ir.cli.doctor._START", "import time; time.sleep(60)")
-    signal.signal(signal.SIGALRM, _interrupt)
+    before = signal.signal(signal.SIGALRM, _interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         list(_findings(["python"] * 12, 60))
+    signal.signal(signal.SIGALRM, before)
     assert time.monotonic() - start < 5
 
 

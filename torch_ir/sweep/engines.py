@@ -83,6 +83,7 @@ def dask_cluster(workers: int, *, processes: bool = True) -> Any:
         processes=processes,
         protocol="tcp://",  # its other one asks for the address of this machine in the network
         host=_LOOPBACK,
+        silence_logs=logging.CRITICAL,  # what it says when workers are ended, which are rows or our own doing
         dashboard_address=None,
         scheduler_kwargs={"dashboard_address": f"{_LOOPBACK}:0"},  # of counters; there is no dashboard
         worker_dashboard_address=f"{_LOOPBACK}:0",
