@@ -152,6 +152,10 @@ class WeightWarning(UserWarning):
     """Something about the weights that is harmless, but probably not meant."""
 
 
+class SecurityWarning(UserWarning):
+    """A setting of this machine would let other users change what is run; it is not used."""
+
+
 def first_line(error: BaseException) -> str:
     """What another library's error says, in one line; its kind where it says nothing."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -19,9 +19,11 @@ from torch_ir.backends.cache import cache_folder
 from torch_ir.backends.table import installed_backends
 from torch_ir.errors import SerializationError
 from torch_ir.ir import IR
-from torch_ir.ir.writing import write_text
+from torch_ir.ir.regular_file import read_regular
+from torch_ir.ir.writing import plain_target, write_text
 from torch_ir.ops.names import dtype_name
 
+_MOST_BYTES = 1 << 26  # of the file of choices
 _PACKAGES = ("torch", "onnxruntime", "openvino")
 
 
@@ -62,11 +64,11 @@ class Choices:
         """Remember a choice, if the folder can be written to."""
         text = json.dumps({**self._read(), key: asdict(choice)}, indent=1)
         with suppress(SerializationError):
-            write_text(self._path, text)
+            write_text(plain_target(self._path), text)
 
     def _read(self) -> dict[str, Any]:
         try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
+            found = json.loads(read_regular(self._path, _MOST_BYTES, follow=False))
         except (OSError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}

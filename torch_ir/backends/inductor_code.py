@@ -21,6 +21,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
+from torch_ir.backends.inductor_cache import private_inductor
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, TensorMeta
 
@@ -114,7 +115,7 @@ def compiled(ir: IR, module: fx.GraphModule, values: Sequence[Any]) -> Version:
     mode = FakeTensorMode(shape_env=sizes)
     given = [_symbolic(mode, index, *pair) for index, pair in enumerate(zip(ir.graph_inputs, values, strict=True))]
     fixed = [_fixed(value) for value in given]
-    with torch.no_grad(), _quiet(), _packed_shapes():
+    with private_inductor(), torch.no_grad(), _quiet(), _packed_shapes():
         try:
             call = torch._inductor.compile(module, given, options=_OPTIONS)
         except Exception as error:  # whatever a compiler raises

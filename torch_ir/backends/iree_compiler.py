@@ -10,13 +10,15 @@ from pathlib import Path
 
 import torch
 
-from torch_ir.backends.cache import cache_folder
+from torch_ir.backends.cache import private_cache
 from torch_ir.errors import SerializationError, TorchIRError
 from torch_ir.escaping import in_mlir
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.writing import write_bytes
+from torch_ir.ir.regular_file import read_regular
+from torch_ir.ir.writing import plain_target, write_bytes
 
 _FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-input-demote-f64-to-f32=false")
+_MOST_BYTES = 1 << 32  # of a compiled module
 _BEGIN_ONLY = ("--compile-to=input",)  # as far as the torch dialect goes
 _PLACE = re.compile(r'loc\(("(?:[^"\\]|\\.)*")\)')
 _LINE = re.compile(r"\S*:(\d+):\d+: error: ")
@@ -39,19 +41,22 @@ class CannotCompileError(TorchIRError):
 
 def compile_module(text: str) -> bytes:
     """A module for this machine; what was compiled before is read from its file."""
-    path = cache_folder() / "iree" / f"{_digest(text)}.vmfb"
+    folder = private_cache("iree")
+    if folder is None:  # what others can write is not run
+        return _compiled(text, _FLAGS)
+    path = folder / f"{_digest(text)}.vmfb"
     module = _kept(path)
     if module is None:
         module = _compiled(text, _FLAGS)
         with suppress(SerializationError):  # where the folder cannot be written to, it is compiled again
-            write_bytes(path, hashlib.sha256(module).digest() + module)
+            write_bytes(plain_target(path), hashlib.sha256(module).digest() + module)
     return module
 
 
 def _kept(path: Path) -> bytes | None:
     """The module in a file that begins with its digest; None if there is none, or if it is damaged."""
     try:
-        kept = path.read_bytes()
+        kept = read_regular(path, _MOST_BYTES, follow=False)
     except OSError:
         return None
     digest, module = kept[:32], kept[32:]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +22,11 @@ from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.ops.runnable import with_calls_inline
 from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.targets.describe import describe
+from torch_ir.targets.openvino_package import import_openvino
 from torch_ir.targets.to_torch import to_torch
 from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.module import signature_of
 
-_TELEMETRY = "openvino_telemetry"
 _DIVISION = "nonconvertable_divide_0"  # marks a division that must stay one
 _NOT_FUSED = frozenset(  # into what comes before them
     ("MatMul", "Convolution", "GroupConvolution", "Softmax", "MVN", "Gather", "Concat", "Split", "Transpose", "MaxPool")
@@ -164,16 +163,7 @@ def _shared(value: Tensor) -> Any:
 
 @cache
 def _openvino() -> Any:
-    """The package; what it would report about its use to its makers stays unreported."""
-    if "openvino" not in sys.modules and _TELEMETRY not in sys.modules:
-        sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # Python's way to say that there is none
-        try:
-            import openvino
-        finally:
-            del sys.modules[_TELEMETRY]
-    import openvino
-
-    return openvino
+    return import_openvino()
 
 
 @cache
@@ -198,19 +188,17 @@ def _compiled(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor])
 
 def _converted(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]) -> tuple[Any, Any]:
     """The graph as a model of OpenVINO that computes each of these tensors once, and what holds its weights."""
-    _openvino()
-    from openvino.frontend import FrontEndManager
-    from openvino.frontend.pytorch.fx_decoder import TorchFXPythonDecoder
-
+    manager = import_openvino("openvino.frontend").FrontEndManager()
+    decode = import_openvino("openvino.frontend.pytorch.fx_decoder").TorchFXPythonDecoder
     ir.graph_outputs = list(made)
     ir.output_tree = flat(len(made))
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         program = exported(ir, to_torch(ir, weights), ir.graph_inputs, _zeros, as_one=False)
-        frontend = FrontEndManager().load_by_framework("pytorch")
+        frontend = manager.load_by_framework("pytorch")
         try:
             program = program.run_decompositions(decompositions())
-            decoder = TorchFXPythonDecoder(program.module(), dynamic_shapes=True)
+            decoder = decode(program.module(), dynamic_shapes=True)
             model = frontend.convert(frontend.load(decoder))
             if not ir.symbols:
                 _fix_sizes(ir, model)

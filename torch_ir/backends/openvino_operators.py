@@ -11,6 +11,8 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch.export.decomp_utils import CustomDecompTable
 
+from torch_ir.targets.openvino_package import import_openvino
+
 _aten = torch.ops.aten
 _TAKEN_APART: tuple[OpOverload, ...] = (
     _aten.slice_scatter.default,  # several in a row may overwrite each other's memory
@@ -23,10 +25,9 @@ _TAKEN_APART: tuple[OpOverload, ...] = (
 @cache
 def decompositions() -> Any:
     """What torch.export takes apart for OpenVINO."""
-    from openvino.frontend.pytorch.torchdynamo.export_decompositions import ops_to_not_decompose
-
+    module = import_openvino("openvino.frontend.pytorch.torchdynamo.export_decompositions")
     table: Any = CustomDecompTable()  # type: ignore[no-untyped-call]  # torch does not annotate it
-    for operator in set(ops_to_not_decompose()).intersection(table.keys()):
+    for operator in set(module.ops_to_not_decompose()).intersection(table.keys()):
         table.pop(operator)
     for operator in _TAKEN_APART:
         table[operator] = decomposition_table[operator]

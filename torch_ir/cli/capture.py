@@ -46,7 +46,7 @@ def capture(text: str, arguments: argparse.Namespace, **options: Any) -> Capture
     from torch_ir.cli.tensors import meta_value
 
     show_progress(f"building {text}")
-    source = find_model(text)
+    source = find_model(text, own_only=getattr(arguments, "own_only", False))
     start = time.perf_counter()
     if source.program is not None:
         return _converted(text, source.program, arguments, options)

@@ -139,8 +139,9 @@ def _mlir() -> str:
 
 
 def _openvino() -> str:
-    import openvino
+    from torch_ir.targets.openvino_package import import_openvino
 
+    openvino = import_openvino()
     return f"openvino {openvino.__version__} ({', '.join(openvino.Core().available_devices)})"
 
 
@@ -171,9 +172,11 @@ def _parquet() -> str:
 
 
 def _dask() -> str:
-    from distributed import Client, LocalCluster, __version__
+    from distributed import Client, __version__
 
-    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
+    from torch_ir.sweep.engines import dask_cluster
+
+    with dask_cluster(1, processes=False) as cluster, Client(cluster) as client:
         if client.submit(abs, -1).result() != 1:
             raise RuntimeError("a task gave something else")
     return f"distributed {__version__}, ran a task"

@@ -10,6 +10,7 @@ from torch_ir.cli.verb import add_verb, print_json, terminal_width
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterable, Iterator
 
     from torch_ir.cli.verb import Verbs
@@ -20,6 +21,7 @@ draw onnx
 --json
 """
 _START = "import sys; sys.path[:] = sys.argv[2:]; from torch_ir.cli.checkups import main; main(sys.argv[1])"
+_PAUSE = 0.02  # seconds
 _TOGETHER = 4  # children at once, at most
 Finding = dict[str, str]
 
@@ -52,38 +54,59 @@ def run(arguments: argparse.Namespace) -> int:
 def _findings(names: Iterable[str], seconds: float) -> Iterator[Finding]:
     """What each check says, in order; several run at once."""
     import os
+    import time
     from concurrent.futures import ThreadPoolExecutor
 
+    children: set[subprocess.Popen[str]] = set()
     with ThreadPoolExecutor(min(_TOGETHER, os.cpu_count() or 1)) as pool:
-        running = [(name, pool.submit(_tried, name, seconds)) for name in names]
-        for name, result in running:
-            show_progress(f"checking {name}")
-            yield result.result()
+        running = [(name, pool.submit(_tried, name, seconds, children)) for name in names]
+        try:
+            for name, result in running:
+                show_progress(f"checking {name}")
+                yield result.result()
+        except BaseException:  # Ctrl-C: what has not begun does not begin, and what has is ended
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(result.done() for _, result in running):
+                for child in [*children]:
+                    child.kill()
+                time.sleep(_PAUSE)
+            raise
 
 
-def _tried(name: str, seconds: float) -> Finding:
+def _tried(name: str, seconds: float, children: set[subprocess.Popen[str]]) -> Finding:
     """What a check says that runs in a process of its own, whatever becomes of that."""
     import json
     import signal
-    import subprocess
     import sys
+    from subprocess import TimeoutExpired
 
     from torch_ir.cli.checkups import CHECKUPS
 
     command = [sys.executable, "-c", _START, name, *sys.path]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds
-        )
-        state, told = json.loads(done.stdout.strip().rpartition("\n")[2])
-    except subprocess.TimeoutExpired:
+        status, said, complaints = _ended(command, seconds, children)
+        state, told = json.loads(said.strip().rpartition("\n")[2])
+    except TimeoutExpired:
         state, told = "broken", f"no answer in {seconds:g} s"
     except (TypeError, ValueError):  # it ended before it could say anything, or said something else
-        last = done.stderr.strip().rpartition("\n")[2]
-        status = done.returncode
+        last = complaints.strip().rpartition("\n")[2]
         ended = signal.strsignal(-status) if status < 0 else f"status {status}"
         state, told = "broken", f"its process ended with {ended}{f': {last}' if last else ''}"
     return {"name": name, "state": state, "detail": told, "mend": "" if state == "ok" else CHECKUPS[name].mend}
+
+
+def _ended(command: list[str], seconds: float, children: set[subprocess.Popen[str]]) -> tuple[int, str, str]:
+    """The status, output and error output of a process, which is among the children until it ends."""
+    from subprocess import DEVNULL, PIPE, Popen
+
+    with Popen(command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, errors="replace") as child:
+        children.add(child)
+        try:
+            said, complaints = child.communicate(timeout=seconds)
+        finally:
+            child.kill()
+            children.discard(child)
+        return child.returncode, said, complaints
 
 
 def _lines(found: list[Finding]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from torch_ir.cli.models.names import is_model
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_level, add_verb, at_level, load_graph
 from torch_ir.errors import CommandError, printable
+from torch_ir.ir.writing import plain_target
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -61,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _beside(file: str, ir: IR) -> Path:
     """The page of a file beside it, and that of a model here, under its name."""
     if is_model(file):
-        return Path(re.sub(r"\W+", "_", ir.model_name) or "model").with_suffix(".html")
-    return Path(file).with_suffix(".html")
+        return plain_target(Path(re.sub(r"\W+", "_", ir.model_name) or "model").with_suffix(".html"))
+    return plain_target(Path(file).with_suffix(".html"))
 
 
 def _told(ir: IR, other: IR | None) -> str:

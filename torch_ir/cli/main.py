@@ -16,10 +16,12 @@ from torch_ir.cli.parser import Program
 from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import settle_stdout
 from torch_ir.cli.streams import guarded_streams
+from torch_ir.cli.termination import TerminatedError, terminable
 from torch_ir.errors import (
     CaptureWarning,
     ClosedPipeError,
     GraphError,
+    SecurityWarning,
     SerializationError,
     TorchIRError,
     VersionWarning,
@@ -39,13 +41,14 @@ _GROUPS = {
 _OTHER_NAMES = {"visualize": "draw"}
 _SHOWN_LINES = 4
 _READER_LEFT = 141  # as a shell reports a program that SIGPIPE ended
-_OURS = (CaptureWarning, VersionWarning, WeightWarning)
+_TERMINATED = 143  # as a shell reports a program that SIGTERM ended
+_OURS = (CaptureWarning, SecurityWarning, VersionWarning, WeightWarning)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 done, 1 failed, 2 not understood, 130 interrupted, 141 the reader of stdout has left.
+    0 done, 1 failed, 2 not understood, 130 interrupted, 141 the reader of stdout has left, 143 terminated.
     """
     program, words = _program(), sys.argv[1:] if argv is None else argv
     with guarded_streams() as stdout:
@@ -77,12 +80,18 @@ def _run(program: str, words: list[str]) -> int:
         parser.print_help()
         return 2
     try:
-        with progress(f"{program} {arguments.verb}", quiet=arguments.quiet), _warnings_as_lines(program):
+        with (
+            terminable(),
+            progress(f"{program} {arguments.verb}", quiet=arguments.quiet),
+            _warnings_as_lines(program),
+        ):
             settle_stdout(arguments)
             refuse_overwriting(arguments)
             refuse_missing(arguments)
             status: int = arguments.run(arguments)
         return status
+    except TerminatedError:
+        return _TERMINATED
     except KeyboardInterrupt:
         return 130
     except ClosedPipeError:

@@ -83,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _save_parts(pipeline: IR, folder: Path) -> None:
+    from torch_ir.ir.writing import plain_target
     from torch_ir.pipeline import stage_of
 
     for number in range(len(pipeline.nodes)):
-        save_graph(stage_of(pipeline, number), str(folder / f"stage{number}.json"))
+        save_graph(stage_of(pipeline, number), str(plain_target(folder / f"stage{number}.json")))

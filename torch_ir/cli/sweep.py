@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,9 @@ _SHOWN = 10  # models that were not ok
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "sweep", "extract, cost, optimise and verify a list of models", _EXAMPLES, run)
-    parser.add_argument("models", metavar="MODELS", nargs="?", help="a file with a model per line, with its --input")
+    parser.add_argument(
+        "models", metavar="MODELS", nargs="?", help="a list with a model and its --input per line; such a list is code"
+    )
     parser.add_argument("-o", "--output", metavar="FOLDER", default="results", help="where to (default: results)")
     parser.add_argument(
         "--engine", choices=_ENGINES, default="local", help="what carries it out: local (default), dask or ray"
@@ -53,6 +56,9 @@ def add_parser(verbs: Verbs) -> None:
     )
     parser.add_argument("--level", choices=("clean", "basic", "full"), default="basic", help="how far (default: basic)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
+    parser.add_argument(
+        "--allow-code", action="store_true", help="let the list name code of Python or of installed packages"
+    )
     parser.add_argument("--retry", action="store_true", help="do again what was not ok")
     parser.add_argument("--list", choices=("transformers", "timm"), help="print the models of a library, and no more")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -94,7 +100,8 @@ def _sweep(arguments: argparse.Namespace, entries: Sequence[Entry]) -> int:
 
     start = time.monotonic()
     steps = tuple(filter(None, arguments.steps.split(",")))
-    plan = Plan(open_entry, steps, arguments.level, arguments.seed, _limits(arguments), _preload(entries))
+    opener = partial(open_entry, allow_code=arguments.allow_code)
+    plan = Plan(opener, steps, arguments.level, arguments.seed, _limits(arguments), _preload(entries))
     show_progress(f"starting the {arguments.engine} engine for {len(entries)} models")
     rows = sweep(
         entries,

@@ -8,12 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from torch_ir.errors import DrawError, MissingExtraError
 from torch_ir.escaping import in_html
+from torch_ir.ir.temporary import TemporaryFolder, explained
 
 PATIENCE = 300  # seconds; Graphviz may need for ever on thousands of boxes
 _FONT = Path(__file__).with_name("fonts") / "DejaVuSans.ttf"
@@ -31,11 +31,11 @@ sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 def picture(dot: str, kind: str, patience: int = PATIENCE) -> bytes:
     """The picture of a DOT graph, `svg` or `png`."""
     command = _command(kind)
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
+        with explained():
+            environment = _with_font(folder)
         try:
-            done = subprocess.run(
-                command, input=dot.encode(), capture_output=True, timeout=patience, env=_with_font(Path(folder))
-            )
+            done = subprocess.run(command, input=dot.encode(), capture_output=True, timeout=patience, env=environment)
         except subprocess.TimeoutExpired:
             raise DrawError(
                 f"Graphviz did not finish in {patience} seconds; draw fewer nodes, or write .dot or .mmd"

@@ -13,6 +13,7 @@ import torch
 
 from torch_ir.errors import MissingExtraError, SerializationError, first_line
 from torch_ir.golden.pack import open_safetensors
+from torch_ir.ir.regular_file import IrregularFileError, open_regular
 
 _KINDS = (".safetensors", ".npz", ".npy")
 _MOST_EXPANDED, _MOST_TIMES = 1 << 28, 100  # bytes of an archive, and how often they may be those of its file
@@ -30,6 +31,7 @@ class Dumps(Mapping[str, Callable[[], Any]]):
             raise SerializationError(f"{place} holds no dumps; they come as {', '.join(_KINDS)}")
         self._readers: dict[str, Callable[[], Any]] = {}
         for file in files:
+            _refuse_special(file, follow=file == place)
             for name, reader in _tensors(file, place):
                 if name in self._readers:
                     raise SerializationError(f"{file}: {name!r} is dumped twice")
@@ -43,6 +45,16 @@ class Dumps(Mapping[str, Callable[[], Any]]):
 
     def __len__(self) -> int:
         return len(self._readers)
+
+
+def _refuse_special(file: Path, *, follow: bool) -> None:
+    """Refuse what is not a plain file: a pipe never ends, and a link in a folder may lead out of it."""
+    try:
+        os.close(open_regular(file, follow=follow))
+    except IrregularFileError as error:
+        raise SerializationError(f"{file} {error.strerror}") from None
+    except OSError as error:
+        raise SerializationError(f"cannot read {file}: {error.strerror}") from None
 
 
 def _tensors(file: Path, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:

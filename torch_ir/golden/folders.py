@@ -42,10 +42,15 @@ def new_folder(target: Path) -> Iterator[Path]:
 def restore(target: Path) -> None:
     """Put a folder back that a process took away to put another there, and died."""
     before = _before(target)
-    if before.exists() and not target.exists():
+    if _is_folder(before) and not os.path.lexists(target):
         with folder_lock(target.parent), suppress(OSError):
-            if not target.exists():
+            if _is_folder(before) and not os.path.lexists(target):
                 before.rename(target)
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether there is a folder of this name, and not a link to one."""
+    return path.is_dir() and not path.is_symlink()
 
 
 def _hidden_folder(target: Path) -> tuple[Path, int]:

@@ -22,6 +22,7 @@ from torch_ir.ir.document import parse_document, read_text
 from torch_ir.ir.locks import folder_lock
 from torch_ir.ir.records import allow_keys, read_dims, typed
 from torch_ir.ir.records import field as entry
+from torch_ir.ir.regular_file import open_regular
 from torch_ir.ops.names import TORCH_DTYPES
 
 FORMAT, VERSION, INDEX = "torch-ir golden", 1, "index.json"
@@ -124,9 +125,9 @@ def read_pack(path: str | os.PathLike[str], limits: Limits = Limits()) -> Pack:
     """The pack in a folder; an index that is damaged, too large or of a later version is refused."""
     folder = Path(path)
     restore(folder)
-    if not (folder / INDEX).is_file():
+    if not os.path.lexists(folder / INDEX):
         raise MissingFileError(f"{folder} is no golden pack: it holds no {INDEX}")
-    document = parse_document(read_text(folder / INDEX, limits), limits)
+    document = parse_document(read_text(folder / INDEX, limits, follow=False), limits)
     if document.get("format") != FORMAT:
         raise SerializationError(f"{folder / INDEX} is not the index of a golden pack", rule="R4")
     if document.get("version") != VERSION:
@@ -150,7 +151,7 @@ def read_pack(path: str | os.PathLike[str], limits: Limits = Limits()) -> Pack:
 def is_index(path: Path) -> bool:
     """Whether a file is the index of a pack of any version."""
     try:
-        return parse_document(read_text(path)).get("format") == FORMAT
+        return parse_document(read_text(path, follow=False)).get("format") == FORMAT
     except SerializationError:
         return False
 
@@ -222,7 +223,7 @@ def open_safetensors(path: Path) -> Any:
 def file_digest(path: Path) -> str:
     """The digest of a file, read piece by piece."""
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with os.fdopen(open_regular(path, follow=False), "rb") as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     return f"sha256:{digest.hexdigest()}"

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import stat
 import threading
 from collections import Counter as Tally
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Any
 from torch_ir.errors import MissingFileError, SerializationError
 from torch_ir.ir.digest import StatedDigest, digest_of, stated_digest
 from torch_ir.ir.limits import Counter, Limits, allow_more
+from torch_ir.ir.regular_file import IrregularFileError, TooLargeError, read_regular
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NODES = '\n"nodes": [\n'
@@ -260,33 +260,26 @@ def _check_surrogates(document: dict[str, Any]) -> None:
         raise SerializationError("a string holds half of a surrogate pair", "$", rule="R3") from None
 
 
-def read_text(path: str | os.PathLike[str], limits: Limits = Limits()) -> str:
-    """The text of a file, refused unread when it is too large."""
+def read_text(path: str | os.PathLike[str], limits: Limits = Limits(), *, follow: bool = True) -> str:
+    """The text of a file, refused unread when it is too large, and when it is a link unless `follow`."""
     try:
-        return read_bytes(path, limits).decode("utf-8")
+        return read_bytes(path, limits, follow=follow).decode("utf-8")
     except UnicodeDecodeError as error:
         told = f"{os.fspath(path)} is not UTF-8 text (byte {error.start})"
         raise SerializationError(told, rule="R1") from None
 
 
-def read_bytes(path: str | os.PathLike[str], limits: Limits = Limits()) -> bytes:
-    """The bytes of a plain file, refused unread when they are too many."""
+def read_bytes(path: str | os.PathLike[str], limits: Limits = Limits(), *, follow: bool = True) -> bytes:
+    """The bytes of a regular file, refused unread when they are too many."""
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode):  # a pipe may never end, nor does every device
-                raise SerializationError(f"{os.fspath(path)} is not a plain file", rule="R1")
-            if facts.st_size > limits.file_bytes:
-                raise _too_large(f"{os.fspath(path)}: {facts.st_size} bytes are more than {limits.file_bytes}")
-            return file.read(facts.st_size)  # what it grows by meanwhile is not for us
+        return read_regular(path, limits.file_bytes, follow=follow)
+    except IrregularFileError as error:
+        raise SerializationError(f"{os.fspath(path)} {error.strerror}", rule="R1") from None
+    except TooLargeError as error:
+        raise _too_large(f"{os.fspath(path)}: {error.strerror}") from None
     except OSError as error:
         kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
         raise kind(f"cannot read {os.fspath(path)}: {error.strerror or error}") from None
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe into which nobody writes is open at once."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _too_large(told: str) -> SerializationError:

@@ -6,14 +6,20 @@ hidden note says what it is about, so that the next save can end what a dead pro
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from torch_ir.ir.locks import folder_lock
+from torch_ir.ir.regular_file import IrregularFileError, TooLargeError, create_regular, read_regular
 from torch_ir.ir.writing import Draft, draft, hidden_name, left_behind, remove, sync_folder
+
+_NOTE_BYTES = 1 << 16  # a note lists a few names
+_TARGET_BYTES = 1 << 31  # as much as protobuf can hold
 
 
 class Beside:
@@ -34,7 +40,10 @@ class Beside:
             found = self._own_names(os.listdir(self.target.parent))
         except OSError:  # the folder may be written to, but not read
             return []
-        content = self._content() if found else b""
+        try:
+            content = self._content() if found else b""
+        except TooLargeError:  # it is not read, and all that lies beside it stays
+            return []
         return [self.target.with_name(name) for name in found if os.fsencode(name) in content]
 
     def replace(self, content: bytes, new: Mapping[Path, Draft]) -> None:
@@ -48,7 +57,7 @@ class Beside:
                 suspects = self.spoken_of() + [path for path in new if not path.exists()]
                 try:
                     if is_alone and suspects:
-                        self._note.write_bytes(b"\n".join(os.fsencode(path.name) for path in suspects))
+                        create_regular(self._note, b"\n".join(os.fsencode(path.name) for path in suspects))
                     for path, file in new.items():
                         file.put(path)
                         sync_folder(path.parent)
@@ -65,14 +74,12 @@ class Beside:
         return hidden_name(self.target, "note")
 
     def _end_what_was_begun(self) -> None:
-        """Remove what a dead process left."""
+        """Remove what a dead process left; what has the name of the note and is none goes unread."""
         for left in left_behind(self.target):
             remove(left)
-        try:
-            names = os.fsdecode(self._note.read_bytes()).split("\n")
-        except OSError:
-            return
-        self._settle(self.target.with_name(name) for name in self._own_names(names))
+        with suppress(OSError):
+            names = os.fsdecode(read_regular(self._note, _NOTE_BYTES, follow=False)).split("\n")
+            self._settle(self.target.with_name(name) for name in self._own_names(names))
         remove(self._note)
 
     def _settle(self, suspects: Iterable[Path]) -> None:
@@ -87,6 +94,11 @@ class Beside:
     def _content(self) -> bytes:
         """The bytes of the target, none if it is not there yet."""
         try:
+            facts = self.target.lstat()
+            if not stat.S_ISREG(facts.st_mode):
+                raise IrregularFileError(errno.EINVAL, "is not a plain file", os.fspath(self.target))
+            if facts.st_size > _TARGET_BYTES:
+                raise TooLargeError(os.fspath(self.target), facts.st_size, _TARGET_BYTES)
             return self.target.read_bytes()
         except FileNotFoundError:
             return b""

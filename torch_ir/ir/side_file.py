@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +22,7 @@ from torch_ir.ir.data import TensorData
 from torch_ir.ir.limits import Limits, allow_more
 from torch_ir.ir.locks import folder_lock
 from torch_ir.ir.pairs import Beside
+from torch_ir.ir.regular_file import IrregularFileError, open_regular
 from torch_ir.ir.values import DTYPES
 from torch_ir.ir.writing import draft, is_stream, without_link, write_bytes
 
@@ -149,21 +149,17 @@ class _OpenFile:
     def __init__(self, path: Path, limits: Limits, place: str) -> None:
         """Open `path`; `place` is where the graph's file speaks of it."""
         self.path = path
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         try:
-            if path.is_symlink():
-                raise SerializationError(f"{path} is a link; side files must be files", place, rule="R16")
-            self._file = os.fdopen(os.open(path, flags), "rb")
+            self._file = os.fdopen(open_regular(path, follow=False), "rb")
+        except IrregularFileError as error:
+            raise SerializationError(f"{path} {error.strerror}", place, rule="R16") from None
         except OSError as error:
             kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
             told = f"cannot read the constants in {path}: {error.strerror or error}"
             raise kind(told, place, rule="R16") from None
         weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
-        facts = os.fstat(self._file.fileno())
-        self.size = facts.st_size
-        if not stat.S_ISREG(facts.st_mode):
-            raise SerializationError(f"{path} is not a plain file", place, rule="R16")
+        self.size = os.fstat(self._file.fileno()).st_size
         if self.size > limits.file_bytes:
             told = f"{path}: {self.size} bytes are more than {limits.file_bytes}"
             raise SerializationError(told, place, rule="R2", hint=allow_more("file_bytes"))

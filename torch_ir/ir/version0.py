@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from torch_ir.errors import SerializationError
+from torch_ir.errors import SerializationError, did_you_mean
 from torch_ir.ir.records import field, optional, typed
 
 GETITEM = "<built-in function getitem>"
@@ -71,12 +71,26 @@ def _weight_tables(document: Record, nodes: list[Record]) -> Record:
     names: Record = optional(document, "weight_name_mapping", dict, "$") or {}
     constants: Record = optional(document, "constants", dict, "$") or {}
     read = {tensor["name"] for i, node in enumerate(nodes) for tensor in _tensors(node, "inputs", f"$.nodes[{i}]")}
-    placeholders = {key: name for name, key in names.items() if isinstance(key, str)}
     ordered = [weight["name"] for weight in _tensors(document, "weights", "$")]
+    placeholders = _placeholders(names, dict.fromkeys([*ordered, *constants]))
     mapping = {placeholders.get(key) or _placeholder(key, read): key for key in ordered}
     kinds = {name: {"kind": _kind(name, key, constants)} for name, key in mapping.items()}
     kinds |= optional(document, "params", dict, "$") or {}
     return {"weight_name_mapping": mapping, "params": kinds, "model_name": document.get("model_name", "")}
+
+
+def _placeholders(names: Record, known: dict[str, None]) -> dict[str, str]:
+    """From the key of a weight to the name that nodes read; an entry without a weight is a mistake in the file."""
+    found: dict[str, str] = {}
+    for name, key in names.items():
+        path = f"$.weight_name_mapping.{name:.80}"
+        if typed(key, str, path) not in known:
+            raise SerializationError(f"there is no weight {key!r:.80}{did_you_mean(key, known)}", path, rule="R8")
+        if key in found:
+            told = f"weight {key!r:.80} has two names, {found[key]!r:.80} and {name!r:.80}"
+            raise SerializationError(told, path, rule="R8")
+        found[key] = name
+    return found
 
 
 def _placeholder(key: str, read: set[str]) -> str:

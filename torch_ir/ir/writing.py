@@ -69,6 +69,16 @@ def real_target(path: str | os.PathLike[str]) -> Path:
     return target if is_stream(target) else without_link(target)
 
 
+def plain_target(path: Path) -> Path:
+    """Return a path to write to whose name the user did not choose; refuse a link, a pipe, a device and a folder."""
+    with told(path), suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a link, which could lead anywhere" if stat.S_ISLNK(mode) else "not a plain file"
+            raise SerializationError(f"cannot write {path}: it is {kind}; remove it", rule="R18")
+    return path
+
+
 def without_link(path: Path) -> Path:
     """The file that a name stands for."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path

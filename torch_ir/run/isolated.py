@@ -9,15 +9,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits, TensorMeta
+from torch_ir.ir.temporary import TemporaryFolder, explained
 from torch_ir.ir.values import DTYPES
 from torch_ir.ops.inner_tensors import plain_tensors
 from torch_ir.ops.names import dtype_name
@@ -44,10 +43,12 @@ def run_isolated(
     """The outputs of one run in a child process; `weights` may be a path, which the child reads."""
     if not isinstance(weights, str):
         fit_weights(ir, weights, constants)  # what is wrong with them need not wait for a child
-    with tempfile.TemporaryDirectory(prefix="torch_ir-") as folder:
-        request, empty = Path(folder, "request.pt"), Path(folder, "empty")
-        empty.mkdir()
-        torch.save(_request(ir, values, weights, constants, limits), request)
+    with TemporaryFolder() as folder:
+        request, empty = folder / "request.pt", folder / "empty"
+        asked = _request(ir, values, weights, constants, limits)
+        with explained():
+            empty.mkdir()
+            torch.save(asked, request)
         most = _most(ir.graph_outputs, sizes, limits) + _MESSAGES
         child = Child(request, empty, memory_limit(limits), most)
         try:

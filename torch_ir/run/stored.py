@@ -19,6 +19,7 @@ import torch
 
 from torch_ir.errors import SerializationError, WeightLoadError
 from torch_ir.ir.document import parse_json
+from torch_ir.ir.regular_file import open_regular
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
@@ -59,12 +60,12 @@ class StoredTensor:
         try:
             memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)  # not the heap, where a gap may remain of it
             rest = memoryview(memory)
-            with open(self.path, "rb", buffering=0) as file:
+            with os.fdopen(open_regular(self.path, follow=True), "rb", buffering=0) as file:
                 if _stamp(file.fileno()) != self.stamp:
                     raise WeightLoadError(f"{self.path} was changed after it was opened; open it again")
                 file.seek(self.offset + start * self.dtype.itemsize)
                 while rest:  # one call reads 2 GiB at most
-                    rest = rest[_read_into(file, rest) :]
+                    rest = rest[_read_into(file, rest, self.path) :]
         except OSError as error:
             raise WeightLoadError(f"cannot read {self.path}: {error.strerror or error}") from None
         return torch.frombuffer(memory, dtype=torch.uint8).view(self.dtype)
@@ -93,7 +94,7 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
 def read_header(path: Path) -> tuple[dict[str, Any], int, _Stamp]:
     """What a .safetensors file says of each tensor, where their bytes begin, and what tells that it is the same."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
             stamp = _stamp(file.fileno())
             length = int.from_bytes(file.read(8), "little")
             if length > min(_MAX_HEADER, stamp[0] - 8):
@@ -138,8 +139,8 @@ def _stamp(file: int) -> _Stamp:
     return facts.st_size, facts.st_mtime_ns
 
 
-def _read_into(file: Any, target: memoryview) -> int:
+def _read_into(file: Any, target: memoryview, path: Path) -> int:
     count = file.readinto(target)
     if not count:
-        raise WeightLoadError(f"{file.name} ends in the middle of a tensor")
+        raise WeightLoadError(f"{path} ends in the middle of a tensor")
     return int(count)

@@ -12,9 +12,9 @@ import contextlib
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,13 @@ import torch
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.placements import Shard, parse
+from torch_ir.ir.temporary import TemporaryFolder, explained
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.ranks import joined
 from torch_ir.sharding.rank_process import mesh_of
 from torch_ir.verify.whole_run import Weights
 
+_LOOPBACKS = ("lo", "lo0")  # on Linux, on macOS
 _JOB = "torch_ir.sharding.local_ranks:run_rank"
 _START = "import sys; sys.path[:] = sys.argv[4:]; from torch_ir.sharding.rank_process import main; main()"
 
@@ -47,16 +49,16 @@ class LocalRanks:
         if count < 1:
             raise ExecutionError(f"there must be at least 1 rank, not {count}")
         self.count, self.seconds = count, seconds
-        self._folder = tempfile.TemporaryDirectory(prefix="torch_ir-")
+        self._folder = TemporaryFolder()
         self._runs = 0
         paths = [os.path.abspath(path) for path in sys.path]
         threads = str(max(1, torch.get_num_threads() // count))
         self._processes = [
             subprocess.Popen(
-                [sys.executable, "-c", _START, str(rank), str(count), self._folder.name, *paths],
+                [sys.executable, "-c", _START, str(rank), str(count), str(self._folder.path), *paths],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "OMP_NUM_THREADS": threads},
+                env={**os.environ, "OMP_NUM_THREADS": threads, **_loopback()},
                 text=True,
             )
             for rank in range(count)
@@ -107,8 +109,9 @@ class LocalRanks:
         if any(process.poll() is not None for process in self._processes):
             raise ExecutionError("the ranks have ended, by an error or by themselves; start new ones")
         self._runs += 1
-        file = Path(self._folder.name, f"request{self._runs}.pt")
-        torch.save({"job": job, **request}, file)
+        file = self._folder.path / f"request{self._runs}.pt"
+        with explained():
+            torch.save({"job": job, **request}, file)
         return [torch.load(answer, weights_only=True) for answer in self._asked(file)]
 
     def _asked(self, request: Path) -> list[Path]:
@@ -134,6 +137,14 @@ class LocalRanks:
             process.kill()
         for process in self._processes:
             process.wait()
+
+
+def _loopback() -> dict[str, str]:
+    """Environment that lets gloo listen on the loopback interface, and not on the one that the host name leads to."""
+    if sys.platform == "win32":
+        return {}
+    names = {name for _, name in socket.if_nameindex()}.intersection(_LOOPBACKS)
+    return {"GLOO_SOCKET_IFNAME": names.pop()} if names else {}
 
 
 def _answer(process: subprocess.Popen[str], request: Path) -> dict[str, str]:

@@ -13,6 +13,8 @@ from torch_ir.errors import CommandError, MissingExtraError, did_you_mean, first
 from torch_ir.sweep.nursery import end_all
 
 _RETRIES = 3  # for a job whose worker was lost
+_LOOPBACK = "127.0.0.1"
+_RAY = {"include_dashboard": False, "_node_ip_address": _LOOPBACK}
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,13 @@ def _local(workers: int, address: str | None) -> Engine:
 
 def _dask(workers: int, address: str | None) -> Engine:
     try:
-        from distributed import Client, LocalCluster
+        from distributed import Client
     except ImportError:
         raise MissingExtraError("the engine dask", "distributed", "dask") from None
     cluster = None
     try:
         if address is None:
-            cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
+            cluster = dask_cluster(workers)
         client = Client(address or cluster, timeout="10s")
     except (OSError, ValueError, TimeoutError) as error:
         raise CommandError(f"no Dask cluster answers at {address}: {first_line(error)}") from None
@@ -71,12 +73,30 @@ def _dask(workers: int, address: str | None) -> Engine:
     return Engine(client.get_executor(retries=_RETRIES), max(threads, 1), close)
 
 
+def dask_cluster(workers: int, *, processes: bool = True) -> Any:
+    """A Dask cluster on this machine; all that it listens on is of the loopback interface, on any free port."""
+    from distributed import LocalCluster
+
+    return LocalCluster(
+        n_workers=workers,
+        threads_per_worker=1,
+        processes=processes,
+        protocol="tcp://",  # its other one asks for the address of this machine in the network
+        host=_LOOPBACK,
+        silence_logs=logging.CRITICAL,  # what it says when workers are ended, which are rows or our own doing
+        dashboard_address=None,
+        scheduler_kwargs={"dashboard_address": f"{_LOOPBACK}:0"},  # of counters; there is no dashboard
+        worker_dashboard_address=f"{_LOOPBACK}:0",
+    )
+
+
 def _ray(workers: int, address: str | None) -> Engine:
     try:
         import ray
     except ImportError:
         raise MissingExtraError("the engine ray", "ray", "ray") from None
-    where: dict[str, Any] = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
+    where: dict[str, Any] = {} if address else {"num_cpus": workers, **_RAY}
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else it reports its use to its makers
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.WARNING, **where)
     except (ConnectionError, ValueError, RuntimeError) as error:

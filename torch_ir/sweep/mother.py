@@ -13,7 +13,6 @@ import re
 import select
 import signal
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 import torch.export  # which the models of transformers ask for
 
 from torch_ir.capture import extract_ir
+from torch_ir.ir.temporary import TemporaryFolder
 from torch_ir.run.child_process import LAST_WORDS, crash
 from torch_ir.run.reply import shortened
 from torch_ir.sweep import child
@@ -55,8 +55,8 @@ def main(preload: str) -> None:
 
 def _warm_up() -> None:
     """Take every step once, with next to nothing: what that imports and sets up, no child has to."""
-    with tempfile.TemporaryDirectory(prefix="torch_ir-") as folder:
-        work = Work(Job(Entry("Linear"), _linear), Path(folder, "graph.json"))
+    with TemporaryFolder() as folder:
+        work = Work(Job(Entry("Linear"), _linear), folder / "graph.json")
         for step in ("open", *STEPS):
             work.take(step)
 

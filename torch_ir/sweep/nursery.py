@@ -11,15 +11,14 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 from torch_ir.errors import CommandError
+from torch_ir.ir.temporary import TemporaryFolder, explained
 
 REQUEST, GRAPH = "request", "graph.json"
 _START = "import sys; sys.path[:] = sys.argv[2:]; from torch_ir.sweep.mother import main; main(sys.argv[1])"
@@ -56,10 +55,11 @@ class Nursery:
 
     def run(self, job: Any, seconds: float, memory: int) -> tuple[dict[str, Any], bytes | None]:
         """What became of a job, and the graph's text; a MotherLostError if she herself is killed."""
-        with tempfile.TemporaryDirectory(prefix="torch_ir-", ignore_cleanup_errors=True) as folder:
-            Path(folder, REQUEST).write_bytes(pickle.dumps(job))
-            record = self._ask({"folder": folder, "seconds": seconds, "memory": memory})
-            graph = Path(folder, GRAPH)
+        with TemporaryFolder() as folder:
+            with explained():
+                (folder / REQUEST).write_bytes(pickle.dumps(job))
+            record = self._ask({"folder": str(folder), "seconds": seconds, "memory": memory})
+            graph = folder / GRAPH
             return record, graph.read_bytes() if record.get("digest") else None
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from torch_ir.explorer.page import policy
-from torch_ir.ir.writing import write_text
+from torch_ir.ir.writing import plain_target, write_text
 from torch_ir.sweep.row import Row
 
 SUMMARY = "summary.html"
@@ -16,7 +16,7 @@ SUMMARY = "summary.html"
 
 def write_summary(rows: Sequence[Row], folder: Path) -> None:
     """Write the page; all that comes from models is data, which the page shows as text."""
-    write_text(folder / SUMMARY, summary(rows))
+    write_text(plain_target(folder / SUMMARY), summary(rows))
 
 
 def summary(rows: Sequence[Row]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from torch_ir.ir.writing import write_bytes
+from torch_ir.ir.writing import plain_target, write_bytes
 from torch_ir.sweep.row import Row
 
 PARQUET = "rows.parquet"
@@ -25,5 +25,5 @@ def write_parquet(rows: Sequence[Row], folder: Path) -> bool:
     table = pyarrow.Table.from_pylist([row.to_record() for row in rows], schema=pyarrow.schema(types))
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(table, sink)
-    write_bytes(folder / PARQUET, sink.getvalue().to_pybytes())
+    write_bytes(plain_target(folder / PARQUET), sink.getvalue().to_pybytes())
     return True

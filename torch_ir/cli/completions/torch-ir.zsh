@@ -435,10 +435,11 @@ _shtab_torch_ir_sweep_options=(
   "--steps[which steps (default\: all four)]:NAMES:"
   "--level[how far (default\: basic)]:level:(module function aten)"
   "--seed[for everything random (default\: 0)]:N:"
+  "--allow-code[let the list name code of Python or of installed packages]"
   "--retry[do again what was not ok]"
   "--list[print the models of a library, and no more]:list:(transformers timm)"
   "--json[print the summary as JSON]"
-  ":a file with a model per line, with its --input:_files"
+  ":a list with a model and its --input per line\; such a list is code:_files"
 )
 
 # guard to ensure default positional specs are added only once per session

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.models.own_code import refuse_foreign_object
 from torch_ir.cli.models.settings import split_settings
 from torch_ir.cli.models.source import Source
 from torch_ir.errors import CommandError, did_you_mean
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def find_factory(text: str) -> Source:
+def find_factory(text: str, *, own_only: bool = False) -> Source:
     """The model that a class, a function or an instance of the user's gives; what follows `?` are its arguments."""
     place, settings = split_settings(text)
-    return Source(text, partial(_build, load_factory(place), text, settings))
+    factory = load_factory(place)
+    if own_only:
+        refuse_foreign_object(factory, place)
+    return Source(text, partial(_build, factory, text, settings))
 
 
 def load_factory(text: str) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.models.config import find_config, model_types
 from torch_ir.cli.models.factory import find_factory
 from torch_ir.cli.models.names import CODE, PROGRAM, TIMM, TRANSFORMERS, is_config
+from torch_ir.cli.models.own_code import refuse_foreign_name
 from torch_ir.cli.models.program import find_program
 from torch_ir.cli.models.settings import split_settings
 from torch_ir.cli.models.timm import find_timm, is_of_timm, names_of_timm
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
     from torch_ir.cli.models.source import Source
 
 
-def find_model(text: str) -> Source:
-    """The model that a text names; its code is imported, but it is not built yet."""
+def find_model(text: str, *, own_only: bool = False) -> Source:
+    """The model that a text names; its code is imported, but it is not built yet.
+
+    With `own_only`, code that is not the user's own is refused: the text is of a list, and not of the user.
+    """
+    if own_only:
+        refuse_foreign_name(text)
     if text.endswith(PROGRAM):
         return find_program(text)
     if is_config(text):
@@ -25,7 +31,7 @@ def find_model(text: str) -> Source:
     if text.startswith(TIMM):
         return find_timm(text)
     name = split_settings(text)[0]
-    return find_factory(text) if ":" in name or name.endswith(CODE) else _find_bare(text, name)
+    return find_factory(text, own_only=own_only) if ":" in name or name.endswith(CODE) else _find_bare(text, name)
 
 
 def _find_bare(text: str, name: str) -> Source:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torch_ir.sweep.entry import Entry
 
 
-def open_entry(entry: Entry) -> Case:
-    """The model that a line names; its code is imported when it is captured."""
+def open_entry(entry: Entry, *, allow_code: bool = False) -> Case:
+    """The model that a line names; only the user's own code is imported, or any with `allow_code`."""
     from torch_ir.cli.capture import capture
     from torch_ir.cli.dynamic import choose_sizes
     from torch_ir.cli.input_files import read_files
@@ -23,7 +23,7 @@ def open_entry(entry: Entry) -> Case:
     from torch_ir.cli.tensors import graph_inputs
     from torch_ir.ops.pytree import call_of
 
-    arguments = argparse.Namespace(input=[*entry.input], dim=[*entry.dim], quiet=True)
+    arguments = argparse.Namespace(input=[*entry.input], dim=[*entry.dim], quiet=True, own_only=not allow_code)
     specs, dims = read_inputs(arguments)
 
     def inputs(ir: IR, seed: int) -> tuple[Any, Any]:
@@ -32,4 +32,8 @@ def open_entry(entry: Entry) -> Case:
         args, kwargs = call_of(ir.input_tree, graph_inputs(ir, specs, chosen, seed))
         return args, kwargs
 
-    return Case(lambda: capture(entry.model, arguments).ir, lambda: find_model(entry.model).build(), inputs)
+    return Case(
+        lambda: capture(entry.model, arguments).ir,
+        lambda: find_model(entry.model, own_only=not allow_code).build(),
+        inputs,
+    )

@@ -1,0 +1,189 @@
+"""No verb reaches the network, and none listens beyond the loopback interface."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import ROOT
+from torch_ir.cli.main import _GROUPS
+
+_GUARD = ROOT / "tests" / "network_guard"
+_NET = "import torch\n\n\ndef make():\n    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())\n"
+_TARGET = "from torch_ir import Target\n\nnpu = Target('npu')\n"
+_CONTRACT = 'ops = ["aten.relu"]\n'
+# Every verb, in an order in which each finds its files.
+_COMMANDS = """
+extract net.py:make --input 2x4 -o model.json
+info model.json
+ops model.json
+draw model.json
+explore model.json
+cost model.json
+diff model.json model.json
+check model.json
+optimize model.json -o better.json
+passes
+run model.json --weights random
+verify model.json net.py:make
+golden model.json net.py:make -o pack
+compare pack pack
+convert model.json -o model.onnx
+lower model.json --target npu.py:npu
+coverage model.json --target npu.toml
+shard model.json --mesh dp=2 --place-input x=shard(0) -o rank.json
+split model.json --stages 2 -o stages.json
+completion bash
+"""
+_SLOW_COMMANDS = """
+extract net.py:make --input 2x4 -o model.json
+llm hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=32 -o llm.json
+bench model.json --repeat 1 --against onednn,onnxruntime,openvino,inductor,iree
+sweep models.txt -o results --steps extract,cost
+doctor
+"""
+_RUN = """
+import contextlib, io, sys
+from torch_ir.cli.main import main
+for line in sys.stdin.read().splitlines():
+    told = io.TextIOWrapper(io.BytesIO(), write_through=True)
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        try:
+            status = main(line.split())
+        except SystemExit as error:
+            status = error.code
+    if status not in (0, None):
+        print(line, '->', status, told.buffer.getvalue()[-300:])
+"""
+
+
+def _guarded(folder: Path, *command: str, told: str = "") -> tuple[str, list[str]]:
+    """Run Python with the guard; return what it printed, and what the guard refused in it and its children."""
+    log = folder / "refused.txt"
+    paths = os.pathsep.join([str(_GUARD), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "NETWORK_GUARD": str(log)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, input=told, capture_output=True, text=True, timeout=300
+    )
+    refused = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+    return done.stdout + done.stderr[-500:] * (done.returncode != 0), refused
+
+
+def _filled(folder: Path) -> Path:
+    files = {"net.py": _NET, "npu.py": _TARGET, "npu.toml": _CONTRACT, "models.txt": "net.py:make --input 2x4\n"}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_the_guard_refuses(tmp_path: Path) -> None:
+    """The guard sees a look-up, a connection and a server, and lets the loopback interface pass."""
+    program = """
+import contextlib, socket
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+for use in (lambda s: s.bind(("0.0.0.0", 0)), lambda s: s.connect(("192.0.2.1", 80)),
+            lambda s: socket.getaddrinfo("host.invalid", 80)):
+    with socket.socket() as tried, contextlib.suppress(OSError):
+        use(tried)
+"""
+    _, refused = _guarded(tmp_path, "-c", program)
+    assert [line.split()[:2] for line in refused] == [
+        ["socket.bind", "'0.0.0.0'"],
+        ["socket.connect", "'192.0.2.1'"],
+        ["socket.getaddrinfo", "'host.invalid'"],
+    ]
+
+
+@pytest.mark.parametrize(
+    "commands", [_COMMANDS, pytest.param(_SLOW_COMMANDS, marks=pytest.mark.slow)], ids=["quick", "slow"]
+)
+def test_no_verb_reaches_the_network(commands: str, tmp_path: Path) -> None:
+    """Each verb does its work, and asks for no socket beyond this machine; `doctor` imports every optional package."""
+    wrong, refused = _guarded(_filled(tmp_path), "-c", _RUN, told=commands.strip())
+    assert wrong == ""
+    assert refused == []
+
+
+def test_every_verb_is_tried() -> None:
+    """A new verb needs a command above."""
+    tried = {line.split()[0] for line in (_COMMANDS + _SLOW_COMMANDS).splitlines() if line}
+    assert tried == {name for group in _GROUPS.values() for name in group}
+
+
+def test_openvino_sends_nothing(tmp_path: Path) -> None:
+    """OpenVINO and the module of it that reports its use are imported without telemetry."""
+    pytest.importorskip("openvino")
+    program = (
+        "from torch_ir.targets.openvino_package import import_openvino as load; load(); load('openvino.tools.ovc')"
+    )
+    told, refused = _guarded(tmp_path, "-c", f"{program}; import sys; print('openvino_telemetry' in sys.modules)")
+    assert told == "False\n"
+    assert refused == []
+
+
+def test_only_one_place_imports_openvino() -> None:
+    """An import elsewhere would start its telemetry."""
+    found = [
+        path.name
+        for path in (ROOT / "torch_ir").rglob("*.py")
+        if re.search(r"^\s*(import|from) openvino", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["threads", "processes"])
+def test_a_dask_cluster_is_of_this_machine(processes: bool, tmp_path: Path) -> None:
+    """Scheduler, workers and their pages listen on the loopback interface alone."""
+    pytest.importorskip("distributed")
+    program = f"""
+from torch_ir.sweep.engines import dask_cluster
+from distributed import Client
+if __name__ == "__main__":
+    with dask_cluster(1, processes={processes}) as cluster, Client(cluster) as client:
+        print(client.submit(abs, -1).result())
+"""
+    (tmp_path / "program.py").write_text(program)
+    told, refused = _guarded(tmp_path, "program.py")
+    assert told == "1\n"
+    assert refused == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the sockets of a process")
+def test_local_ranks_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gloo listens on the loopback interface, whatever the environment of the user says."""
+    from torch_ir.sharding.local_ranks import LocalRanks
+
+    other = next((name for _, name in socket.if_nameindex() if name != "lo"), "lo")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", other)
+    with LocalRanks(1) as ranks:
+        end = time.monotonic() + 60
+        while not (found := _listening(ranks._processes[0].pid)) and time.monotonic() < end:
+            assert ranks._processes[0].poll() is None
+            time.sleep(0.1)
+    assert found
+    assert all(address.startswith("0100007F:") for address in found)  # 127.0.0.1
+
+
+def _listening(process: int) -> list[str]:
+    """The local addresses, in hexadecimal digits, on which a process listens."""
+    sockets = set()
+    for handle in Path(f"/proc/{process}/fd").iterdir():
+        try:
+            sockets.add(os.readlink(handle).removeprefix("socket:[").removesuffix("]"))
+        except OSError:  # closed meanwhile
+            continue
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/{process}/net/{name}").read_text().splitlines()[1:]
+    ]
+    return [row[1] for row in rows if row[3] == "0A" and row[9] in sockets]

@@ -1,0 +1,142 @@
+"""Commands that are ended, and temporary folders that are full, leave nothing behind and say one sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.command_line import ROOT
+from torch_ir import IR, ExecutionError, Limits, OpNode, TensorMeta, execute_ir
+from torch_ir.cli.doctor import _findings
+from torch_ir.draw.graphviz import picture
+from torch_ir.ir import temporary
+from torch_ir.ir.temporary import TemporaryFolder
+from torch_ir.sharding.local_ranks import LocalRanks
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of another kind")
+
+
+def _graph() -> IR:
+    x, y = TensorMeta("x", (512, 512), "float32"), TensorMeta("y", (512, 512), "float32")
+    return IR([OpNode("y", "aten.relu.default", [x], [y])], [x], [y])
+
+
+def _started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """The command with temporary files in a folder."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    command = [sys.executable, "-m", "torch_ir", *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def _wait_for(process: subprocess.Popen[bytes], folder: Path, pattern: str) -> None:
+    """Wait until there is such a file, or the process ends."""
+    while not any(folder.glob(pattern)) and process.poll() is None:
+        time.sleep(0.01)
+
+
+def test_sigterm_leaves_no_temporary_folder(tmp_path: Path) -> None:
+    """An isolated run that is terminated removes its request, and its status is that of SIGTERM."""
+    _graph().save(tmp_path / "graph.json")
+    process = _started(tmp_path, "run", "graph.json", "-w", "random", "--isolated")
+    _wait_for(process, tmp_path, "torch_ir-*/request.pt")
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 143
+    assert told == b""
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_dask_sweep_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    """Dask's workers are ended without a line about it, and their folders are removed."""
+    pytest.importorskip("distributed")
+    (tmp_path / "net.py").write_text("import time\ndef make():\n    time.sleep(100)\n")
+    (tmp_path / "models.txt").write_text("net.py:make -i 1x2\nnet.py:make -i 2x2\n")
+    options = ["--engine", "dask", "--workers", "1", "--steps", "extract"]
+    process = _started(tmp_path, "sweep", "models.txt", "-o", "results", *options)
+    _wait_for(process, tmp_path, "torch_ir-*/told")
+    process.send_signal(number)
+    _, told = process.communicate(timeout=60)
+    assert told == b""
+    assert process.returncode == 128 + number
+
+
+def test_doctor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C, no further check begins, and those that run are ended."""
+    monkeypatch.setattr("torch_ir.cli.doctor._START", "import time; time.sleep(60)")
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(_findings(["python"] * 12, 60))
+    signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - start < 5
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder of its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_what_a_dead_process_left_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a lock goes; one with a lock, a new one, a link and a file stay."""
+    dead, new, file, link = (place / f"torch_ir-run-{end}" for end in ("deadbeef", "newnewne", "filefile", "linklink"))
+    dead.mkdir()
+    (dead / "request.pt").write_bytes(bytes(10))
+    os.utime(dead, (0, 0))
+    new.mkdir()
+    file.touch()
+    link.symlink_to(place)
+    with TemporaryFolder() as alive:
+        os.utime(alive, (0, 0))
+        with TemporaryFolder():
+            assert not dead.exists()
+            assert alive.exists()
+    assert sorted(path.name for path in place.iterdir()) == sorted(path.name for path in (new, file, link))
+
+
+def _full(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_temporary_folder_is_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Isolated runs, ranks and pictures say where there is no space, and what to set."""
+    told = f"cannot write to the temporary folder {place}: .*; free some space, or set TMPDIR to another folder"
+    limits = resource_limit(1 << 12)
+    try:
+        with pytest.raises(ExecutionError, match=told):
+            execute_ir(_graph(), (torch.ones(512, 512),), {}, isolated=True, limits=Limits())
+        with pytest.raises(ExecutionError, match=told), LocalRanks(1) as ranks:
+            ranks.ask("module:function", {"value": torch.ones(512, 512)})
+        with pytest.raises(ExecutionError, match=told):
+            picture("digraph {}", "svg")
+    finally:
+        resource_limit(limits)
+    monkeypatch.setattr(temporary.tempfile, "mkdtemp", _full)
+    with pytest.raises(ExecutionError, match=told):
+        TemporaryFolder()
+
+
+def resource_limit(size: int) -> int:
+    """Set how large a file may become, as if the disk were full; return what it was."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    return soft

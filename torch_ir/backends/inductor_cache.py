@@ -1,0 +1,86 @@
+"""Where Inductor keeps its code and what its helper processes import: nothing that others can write.
+
+By default it loads code from a folder in /tmp whose name anybody can guess, and starts Python such that a `ctypes.py`
+in the current folder runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from torch_ir.backends.cache import is_private, private_cache
+from torch_ir.errors import ExecutionError, SecurityWarning
+
+_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+_lock = threading.RLock()  # the environment is that of the process
+
+
+@contextmanager
+def private_inductor() -> Iterator[None]:
+    """Set the environment in which Inductor compiles, and restore it."""
+    if sys.version_info < (3, 11):
+        refuse_shadows(Path.cwd())
+    here = os.path.realpath(os.curdir)
+    paths = [path for path in sys.path if path and os.path.realpath(path) != here]
+    settings = {
+        _FOLDER: _cache(os.environ.get(_FOLDER)),
+        "PYTHONSAFEPATH": "1",  # since Python 3.11: the current folder is not searched for modules
+        "TORCH_CUSTOM_PYTHONPATH": os.pathsep.join(paths),
+    }
+    with _lock:
+        before = {name: os.environ.get(name) for name in settings}
+        os.environ.update(settings)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def refuse_shadows(folder: Path) -> None:
+    """Refuse to compile in a folder with a file that has the name of a module of Python, for Pythons that run it."""
+    found = sorted(path.name for path in folder.glob("*.py") if path.stem in sys.stdlib_module_names)
+    if found:
+        raise ExecutionError(
+            f"Inductor would run {folder / found[0]} in place of Python's own module; call it from another folder"
+        )
+
+
+def _cache(told: str | None) -> str:
+    """The folder that the user chose, if it is private, else one of torch_ir's."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    if told == default_cache_dir():  # which torch itself puts into the environment
+        told = None
+    if told is not None and (not os.path.lexists(told) or is_private(Path(told))):
+        return told
+    chosen = str(private_cache("inductor") or _temporary())
+    if told is not None:
+        warnings.warn(
+            f"{_FOLDER} names {told}, which other users can write to, and code is loaded from there; "
+            f"{chosen} is used instead",
+            SecurityWarning,
+            stacklevel=3,
+        )
+    return chosen
+
+
+@cache
+def _temporary() -> Path:
+    """A folder for this process alone, where the user has no private one."""
+    folder = Path(tempfile.mkdtemp(prefix="torch_ir-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
