@@ -33,7 +33,9 @@ def test_every_shape_passes_the_full_check(name: str) -> None:
     assert validate_ir(IR.from_json(ir.to_json()))
 
 
+@pytest.mark.slow
 def test_a_sample_of_verbs_and_shapes_grows_with_the_file() -> None:
+    """Which is a matter of time, and so of a machine that does little else."""
     for growth in sweep.grown(_SAMPLE, 250):
         assert growth.is_ended, growth
         assert sweep.is_bounded(growth), growth
