@@ -86,7 +86,7 @@ class Side:
     def _entry_points(self, marked: Marked) -> list[tuple[str, int]]:
         """The graph itself, and the functions that no node calls, such as `decode`."""
         ir = self._ir
-        called = called_by(ir.nodes)
+        called = set(called_by(ir.nodes))
         own = self._graph(ir, cost(ir), marked, set())
         free = [(name, number) for name, number in self._graphs[own]["functions"].items() if name not in called]
         return [(_name_beside({name for name, _ in free}), own), *free] if ir.nodes or not free else free
@@ -94,8 +94,11 @@ class Side:
     def _graph(self, ir: IR, costs: Cost, marked: Marked, weights: Collection[str]) -> int:
         """The number of a graph, which is recorded after its functions; inputs named in `weights` are shown as such."""
         given = {tensor for tensor in ir.graph_inputs if tensor.name in weights}
+        callers = _callers(ir)
         functions = {
-            name: self._graph(body, costs.functions[name], marked.inside(name), _weights_of(name, ir, given))
+            name: self._graph(
+                body, costs.functions[name], marked.inside(name), _weights_of(body, callers.get(name, ()), given)
+            )
             for name, body in ir.functions.items()
         }
         self._graphs.append({**_Graph(self, ir, costs, marked, given).record(), "functions": functions})
@@ -227,15 +230,23 @@ def _name_beside(functions: Collection[str]) -> str:
     return next((name for name in names if name not in functions), "the graph itself")
 
 
-def _weights_of(function: str, ir: IR, given: Collection[TensorMeta]) -> set[str]:
+def _callers(ir: IR) -> dict[str, list[OpNode]]:
+    """The nodes that call each function, or run it."""
+    found: dict[str, list[OpNode]] = {}
+    for node in ir.nodes:
+        for name in called_by([node]):
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _weights_of(body: IR, callers: Iterable[OpNode], given: Collection[TensorMeta]) -> set[str]:
     """The inputs of a function that are weights in all of its calls."""
     found: dict[str, bool] = {}
-    inputs = [tensor.name for tensor in ir.functions[function].graph_inputs]
-    for node in ir.nodes:
-        if function in called_by([node]):
-            names = node.args if node.is_call else _operands(node, inputs)
-            for name, tensor in zip(names, node.inputs, strict=True):
-                found[name] = found.get(name, True) and (tensor.param is not None or tensor in given)
+    inputs = [tensor.name for tensor in body.graph_inputs]
+    for node in callers:
+        names = node.args if node.is_call else _operands(node, inputs)
+        for name, tensor in zip(names, node.inputs, strict=True):
+            found[name] = found.get(name, True) and (tensor.param is not None or tensor in given)
     return {name for name, is_weight in found.items() if is_weight}
 
 
