@@ -47,7 +47,7 @@ def seeds() -> list[bytes]:
 
 
 def graph_of(data: bytes) -> IR | None:
-    """The graph that an input stands for; None for a text that the reader refuses."""
+    """Return the graph encoded by an input; None for text that the reader refuses."""
     if data.lstrip()[:1] != b"{":
         number = zlib.crc32(data)
         return IR.from_json(random_ir(number, typed=number % 4 > 0).to_json())

@@ -138,7 +138,7 @@ def test_sums_of_very_many_open_sizes_are_refused(monkeypatch: pytest.MonkeyPatc
     assert liveness(ir).peak == " + ".join(sorted(f"4*s{index}" for index in range(100)))
     module = import_module("torch_ir.analysis.liveness")  # the function of this name hides it
     monkeypatch.setattr(module, "_MOST_CHARACTERS", 10_000)
-    with pytest.raises(ExpressionError, match=r"held at 'y\d+' is a sum of too many open sizes; choose numbers"):
+    with pytest.raises(ExpressionError, match=r"live memory at 'y\d+' is a sum of too many symbolic sizes; set them"):
         liveness(ir)
     assert liveness(ir, {f"s{index}": 2 for index in range(100)}).peak == 800
 

@@ -278,7 +278,7 @@ def test_verification_in_threads_leaves_the_switches_alone() -> None:
         _in_threads(*(functools.partial(work, pause) for pause in (0.02, 0.0, 0.04, 0.01)))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_process_forked_in_the_middle_of_a_capture_can_capture() -> None:
     """The child has none of the threads that would take the patches back and release the lock."""
     inside, go_on, model = threading.Event(), threading.Event(), _blank(Plain)

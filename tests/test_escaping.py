@@ -73,7 +73,9 @@ def test_html() -> None:
 
 def test_markdown() -> None:
     """By a parser of the kind that code hosts use; a cell is one cell, whatever it holds."""
-    markdown = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
+    markdown = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed").MarkdownIt(
+        "gfm-like", {"linkify": False}
+    )
     for text in _texts():
         shown = escaping.in_markdown(text)
         seen = _seen(markdown.render(f"| a | b |\n|---|---|\n| {shown} | next |\n"))
@@ -85,7 +87,7 @@ def test_markdown() -> None:
 
 
 def test_a_markdown_block() -> None:
-    markdown = pytest.importorskip("markdown_it").MarkdownIt("commonmark")
+    markdown = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed").MarkdownIt("commonmark")
     for text in _texts():
         tokens = markdown.parse(escaping.as_markdown_block(f"- {text}", "diff"))
         assert [token.type for token in tokens] == ["fence"], text
@@ -93,7 +95,7 @@ def test_a_markdown_block() -> None:
 
 def test_dot() -> None:
     """By Graphviz itself: one node, with this label and no link."""
-    pygraphviz = pytest.importorskip("pygraphviz")
+    pygraphviz = pytest.importorskip("pygraphviz", reason="torch-ir[draw] is not installed")
     for text in _texts(60):
         string, label = escaping.in_dot_string(text), escaping.in_dot_label(text)
         source = f"digraph g {{ a [label={string}]; b [label=<<b>{label}</b>>] }}"

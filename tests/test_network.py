@@ -120,7 +120,7 @@ def test_every_verb_is_tried() -> None:
 
 def test_openvino_sends_nothing(tmp_path: Path) -> None:
     """OpenVINO and the module of it that reports its use are imported without telemetry."""
-    pytest.importorskip("openvino")
+    pytest.importorskip("openvino", reason="torch-ir[openvino] is not installed")
     program = (
         "from torch_ir.targets.openvino_package import import_openvino as load; load(); load('openvino.tools.ovc')"
     )
@@ -142,7 +142,7 @@ def test_only_one_place_imports_openvino() -> None:
 @pytest.mark.parametrize("processes", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["threads", "processes"])
 def test_a_dask_cluster_is_of_this_machine(processes: bool, tmp_path: Path) -> None:
     """Scheduler, workers and their pages listen on the loopback interface alone."""
-    pytest.importorskip("distributed")
+    pytest.importorskip("distributed", reason="dask is not installed")
     program = f"""
 from torch_ir.sweep.engines import dask_cluster
 from distributed import Client

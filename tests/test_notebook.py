@@ -81,7 +81,10 @@ def test_it_never_raises() -> None:
 
 def test_a_real_notebook(tmp_path: Path) -> None:
     """A cell that ends in a graph has its picture below it, and torch was not imported for that."""
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    nbformat, nbclient = (
+        pytest.importorskip("nbformat", reason="nbformat is not installed"),
+        pytest.importorskip("nbclient", reason="nbclient is not installed"),
+    )
     mlp().save(tmp_path / "mlp.json")
     cells = [
         "from torch_ir.ir import IR\nIR.load('mlp.json')",

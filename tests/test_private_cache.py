@@ -12,7 +12,7 @@ from torch_ir.backends.cache import is_private, private_cache
 from torch_ir.backends.inductor_cache import private_inductor, refuse_shadows
 from torch_ir.errors import ExecutionError, SecurityWarning
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="permissions of another kind")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="checks POSIX permissions")
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
 

@@ -21,7 +21,7 @@ from torch_ir.ir import temporary
 from torch_ir.ir.temporary import TemporaryFolder
 from torch_ir.sharding.local_ranks import LocalRanks
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of another kind")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM handlers")
 
 
 def _graph() -> IR:
@@ -58,7 +58,7 @@ def test_sigterm_leaves_no_temporary_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_dask_sweep_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Dask's workers are ended without a line about it, and their folders are removed."""
-    pytest.importorskip("distributed")
+    pytest.importorskip("distributed", reason="dask is not installed")
     (tmp_path / "net.py").write_text("import time\ndef make():\n    time.sleep(100)\n")
     (tmp_path / "models.txt").write_text("net.py:make -i 1x2\nnet.py:make -i 2x2\n")
     options = ["--engine", "dask", "--workers", "1", "--steps", "extract"]

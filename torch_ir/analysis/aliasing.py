@@ -45,9 +45,9 @@ def _gives_inputs(body: IR) -> bool:
 
 
 def memory_of(tensor: TensorMeta, functions: Functions = _NONE) -> set[TensorMeta] | None:
-    """The tensors in whose memory this one may lie: inputs, weights, or what an operator made anew.
+    """Return the tensors whose storage this one may share: inputs, weights, or results that own their storage.
 
-    None where it is a view of a view of so many more that nobody looks for the first.
+    Return None where the chain of views is longer than `_MOST_STEPS`.
     """
     found: set[TensorMeta] = set()
     seen = {tensor}
@@ -66,7 +66,7 @@ def memory_of(tensor: TensorMeta, functions: Functions = _NONE) -> set[TensorMet
 
 
 def home_of(tensor: TensorMeta) -> TensorMeta:
-    """The tensor in whose memory this one is sure to lie: itself, unless it is a view; one half-way of a long chain."""
+    """Return the tensor whose storage this one certainly shares; on a chain of many views, one part of the way up."""
     for _ in range(_MOST_STEPS):
         if (maker := tensor.producer) is None or not _is_sure_to_share(maker):
             break
@@ -87,7 +87,7 @@ def _is_sure_to_share(node: OpNode) -> bool:
 
 
 def is_held_by_caller(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
-    """Whether the caller gets to hold this tensor, itself or through a view, or it has too many views to tell."""
+    """Return whether a result of the graph may share storage with this tensor; True if it has too many views."""
     seen = {tensor}
     left = [tensor]
     while left:

@@ -145,8 +145,8 @@ class Memory:
             makes = {tensor: self.size(tensor) for tensor in self.made[node]}
             held = total([held, *makes.values()])
             if not work.take(len(str(held))):
-                told = f"the memory that is held at {node.name!r:.80} is a sum of too many open sizes"
-                raise ExpressionError(f"{told}; choose numbers for them (sizes=, or --set NAME=SIZE)")
+                message = f"live memory at {node.name!r:.80} is a sum of too many symbolic sizes"
+                raise ExpressionError(f"{message}; set them to numbers (sizes=, or --set NAME=SIZE)")
             yield Step(node, makes, tuple(dying[node]), self.inside[node], total([held, self.inside[node]]))
             held = total([held, product(-1, self.sum(dying[node]))])
 

@@ -59,23 +59,23 @@ def refuse_shadows(folder: Path) -> None:
         )
 
 
-def _cache(told: str | None) -> str:
-    """The folder that the user chose, if it is private, else one of torch_ir's."""
+def _cache(requested: str | None) -> str:
+    """Return the user's cache folder if it is private, else one of torch_ir's."""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
-    if told == default_cache_dir():  # which torch itself puts into the environment
-        told = None
-    if told is not None and (not os.path.lexists(told) or is_private(Path(told))):
-        return told
-    chosen = str(private_cache("inductor") or _temporary())
-    if told is not None:
+    if requested == default_cache_dir():  # torch sets the variable to its default
+        requested = None
+    if requested is not None and (not os.path.lexists(requested) or is_private(Path(requested))):
+        return requested
+    folder = str(private_cache("inductor") or _temporary())
+    if requested is not None:
         warnings.warn(
-            f"{_FOLDER} names {told}, which other users can write to, and code is loaded from there; "
-            f"{chosen} is used instead",
+            f"{_FOLDER} names {requested}, which other users can write to, and code is loaded from there; "
+            f"{folder} is used instead",
             SecurityWarning,
             stacklevel=3,
         )
-    return chosen
+    return folder
 
 
 @cache

@@ -220,9 +220,9 @@ def _fix_sizes(ir: IR, model: Any) -> None:
 
 
 def _let_divisions_be_products(model: Any) -> None:
-    """Let OpenVINO divide what comes of a reduction by a number as it pleases: by a product with the reciprocal.
+    """Allow OpenVINO to replace a division after a reduction by a multiplication with the reciprocal.
 
-    The division itself it would fuse into the reduction, which then computes the first of a batch alone.
+    Otherwise it fuses the division into the reduction, which then computes only the first item of a batch.
     """
     reduced: set[str] = set()  # names of reductions, and of what may be fused into them
     for node in model.get_ordered_ops():

@@ -15,7 +15,7 @@ from torch_ir.capture.python_state import PythonState
 
 
 class Observed:
-    """What captures changed, by name, and whether one of them may have changed more, which nobody saw."""
+    """The names of state that captures changed; `is_blind` if there may be changes that were not observed."""
 
     def __init__(self) -> None:
         self.names: dict[str, None] = {}
@@ -27,10 +27,10 @@ _observed: ContextVar[Observed | None] = ContextVar("observed", default=None)
 
 @contextmanager
 def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blind: bool = False) -> Iterator[None]:
-    """Afterwards the Python state that the model can reach is what it was; an observer is told what was changed.
+    """Restore the Python state that the model can reach afterwards; notify an observer of what was changed.
 
-    With `when_forward_ends`, the observer is also told then, since torch.export puts some of the state back itself. A
-    blind capture does not run forward as Python does, or not on the model's own modules.
+    With `when_forward_ends`, also notify it then, since torch.export restores some of the state itself. A blind capture
+    does not execute forward in Python, or not on the model's own modules.
     """
 
     def note(*_: Any) -> None:

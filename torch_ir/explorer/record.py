@@ -231,7 +231,7 @@ def _name_beside(functions: Collection[str]) -> str:
 
 
 def _callers(ir: IR) -> dict[str, list[OpNode]]:
-    """The nodes that call each function, or run it."""
+    """Return the nodes that call or run each function."""
     found: dict[str, list[OpNode]] = {}
     for node in ir.nodes:
         for name in called_by([node]):

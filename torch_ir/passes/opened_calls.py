@@ -35,9 +35,9 @@ def forget_opened_calls(ir: IR, opened: Mapping[IR, Opened]) -> None:
 
 
 class _OpenedModules:
-    """Which modules are no longer whole, those inside functions once for each call.
+    """Answers which modules lost a part to a rewrite, including modules inside functions, once per call.
 
-    Asked by path, as functions that call functions have far more modules than a graph has names for.
+    Queried by path: the number of call paths grows exponentially with nested functions, the number of names does not.
     """
 
     def __init__(self, opened: Mapping[IR, Opened]) -> None:
@@ -46,7 +46,7 @@ class _OpenedModules:
         self._bodies: dict[IR, dict[str, dict[IR, None]]] = {}
 
     def has(self, ir: IR, path: str, functions: Mapping[str, IR]) -> bool:
-        """Whether a part of the module at this path of a graph became something else."""
+        """Return whether a rewrite replaced part of the module at this path."""
         if (ir, path) not in self._known:
             self._known[ir, path] = (ir in self._opened and path in self._opened[ir].modules) or any(
                 self.has(body, path[len(outer) :].removeprefix("."), {**functions, **body.functions})
@@ -56,7 +56,7 @@ class _OpenedModules:
         return self._known[ir, path]
 
     def _called(self, ir: IR, functions: Mapping[str, IR]) -> dict[str, dict[IR, None]]:
-        """The functions that each module of a graph calls."""
+        """Return the functions called from each module of a graph."""
         if ir not in self._bodies:
             found = self._bodies[ir] = {}
             for node in ir.nodes:
@@ -67,5 +67,5 @@ class _OpenedModules:
 
 
 def _enclosing(path: str) -> list[str]:
-    """The paths of the modules around one, and its own: "", "a" and "a.b" for "a.b"."""
+    """Return the paths of the enclosing modules and its own: "", "a" and "a.b" for "a.b"."""
     return ["", *accumulate(path.split("."), joined)] if path else [""]

@@ -87,7 +87,7 @@ def notes(ir: IR, inputs: Iterable[Any], observer: Observer, is_probed: bool) ->
 
 
 def provisos(ir: IR) -> list[str]:
-    """What a verdict holds for, where that is not every run of the graph."""
+    """Return the conditions under which the verdict holds: one random seed, training mode."""
     nodes = list(ir.all_nodes())
     is_training = any(node.attrs.get(name) is True for node in nodes for name in ("train", "training"))
     found = {"for random numbers of one seed": any(map(is_random, nodes)), "in training mode": is_training}

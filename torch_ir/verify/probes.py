@@ -110,7 +110,7 @@ def _has_both_signs(value: torch.Tensor) -> bool:
 
 
 def _is_one_signed(value: Any) -> bool:
-    """Whether a tensor of floats has one sign only; constants are drawn anew, and two values are a mask."""
+    """Return whether a float tensor has only one sign; constants and two-valued tensors (masks) do not count."""
     is_plain = isinstance(value, torch.Tensor) and value.is_floating_point() and value.layout == torch.strided
     if not is_plain or value.numel() == 0:
         return False
@@ -120,7 +120,7 @@ def _is_one_signed(value: Any) -> bool:
 
 
 def _with_both_signs(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Another tensor of the kind, in which every second number or so has the other sign."""
+    """Return the tensor shuffled, with the sign of each element flipped with probability 1/2."""
     drawn = _drawn(value, generator)
     if not _is_one_signed(value):
         return drawn

@@ -43,7 +43,7 @@ class VerificationReport:
     trials: int = 1  # sets of inputs: the given one, and those drawn from it
     divergence: Divergence | None = None
 
-    provisos: list[str] = field(default_factory=list)  # what a verdict holds for, where that is not every run
+    provisos: list[str] = field(default_factory=list)  # conditions under which the verdict holds
 
     def __str__(self) -> str:
         lines = [", ".join([f"Verification {'PASSED' if self.is_valid else 'FAILED'}", *self.provisos])]
@@ -208,7 +208,9 @@ class _Sides:
                 report.notes.append(f"{probe.about}: only rounding differs, by up to {further.max_diff:.3g}")
                 continue
             if probe.about == BOTH_SIGNS and not _has_finite(witness):
-                report.notes.append("the model takes inputs of one sign only: those of both give nothing but NaN")
+                report.notes.append(
+                    "inputs of both signs are outside the model's domain: all of its outputs are NaN or infinite"
+                )
             further.trials, further.notes = report.trials + 1, report.notes
             if not further.is_valid:
                 further.error_message = f"on {probe.about}: {further.error_message}"
@@ -279,7 +281,7 @@ def _of_params(outcome: Outcome) -> dict[TensorMeta, Any]:
 
 
 def _has_finite(witness: Witness) -> bool:
-    """Whether any number that the model returned is finite; one that returns no floats has no others."""
+    """Return whether any float output is finite; True if there are no float outputs."""
     floats = [leaf for leaf in pytree.tree_leaves(witness.output) if isinstance(leaf, torch.Tensor)]
     floats = [leaf for leaf in floats if leaf.is_floating_point() and leaf.numel()]
     return not floats or any(bool(leaf.isfinite().any()) for leaf in floats)

@@ -75,7 +75,7 @@ def record(model: nn.Module, call: Call, path: Path) -> IR:
 
 
 class _Gradients:
-    """Whether forward switches gradients on in a region of its own, and so may ask for them there."""
+    """Records whether forward enables gradients in a region, where it may read `requires_grad` or `grad_fn`."""
 
     are_used = False
 
@@ -85,7 +85,7 @@ class _Gradients:
 
 
 def _region(frame: FrameType) -> CodeType:
-    """The code that has a region of gradients, or is one by a decorator; the frame is where torch switches them."""
+    """Return the code that enters a grad-mode region, or is decorated as one; `frame` is where torch sets the mode."""
     found: FrameType | None = frame
     while found is not None and found.f_code.co_filename == grad_mode.__file__:
         found = found.f_back
