@@ -13,7 +13,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fuzz.targets import FOLDER, REGRESSIONS, TARGETS
+from fuzz.targets import CURRENT, FOLDER, REGRESSIONS, TARGETS
 
 _WORD = re.compile(rb'"[^"\\\n]{1,40}"|[A-Za-z_$][\w.$]{1,40}')
 _COVERAGE = re.compile(r"cov: (\d+)")
@@ -41,9 +41,14 @@ def fuzz(name: str, seconds: int) -> Run:
     words, corpus = _write_words(name, folder / "words"), _write_seeds(name, folder)
     options = [
         f"-max_total_time={seconds}", "-max_len=20000", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1",
-        f"-dict={words}", f"-artifact_prefix={crashes}/", str(corpus),
+        f"-dict={words}", f"-artifact_prefix={crashes}/",
+        *(f"-handle_{signal}=0" for signal in ("segv", "bus", "abrt", "ill", "fpe")),  # faulthandler prints the stack
+        str(corpus),
     ]  # fmt: skip
-    done = subprocess.run([sys.executable, "-m", "fuzz.one", name, *options], capture_output=True, text=True)
+    command = [sys.executable, "-X", "faulthandler", "-m", "fuzz.one", name, *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode < 0 and (folder / CURRENT).exists():
+        (folder / CURRENT).rename(crashes / f"signal{done.returncode}-{int(started)}")
     (folder / "log.txt").write_text(done.stdout + done.stderr)
     found = sorted(str(path) for path in crashes.iterdir() if path.stat().st_mtime >= started)
     if done.returncode and not found:

@@ -12,7 +12,7 @@ with atheris.instrument_imports(
         "torch_ir.rewrite", "torch_ir.run.stored", "torch_ir.safety",
     ]
 ):  # fmt: skip
-    from fuzz.targets import FOLDER, TARGETS
+    from fuzz.targets import CURRENT, FOLDER, TARGETS
 
 from tests.damage.kinds import KINDS, damaged
 
@@ -30,7 +30,10 @@ def main() -> None:
             return changed
         return damaged(data, chance.choice(seeds), chance.choice(list(KINDS)), chance)[:max_size]
 
+    current = FOLDER / name / CURRENT
+
     def check(data: bytes) -> None:
+        current.write_bytes(data)  # for a crash that ends the process at once
         try:
             target.check(data)
         except BaseException:  # libFuzzer keeps it as well, but not when other libraries end badly

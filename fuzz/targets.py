@@ -16,4 +16,5 @@ TARGETS: dict[str, ModuleType | Verb] = {
     **VERBS,
 }
 FOLDER = Path("reports") / "fuzz"  # of what is found
+CURRENT = "current"  # file in the folder of a target: the input that is being tried
 REGRESSIONS = Path(__file__).parents[1] / "tests" / "data" / "regressions" / "fuzz"  # inputs by target that failed once

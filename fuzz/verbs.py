@@ -64,6 +64,7 @@ def _verb(act: Callable[[IR], object]) -> Verb:
             return
         started = time.process_time()
         with suppress(TorchIRError):
+            validate_ir(ir)  # as every command does with a file
             act(ir)
         spent = time.process_time() - started
         assert spent < SECONDS, f"{spent:.1f} s for {len(ir.nodes)} nodes"
@@ -72,7 +73,6 @@ def _verb(act: Callable[[IR], object]) -> Verb:
 
 
 def _check(ir: IR) -> None:
-    validate_ir(ir)
     ir.check()
 
 

@@ -15,7 +15,7 @@ import sys
 import warnings
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._ops import OpOverload
 
@@ -25,20 +25,43 @@ from torch_ir.ops.schema import find_operator, operator_names
 from torch_ir.safety import Report, examine
 
 NAMESPACES = ("aten", "prims", "quantized", "_quantized", "mkldnn", "onednn", "quantized_decomposed", "sparse")
-INTS = (0, 1, -1, 2, 3, 100_000, 2**31 - 1, 2**31, 2**62, 2**63 - 1, -(2**63))
 FLOATS = (0.0, 1.0, -1.0, 0.5, float("nan"), float("inf"), 1e-300, 1e308)
-SHAPES: tuple[tuple[int, ...], ...] = (
-    (), (0,), (3,), (2, 3), (8, 8), (2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4, 5), (1,) * 20, (2**31,), (2**62,), (0, 2**62),
-    (2**40, 1), (2**20, 2**20), (2**31, 3), (10**6, 4), (1, 8, 2**33, 8),
+
+
+class Range(NamedTuple):
+    """What arguments are drawn from."""
+
+    ints: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+
+    def values(self, kind: str) -> tuple[Any, ...]:
+        """The values of a scalar type of a schema; none of a type that no file can hold."""
+        return {"int": self.ints, "number": (*self.ints, *FLOATS, 1j, True)}.get(kind) or VALUES.get(kind, (None,))
+
+
+HUGE = Range(
+    (0, 1, -1, 2, 3, 100_000, 2**31 - 1, 2**31, 2**62, 2**63 - 1, -(2**63)),
+    (
+        (), (0,), (3,), (2, 3), (8, 8), (2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4, 5), (1,) * 20, (2**31,), (2**62,),
+        (0, 2**62), (2**40, 1), (2**20, 2**20), (2**31, 3), (10**6, 4), (1, 8, 2**33, 8),
+    ),
+    ("float32", "float32", "int64", "bool", "complex64", "float16", "int32", "quint8", "float64", "uint8"),
 )  # fmt: skip
-DTYPES = ("float32", "float32", "int64", "bool", "complex64", "float16", "int32", "quint8", "float64", "uint8")
+# Small sizes that fit together, often 0: they reach the parts of a rule behind its first checks.
+SMALL = Range(
+    (0, 1, -1, 2, 3, 4),
+    (
+        (), (0,), (1,), (0, 3), (3, 0), (2, 3), (0, 5, 56), (1, 4, 4), (2, 0, 3), (2, 3, 4), (0, 0, 0, 0), (1, 2, 3, 4),
+        (1, 0, 3, 4), (2, 3, 0, 0), (1, 2, 3, 4, 5), (1, 0, 2, 3, 4),
+    ),
+    ("float32", "float32", "float32", "int64", "bool", "complex64", "float16", "bfloat16", "uint8"),
+)  # fmt: skip
 VALUES: dict[str, tuple[Any, ...]] = {
-    "int": INTS,
     "float": FLOATS,
     "bool": (False, True),
-    "number": (*INTS, *FLOATS, 1j, True),
     "str": ("", "sum", "mean", "none", "reflect", "a" * 1000, "nearest", "i->i", "ij,jk->ik", "left", "floor"),
-    "ScalarType": tuple(map(Dtype, DTYPES)),
+    "ScalarType": tuple(map(Dtype, HUGE.dtypes)),
     "Layout": tuple(map(Layout, ("strided", "sparse_coo", "sparse_csr", "_mkldnn", "jagged"))),
     "Device": (Device("cpu"),),
     "MemoryFormat": tuple(map(MemoryFormat, ("contiguous_format", "channels_last", "channels_last_3d"))),
@@ -66,8 +89,8 @@ def graph(op_type: str, number: int) -> IR | None:
     operator = find_operator(op_type)
     if not isinstance(operator, OpOverload):
         return None
-    draw = random.Random(f"{op_type}/{number}")
-    alike = draw.choice(SHAPES)
+    draw, among = random.Random(f"{op_type}/{number}"), (HUGE, SMALL)[number % 2]
+    alike = draw.choice(among.shapes)
     tensors: dict[str, TensorMeta] = {}
     attrs: dict[str, Any] = {}
     arguments: Any = operator._schema.arguments
@@ -76,32 +99,32 @@ def graph(op_type: str, number: int) -> IR | None:
         if argument.has_default_value() and draw.random() < 0.4:
             continue
         if kind in ("Tensor", "Optional[Tensor]") and (kind == "Tensor" or draw.random() < 0.5):
-            tensors[argument.name] = _tensor(draw, alike, argument.name)
+            tensors[argument.name] = _tensor(draw, among, alike, argument.name)
         elif "Tensor" in kind and "List" in kind:
             count = draw.choice((0, 1, 2, 3, 9))
             attrs |= {} if count else {argument.name: []}
             names = [f"{argument.name}.{index}" for index in range(count)]
-            tensors |= {name: _tensor(draw, alike, name) for name in names}
+            tensors |= {name: _tensor(draw, among, alike, name) for name in names}
         else:
-            attrs[argument.name] = _value(draw, kind, argument.N)
-    made = TensorMeta("made", draw.choice(SHAPES), draw.choice(DTYPES))
+            attrs[argument.name] = _value(draw, among, kind, argument.N)
+    made = TensorMeta("made", draw.choice(among.shapes), draw.choice(among.dtypes))
     node = OpNode("made", op_type, tensors.values(), [made], attrs, args=tensors)
     return IR([node], tensors.values(), [made])
 
 
-def _tensor(draw: random.Random, alike: tuple[int, ...], name: str) -> TensorMeta:
-    shape = alike if draw.random() < 0.6 else draw.choice(SHAPES)
+def _tensor(draw: random.Random, among: Range, alike: tuple[int, ...], name: str) -> TensorMeta:
+    shape = alike if draw.random() < 0.6 else draw.choice(among.shapes)
     stride = [draw.choice((0, 1, 2, 2**31, 2**62)) for _ in shape] if draw.random() < 0.1 else None
-    return TensorMeta(name.replace(".", "_"), shape, draw.choice(DTYPES), stride=stride)
+    return TensorMeta(name.replace(".", "_"), shape, draw.choice(among.dtypes), stride=stride)
 
 
-def _value(draw: random.Random, kind: str, length: int | None) -> Any:
+def _value(draw: random.Random, among: Range, kind: str, length: int | None) -> Any:
     if kind.startswith("Optional["):
-        return None if draw.random() < 0.4 else _value(draw, kind[len("Optional[") : -1], length)
+        return None if draw.random() < 0.4 else _value(draw, among, kind[len("Optional[") : -1], length)
     if kind.startswith("List["):
         count = length if length and draw.random() < 0.7 else draw.choice((0, 1, 2, 3, 4, 5, 64, 20_000))
-        return [_value(draw, kind[len("List[") : -1], None) for _ in range(count)]
-    return draw.choice(VALUES[kind]) if kind in VALUES else None
+        return [_value(draw, among, kind[len("List[") : -1], None) for _ in range(count)]
+    return draw.choice(among.values(kind))
 
 
 def sweep(per: int, start: int = 0, stop: int | None = None) -> Outcome:

@@ -12,7 +12,8 @@ import torch
 from torch._ops import OpOverload
 
 from torch_ir.analysis.knowledge import Knowledge
-from torch_ir.analysis.shapes import Made, Shapes, is_row_major
+from torch_ir.analysis.shape_rules import Made, is_row_major
+from torch_ir.analysis.shapes import Shapes
 from torch_ir.analysis.traffic import is_view
 from torch_ir.errors import ShapeError, TorchIRError
 from torch_ir.ir import IR, Dim, Expr, FunctionRef, OpNode, Param, Symbol, TensorMeta, evaluate

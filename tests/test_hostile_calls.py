@@ -1,4 +1,4 @@
-"""No arguments make a check crash, hang or take memory: torch is asked for shapes only where that is safe."""
+"""No arguments make a check crash, hang or take much memory."""
 
 import pytest
 
@@ -7,8 +7,8 @@ from tests.hostile_calls import operators, sweep
 
 def test_a_check_survives_hostile_arguments() -> None:
     """A sample of the registered operators; the child would die, or say what it took."""
-    start = len(operators()) // 3
-    outcome = sweep(1, start, start + 250)
+    start = 2 * (len(operators()) // 3)
+    outcome = sweep(2, start, start + 250)
     assert outcome.checked == 250
     assert outcome.refused > 100
     assert (outcome.crashed, outcome.hungry) == ([], [])

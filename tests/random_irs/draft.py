@@ -152,7 +152,8 @@ class Draft:
         for index, tensor in enumerate(outputs):
             tensor.name = name if len(outputs) == 1 else self.draw.name(f"{name}_{index}")
         origins = [self.draw.line() for _ in range(2)] if self.draw.chance(0.1) else ()
-        needs_names = self.typed or "function" in attrs or self.draw.chance(0.95)
+        is_split = any("." in name for name in attrs)  # a list with an absent element, which positions cannot say
+        needs_names = self.typed or is_split or "function" in attrs or self.draw.chance(0.95)
         args = inputs if needs_names else ()
         origin = shell.origin(self.draw)
         self.nodes.append(

@@ -14,31 +14,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-import torch
-from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from torch_ir.analysis.packing import RULES
-from torch_ir.analysis.silence import Silence
+from torch_ir.analysis.shape_rules import Made, call_rule
+from torch_ir.analysis.shape_worker import WORKER
 from torch_ir.analysis.sizes import Points, decided_by_data, expressed, inside, points_of, products
-from torch_ir.errors import ExpressionError, ShapeError, first_line
-from torch_ir.ir import IR, Device, Dim, Expr, OpNode, TensorMeta, evaluate
+from torch_ir.errors import ExpressionError, ShapeError
+from torch_ir.ir import IR, Dim, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.expressions import names_in
-from torch_ir.ops.asking import may_be_asked
-from torch_ir.ops.calling import empty, keywords, results
-from torch_ir.ops.dims import check_dims
+from torch_ir.ops.asking import is_safe_in_process, may_be_asked
 from torch_ir.ops.facts import gives_new_values, is_forbidden
-from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
-from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
 
 Sizes = Mapping[str, Any]
-# What one result is, in numbers: shape, dtype, and strides, None where elements lie in row-major order.
-Made = tuple[tuple[int, ...], str, "tuple[int, ...] | None"]
-_CPU = torch.device("cpu")
-_silence = Silence("torch._subclasses.fake_tensor")  # which gets a traceback for every call that torch refuses
 _MOST_KNOWN = 1 << 16  # answers; a process that reads many files starts again
 _NUMBERS: Points = ({},)  # where no size is open, one look is enough
 
@@ -135,9 +124,7 @@ class Shapes:
         key = (operator, tuple(tensors.items()), repr(values))
         found = self.known.get(key)
         if found is None:
-            shapes, dtypes = [row[0] for row in tensors.values()], {row[1] for row in tensors.values()}
-            is_safe = may_be_asked(operator, shapes, dtypes, values)
-            found = _asked(operator, tensors, values) if is_safe else ""
+            found = _rule_result(operator, tensors, values)
             if operator.namespace in ("aten", "mkldnn"):  # the rule of a custom operator may be registered anew
                 if len(self.known) >= _MOST_KNOWN:
                     self.known.clear()
@@ -191,60 +178,13 @@ def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
             yield from wrong_shapes(body)
 
 
-def _asked(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
-    """Ask torch's fake kernels, and leave this thread's dispatch state as it was.
-
-    A rule that raises can leave dispatch keys excluded; the exception restores them late and wrong when it is freed,
-    after which fake tensors are taken for real ones.
-    """
-    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch._C._ForceDispatchKeyGuard(include, exclude):
-        return _answer(operator, tensors, attrs)
-
-
-def _answer(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
-    """What is made, why the call is refused, or an empty text where there is no shape rule."""
-    # where there is no rule for shapes, torch would run the kernel itself on zeros of the declared sizes
-    mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
-    mode.cache_enabled = False  # torch's own memory of calls has no end
-    try:
-        given = {
-            name: FakeTensor(mode, empty(shape, TORCH_DTYPES[dtype], stride), _CPU)
-            for name, (shape, dtype, stride) in tensors.items()
-        }
-        arguments = keywords(given, attrs, _on_cpu)
-        check_dims(str(operator), arguments)
-        with _silence, NeutralState(), enable_python_dispatcher(), mode:
-            made = results(RULES.get(str(operator), operator), arguments)
-    except ArithmeticError:  # a mistake of the rule for shapes, not of the call
+def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
+    """Return what torch's shape rule says, called in this process only where it is known to check its operands."""
+    if not may_be_asked(operator, [row[0] for row in tensors.values()], {row[1] for row in tensors.values()}, attrs):
         return ""
-    except Exception as error:
-        is_unknown = type(error).__module__.startswith("torch") or "no fake impl registered" in str(error)
-        return "" if is_unknown else first_line(error)[:200]
-    if not all(isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided for tensor in made):
-        return ""
-    if not all(type(size) is int for tensor in made for size in (*tensor.shape, *tensor.stride())):
-        return ""
-    return [_described(tensor) for tensor in made]
-
-
-def _described(tensor: torch.Tensor) -> Made:
-    shape = tuple(tensor.shape)
-    return shape, dtype_name(tensor.dtype), None if is_row_major(shape, tensor.stride()) else tensor.stride()
-
-
-def is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether elements lie in the order in which they are counted."""
-    expected = 1
-    for size, step in zip(reversed(shape), reversed(stride), strict=True):
-        if size != 1 and step != expected and 0 not in shape:
-            return False
-        expected *= size
-    return True
-
-
-def _on_cpu(value: Any) -> Any:
-    return _CPU if isinstance(value, Device) else to_torch(value)
+    if is_safe_in_process(operator, attrs):
+        return call_rule(operator, tensors, attrs)
+    return WORKER.call_rule(operator, tensors, attrs)
 
 
 def _numbers(tensor: TensorMeta, sizes: Sizes) -> Made:

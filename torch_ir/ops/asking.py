@@ -1,7 +1,8 @@
-"""Which calls torch may be asked about: those whose rules for shapes neither crash nor take for ever.
+"""Which of torch's shape rules may be called, and which of them in this process.
 
-A graph may come from anybody, and rules for shapes check less than kernels do: some end the process, and some do work
-for every piece, step or round that they are told of. What is not asked is not known.
+A graph may come from a stranger, and shape rules check less than kernels do: some crash, and some do work for every
+piece, step or round in their arguments. Rules that take too long are not called at all. The rules of the commonest
+operators run in this process, all others in a child process (`analysis.shape_worker`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
 from torch_ir.ir import Layout
+from torch_ir.ops.foldable import FAMILIES
 
 _MOST_PIECES = 1 << 14  # results of one call, and items of one list
 _MOST_STEPS = 1 << 12
 _MOST_ROUNDS = 64
-# Their rules read memory that is not there, or go through all of it: found by asking with random arguments, each
-# operator in a process of its own.
+# Their rules read memory that is not there, or all of it: found by calling them with random arguments.
 _NEVER = frozenset(
     (
         "_foreach_copy", "_new_zeros_with_same_feature_meta", "_nnpack_spatial_convolution", "_remove_batch_dim",
@@ -35,7 +36,32 @@ _ROUNDS = {"aten.diff": "n", "aten.combinations": "r", "aten.matrix_power": "n",
 _ROUNDS |= {**dict.fromkeys(_RECURRENT, "num_layers"), "aten.round": "decimals"}
 _CUBIC = frozenset(("aten.linalg_multi_dot", "aten.chain_matmul", "aten.einsum"))  # in the number of their tensors
 _DIVISORS = ("group", "groups", "num_groups")  # by which rules divide unseen
+# Operators of layers whose rules were called thousands of times with hostile arguments (tests/hostile_calls.py) and
+# never crashed. Beside them, the rules of the operators that fold constants run in this process.
+_LAYERS = frozenset(
+    (
+        "_assert_tensor_metadata", "_log_softmax", "_softmax", "_unsafe_index", "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d", "addmm", "argsort", "avg_pool1d", "avg_pool2d", "avg_pool3d", "baddbmm", "batch_norm",
+        "bernoulli", "bmm", "celu", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+        "conv_transpose3d", "convolution", "dot", "einsum", "embedding", "empty", "empty_like", "full", "full_like",
+        "glu", "group_norm", "hardsigmoid", "hardswish", "index_put", "instance_norm", "layer_norm",
+        "linalg_vector_norm", "linear", "log_sigmoid", "log_softmax", "masked_scatter", "matmul", "max_pool1d",
+        "max_pool2d", "max_pool2d_with_indices", "max_pool3d", "mish", "mm", "moveaxis", "mv", "native_batch_norm",
+        "native_dropout", "native_group_norm", "native_layer_norm", "new_empty", "new_full", "new_ones", "new_zeros",
+        "norm", "ones", "ones_like", "pad", "pixel_shuffle", "prelu", "rand", "rand_like", "randn", "randn_like",
+        "reflection_pad1d", "reflection_pad2d", "relu6", "rms_norm", "scaled_dot_product_attention", "scalar_tensor",
+        "scatter", "scatter_add", "selu", "softmax", "sort", "std", "topk", "unfold", "upsample_bilinear2d",
+        "upsample_nearest2d", "var", "var_mean", "zeros", "zeros_like",
+    )
+)  # fmt: skip
+_CHECKED = _LAYERS.union(*(family.names for family in FAMILIES))
 _UNSAFE = frozenset(("quantized", "_quantized", "sparse"))  # namespaces; what they make is not strided, either
+_OF_TORCH = frozenset(
+    (
+        "aten", "inductor", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "prims", "quantization",
+        "quantized_decomposed", "rngprims", "static_runtime", "symm_mem",
+    )
+)  # fmt: skip
 _QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
 
 
@@ -55,6 +81,15 @@ def may_be_asked(
         or (name in _CUBIC and len(shapes) > _MOST_ROUNDS)
         or (_gives_list(operator) and _pieces(name, shapes, attrs) > _MOST_PIECES)
     )
+
+
+def is_safe_in_process(operator: OpOverload, attrs: Mapping[str, Any]) -> bool:
+    """Whether the shape rule of an operator may run here: it is on the list, or the user registered it."""
+    if operator.namespace not in _OF_TORCH:
+        return True
+    name = operator._schema.name.partition("::")[2]
+    is_listed = name in _CHECKED or f"{name}.{operator._overloadname}" in _CHECKED
+    return operator.namespace == "aten" and is_listed and not attrs.get("enable_gqa")  # which divides by a size
 
 
 @cache

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_ir.analysis.shapes import Made, Shapes
+from torch_ir.analysis.shape_rules import Made
+from torch_ir.analysis.shapes import Shapes
 from torch_ir.errors import ExpressionError, GraphError, ShapeError
 from torch_ir.ir import OpNode, evaluate
 from torch_ir.ir.expressions import Number
