@@ -368,6 +368,14 @@ def test_another_version_with_the_same_operators_is_silent() -> None:
 # -- the command line --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dim", [Expr("2 - 1"), [Expr("2 - 1")]])
+def test_a_dimension_is_a_number(dim: Any) -> None:
+    """torch takes no open size there, and rewrites compute with it."""
+    rule, path, told = refused(node("aten.sum.dim_IntList", {"dim": dim, "keepdim": True, "dtype": None}))
+    assert (rule, path) == ("R11", "$.nodes[0].attrs.dim")
+    assert "takes" in told
+
+
 def test_check_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One line for each broken rule; 0 if there is none, 1 if there are."""
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"

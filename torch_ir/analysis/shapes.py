@@ -180,9 +180,10 @@ def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
 
 def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
     """Return what torch's shape rule says, called in this process only where it is known to check its operands."""
-    if not may_be_asked(operator, [row[0] for row in tensors.values()], {row[1] for row in tensors.values()}, attrs):
+    shapes = [shape for shape, _, _ in tensors.values()]
+    if not may_be_asked(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
         return ""
-    if is_safe_in_process(operator, attrs):
+    if is_safe_in_process(operator, shapes, attrs):
         return call_rule(operator, tensors, attrs)
     return WORKER.call_rule(operator, tensors, attrs)
 

@@ -83,13 +83,14 @@ def may_be_asked(
     )
 
 
-def is_safe_in_process(operator: OpOverload, attrs: Mapping[str, Any]) -> bool:
+def is_safe_in_process(operator: OpOverload, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]) -> bool:
     """Whether the shape rule of an operator may run here: it is on the list, or the user registered it."""
     if operator.namespace not in _OF_TORCH:
         return True
+    if attrs.get("enable_gqa") and any(0 in shape for shape in shapes):  # divides by a number of heads
+        return False
     name = operator._schema.name.partition("::")[2]
-    is_listed = name in _CHECKED or f"{name}.{operator._overloadname}" in _CHECKED
-    return operator.namespace == "aten" and is_listed and not attrs.get("enable_gqa")  # which divides by a size
+    return operator.namespace == "aten" and (name in _CHECKED or f"{name}.{operator._overloadname}" in _CHECKED)
 
 
 @cache

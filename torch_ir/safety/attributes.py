@@ -34,6 +34,10 @@ def _is_one_of(*types: type) -> Fits:
     return lambda value: type(value) in known
 
 
+# Arguments that count dimensions. torch takes no open size there, and rewrites compute with them.
+_DIM_NAMES = frozenset(
+    ("axis", "axis0", "axis1", "destination", "dim", "dim0", "dim1", "dim2", "dims", "end_dim", "source", "start_dim")
+)
 _NUMBER = _is_one_of(int, float, bool, complex, Expr)
 _FITS: dict[str, Fits] = {
     "int": _is_one_of(int, Expr),
@@ -103,11 +107,18 @@ def wanted(operator: OpOverload) -> Mapping[str, Wanted]:
 
 def _of_argument(argument: Any) -> Wanted:
     found = _of_type(str(argument.real_type), argument.N)
+    if argument.name in _DIM_NAMES and not found.takes_tensor:
+        fits = found.fits
+        return replace(found, fits=lambda value: fits(value) and not _holds_expression(value))
     default = argument.default_value
     if type(default) is not int or found.fits(default):
         return found
     # torch's number for a dtype or a memory format, which files of former releases hold
     return replace(found, fits=lambda value: found.fits(value) or (type(value) is int and value == default))
+
+
+def _holds_expression(value: Any) -> bool:
+    return any(map(_holds_expression, value)) if isinstance(value, (list, tuple)) else isinstance(value, Expr)
 
 
 def _of_type(text: str, length: int | None = None) -> Wanted:

@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload
 
 from torch_ir.ir import Device, OpNode
-from torch_ir.ops.asking import may_be_asked
+from torch_ir.ops.asking import is_safe_in_process, may_be_asked
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dims import check_dims
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
@@ -59,6 +59,8 @@ def agrees(node: OpNode, operator: Operator, key: Any) -> bool:
 def _makes_declared(node: OpNode, operator: OpOverload) -> bool:
     shapes: list[Any] = [tensor.shape for tensor in node.inputs]
     if not may_be_asked(operator, shapes, {tensor.dtype for tensor in node.inputs}, node.attrs):
+        return False
+    if not is_safe_in_process(operator, shapes, node.attrs):
         return False
     try:
         given = {
