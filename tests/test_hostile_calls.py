@@ -19,3 +19,10 @@ def test_a_check_survives_hostile_arguments_of_every_operator() -> None:
     """Twelve calls of each."""
     outcome = sweep(12)
     assert (outcome.crashed, outcome.hungry) == ([], [])
+
+
+@pytest.mark.slow
+def test_shape_rules_in_this_process_survive_hostile_arguments() -> None:
+    """Two hundred calls of each."""
+    outcome = sweep(200, which="listed")
+    assert (outcome.crashed, outcome.hungry) == ([], [])

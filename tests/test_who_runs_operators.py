@@ -11,8 +11,8 @@ HOUSE = Path(torch_ir.__file__).parent
 READING = ("ir", "analysis", "passes", "safety", "formats", "rewrite", "draw", "explorer", "targets", "ops", "golden")
 CALLERS = {
     "ops/calling.py": "the function by which the others call",
-    "analysis/shapes.py": "shape rules, on tensors without values",
-    "safety/quick.py": "shape rules, on tensors without values",
+    "analysis/shape_rules.py": "shape rules, on tensors without values",
+    "safety/quick.py": "shape rules of the operators listed in ops/asking.py, on tensors without values",
     "analysis/packing.py": "a shape rule, on tensors without values",
     "analysis/constants.py": "values of a file, by the operators of ops/foldable.py alone",
     "passes/pack/convolutions.py": "whether this machine has bfloat16, which takes no tensor",
@@ -75,9 +75,22 @@ def test_graphs_are_run_only_where_that_is_asked_for() -> None:
 
 def test_only_folding_has_values() -> None:
     """Whoever asks for shapes makes its tensors itself, on the meta device or as fakes."""
-    for name in ("analysis/shapes.py", "safety/quick.py", "analysis/packing.py"):
+    for name in ("analysis/shape_rules.py", "safety/quick.py", "analysis/packing.py"):
         tree = ast.parse((HOUSE / name).read_text())
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         assert not names & {"to_tensor", "from_tensor", "TensorData"}, name
     constants = (HOUSE / "analysis" / "constants.py").read_text()
     assert "is_foldable(node)" in constants
+
+
+def test_shape_rules_run_in_this_process_by_a_list() -> None:
+    """One caller beside the child process, and it asks first."""
+    users = {
+        name
+        for name, tree in _files()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and "call_rule" in [alias.name for alias in node.names]
+    }
+    assert users == {"analysis/shapes.py", "analysis/shape_worker.py"}
+    for name in ("analysis/shapes.py", "safety/quick.py"):
+        assert "is_safe_in_process(operator, shapes, " in (HOUSE / name).read_text(), name
