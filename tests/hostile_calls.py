@@ -2,8 +2,8 @@
 
 python -m tests.hostile_calls all|listed PER START STOP
 
-checks some of the nodes, `PER` for every registered operator, or for those whose shape rules run in this process. The child says which one it is at; where it ends before
-the last, that one has crashed it, or taken for ever.
+checks some of the nodes, `PER` for every registered operator, or for those whose shape rules run in this process. The
+child says which one it is at; where it ends before the last, that one has crashed it, or taken for ever.
 """
 
 import json
