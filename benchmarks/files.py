@@ -31,7 +31,7 @@ class Way:
 
 WAYS = [
     Way("JSON", "json", lambda ir, path: ir.save(path), IR.load),
-    Way("compact JSON", "compact.json", lambda ir, path: ir.save(path, compact=True), IR.load),
+    Way("JSON, gzip", "json.gz", lambda ir, path: ir.save(path), IR.load),
     Way("protobuf", "pb", torch_ir.save_protobuf, torch_ir.load_protobuf),
 ]
 
