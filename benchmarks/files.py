@@ -16,6 +16,7 @@ from torch_ir import IR
 
 HEADER = ["graph", "file", "save", "load", "size", "per node", "torch.export takes, times"]
 SMALL = Case("Llama, 8 layers", llama, tokens)
+MIDDLE = Case("Llama, 32 layers", lambda: llama(layers=32), tokens)
 DEEP = Case("Llama, 126 layers", lambda: llama(layers=126), tokens)
 
 
@@ -31,7 +32,7 @@ class Way:
 
 WAYS = [
     Way("JSON", "json", lambda ir, path: ir.save(path), IR.load),
-    Way("compact JSON", "compact.json", lambda ir, path: ir.save(path, compact=True), IR.load),
+    Way("JSON, gzip", "json.gz", lambda ir, path: ir.save(path), IR.load),
     Way("protobuf", "pb", torch_ir.save_protobuf, torch_ir.load_protobuf),
 ]
 
@@ -42,6 +43,7 @@ def run(repeats: int = 7) -> str:
     calls = deep.at_level("module", leaf=["LlamaDecoderLayer"])
     rows = [
         *compared(SMALL.name, ir, WAYS, repeats, exported(SMALL)),
+        *compared(MIDDLE.name, captured(MIDDLE), WAYS, repeats),
         *compared(DEEP.name, deep, WAYS, 3),
         *compared(f"{DEEP.name}, a call each", calls, WAYS, repeats),
     ]

@@ -12,7 +12,7 @@ from torch_ir.ir import IR
 
 def seeds() -> list[bytes]:
     graphs = [chain("aten.neg.default"), mlp(), everything()]
-    texts = [graph.to_json() for graph in graphs] + [layers(6).to_json(compact=True)]
+    texts = [graph.to_json() for graph in [*graphs, layers(6)]]
     return [*(without_digest(text).encode() for text in texts), *map(Path.read_bytes, sorted(PEER.glob("[!.]*.json")))]
 
 

@@ -75,10 +75,10 @@ def pack(path: Path) -> None:
 
 FILES: dict[str, Callable[[Path], Any]] = {
     "everything.json": lambda path: everything().save(path),
-    "everything.compact.json": lambda path: everything().save(path, compact=True),
+    "everything.json.gz": lambda path: everything().save(path),
     "everything.binpb": lambda path: save_protobuf(everything(), path),
     "layers.json": lambda path: layers().save(path, inline_limit=INLINE_LIMIT),
-    "layers.compact.json": lambda path: layers().save(path, compact=True),
+    "layers.json.gz": lambda path: layers().save(path, inline_limit=INLINE_LIMIT),
     "layers.binpb": lambda path: save_protobuf(layers(), path),
     "counter.json": lambda path: counter().save(path),
     "counter.binpb": lambda path: save_protobuf(counter(), path),

@@ -24,7 +24,7 @@ from torch_ir.pipeline.partition import Partition
 from torch_ir.pipeline.reach import Load
 
 # Cells that took quadratic time once.
-_SAMPLE = [("wide", "convert compact"), ("slices", "split"), ("functions", "optimize clean")]
+_SAMPLE = [("wide", "convert gzip"), ("slices", "split"), ("functions", "optimize clean")]
 
 
 @pytest.mark.parametrize("name", SHAPES)

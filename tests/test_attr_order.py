@@ -27,6 +27,11 @@ def convolutions(*orders: list[str]) -> IR:
     return IR(nodes, [x, w], [node.output for node in nodes]).check()
 
 
+def _gzip(ir: IR, folder: Path) -> bytes:
+    ir.save(folder / "graph.json.gz")
+    return (folder / "graph.json.gz").read_bytes()
+
+
 def _protobuf(ir: IR, folder: Path) -> bytes:
     save_protobuf(ir, folder / "graph.pb")
     return (folder / "graph.pb").read_bytes()
@@ -34,7 +39,7 @@ def _protobuf(ir: IR, folder: Path) -> bytes:
 
 WRITTEN: dict[str, Callable[[IR, Path], object]] = {
     "json": lambda ir, folder: ir.to_json(),
-    "compact": lambda ir, folder: ir.to_json(compact=True),
+    "gzip": _gzip,
     "dict": lambda ir, folder: repr(ir.to_dict()),
     "protobuf": _protobuf,
     "text": lambda ir, folder: str(ir),

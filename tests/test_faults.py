@@ -41,7 +41,8 @@ def test_a_killed_save_leaves_the_old_pair_or_the_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "other_systems"), [("protobuf", False), ("golden pack", False), ("JSON and side file", True)]
+    ("kind", "other_systems"),
+    [("protobuf", False), ("gzip and side file", False), ("golden pack", False), ("JSON and side file", True)],
 )
 def test_other_files_and_other_systems(kind: str, other_systems: bool) -> None:
     """Also folders, and where there are no files without names and no swap of folders."""

@@ -235,6 +235,18 @@ def test_the_side_file_of_the_replaced_file_goes_away(tmp_path: Path) -> None:
     assert IR.load(path).constants["c"].raw == b"second"
 
 
+@pytest.mark.parametrize("name", ["model.json", "model.json.gz"])
+def test_a_renamed_graph_keeps_its_side_file(tmp_path: Path, name: str) -> None:
+    """The side file keeps its name, so saves under the old name of the graph must leave it alone."""
+    path = tmp_path / name
+    with_constants(c=b"first").save(path, inline_limit=0)
+    path.rename(tmp_path / "kept.json")
+    for raw in (b"second", b"third"):
+        with_constants(c=raw).save(path, inline_limit=0)
+    assert IR.load(tmp_path / "kept.json").constants["c"].raw == b"first"
+    assert len(os.listdir(tmp_path)) == 4
+
+
 def test_a_graph_that_was_loaded_outlives_its_files(tmp_path: Path) -> None:
     """Saving something else under the same name does not take away constants that were not read yet."""
     path = tmp_path / "model.json"

@@ -41,7 +41,10 @@ ROOMS = {
 }
 # A notebook asks the object itself for its picture, so the graph knows who draws it; it asks when it is called.
 WAYS_UP = {("ir/graph.py", "torch_ir.draw.notebook")}
-DOORS = {"__init__", "__main__", "_version", "analyzer", "weight_loader"}
+DOORS = {
+    "__init__", "__main__", "_version", "analyzer", "converter", "executor", "exporter", "serializer", "verifier",
+    "visualize", "weight_loader",
+}  # fmt: skip
 NEVER_TORCH = {"errors", "escaping", "ir", "rewrite", "formats", "draw", "explorer"}
 LATE_TORCH = {"cli", "targets", "__init__", "__main__", "_version"}
 LATE_FOLDERS = {"mlir", "onnx", "python", "torch"}  # of targets: a function imports them when it is called

@@ -19,7 +19,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "coverage": ("coverage", "FILE", "--target", "OUT/contract.json"),
     "split": ("split", "FILE", "--stages", "4", "--anywhere", "-o", "OUT/split.json"),
     "explore": ("explore", "FILE", "-o", "OUT/page.html"),
-    "convert compact": ("convert", "FILE", "-o", "OUT/compact.json", "--compact"),
+    "convert gzip": ("convert", "FILE", "-o", "OUT/graph.json.gz"),
     "convert protobuf": ("convert", "FILE", "-o", "OUT/graph.pb"),
     "convert python": ("convert", "FILE", "-o", "OUT/graph.py"),
     "convert mlir": ("convert", "FILE", "-o", "OUT/graph.mlir"),

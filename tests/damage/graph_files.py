@@ -8,6 +8,7 @@ from tests.damage.subject import Subject, files, meaning, undigested, without_re
 from tests.graphs import everything, mlp
 from torch_ir import IR, Contract, Target, load_protobuf, to_protobuf
 from torch_ir.formats import lowered_from_protobuf, lowered_to_protobuf
+from torch_ir.ir.gzip_text import compress
 
 PEER = Path(__file__).parents[1] / "data" / "peer"
 DIGEST_LENGTH = 34  # of the last field of a protobuf file
@@ -51,10 +52,10 @@ def json_file(folder: Path) -> Subject:
     return Subject(path, mlp().to_json().encode(), partial(graph, path))
 
 
-@files("compact JSON", digest=True)
-def compact_file(folder: Path) -> Subject:
-    path = written(folder / "model.json", layers(6).to_json(compact=True).encode())
-    return Subject(path, mlp().to_json(compact=True).encode(), partial(graph, path))
+@files("gzip", digest=True)
+def gzip_file(folder: Path) -> Subject:
+    path = written(folder / "model.json.gz", compress(layers(6).to_json().encode()))
+    return Subject(path, compress(mlp().to_json().encode()), partial(graph, path))
 
 
 @files("JSON with a side file", digest=True)
@@ -88,12 +89,6 @@ def lowered_message(folder: Path) -> Subject:
 def bare_json(folder: Path) -> Subject:
     path = written(folder / "model.json", undigested(layers(2).to_json().encode()))
     return Subject(path, undigested(mlp().to_json().encode()), partial(graph, path))
-
-
-@files("compact JSON without its digest")
-def bare_compact(folder: Path) -> Subject:
-    path = written(folder / "model.json", undigested(layers(6).to_json(compact=True).encode()))
-    return Subject(path, undigested(mlp().to_json(compact=True).encode()), partial(graph, path))
 
 
 @files("protobuf without its digest")

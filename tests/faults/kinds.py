@@ -80,6 +80,11 @@ def _alone(path: Path, version: int) -> None:
     graph(version).save(path, inline_limit=None)
 
 
+@_kind("gzip and side file", "model.json.gz", lambda path: _of_graph(IR.load(path)))
+def _gzip_pair(path: Path, version: int) -> None:
+    graph(version).save(path)
+
+
 def _read_protobuf(path: Path) -> int:
     from torch_ir.formats import load_protobuf
 

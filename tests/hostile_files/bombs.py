@@ -3,51 +3,52 @@
 import base64
 import json
 import os
+import zlib
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.hostile_files.case import Family
+from tests.hostile_files.case import Family, Make
 from tests.hostile_files.documents import Document, changed, edited, flat, node, one_node, read, typed, written
+from torch_ir.ir.gzip_text import compress
 
 FAMILY = Family("bombs")
 _HUGE = 1 << 62
-_DIGITS = "9" * 10**5
+_BLOCK = 1 << 20
 
 
-def _run(count: int, *items: Any) -> Document:
-    return {"$repeat": count, "items": list(items)}
+def _gzip_bomb(count: int, stated: int, content: bytes = b" ", checksum: int = 0) -> bytes:
+    """`count` MiB of one byte as gzip, and what its trailer states."""
+    deflate = zlib.compressobj(9, wbits=-15)
+    block = deflate.compress(content * _BLOCK) + deflate.flush(zlib.Z_FULL_FLUSH)
+    trailer = checksum.to_bytes(4, "little") + stated.to_bytes(4, "little")
+    return compress(b"")[:10] + block * count + zlib.compressobj(wbits=-15).flush() + trailer
 
 
 def _relu(name: str, source: str) -> Document:
     return node(name, "aten.relu.default", [read(source, 2)], [typed(name, 2)], ["self"])
 
 
-def _compact(*parts: Document) -> Document:
-    return flat(list(parts), [typed("x", 2)], [typed("x", 2)], compact=True)
+for name, bomb in [
+    ("2 GiB of blanks", _gzip_bomb(2048, 1 << 31)),
+    ("4 GiB that states 0 bytes", _gzip_bomb(4096, 0)),
+    ("2 GiB of brackets that states 128 MiB", _gzip_bomb(2048, 1 << 27, b"[")),
+]:
+    FAMILY.refused(f"gzip of {name}", written(bomb, "model.json.gz"), "R2", r"")
 
 
-_ONE = _relu("a<0+1>", "x")
-FAMILY.refused("10^12 nodes in a run", written(_compact(_run(10**12, _ONE))), "R2", r"\$\.nodes\[0\].*")
-FAMILY.refused("2^62 nodes in a run", written(_compact(_run(_HUGE, _ONE))), "R2", r"\$\.nodes\[0\].*")
-FAMILY.refused("negative run", written(_compact(_run(-(10**9), _ONE))), "R4", r"\$\.nodes\[0\].*")
-FAMILY.refused("1,000 runs of 10^6", written(_compact(*[_run(10**6, _relu(f"n{i}_<0+1>", "x")) for i in range(1000)])),
-               "R2", r"\$\.nodes\[\d+\].*")  # fmt: skip
-FAMILY.refused(
-    "run in a run", written(_compact(_run(10**4, _run(10**4, _run(10**4, _ONE))))), "R4|R2", r"\$\.nodes\[0\].*"
-)
-FAMILY.refused(
-    "run of a long text", written(_compact(_run(10**4, _relu("a<0+1>" + "b" * 10**5, "x")))), "R2", r"\$\.nodes\[0\].*"
-)
-FAMILY.refused("numbers of 10^5 digits in a run", written(_compact(_run(10, _relu(f"a<{_DIGITS}+{_DIGITS}>", "x")))),
-               "R[268]", r"\$.*")  # fmt: skip
-FAMILY.refused(
-    "10^12 names of weights in a run",
-    edited(lambda found: found.update(
-        compact=True, weight_name_mapping={"$0": {"$repeat": 10**12, "items": {"p<0+1>": "w<0+1>"}}})),
-    "R2",
-    r"\$\.weight_name_mapping\.\$0.*",
-)  # fmt: skip
+def _blown_up(content: bytes, count: int = 32) -> Make:
+    """`count` MiB of one byte as gzip with a right trailer: within the limit, and no graph."""
+
+    def make(folder: Path) -> Path:
+        checksum = zlib.crc32(content * _BLOCK * count)
+        return written(_gzip_bomb(count, count * _BLOCK, content, checksum), "model.json.gz")(folder)
+
+    return make
+
+
+FAMILY.refused("gzip of 32 MiB of brackets", _blown_up(b"["), "R2", r"\$?")
+FAMILY.refused("gzip of 32 MiB of blanks", _blown_up(b" "), "R3", r"\$?")
 
 
 def _large(folder: Path) -> Path:

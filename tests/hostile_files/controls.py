@@ -21,9 +21,9 @@ def _with_side_file(folder: Path) -> Path:
     return folder / "model.json"
 
 
-def _compact(folder: Path) -> Path:
-    graph().save(folder / "model.json", compact=True)
-    return folder / "model.json"
+def _gzip(folder: Path) -> Path:
+    graph().save(folder / "model.json.gz", inline_limit=0)
+    return folder / "model.json.gz"
 
 
 def _protobuf(folder: Path) -> Path:
@@ -43,7 +43,7 @@ def _contract(folder: Path) -> Path:
 
 FAMILY.loaded("as it is written", _saved)
 FAMILY.loaded("with a side file", _with_side_file)
-FAMILY.loaded("compact", _compact)
+FAMILY.loaded("gzip with a side file", _gzip)
 FAMILY.loaded("in one line, without digest", written(document()))
 FAMILY.loaded("with escapes in its text", replaced('"Net"', '"N\\u0065t"'))
 FAMILY.loaded("one operator", one_node("aten.relu.default", 2, 3))

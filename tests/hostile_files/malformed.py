@@ -25,6 +25,9 @@ def _with_lists(depth: int) -> bytes:
     return valid().encode().replace(b'"alpha": 1', b'"alpha": ' + b"[" * depth + b"]" * depth)
 
 
+_GZIP = gzip.compress(valid().encode(), mtime=0)
+
+
 class _Calls:
     def __reduce__(self) -> tuple[object, ...]:
         return print, ("unpickled",)
@@ -41,7 +44,15 @@ for name, content, rule in [
     ("Latin-1", valid().replace("Net", "N\xe9t").encode("latin-1"), "R1"),
     ("overlong UTF-8", valid().encode().replace(b"Net", b"N\xc0\xafet"), "R1"),
     ("surrogates in UTF-8", valid().encode().replace(b"Net", b"\xed\xa0\x80"), "R1"),
-    ("gzip", gzip.compress(valid().encode()), "R1"),
+    ("gzip, cut short", _GZIP[:-100], "R1"),
+    ("gzip without its trailer", _GZIP[:-8], "R1"),
+    ("gzip with a wrong checksum", _GZIP[:-8] + bytes(4) + _GZIP[-4:], "R1"),
+    ("gzip with a wrong length", _GZIP[:-4] + bytes(4), "R1"),
+    ("gzip with data after it", _GZIP + b"\n", "R1"),
+    ("gzip twice in one file", _GZIP * 2, "R1"),
+    ("gzip of a picture", gzip.compress(b"\x89PNG\r\n\x1a\n"), "R1"),
+    ("gzip of nothing", gzip.compress(b""), "R3"),
+    ("the first two bytes of gzip", _GZIP[:2], "R1"),
     ("zlib", zlib.compress(valid().encode()), "R1"),
     ("zip archive", _zip(), "R1"),
     ("pickle", pickle.dumps(_Calls()), "R1"),

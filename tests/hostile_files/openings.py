@@ -170,7 +170,7 @@ _QUESTIONS: list[Callable[[IR], object]] = [
     lambda ir: torch_ir.optimize(ir, "full", by_block=True),
     lambda ir: torch_ir.Target("npu").lower(ir).report(),
     lambda ir: torch_ir.coverage(ir, _CONTRACT, decompose=False),
-    lambda ir: ir.to_json(compact=True),
+    IR.to_json,
     torch_ir.to_protobuf,
     torch_ir.to_python,
     torch_ir.to_mlir,

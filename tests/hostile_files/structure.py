@@ -59,8 +59,6 @@ _STATED: list[tuple[str, str, Any, str, str]] = [
     ("modules as a list", "modules", ["os"], "R4", r"\$\.modules"),
     ("origins of numbers", "nodes[0].origins", [1, 2], "R4", r"\$\.nodes\[0\]\.origins(\[0\])?"),
     ("kind of weight unknown", "params.p_fc_weight.kind", "pickle", "R5", r"\$\.params\.p_fc_weight\.kind"),
-    ("compact: false", "compact", False, "R4", r"\$\.compact"),
-    ("run without items", "nodes", [{"$repeat": 3}], "R4", r"\$(\.compact|\.nodes\[0\].*)"),
     ("digest of a number", "digest", 1, "R17", r"\$\.digest"),
     ("digest of another text", "digest", "sha256:" + "0" * 64, "R17", r"\$\.digest"),
     ("output in two places", "output_tree", {"tree": {"$branch": "tuple", "items": [{"$tensor": 0}, {"$tensor": 0}]}},

@@ -42,10 +42,6 @@ def through_other_layout(ir: IR) -> IR:
     return IR.from_json(json.dumps(document, indent=1))
 
 
-def through_compact(ir: IR) -> IR:
-    return IR.from_json(ir.to_json(compact=True))
-
-
 def through_dict(ir: IR) -> IR:
     return IR.from_dict(ir.to_dict())
 
@@ -56,10 +52,10 @@ def through_protobuf(ir: IR) -> IR:
     return from_protobuf(to_protobuf(through_json(again)))
 
 
-def through_files(ir: IR) -> IR:
+def through_files(ir: IR, name: str = "graph.json") -> IR:
     """Saved with its side file, read and saved again: the same names and the same bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        first, second = Path(folder, "one", "graph.json"), Path(folder, "two", "graph.json")
+        first, second = Path(folder, "one", name), Path(folder, "two", name)
         ir.save(first)
         again = IR.load(first)
         again.save(second)
@@ -71,7 +67,7 @@ def through_files(ir: IR) -> IR:
 ROUND_TRIPS: dict[str, Callable[[IR], IR]] = {
     "json": through_json,
     "other layout": through_other_layout,
-    "compact": through_compact,
+    "gzip": lambda ir: through_files(ir, "graph.json.gz"),
     "dict": through_dict,
     "protobuf": through_protobuf,
     "files": through_files,

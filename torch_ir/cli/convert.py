@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 model.json -o model.pb
 model.pb -o model.json
-model.json -o small.json --compact
+model.json -o model.json.gz
 model.json -o model.onnx --weights model.safetensors
 model.json -o model.mlir
 model.json -o model.py
 """
-_OURS = (".json", ".pb", ".binpb")
+_OURS = (".json", ".json.gz", ".pb", ".binpb")
 _THEIRS = (".onnx", ".mlir", ".py", ".pt2")
 
 
@@ -35,24 +35,23 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
         verbs, "convert", "write an IR file as protobuf or JSON, as ONNX, MLIR, Python or .pt2", _EXAMPLES, run
     )
-    parser.add_argument("file", metavar="FILE", help="an IR file; .pb and .binpb are protobuf, others are JSON")
+    parser.add_argument(
+        "file", metavar="FILE", help="an IR file; .pb and .binpb are protobuf, others are JSON, plain or gzip"
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help=f"the file to write: {', '.join((*_OURS, *_THEIRS))}"
     )
     parser.add_argument(
         "-w", "--weights", metavar="FILE", help="weights to put into .onnx (default: none) or .pt2; or `random`"
     )
-    parser.add_argument("--compact", action="store_true", help="write what repeats only once (JSON)")
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    kind = Path(arguments.output).suffix.lower()
+    kind = _kind(arguments.output)
     _check(arguments, kind)
     ir = load_graph(arguments.file)
-    if arguments.compact:
-        ir.save(arguments.output, compact=True)
-    elif kind in _OURS:
+    if kind in _OURS:
         save_graph(ir, arguments.output)
     else:
         show_progress(f"writing {arguments.output}")
@@ -64,13 +63,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _kind(output: str) -> str:
+    """Return the suffix of the output in lower case; of two, where it is compressed."""
+    suffixes = Path(output.lower()).suffixes
+    return "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
+
+
 def _check(arguments: argparse.Namespace, kind: str) -> None:
     if kind not in (*_OURS, *_THEIRS):
         raise CommandError(f"{arguments.output} must end in {', '.join((*_OURS, *_THEIRS[:-1]))} or {_THEIRS[-1]}")
-    if arguments.compact and kind in (".pb", ".binpb"):
-        raise CommandError("--compact is for JSON files: protobuf says what repeats only once anyway")
-    if arguments.compact and kind in _THEIRS:
-        raise CommandError(f"--compact is for JSON files, not for {kind}")
     if arguments.weights and kind not in (".onnx", ".pt2"):
         raise CommandError(f"--weights is for .onnx and .pt2; {kind} files hold no weights")
     if kind == ".pt2" and not arguments.weights:

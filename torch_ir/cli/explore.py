@@ -63,7 +63,7 @@ def _beside(file: str, ir: IR) -> Path:
     """The page of a file beside it, and that of a model here, under its name."""
     if is_model(file):
         return plain_target(Path(re.sub(r"\W+", "_", ir.model_name) or "model").with_suffix(".html"))
-    return plain_target(Path(file).with_suffix(".html"))
+    return plain_target(Path(re.sub(r"\.gz$", "", file)).with_suffix(".html"))
 
 
 def _told(ir: IR, other: IR | None) -> str:

@@ -98,14 +98,19 @@ def _digest(path: str) -> str | None:
     """The digest that a graph file ends with: equal graphs in one encoding have equal ones."""
     from torch_ir.formats.protobuf import is_protobuf, message_digest
     from torch_ir.ir.digest import LENGTH, stated_digest
+    from torch_ir.ir.gzip_text import MAGIC, read_graph_text
 
     if not os.path.isfile(path):
         return None
     with open(path, "rb") as file:
         if is_protobuf(path):
             return message_digest(file.read())
-        file.seek(max(0, os.path.getsize(path) - LENGTH))
-        stated = stated_digest(file.read())
+        if file.read(len(MAGIC)) == MAGIC:
+            end = read_graph_text(path).encode()
+        else:
+            file.seek(max(0, os.path.getsize(path) - LENGTH))
+            end = file.read()
+    stated = stated_digest(end)
     return stated.digest if stated else None
 
 

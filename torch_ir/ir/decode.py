@@ -25,7 +25,6 @@ from torch_ir.ir.records import (
     texts,
     typed,
 )
-from torch_ir.ir.repeats import expand
 from torch_ir.ir.side_file import Folder
 from torch_ir.ir.structure import Branch
 from torch_ir.ir.symbols import Symbol
@@ -90,7 +89,7 @@ def read_text(text: str, cls: type[IR], limits: Limits, folder: Folder | None = 
     """
     try:
         found = parse_around_nodes(text, limits)
-        if found is not None and "compact" not in found[0]:
+        if found is not None:
             document, lines = found
             return read_graph({**document, "nodes": _by_lines(document, lines)}, cls, limits, folder)
     except SerializationError:
@@ -120,7 +119,6 @@ def read_graph(document: dict[str, Any], cls: type[IR], limits: Limits = Limits(
         document = upgrade(document)
     else:
         _check_header(document)
-        document = expand(document, limits) if "compact" in document else document
     allow_keys(document, _HEADER | _GRAPH, "$")
     with uncollected():
         source = _Source(cls, limits, folder)

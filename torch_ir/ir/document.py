@@ -262,8 +262,13 @@ def _check_surrogates(document: dict[str, Any]) -> None:
 
 def read_text(path: str | os.PathLike[str], limits: Limits = Limits(), *, follow: bool = True) -> str:
     """The text of a file, refused unread when it is too large, and when it is a link unless `follow`."""
+    return decode_text(read_bytes(path, limits, follow=follow), path)
+
+
+def decode_text(data: bytes, path: str | os.PathLike[str]) -> str:
+    """Return the bytes of a file as text; an error names the file and the first byte that is not UTF-8."""
     try:
-        return read_bytes(path, limits, follow=follow).decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         told = f"{os.fspath(path)} is not UTF-8 text (byte {error.start})"
         raise SerializationError(told, rule="R1") from None

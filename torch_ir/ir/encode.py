@@ -13,7 +13,6 @@ from torch_ir.ir.data import TensorData
 from torch_ir.ir.document import Lines, write_document
 from torch_ir.ir.encoding import encode, plain_json
 from torch_ir.ir.lines import node_lines
-from torch_ir.ir.repeats import fold
 from torch_ir.ir.structure import call, flat
 from torch_ir.ir.symbols import Symbol
 from torch_ir.ir.tensor import Param, TensorMeta, bare
@@ -39,11 +38,9 @@ def graph_document(
     return {"format": FORMAT, "version": VERSION, **_graph_record(ir, places, nodes or _records)}
 
 
-def graph_text(ir: IR, places: Places = MappingProxyType({}), *, compact: bool = False) -> str:
-    """The file's text of the whole document; a compact one says what repeats only once."""
+def graph_text(ir: IR, places: Places = MappingProxyType({})) -> str:
+    """The file's text of the whole document."""
     try:
-        if compact:
-            return write_document(fold(graph_document(ir, places)))
         lines = Lines(node_lines(ir.nodes))
         return write_document(graph_document(ir, places, lambda graph: lines if graph is ir else _records(graph)))
     except TypeError as error:  # a name that is no string

@@ -14,5 +14,8 @@ def serialize_ir(ir: IR) -> str:
 
 
 def save_ir(ir: IR, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT) -> None:
-    """Write a graph to a file, making folders as needed; constants over `inline_limit` bytes go beside it."""
+    """Write a graph to a file, making folders as needed; constants over `inline_limit` bytes go beside it.
+
+    A name that ends in `.gz` is compressed with gzip.
+    """
     ir.save(path, inline_limit=inline_limit)

@@ -14,9 +14,9 @@ from torch_ir.ir.blocks import fold_blocks
 from torch_ir.ir.check import check
 from torch_ir.ir.data import TensorData
 from torch_ir.ir.decode import read_graph, read_text
-from torch_ir.ir.document import read_text as file_text
 from torch_ir.ir.document import uncollected
 from torch_ir.ir.encode import constants_over, graph_document, graph_text
+from torch_ir.ir.gzip_text import compress, is_gzip_name, read_graph_text
 from torch_ir.ir.levels import at_level
 from torch_ir.ir.limits import UNLIMITED, Limits
 from torch_ir.ir.mistaken import told_apart
@@ -271,10 +271,10 @@ class IR:
         """The graph of such a document; a SerializationError names the place of what is wrong."""
         return read_graph(document, cls, limits)
 
-    def to_json(self, *, compact: bool = False) -> str:
-        """The file's text; equal graphs give equal text. A compact one says what repeats only once."""
+    def to_json(self) -> str:
+        """The file's text; equal graphs give equal text."""
         with uncollected():
-            return graph_text(self, compact=compact)
+            return graph_text(self)
 
     @classmethod
     def from_json(cls, text: str, limits: Limits = Limits()) -> IR:
@@ -282,26 +282,26 @@ class IR:
         with uncollected():
             return read_text(text, cls, limits)
 
-    def save(
-        self, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT, compact: bool = False
-    ) -> None:
+    def save(self, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT) -> None:
         """Write the file whole or not at all; folders are made as needed.
 
         Constants of more than `inline_limit` bytes go into one `.safetensors` file beside it; None keeps all inside.
-        A compact file says what repeats, such as the weights of layer after layer, only once.
+        A file whose name ends in `.gz` is compressed with gzip.
         """
         target = real_target(path)
         large = [] if inline_limit is None or is_stream(target) else list(constants_over(self, inline_limit))
         side = SideFile(target, large) if large else None
         with uncollected():
-            text = graph_text(self, side.places if side else {}, compact=compact)
-        write_pair(target, text, side)
+            content = graph_text(self, side.places if side else {}).encode()
+        write_pair(target, compress(content) if is_gzip_name(path) else content, side)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
-        """Read a file; constants beside it are read when they are first used."""
+        """Read a file, plain or gzip; constants beside it are read when they are first used."""
         with uncollected(), told_apart(path, limits, is_json=True):
-            return read_pair(Path(path), limits, lambda folder: read_text(file_text(path, limits), cls, limits, folder))
+            return read_pair(
+                Path(path), limits, lambda folder: read_text(read_graph_text(path, limits), cls, limits, folder)
+            )
 
     def __str__(self) -> str:
         return print_graph(self)

@@ -26,8 +26,8 @@ class Limits:
     """Blanks of a text outside and inside strings: counted before parsing."""
     depth: int = 100
     """Brackets within brackets: counted before parsing."""
-    expanded_bytes: int = 1 << 30
-    """Bytes of memory that the runs of a compact file will take, about: counted before they are expanded."""
+    expanded_bytes: int = 1 << 27
+    """Bytes of text that a gzip file holds, of which a few may stand for many: counted before any is kept."""
     nodes: int = 1 << 22
     """Nodes of the graph and all its functions: counted before any is made."""
     tensors: int = 1 << 20

@@ -9,8 +9,9 @@ from traceback import clear_frames
 from typing import Any
 
 from torch_ir.errors import MissingFileError, MistakenFileError, SerializationError
-from torch_ir.ir.document import parse_document, read_text
+from torch_ir.ir.document import parse_document
 from torch_ir.ir.encode import FORMAT
+from torch_ir.ir.gzip_text import MAGIC, first_bytes, read_graph_text
 from torch_ir.ir.limits import Limits
 
 _OPENINGS = {
@@ -18,7 +19,6 @@ _OPENINGS = {
     b"\xff\xd8\xff": "a JPEG picture",
     b"GIF8": "a GIF picture",
     b"%PDF-": "a PDF document",
-    b"\x1f\x8b": "a gzip archive",
     b"PK\x03\x04": "a zip archive, as checkpoints in .pt and programs in .pt2 are",
     b"\x80\x02": "a pickle, as old checkpoints are",
     b"\x7fELF": "a program or library",
@@ -27,6 +27,7 @@ _OPENINGS = {
     b"ML\xefR": "MLIR bytecode",
 }
 _MESSAGE = b"\x0a%c%s" % (len(FORMAT), FORMAT.encode())  # how a graph in protobuf begins: field 1, the format
+_HEAD = 4096  # bytes of a file that say what it is
 _HEADER_LENGTH = 8  # bytes at the start of a safetensors file
 _OTHERS = {  # by keys that they have
     ("target", "layers", "missing"): "the layers of a target, which `torch-ir lower` wrote",
@@ -63,9 +64,11 @@ def _what_else(path: str | os.PathLike[str], limits: Limits, is_json: bool) -> s
         return ""
     try:
         with open(path, "rb") as file:
-            head = file.read(16)
+            head = file.read(_HEAD)
     except OSError:
         return ""
+    if head.startswith(MAGIC) and first_bytes(head).lstrip()[:1] not in (b"", b"{"):
+        return "is a gzip archive, not a torch-ir graph"
     if not head:
         return "is empty"
     if kind := next((kind for opening, kind in _OPENINGS.items() if head.startswith(opening)), ""):
@@ -79,7 +82,7 @@ def _what_else(path: str | os.PathLike[str], limits: Limits, is_json: bool) -> s
 
 def _what_json(path: str | os.PathLike[str], limits: Limits, is_json: bool) -> str:
     try:
-        text = read_text(path, limits)
+        text = read_graph_text(path, limits)
     except SerializationError:
         return ""
     if not text.strip():

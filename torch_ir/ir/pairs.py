@@ -14,12 +14,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from torch_ir.errors import SerializationError
+from torch_ir.ir.gzip_text import MAGIC, decompress
+from torch_ir.ir.limits import Limits
 from torch_ir.ir.locks import folder_lock
 from torch_ir.ir.regular_file import IrregularFileError, TooLargeError, create_regular, read_regular
 from torch_ir.ir.writing import Draft, draft, hidden_name, left_behind, remove, sync_folder
 
 _NOTE_BYTES = 1 << 16  # a note lists a few names
 _TARGET_BYTES = 1 << 31  # as much as protobuf can hold
+_TEXT_BYTES = Limits().expanded_bytes
 
 
 class Beside:
@@ -42,7 +46,7 @@ class Beside:
             return []
         try:
             content = self._content() if found else b""
-        except TooLargeError:  # it is not read, and all that lies beside it stays
+        except (TooLargeError, SerializationError):  # its text is unknown, and all that lies beside it stays
             return []
         return [self.target.with_name(name) for name in found if os.fsencode(name) in content]
 
@@ -85,21 +89,22 @@ class Beside:
     def _settle(self, suspects: Iterable[Path]) -> None:
         """Remove those that the target does not speak of."""
         suspects = list(suspects)
-        with suppress(OSError):  # where that cannot be known, all stay
+        with suppress(OSError, SerializationError):  # where that cannot be known, all stay
             content = self._content() if suspects else b""
             for path in suspects:
                 if os.fsencode(path.name) not in content:
                     remove(path)
 
     def _content(self) -> bytes:
-        """The bytes of the target, none if it is not there yet."""
+        """The bytes of the target, decompressed where they are gzip; none if it is not there yet."""
         try:
             facts = self.target.lstat()
             if not stat.S_ISREG(facts.st_mode):
                 raise IrregularFileError(errno.EINVAL, "is not a plain file", os.fspath(self.target))
             if facts.st_size > _TARGET_BYTES:
                 raise TooLargeError(os.fspath(self.target), facts.st_size, _TARGET_BYTES)
-            return self.target.read_bytes()
+            content = self.target.read_bytes()
+            return decompress(content, self.target, _TEXT_BYTES) if content.startswith(MAGIC) else content
         except FileNotFoundError:
             return b""
 

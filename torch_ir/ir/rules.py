@@ -3,7 +3,7 @@
 What breaks several rules is said to break the first. Where a rule has a part that needs no operator schema, the
 structural reader and `check` hold it; `torch_ir.load_ir` and `validate_ir` hold the rest.
 
-R1   no text or no message at all, a byte order mark, an expression outside the closed language
+R1   no text or no message at all, damaged gzip data, a byte order mark, an expression outside the closed language
 R2   any field of `Limits`, and the fixed depths of values, functions and expressions
 R3   JSON that is not strict: keys that repeat, numbers beyond 64 bits, half of a surrogate pair
 R4   another format or version; a key that is unknown, missing, or of the wrong kind
@@ -21,7 +21,7 @@ R18  a file that could not be written whole
 from __future__ import annotations
 
 RULES: dict[str, str] = {
-    "R1": "A file is data only: one UTF-8 JSON document, or one protobuf message; nothing in it is code.",
+    "R1": "A file is data only: one UTF-8 JSON document, plain or gzip, or one protobuf message; no code.",
     "R2": "A file is refused before it can ask for more than its limits.",
     "R3": "JSON is strict: every key once, numbers that fit, whole characters.",
     "R4": "The header names the format and its version; keys are known, and of their kind.",

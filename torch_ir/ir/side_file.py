@@ -93,9 +93,8 @@ def safetensors_header(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -
     return len(text).to_bytes(8, "little") + text
 
 
-def write_pair(target: Path, text: str, side: SideFile | None) -> None:
+def write_pair(target: Path, content: bytes, side: SideFile | None) -> None:
     """Write a graph's file and its side file such that the old pair is whole until the new one is."""
-    content = text.encode()
     if side is not None:
         with draft(target) as new:
             new.write(side.content)

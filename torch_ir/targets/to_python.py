@@ -26,5 +26,5 @@ def to_python(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
     target = None if path is None else real_target(path)
     text, side = write_source(ir, None if target is None or is_stream(target) else target)
     if target is not None:
-        write_pair(target, text, side)
+        write_pair(target, text.encode(), side)
     return text

@@ -105,11 +105,10 @@ _shtab_torch_ir_completion_defaults_added=0
 _shtab_torch_ir_convert_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  {-o,--output}"[the file to write\: .json, .pb, .binpb, .onnx, .mlir, .py, .pt2]:FILE:_files"
+  {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .onnx, .mlir, .py, .pt2]:FILE:_files"
   {-w,--weights}"[weights to put into .onnx (default\: none) or .pt2\; or \`random\`]:FILE:_files"
-  "--compact[write what repeats only once (JSON)]"
   "--json[print what was written as JSON]"
-  ":an IR file\; .pb and .binpb are protobuf, others are JSON:_files"
+  ":an IR file\; .pb and .binpb are protobuf, others are JSON, plain or gzip:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
