@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from tests.hostile_calls import FLOATS, INTS, VALUES
+from tests.hostile_calls import FLOATS, HUGE
 from torch_ir.analysis.constants import Constants
 from torch_ir.analysis.shapes import Shapes
 from torch_ir.errors import TorchIRError
@@ -64,7 +64,7 @@ def value(draw: random.Random, name: str, alike: tuple[int, ...]) -> TensorMeta:
     numbers: tuple[Any, ...] = FLOATS
     if not (kind.is_floating_point or kind.is_complex):
         lowest, highest = (0, 1) if kind is torch.bool else (torch.iinfo(kind).min, torch.iinfo(kind).max)
-        numbers = tuple(number for number in (lowest, highest, *INTS) if lowest <= number <= highest)
+        numbers = tuple(number for number in (lowest, highest, *HUGE.ints) if lowest <= number <= highest)
     count = torch.Size(shape).numel()
     held = torch.tensor([draw.choice(numbers) for _ in range(count)], dtype=kind).reshape(shape)
     tensor = TensorMeta(name.replace(".", "_"), shape, dtype)
@@ -113,7 +113,7 @@ def _attribute(draw: random.Random, kind: str, length: int | None) -> Any:
         return [_attribute(draw, kind[len("List[") : -1], None) for _ in range(count)]
     if kind in ("int", "number") and draw.random() < 0.6:
         return draw.choice((0, 1, -1, 2, 3, -2))
-    return draw.choice(VALUES[kind]) if kind in VALUES else None
+    return draw.choice(HUGE.values(kind))
 
 
 def sweep(per: int, start: int = 0, stop: int | None = None) -> Outcome:
