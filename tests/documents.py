@@ -136,6 +136,8 @@ class Page:
         linecache.cache[self.name] = (0, None, [f"{line}\n" for line in self.lines], self.name)
         printed = io.StringIO()
         try:
+            if torch := sys.modules.get("torch"):  # unless the page is still to import it
+                torch.manual_seed(0)
             with contextlib.redirect_stdout(printed):
                 exec(code, vars(self.main))
         except BaseException as error:

@@ -42,6 +42,8 @@ class Watch:
             self._opened(*arguments)
         elif event == "compile" and not self._is_own(*arguments):
             self.acts.append(f"compiled {arguments[0]!r:.60}")
+        elif event == "os.fork" and _caller() == "torch_ir.analysis.shape_worker":
+            return
         elif event.startswith(_ACTS) and event != "ctypes.string_at":  # how the bytes of a tensor are read
             self.acts.append(f"{event} {arguments!r:.80}")
 
@@ -60,6 +62,11 @@ class Watch:
             self.acts.append(f"wrote {text!r:.80}")
         elif not os.path.abspath(text).startswith(self._readable):
             self.acts.append(f"read {text!r:.80}")
+
+
+def _caller() -> str:
+    """The module whose function the interpreter tells of."""
+    return sys._getframe(2).f_globals["__name__"]
 
 
 def settings() -> dict[str, Any]:

@@ -38,7 +38,7 @@ class ShapeWorker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pipe: Connection | None = None
+        self._pipes: tuple[Connection, Connection] | None = None  # questions and answers
         self._process = 0
 
     def call_rule(
@@ -50,11 +50,12 @@ class ShapeWorker:
         question = pickle.dumps((str(operator), dict(tensors), dict(attrs)))
         with self._lock:
             try:
-                if self._pipe is None:
-                    self._pipe = self._start()
-                self._pipe.send_bytes(question)
-                if self._pipe.poll(_SECONDS + 1):
-                    return _checked(json.loads(self._pipe.recv_bytes(_BYTES)))
+                if self._pipes is None:
+                    self._pipes = self._start()
+                questions, answers = self._pipes
+                questions.send_bytes(question)
+                if answers.poll(_SECONDS + 1):
+                    return _checked(json.loads(answers.recv_bytes(_BYTES)))
             except (EOFError, OSError, ValueError):  # it crashed, or its answer is malformed
                 pass
             self.stop()
@@ -62,36 +63,39 @@ class ShapeWorker:
 
     def stop(self) -> None:
         """End the child process, if there is one."""
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
+        if self._pipes is not None:
+            self._close()
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
 
     def forget(self) -> None:
         """Drop a child process that belongs to the process that this one was forked from."""
         self._lock = threading.Lock()
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
+        self._close()
 
-    def _start(self) -> Connection:
-        ours, theirs = Pipe()
+    def _close(self) -> None:
+        for pipe in self._pipes or ():
+            pipe.close()
+        self._pipes = None
+
+    def _start(self) -> tuple[Connection, Connection]:
+        (asked, questions), (answers, told) = Pipe(duplex=False), Pipe(duplex=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of other threads: the child needs none of them
             process = os.fork()
         if process == 0:
             try:
-                _serve(theirs)
+                _serve(asked, told)
             finally:
                 os._exit(1)
-        theirs.close()
+        asked.close()
+        told.close()
         self._process = process
-        return ours
+        return questions, answers
 
 
-def _serve(pipe: Connection) -> None:
-    """Answer calls until the other end of the pipe is closed."""
+def _serve(questions: Connection, answers: Connection) -> None:
+    """Answer calls until the other end of the questions is closed."""
     gc.disable()  # what it would free belongs to the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -99,20 +103,21 @@ def _serve(pipe: Connection) -> None:
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     # an open copy of the parent's pipes and sockets would keep their readers waiting
-    os.closerange(3, pipe.fileno())
-    os.closerange(pipe.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    first, second = sorted((questions.fileno(), answers.fileno()))
+    for start, stop in ((3, first), (first + 1, second), (second + 1, os.sysconf("SC_OPEN_MAX"))):
+        os.closerange(start, stop)
     _limit_memory()
     torch.set_num_threads(1)
     while True:
         try:
-            name, tensors, attrs = pickle.loads(pipe.recv_bytes())
+            name, tensors, attrs = pickle.loads(questions.recv_bytes())
         except EOFError:
             os._exit(0)
         signal.setitimer(signal.ITIMER_PROF, _SECONDS)
         operator: Any = find_operator(name)
         answer = call_rule(operator, tensors, attrs)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        pipe.send_bytes(json.dumps(answer).encode())
+        answers.send_bytes(json.dumps(answer).encode())
 
 
 def _limit_memory() -> None:
