@@ -15,9 +15,6 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from torch_ir.analysis.packing import RULES
 from torch_ir.analysis.silence import Silence
@@ -33,12 +30,22 @@ from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import (
+    FAKE_TENSOR_LOGGER,
+    FakeTensor,
+    FakeTensorMode,
+    ForceDispatchKeyGuard,
+    OpOverload,
+    enable_python_dispatcher,
+    excluded_dispatch_keys,
+    included_dispatch_keys,
+)
 
 Sizes = Mapping[str, Any]
 # What one result is, in numbers: shape, dtype, and strides, None where elements lie in row-major order.
 Made = tuple[tuple[int, ...], str, "tuple[int, ...] | None"]
 _CPU = torch.device("cpu")
-_silence = Silence("torch._subclasses.fake_tensor")  # which gets a traceback for every call that torch refuses
+_silence = Silence(FAKE_TENSOR_LOGGER)  # which gets a traceback for every call that torch refuses
 _MOST_KNOWN = 1 << 16  # answers; a process that reads many files starts again
 _NUMBERS: Points = ({},)  # where no size is open, one look is enough
 
@@ -197,8 +204,8 @@ def _asked(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str
     A rule that raises can leave dispatch keys excluded; the exception restores them late and wrong when it is freed,
     after which fake tensors are taken for real ones.
     """
-    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch._C._ForceDispatchKeyGuard(include, exclude):
+    include, exclude = included_dispatch_keys(), excluded_dispatch_keys()
+    with ForceDispatchKeyGuard(include, exclude):
         return _answer(operator, tensors, attrs)
 
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
 from torch_ir.capture.walk import walk
 from torch_ir.errors import ConversionError
+from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree, share_memory
 
 GOES_ON = "so that its next call would go on from another"  # words of a refusal that holds for every road
 _aten = torch.ops.aten
@@ -42,7 +42,7 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
     tables: list[tuple[nn.Module, str, dict[str, Any]]] = [
         (module, path, table)
         for module, path in paths.items()
-        for table in (module._buffers, module._parameters)
+        for table in (buffer_table(module), parameter_table(module))
         if table and isinstance(table, dict)  # a scripted module shows its own in another way
     ]
     before: list[dict[str, Any]] = []
@@ -115,7 +115,7 @@ def _apart_from(result: Any, written: Sequence[torch.Tensor]) -> Any:
     """What forward returns keeps the values that it has, also where it lies in the memory of a buffer."""
 
     def own(tensor: torch.Tensor) -> torch.Tensor:
-        shares = any(torch._C._is_alias_of(tensor, old) for old in written)  # type: ignore[attr-defined]  # torch's own
+        shares = any(share_memory(tensor, old) for old in written)
         return tensor.clone() if shares else tensor
 
     return pytree.tree_map_only(torch.Tensor, own, result)

@@ -11,13 +11,12 @@ from collections.abc import Collection
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from torch_ir.capture.provenance import is_users, user_line
 from torch_ir.errors import ExportError
 from torch_ir.ops.facts import mutated_arguments
+from torch_ir.ops.torch_internals import FakeTensor, OpOverload, schema_of
 
 BRANCHES = "Python branches on a value that only the data decides"
 ELSEWHERE = "compute it in forward itself, not in another thread, and do not keep it from an earlier call"
@@ -109,7 +108,7 @@ def refuse_untracked(program: ExportedProgram, model: nn.Module, given: Collecti
 
 def _positions(operator: OpOverload) -> list[int]:
     written = set(mutated_arguments(operator))
-    return [index for index, argument in enumerate(operator._schema.arguments) if argument.name in written]
+    return [index for index, argument in enumerate(schema_of(operator).arguments) if argument.name in written]
 
 
 def _violated(lines: list[str]) -> str:

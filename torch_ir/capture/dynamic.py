@@ -11,10 +11,8 @@ from typing import Any
 
 import sympy
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 from torch.export import Dim
-from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
 
 from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.provenance import is_users
@@ -23,6 +21,7 @@ from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
 from torch_ir.ir.expressions import names_in
 from torch_ir.ir.substitute import replace_symbols, substitute
 from torch_ir.ops.pytree import values_along
+from torch_ir.ops.torch_internals import combine_args, map_dynamic_shapes, pytree
 
 _TRIALS = 500
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword inputs
@@ -170,7 +169,7 @@ def _asked(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> Iterato
     """Every dimension of an input of the graph about which something was asked, with what was asked."""
     if not isinstance(dynamic_shapes, (dict, tuple, list)):
         return
-    combined: Any = _combine_args(model, *call)
+    combined: Any = combine_args(model, *call)
     if not isinstance(dynamic_shapes, dict):
         combined = type(dynamic_shapes)(combined.values())
     requests: dict[int, dict[int, Any]] = {}
@@ -179,7 +178,7 @@ def _asked(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> Iterato
         if isinstance(value, torch.Tensor) and isinstance(asked, (dict, tuple, list)):
             requests[id(value)] = dict(asked.items() if isinstance(asked, dict) else enumerate(asked))
 
-    _tree_map_with_path(note, combined, dynamic_shapes, tree_name="inputs")
+    map_dynamic_shapes(note, combined, dynamic_shapes, tree_name="inputs")
     for _, leaf, value in values_along(ir.input_tree, call):
         if isinstance(leaf, Slot):
             for dim, asked in requests.get(id(value), {}).items():

@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._guards import detect_fake_mode
-from torch._ops import HigherOrderOperator
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from torch_ir.errors import ConversionError
 from torch_ir.ops.inner_tensors import is_made_of_others, plain_tensors
+from torch_ir.ops.torch_internals import HigherOrderOperator, detect_fake_mode
 
 # Operators with bodies -> the arguments that list what the bodies are given; none if that is all that follows.
 _OPERANDS = {

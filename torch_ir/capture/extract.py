@@ -10,9 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 
 from torch_ir.capture.ambient_notes import SEEDS, AmbientNotes, ambient_notes
@@ -59,6 +57,7 @@ from torch_ir.ir import IR
 from torch_ir.ir.blocks import has_blocks
 from torch_ir.ops.facts import is_opaque
 from torch_ir.ops.guards import DECISION, FIXED_SHAPE
+from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, parameter_table, pytree
 
 WAYS_WITHOUT_DATA = 16
 _CAPTURES = ("auto", "export", "record")
@@ -337,7 +336,7 @@ def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
 
 
 def _require_meta(model: nn.Module, inputs: Any) -> None:
-    held = ((path, module._parameters.items()) for path, module in walk(model))
+    held = ((path, parameter_table(module).items()) for path, module in walk(model))
     found = (
         (path, name) for path, table in held for name, weight in table if weight is not None and not weight.is_meta
     )

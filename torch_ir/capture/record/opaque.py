@@ -10,9 +10,9 @@ import re
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.ir import IR
+from torch_ir.ops.torch_internals import OpOverload
 
 OPAQUE = "opaque"
 

@@ -22,9 +22,9 @@ def holder(module, key):
     """The part that a state-dict key is in, which is made where it is missing, and the name there."""
     *path, name = key.split(".")
     for step in path:
-        if step not in module._modules:
+        if step not in module_table(module):
             module.register_module(step, Part())
-        module = module._modules[step]
+        module = module_table(module)[step]
     return module, name
 
 
