@@ -32,7 +32,7 @@ def without_writes_in_branches(program: ExportedProgram) -> ExportedProgram:
         return program
     changed = copied(program.graph_module)
     _move_writes(changed)
-    return updated(program, changed)
+    return updated(program, changed, program.graph_signature)
 
 
 def _written_in_calls(module: fx.GraphModule) -> bool:

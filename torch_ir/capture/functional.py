@@ -148,7 +148,7 @@ def _without_idle_dropout(program: ExportedProgram) -> ExportedProgram:
         for node in filter(_passes_on, module.graph.nodes):
             node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
         module.recompile()
-    return updated(program, changed)
+    return updated(program, changed, program.graph_signature)
 
 
 def _passes_on(node: fx.Node) -> bool:

@@ -25,7 +25,7 @@ def with_wide_results(program: ExportedProgram) -> ExportedProgram:
             if node.target is out_dtype:
                 _write_out(module.graph, node)
         module.recompile()
-    return updated(program, changed)
+    return updated(program, changed, program.graph_signature)
 
 
 def _write_out(graph: fx.Graph, node: fx.Node) -> None:

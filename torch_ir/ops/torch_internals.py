@@ -34,7 +34,7 @@ from torch._export import config as export_config  # flags of torch.export; 2.10
 from torch._export.utils import _bind_signature_to_inputs as bind_signature_to_inputs  # by name; 2.9 to 2.15
 from torch._export.utils import _rename_without_collisions as rename_without_collisions  # one node; 2.9 to 2.15
 from torch._export.verifier import load_verifier as load_verifier  # by the name of its dialect; 2.9 to 2.15
-from torch._functorch import eager_transforms, vmap
+from torch._functorch import eager_transforms, vmap  # modules, see TRANSFORMS; 2.9 to 2.15
 from torch._guards import detect_fake_mode as detect_fake_mode  # the fake mode of given values; 2.9 to 2.15
 from torch._guards import tracing as tracing  # sets the current tracing context; 2.9 to 2.15
 from torch._higher_order_ops.out_dtype import out_dtype as out_dtype  # computes in another dtype; 2.9 to 2.15
@@ -47,14 +47,16 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException as Dynamic
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor  # a tensor without values; 2.9 to 2.15
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode  # makes fake tensors; 2.9 to 2.15
 from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily  # context; 2.9 to 2.15
+from torch.export import ExportedProgram
 from torch.export.dynamic_shapes import _combine_args as combine_args  # inputs by argument name; 2.9 to 2.15
 from torch.export.dynamic_shapes import _tree_map_with_path as map_dynamic_shapes  # with inputs; 2.9 to 2.15
+from torch.export.graph_signature import ExportGraphSignature
 from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _Namespace as FxNamespace  # unique names of a graph; 2.9 to 2.15
 from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen  # of graphs with nested inputs; 2.9 to 2.15
 from torch.library import _scoped_library as scoped_library  # a Library that a context removes; 2.9 to 2.15
 from torch.overrides import _get_current_function_mode_stack as function_modes  # of this thread; 2.9 to 2.15
-from torch.utils import _contextlib
+from torch.utils import _contextlib  # a module, see DECORATOR_FILE; 2.9 to 2.15
 from torch.utils import _pytree as pytree  # nested values; 2.9 to 2.15
 from torch.utils._device import DeviceContext as DeviceContext  # mode of the default device; 2.9 to 2.15
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # sees operators; 2.9 to 2.15
@@ -112,7 +114,7 @@ MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # attributes of a modul
 
 
 def memory_key(tensor: torch.Tensor) -> int:
-    """Return a number that tensors share exactly if they share their storage."""
+    """Return a number that tensors have in common if and only if they share their storage (`_cdata`; 2.9 to 2.15)."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -136,9 +138,16 @@ def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any) -> Any:
     return operator._op_dk(key, *args)
 
 
-def updated(program: torch.export.ExportedProgram, module: torch.fx.GraphModule) -> torch.export.ExportedProgram:
-    """Return a program with another graph and the same signature (`_update`; 2.9 to 2.15)."""
-    return program._update(module, program.graph_signature)
+def updated(
+    program: ExportedProgram, module: torch.fx.GraphModule, signature: ExportGraphSignature, **others: Any
+) -> ExportedProgram:
+    """Return a program with another graph and signature, and maybe other weights (`_update`; 2.9 to 2.15)."""
+    return program._update(module, signature, **others)
+
+
+def destroy_library(library: torch.library.Library) -> None:
+    """Remove the operators that a library has defined (`_destroy`; 2.9 to 2.15)."""
+    library._destroy()
 
 
 def name_of_target(target: str) -> str:
@@ -197,7 +206,7 @@ def compile_stance() -> Any:
 
 
 def set_compile_stance(stance: Any) -> None:
-    """Replace the stance object; `torch.compiler.set_stance` takes only known stances."""
+    """Replace the stance object, which `torch.compiler.set_stance` cannot (`_stance`; 2.9 to 2.15)."""
     frames: Any = importlib.import_module("torch._dynamo.eval_frame")
     frames._stance = stance
 
