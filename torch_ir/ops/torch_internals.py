@@ -147,7 +147,7 @@ def updated(
 
 def destroy_library(library: torch.library.Library) -> None:
     """Remove the operators that a library has defined (`_destroy`; 2.9 to 2.15)."""
-    library._destroy()
+    library._destroy()  # type: ignore[no-untyped-call]  # torch does not annotate it
 
 
 def name_of_target(target: str) -> str:
