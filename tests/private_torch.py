@@ -36,21 +36,21 @@ def private_names(source: str, ours: Collection[str], theirs: Collection[str] = 
 
     `ours` are private names that torch_ir defines; of these, `theirs` are attributes of torch's objects as well.
     """
-    tree = ast.parse(source)
-    homes = dict(_imported(tree))
+    nodes = list(ast.walk(ast.parse(source)))
+    homes = dict(_imported(nodes))
     homes.update(
         (str(node.targets[0].id), found)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         if (found := _dotted(node.value, homes)).startswith("torch.ops.")
     )
-    found = [*_imports(tree), *_attributes(tree, homes, ours, theirs), *_strings(tree, ours, theirs)]
+    found = [*_imports(nodes), *_attributes(nodes, homes, ours, theirs), *_strings(nodes, ours, theirs)]
     return sorted(set(found))
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _imported(nodes: Collection[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield each imported name with the dotted path that it stands for."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield (alias.asname, alias.name) if alias.asname else (alias.name.split(".")[0],) * 2
@@ -58,8 +58,8 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
             yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+def _imports(nodes: Collection[ast.AST]) -> Iterator[tuple[int, str]]:
+    for node in nodes:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -84,9 +84,9 @@ def _dotted(node: ast.AST, homes: dict[str, str]) -> str:
 
 
 def _attributes(
-    tree: ast.AST, homes: dict[str, str], ours: Collection[str], theirs: Collection[str]
+    nodes: Collection[ast.AST], homes: dict[str, str], ours: Collection[str], theirs: Collection[str]
 ) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Attribute) or not is_private(node.attr):
             continue
         path = _dotted(node, homes)
@@ -96,12 +96,12 @@ def _attributes(
             yield node.lineno, node.attr
 
 
-def _strings(tree: ast.AST, ours: Collection[str], theirs: Collection[str]) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+def _strings(nodes: Collection[ast.AST], ours: Collection[str], theirs: Collection[str]) -> Iterator[tuple[int, str]]:
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if _PATH.fullmatch(node.value) or node.value in theirs:
                 yield node.lineno, node.value
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _BY_NAME:
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in _BY_NAME:
             for argument in node.args:
                 start = argument.values[0] if isinstance(argument, ast.JoinedStr) and argument.values else argument
                 word = start.value if isinstance(start, ast.Constant) else None

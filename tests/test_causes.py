@@ -158,7 +158,7 @@ def decisions_on_words(source: str) -> list[int]:
     found = []
     for node in ast.walk(tree):
         is_test = isinstance(node, ast.Compare) or (
-            isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _SEARCHES
+            isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _SEARCHES
         )
         if is_test and any(text in ast.unparse(node) for text in texts):
             found.append(node.lineno)
