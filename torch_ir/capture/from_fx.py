@@ -182,7 +182,8 @@ def _of_numbers(module: fx.GraphModule, error: ExportError) -> ExportError:
         return error
     return ExportError(
         "torch.compile(dynamic=True) made inputs of Python's floats, such as the eps of a layer, which operators need "
-        "as numbers; set torch._dynamo.config.specialize_float = True"
+        "as numbers; set torch._dynamo.config.specialize_float = True",
+        cause=error.cause,
     )
 
 

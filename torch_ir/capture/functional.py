@@ -29,7 +29,6 @@ from torch_ir.ops.torch_internals import (
     HigherOrderOperator,
     OpOverload,
     call_kernel,
-    export_config,
     memory_key,
     schema_of,
     updated,
@@ -77,6 +76,8 @@ def functionalised(program: ExportedProgram) -> ExportedProgram:
 
 def _functionalise(program: ExportedProgram) -> ExportedProgram:
     """Torch's own way, with operators kept whole; a custom operator that writes becomes one call that gives copies."""
+    from torch_ir.ops.torch_internals import export_config
+
     whole_arguments = export_config.patch(enable_auto_functionalized_v2_for_export=False)
     try:
         with whole_arguments, quiet():

@@ -30,7 +30,6 @@ from torch._C import _push_on_torch_function_stack as push_function_mode  # ente
 from torch._C import _set_throw_on_mutable_data_ptr as forbid_data_pointer  # `data_ptr()` raises; 2.9 to 2.15
 from torch._decomp import decomposition_table as decomposition_table  # operator -> decomposition; 2.9 to 2.15
 from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher  # context; 2.9 to 2.15
-from torch._export import config as export_config  # flags of torch.export; 2.10 to 2.15
 from torch._export.utils import _bind_signature_to_inputs as bind_signature_to_inputs  # by name; 2.9 to 2.15
 from torch._export.utils import _rename_without_collisions as rename_without_collisions  # one node; 2.9 to 2.15
 from torch._export.verifier import load_verifier as load_verifier  # by the name of its dialect; 2.9 to 2.15
@@ -66,6 +65,7 @@ from torch.utils._python_dispatch import transform_subclass as transform_subclas
 
 if TYPE_CHECKING:
     from torch._dynamo.source import LocalSource as LocalSource
+    from torch._export import config as export_config
     from torch._inductor import compile as inductor_compile
     from torch._inductor.cpp_builder import get_cpp_compiler as get_cpp_compiler
     from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from torch.onnx._internal.exporter import _registration as onnx_registration
     from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 
-# -- names whose modules take long to import: name -> module and name there ------------------------------------------
+# -- names whose modules take long to import, or are not in every version: name -> module and name there ------------
 
 LATE = {
     "CustomGraphPass": ("torch._inductor.custom_graph_pass", "CustomGraphPass"),  # base of passes; 2.9 to 2.15
@@ -83,6 +83,7 @@ LATE = {
     "LocalSource": ("torch._dynamo.source", "LocalSource"),  # where a guard finds an input; 2.9 to 2.15
     "ValueRanges": ("torch.utils._sympy.value_ranges", "ValueRanges"),  # bounds of a size; 2.9 to 2.15
     "default_cache_dir": ("torch._inductor.runtime.cache_dir_utils", "default_cache_dir"),  # 2.9 to 2.15
+    "export_config": ("torch._export.config", ""),  # flags of torch.export, a module; 2.10 to 2.15
     "get_cpp_compiler": ("torch._inductor.cpp_builder", "get_cpp_compiler"),  # its path, or raises; 2.9 to 2.15
     "inductor_compile": ("torch._inductor", "compile"),  # a graph module -> code; 2.9 to 2.15
     "onnx_fx_passes": ("torch.onnx._internal.exporter._fx_passes", ""),  # the module; 2.9 to 2.15
