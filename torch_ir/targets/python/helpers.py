@@ -22,9 +22,9 @@ def holder(module, key):
     """The part that a state-dict key is in, which is made where it is missing, and the name there."""
     *path, name = key.split(".")
     for step in path:
-        if step not in module_table(module):
+        if step not in module._modules:
             module.register_module(step, Part())
-        module = module_table(module)[step]
+        module = module._modules[step]
     return module, name
 
 
