@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +101,7 @@ def __getattr__(name: str) -> Any:
     return found
 
 
-# -- private attributes of torch's objects ---------------------------------------------------------------------------
+# -- private attributes of torch's objects; torch.compile cannot trace an attrgetter ---------------------------------
 
 schema_of: Callable[[OpOverload], torch.FunctionSchema] = attrgetter("_schema")  # 2.9 to 2.15
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")  # address of the C++ object; 2.9 to 2.15
@@ -112,6 +112,13 @@ module_table: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_
 non_persistent_names: Callable[[nn.Module], set[str]] = attrgetter("_non_persistent_buffers_set")  # 2.9 to 2.15
 codegen_of: Callable[[torch.fx.Graph], Any] = attrgetter("_codegen")  # writes a graph as Python; 2.9 to 2.15
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # attributes of a module; 2.9 to 2.15
+
+
+def submodule_at(module: nn.Module, path: Iterable[str]) -> nn.Module:
+    """Return the submodule at a path of names, in a way that torch.compile can trace (`_modules`; 2.9 to 2.15)."""
+    for name in path:
+        module = module._modules[name]  # type: ignore[assignment]  # there is a module at each step
+    return module
 
 
 def memory_key(tensor: torch.Tensor) -> int:
