@@ -5,12 +5,40 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterable
+from enum import Enum
 
 _WORD, _WORDS = 100, 5000  # letters, and words, that are compared
 
 
+class Cause(Enum):
+    """Why a model could not be captured, where the next step of capture or the remedy depends on it."""
+
+    UNKNOWN = "no known cause"
+    BRANCH_ON_DATA = "Python branches on a value that only the data decides"
+    NUMBER_FROM_DATA = "Python needs a number that only the data decides"
+    SIZE_FROM_DATA = "the size of a result depends on the data"
+    SIZE_CANNOT_VARY = "a size cannot vary as asked"
+    UNKNOWN_RESULT = "the model returns an object that is not made of tensors"
+    NUMPY = "the model computes with NumPy"
+    NO_SHAPE_RULE = "an operator has no shape rule"
+    DATA_POINTER = "the model asks for the memory of a tensor"
+    UNTRACKED_TENSOR = "the model computes where torch does not trace"
+    KEPT_TENSOR = "the model reads a tensor of an earlier capture"
+    NO_VALUE = "a tensor without values is to decide"
+    ENDLESS_RECURSION = "forward calls itself without end"
+    EXIT = "forward ends the process"
+    WRONG_INPUTS = "the example inputs are not the arguments of forward"
+    BUFFER_CHANGES_FORM = "forward reads a buffer and gives it another shape or dtype"
+    MEMORY_REPLACED = "forward replaces the memory of a tensor"
+    SEEDED = "forward seeds torch's random numbers"
+
+
 class TorchIRError(Exception):
-    """The root of every error that torch_ir raises on purpose."""
+    """The root of every error that torch_ir raises on purpose; `cause` is for code that decides on it."""
+
+    def __init__(self, *args: object, cause: Cause = Cause.UNKNOWN) -> None:
+        super().__init__(*args)
+        self.cause = cause
 
 
 class RuleError(TorchIRError):

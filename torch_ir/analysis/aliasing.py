@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from torch._ops import OpOverload
-
 from torch_ir.analysis.formulas import base_name
 from torch_ir.analysis.traffic import SOMETIMES_VIEWS, VIEWS, is_view
 from torch_ir.ir import IR, OpNode, TensorMeta
@@ -14,6 +12,7 @@ from torch_ir.ir.limits import Budget
 from torch_ir.ops.facts import gives_its_input, may_alias
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
 
 Functions = Mapping[str, IR]
 _NONE: Functions = MappingProxyType({})

@@ -92,11 +92,10 @@ def _runs_body(node: OpNode) -> bool:
 
 def _makes_anew(node: OpNode) -> bool:
     """Whether the outputs are sure to share no memory with the inputs."""
-    from torch._ops import OpOverload
-
     from torch_ir.ops.facts import may_alias
     from torch_ir.ops.registry import get_execution_fn
     from torch_ir.ops.schema import find_operator
+    from torch_ir.ops.torch_internals import OpOverload
 
     operator = find_operator(node.op_type)
     if get_execution_fn(node.op_type) is not None or not isinstance(operator, OpOverload):

@@ -6,9 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from torch_ir.analysis.packing import RULES
 from torch_ir.analysis.silence import Silence
@@ -18,11 +15,21 @@ from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dims import check_dims
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
 from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.torch_internals import (
+    FAKE_TENSOR_LOGGER,
+    FakeTensor,
+    FakeTensorMode,
+    ForceDispatchKeyGuard,
+    OpOverload,
+    enable_python_dispatcher,
+    excluded_dispatch_keys,
+    included_dispatch_keys,
+)
 
 # One result in numbers: shape, dtype, and strides, None for row-major order.
 Made = tuple[tuple[int, ...], str, "tuple[int, ...] | None"]
 _CPU = torch.device("cpu")
-_silence = Silence("torch._subclasses.fake_tensor")  # which logs a traceback for every call that torch refuses
+_silence = Silence(FAKE_TENSOR_LOGGER)  # which logs a traceback for every call that torch refuses
 
 
 def call_rule(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
@@ -31,8 +38,8 @@ def call_rule(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[
     A rule that raises can leave dispatch keys excluded; the exception restores them late and wrong when it is freed,
     after which fake tensors are taken for real ones. So the dispatch state of this thread is restored here.
     """
-    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch._C._ForceDispatchKeyGuard(include, exclude):
+    include, exclude = included_dispatch_keys(), excluded_dispatch_keys()
+    with ForceDispatchKeyGuard(include, exclude):
         return _answer(operator, tensors, attrs)
 
 

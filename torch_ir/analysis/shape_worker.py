@@ -20,11 +20,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.analysis.shape_rules import Made, call_rule
 from torch_ir.ir.values import DTYPES
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
 
 _SECONDS = 5  # for one call
 _BYTES = 1 << 24  # of one answer

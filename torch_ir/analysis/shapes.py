@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
-from torch._ops import OpOverload
-
 from torch_ir.analysis.shape_rules import Made, call_rule
 from torch_ir.analysis.shape_worker import WORKER
 from torch_ir.analysis.sizes import Points, decided_by_data, expressed, inside, points_of, products
@@ -26,6 +24,7 @@ from torch_ir.ops.asking import is_safe_in_process, may_be_asked
 from torch_ir.ops.facts import gives_new_values, is_forbidden
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
 
 Sizes = Mapping[str, Any]
 _MOST_KNOWN = 1 << 16  # answers; a process that reads many files starts again

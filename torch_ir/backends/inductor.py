@@ -18,6 +18,7 @@ from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta, evaluate
 from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.ops.torch_internals import HAS_MKLDNN
 from torch_ir.passes import optimize
 from torch_ir.run.binding import bind
 from torch_ir.run.executor import read_sizes
@@ -31,12 +32,11 @@ Call = Callable[..., Sequence[Any]]
 
 def require_compiler() -> None:
     """Refuse where there is no C++ compiler."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
+    from torch_ir.ops.torch_internals import InvalidCxxCompilerError, get_cpp_compiler
 
     try:
         get_cpp_compiler()
-    except InvalidCxxCompiler:
+    except InvalidCxxCompilerError:
         raise ExecutionError("inductor needs a C++ compiler, and finds none: install g++ or clang++") from None
 
 
@@ -47,7 +47,7 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
 
     graph, values = bind(with_calls_inline(ir), weights)
     device = torch.empty((), device=graph.device).device
-    if device.type == "cpu" and torch._C._has_mkldnn:
+    if device.type == "cpu" and HAS_MKLDNN:
         graph, _ = optimize(graph, passes=("winograd",))
     module = _module(graph, fit_weights(graph, values, {}))
     call = Versions(graph, module).run if graph.symbols else _at_once(graph, module, device)

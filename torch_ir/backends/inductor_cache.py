@@ -61,7 +61,7 @@ def refuse_shadows(folder: Path) -> None:
 
 def _cache(requested: str | None) -> str:
     """Return the user's cache folder if it is private, else one of torch_ir's."""
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+    from torch_ir.ops.torch_internals import default_cache_dir
 
     if requested == default_cache_dir():  # torch sets the variable to its default
         requested = None

@@ -14,16 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._inductor
 from torch import Tensor, fx
-from torch._dynamo.source import LocalSource
-from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from torch_ir.backends.inductor_cache import private_inductor
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.torch_internals import (
+    HAS_MKL,
+    HAS_MKLDNN,
+    CustomGraphPass,
+    FakeTensorMode,
+    LocalSource,
+    inductor_compile,
+    scoped_library,
+)
 
 Call = Callable[..., Sequence[Any]]
 
@@ -56,7 +61,7 @@ class _OneDNN(CustomGraphPass):
 
 # what Inductor is told while it compiles; frozen weights are constants, packed for its kernels
 _OPTIONS: dict[str, Any] = {"freezing": True, "fallback_random": True}  # random numbers are those of eager
-if torch._C.has_mkl and torch._C._has_mkldnn:
+if HAS_MKL and HAS_MKLDNN:
     _OPTIONS["post_grad_custom_pre_pass"] = _OneDNN()
 
 
@@ -117,7 +122,7 @@ def compiled(ir: IR, module: fx.GraphModule, values: Sequence[Any]) -> Version:
     fixed = [_fixed(value) for value in given]
     with private_inductor(), torch.no_grad(), _quiet(), _packed_shapes():
         try:
-            call = torch._inductor.compile(module, given, options=_OPTIONS)
+            call = inductor_compile(module, given, options=_OPTIONS)
         except Exception as error:  # whatever a compiler raises
             raise ExecutionError(f"inductor cannot compile {_said(error, ir)}") from error
     return Version(call, fixed, sizes, sizes.produce_guards_expression(given))
@@ -145,10 +150,10 @@ def _fixed(value: Any) -> Any:
 @contextmanager
 def _packed_shapes() -> Iterator[None]:
     """Let torch know the shape of a packed weight, which is that of the weight."""
-    if not torch._C._has_mkldnn:
+    if not HAS_MKLDNN:
         yield
         return
-    with torch.library._scoped_library("mkldnn", "FRAGMENT") as library:
+    with scoped_library("mkldnn", "FRAGMENT") as library:
         name = "mkldnn::_reorder_convolution_weight"
         torch.library.register_fake(name, lambda self, *how: torch.empty_like(self), lib=library)
         yield

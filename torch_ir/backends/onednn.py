@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from torch_ir.backends.table import Run, register_backend
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
 from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.ops.torch_internals import HAS_MKLDNN
 from torch_ir.passes import optimize
 from torch_ir.run.binding import bind
 from torch_ir.run.executor import IRExecutor
@@ -21,7 +21,7 @@ PASSES = ("pack-linears", "winograd", "pack-convolutions", "common-subexpression
 
 def require_onednn() -> None:
     """Refuse where torch was built without oneDNN."""
-    if not torch._C._has_mkldnn:
+    if not HAS_MKLDNN:
         raise ExecutionError("this torch has no oneDNN (torch.backends.mkldnn); take one of its builds for x86 or Arm")
 
 

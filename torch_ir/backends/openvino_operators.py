@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import decomposition_table
-from torch._ops import OpOverload
 from torch.export.decomp_utils import CustomDecompTable
 
+from torch_ir.ops.torch_internals import OpOverload, decomposition_table
 from torch_ir.targets.openvino_package import import_openvino
 
 _aten = torch.ops.aten

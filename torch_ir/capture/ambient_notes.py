@@ -17,11 +17,10 @@ import torch
 
 from torch_ir.capture.instrument import Handler, all_intercepted
 from torch_ir.capture.provenance import is_users, user_line
-from torch_ir.errors import CaptureWarning, ConversionError
+from torch_ir.errors import CaptureWarning, Cause, ConversionError
 from torch_ir.ir import IR
 from torch_ir.ops.facts import is_random
 
-SEEDS = "forward sets the state of torch's random numbers"
 _QUESTIONS = (
     "is_grad_enabled", "is_inference_mode_enabled", "get_default_dtype", "get_default_device", "is_autocast_enabled",
     "get_autocast_dtype", "are_deterministic_algorithms_enabled", "get_float32_matmul_precision", "initial_seed",
@@ -51,7 +50,11 @@ class AmbientNotes:
         """Refuse a graph whose random numbers would be others; warn of what else was decided at capture."""
         for line, name in self.seeded:
             if any(map(is_random, ir.all_nodes())):
-                raise ConversionError(f"{line}: {SEEDS} with {name}, which no graph does; seed before the call")
+                raise ConversionError(
+                    f"{line}: forward sets the state of torch's random numbers with {name}, which no graph does; seed "
+                    "before the call",
+                    cause=Cause.SEEDED,
+                )
             _warn(f"{line} sets the state of torch's random numbers with {name}; the graph does not")
         for line, told in self.asked:
             _warn(f"{line} asks for {told}: the graph holds what follows from that, whatever is set when it runs")

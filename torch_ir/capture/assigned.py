@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot
 
 from torch_ir.capture.walk import walk
-from torch_ir.errors import ConversionError
+from torch_ir.errors import Cause, ConversionError
+from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree, share_memory
 
-GOES_ON = "so that its next call would go on from another"  # words of a refusal that holds for every road
 _aten = torch.ops.aten
 _COPY = _aten.copy_.default
 _CASTS = (_aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default, _aten.alias.default, _aten.detach.default)
@@ -42,7 +41,7 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
     tables: list[tuple[nn.Module, str, dict[str, Any]]] = [
         (module, path, table)
         for module, path in paths.items()
-        for table in (module._buffers, module._parameters)
+        for table in (buffer_table(module), parameter_table(module))
         if table and isinstance(table, dict)  # a scripted module shows its own in another way
     ]
     before: list[dict[str, Any]] = []
@@ -62,8 +61,12 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
             if (old.shape, old.dtype) == (new.shape, new.dtype):
                 replaced.append((module, name, old, new))
             elif _goes_on(node_of(old), node_of(new)):
-                told = f"forward reads the buffer {path + name!r} and gives it another shape or dtype, {GOES_ON} value"
-                raise ConversionError(f"cannot capture {type(model).__name__}: {told}; keep its shape and dtype")
+                raise ConversionError(
+                    f"cannot capture {type(model).__name__}: forward reads the buffer {path + name!r} and gives it "
+                    "another shape or dtype, so that its next call would go on from another value; keep its shape and "
+                    "dtype",
+                    cause=Cause.BUFFER_CHANGES_FORM,
+                )
         if not replaced:
             return result
         with torch.no_grad():
@@ -115,7 +118,7 @@ def _apart_from(result: Any, written: Sequence[torch.Tensor]) -> Any:
     """What forward returns keeps the values that it has, also where it lies in the memory of a buffer."""
 
     def own(tensor: torch.Tensor) -> torch.Tensor:
-        shares = any(torch._C._is_alias_of(tensor, old) for old in written)  # type: ignore[attr-defined]  # torch's own
+        shares = any(share_memory(tensor, old) for old in written)
         return tensor.clone() if shares else tensor
 
     return pytree.tree_map_only(torch.Tensor, own, result)

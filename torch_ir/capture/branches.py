@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
 from torch_ir.capture.explicit import copied, placeholders
 from torch_ir.errors import ConversionError
 from torch_ir.ops.facts import mutated_arguments, updates_statistics
 from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import OpOverload, memory_key, updated
 
 _COND = torch.ops.higher_order.cond
 _WHILE = torch.ops.higher_order.while_loop
@@ -32,7 +32,7 @@ def without_writes_in_branches(program: ExportedProgram) -> ExportedProgram:
         return program
     changed = copied(program.graph_module)
     _move_writes(changed)
-    return program._update(changed, program.graph_signature)
+    return updated(program, changed, program.graph_signature)
 
 
 def _written_in_calls(module: fx.GraphModule) -> bool:
@@ -145,4 +145,4 @@ def _targets(node: fx.Node) -> list[Any]:
 def _memory(node: Any) -> int | None:
     value: Any = node.meta.get("val") if isinstance(node, fx.Node) else None
     is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return value.untyped_storage()._cdata if is_dense else None
+    return memory_key(value) if is_dense else None

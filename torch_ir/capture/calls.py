@@ -9,7 +9,6 @@ from typing import Any, Union
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
 
 from torch_ir.capture.functional import Twins, has_storage
 from torch_ir.capture.node_info import NodeInfo
@@ -24,6 +23,7 @@ from torch_ir.ops.facts import changes_elements, gives_its_input, may_alias
 from torch_ir.ops.names import dtype_name, to_name
 from torch_ir.ops.registry import get_conversion_fn
 from torch_ir.ops.schema import bind, operator_name
+from torch_ir.ops.torch_internals import HigherOrderOperator, OpOverload, memory_key
 
 _SCALARS = {int: "int64", float: "float64", bool: "bool", torch.SymInt: "int64", torch.SymFloat: "float64",
             torch.SymBool: "bool"}  # fmt: skip
@@ -189,7 +189,7 @@ class Calls:
         ] = {}  # torch lets copies of constants share memory, and what gives its input have its own
         for node, made in self.tensors.items():
             if has_storage(node) and isinstance(made[0], TensorMeta):
-                tensor, maker, storage = made[0], made[0].producer, node.meta["val"].untyped_storage()._cdata
+                tensor, maker, storage = made[0], made[0].producer, memory_key(node.meta["val"])
                 if maker is not None and gives_its_input(maker.op_type, maker.attrs):
                     owners[storage] = known.get(maker.inputs[0])
                 elif isinstance(node.target, OpOverload) and not may_alias(node.target):

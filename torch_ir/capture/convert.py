@@ -26,6 +26,7 @@ from torch_ir.ir.structure import Tree
 from torch_ir.ops.names import to_name
 from torch_ir.ops.pytree import to_structure
 from torch_ir.ops.tensor_data import from_tensor
+from torch_ir.ops.torch_internals import FakeTensor, memory_key
 
 _KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
 _MUTATIONS = frozenset(getattr(OutputKind, name) for name in dir(OutputKind) if name.endswith("_MUTATION"))
@@ -134,7 +135,7 @@ def _param(program: ExportedProgram, spec: InputSpec, keys: tuple[str, ...]) -> 
 
 
 def _is_fake(tensor: torch.Tensor) -> bool:
-    return isinstance(tensor, torch._subclasses.fake_tensor.FakeTensor)
+    return isinstance(tensor, FakeTensor)
 
 
 def _ties(program: ExportedProgram) -> dict[str, tuple[str, ...]]:
@@ -149,7 +150,7 @@ def _place(tensor: torch.Tensor) -> Hashable:
     """How a tensor lies in which memory: tied weights of a program that was loaded from a file are equal only there."""
     if tensor.layout != torch.strided:
         return id(tensor)
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    return memory_key(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _input_tree(program: ExportedProgram, leaves: list[Tree]) -> Branch:

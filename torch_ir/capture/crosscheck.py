@@ -45,11 +45,11 @@ def _checked(quick: IR, check: Callable[[], IR]) -> IR:
     try:
         exact = check()
     except TorchIRError as error:
-        warnings.warn(f"the recording could not be checked: {error}", CaptureWarning, stacklevel=7)
+        warnings.warn(f"the recording could not be checked: {error}", CaptureWarning, stacklevel=8)
         return quick
     if found := first_difference(exact, quick.at_level("aten") if has_blocks(quick) else quick):
         told = f"torch.export gives another graph than the recording, and is taken: {found}"
-        warnings.warn(told, CaptureWarning, stacklevel=7)
+        warnings.warn(told, CaptureWarning, stacklevel=8)
         return exact
     return quick
 

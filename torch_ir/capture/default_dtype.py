@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Device, Dtype, Expr, OpNode, TensorMeta, evaluate
@@ -27,6 +26,7 @@ from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
 from torch_ir.ops.neutral_state import DEFAULT_DTYPE, NeutralState, makes_default_dtype
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
 
 _USUAL = frozenset(("float32", "complex64"))  # what the default dtype of graphs gives
 _WHERE, _WHERE_SCALARS = "aten.where.self", "aten.where.Scalar"

@@ -4,48 +4,44 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import re
-import textwrap
 import traceback
 from collections.abc import Collection
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
+from torch_ir.capture.causes import cause_by_words, cause_of, lines_of, message, named_message
 from torch_ir.capture.provenance import is_users, user_line
-from torch_ir.errors import ExportError
+from torch_ir.errors import Cause, ExportError
 from torch_ir.ops.facts import mutated_arguments
+from torch_ir.ops.torch_internals import FakeTensor, OpOverload, schema_of
 
-BRANCHES = "Python branches on a value that only the data decides"
 ELSEWHERE = "compute it in forward itself, not in another thread, and do not keep it from an earlier call"
-# words of torch's message, with the name of the error before it -> what happened and what to do about it
-_CAUSES = {
-    r"Could not extract specialized integer": "Python needs a number that only the data decides, for an index or a "
-    "loop; keep it a tensor (torch.index_select, torch.where), or use torch.while_loop",
-    r"GuardOnDataDependentSymNode|data-dependent": f"{BRANCHES}; use torch.cond or torch.where there, or torch._check "
-    "for sizes",
-    r"not a known type|Unexpected type": "the model returns an object that torch cannot take apart; register it as a "
-    "pytree node, or return tensors",
-    r"DynamicOutputShapeException": "the size of a result depends on the data in a way that torch cannot follow; pad "
-    "the result to a fixed size",
-    r"\.numpy\(\) is not supported|Can't call numpy": "the model leaves torch for NumPy, where it cannot be followed; "
-    "use torch functions there",
-    r"no fake impl|UnsupportedOperatorException|Meta kernel": "an operator does not say the shape of its result; give "
-    "it a rule with torch.library.register_fake",
-    r"Cannot access data pointer|Can't pickle": "the model asks for the memory of a "
-    "tensor, which has none while it is captured; use torch functions there",
-    r"fake tensor in the exported program|Cannot mix": f"the model computes where torch cannot see it; {ELSEWHERE}",
-    r"Unable to cast NotImplemented": "forward reads a tensor that cannot be traced, such as one that was kept from an "
-    f"earlier capture; {ELSEWHERE}",
-    r"NoValueError": "a tensor without values cannot decide; capture the model with explore=, or on real tensors with "
+# cause of an error of torch's or of forward's -> what happened, and what to do about it
+_REMEDIES = {
+    Cause.NUMBER_FROM_DATA: "Python needs a number that only the data decides, for an index or a loop; keep it a "
+    "tensor (torch.index_select, torch.where), or use torch.while_loop",
+    Cause.BRANCH_ON_DATA: "Python branches on a value that only the data decides; use torch.cond or torch.where there, "
+    "or torch._check for sizes",
+    Cause.UNKNOWN_RESULT: "the model returns an object that torch cannot take apart; register it as a pytree node, or "
+    "return tensors",
+    Cause.SIZE_FROM_DATA: "the size of a result depends on the data in a way that torch cannot follow; pad the result "
+    "to a fixed size",
+    Cause.NUMPY: "the model leaves torch for NumPy, where it cannot be followed; use torch functions there",
+    Cause.NO_SHAPE_RULE: "an operator does not say the shape of its result; give it a rule with "
+    "torch.library.register_fake",
+    Cause.DATA_POINTER: "the model asks for the memory of a tensor, which has none while it is captured; use torch "
+    "functions there",
+    Cause.UNTRACKED_TENSOR: f"the model computes where torch cannot see it; {ELSEWHERE}",
+    Cause.KEPT_TENSOR: "forward reads a tensor that cannot be traced, such as one that was kept from an earlier "
+    f"capture; {ELSEWHERE}",
+    Cause.NO_VALUE: "a tensor without values cannot decide; capture the model with explore=, or on real tensors with "
     "strict=False",
-    r"RecursionError": "forward calls itself without end; give the recursion an end that does not depend on the data",
-    r"SystemExit": "forward ends the process with sys.exit; raise an exception instead",
-    r"TypeError: (too many positional|missing a required|got an unexpected keyword)": "the example inputs are not the "
-    "arguments of forward; give what the model is called with",
+    Cause.ENDLESS_RECURSION: "forward calls itself without end; give the recursion an end that does not depend on the "
+    "data",
+    Cause.EXIT: "forward ends the process with sys.exit; raise an exception instead",
+    Cause.WRONG_INPUTS: "the example inputs are not the arguments of forward; give what the model is called with",
 }
 
 
@@ -53,23 +49,20 @@ def explained(error: BaseException, model: nn.Module) -> ExportError:
     """Where the user's code was when capture failed, and why, in plain words where the cause is a known one."""
     frames = traceback.extract_tb(error.__traceback__)
     place = user_line("".join(traceback.format_list(frames))) or user_line(str(error)) or definition(model)
-    return _refusal(model, place, _reason(error, frames))
+    return _refusal(model, place, _reason(error, frames), cause_of(error))
 
 
-def _refusal(model: nn.Module, place: str, reason: str) -> ExportError:
+def _refusal(model: nn.Module, place: str, reason: str, cause: Cause = Cause.UNKNOWN) -> ExportError:
     told = f"{place}: {reason}" if place else reason
-    return ExportError(f"cannot capture {type(model).__name__}: {told}")
+    return ExportError(f"cannot capture {type(model).__name__}: {told}", cause=cause)
 
 
 def _reason(error: BaseException, frames: traceback.StackSummary) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = textwrap.shorten(lines[0], 200, placeholder=" ...").removesuffix(".") if lines else ""
-    if told.startswith("Constraints violated"):
-        return _violated(lines)
-    named = f"{type(error).__name__}: {told}" if told else type(error).__name__
-    for sign, cause in _CAUSES.items():
-        if re.search(sign, named):
-            return f"{cause} ({told or named})"
+    cause, told, named = cause_by_words(error), message(error), named_message(error)
+    if cause is Cause.SIZE_CANNOT_VARY:
+        return _violated(lines_of(error))
+    if cause in _REMEDIES:
+        return f"{_REMEDIES[cause]} ({told or named})"
     if type(error).__name__ == "UserError":  # torch._dynamo's, which speaks to the caller of torch.export
         return told
     if frames and is_users(frames[-1].filename):
@@ -109,7 +102,7 @@ def refuse_untracked(program: ExportedProgram, model: nn.Module, given: Collecti
 
 def _positions(operator: OpOverload) -> list[int]:
     written = set(mutated_arguments(operator))
-    return [index for index, argument in enumerate(operator._schema.arguments) if argument.name in written]
+    return [index for index, argument in enumerate(schema_of(operator).arguments) if argument.name in written]
 
 
 def _violated(lines: list[str]) -> str:

@@ -11,18 +11,17 @@ from typing import Any
 
 import sympy
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 from torch.export import Dim
-from torch.export.dynamic_shapes import _combine_args, _tree_map_with_path
 
 from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.provenance import is_users
-from torch_ir.errors import ExportError, ExpressionError
+from torch_ir.errors import Cause, ExportError, ExpressionError
 from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
 from torch_ir.ir.expressions import names_in
 from torch_ir.ir.substitute import replace_symbols, substitute
 from torch_ir.ops.pytree import values_along
+from torch_ir.ops.torch_internals import combine_args, map_dynamic_shapes, pytree
 
 _TRIALS = 500
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword inputs
@@ -76,17 +75,12 @@ def narrowed_size(ir: IR, dynamic_shapes: Any) -> str:
     return _broken_constraint(ir) if is_promised else ""
 
 
-def is_unproved(error: BaseException | None) -> bool:
-    """Whether torch failed at a proof.
+def loosened(dynamic_shapes: Any) -> Any:
+    """The same request with torch left to find out what it cannot prove; `keep_promises` is the second half.
 
     A `Dim` is a promise for its whole range, and much that is plain to see is beyond torch, such as
     `min(past, 2 * past) == past`.
     """
-    return str(error).startswith("Constraints violated")
-
-
-def loosened(dynamic_shapes: Any) -> Any:
-    """The same request with torch left to find out what it cannot prove; `keep_promises` is the second half."""
     return pytree.tree_map_only(Dim, lambda dim: Dim.AUTO(min=dim.min, max=_highest(dim)), dynamic_shapes)
 
 
@@ -96,7 +90,8 @@ def keep_promises(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> 
     asked.sort(key=lambda each: hasattr(each[2], "root"))  # `seq` before `2*seq`
     problem = _name_sizes(ir, asked) or _widen_ranges(ir, asked) or _broken_constraint(ir)
     if problem:
-        raise ExportError(f"cannot capture {type(model).__name__}: a size cannot vary as asked: {problem}")
+        told = f"cannot capture {type(model).__name__}: a size cannot vary as asked: {problem}"
+        raise ExportError(told, cause=Cause.SIZE_CANNOT_VARY)
 
 
 def _name_sizes(ir: IR, asked: Sequence[tuple[TensorMeta, int, Any]]) -> str:
@@ -170,7 +165,7 @@ def _asked(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> Iterato
     """Every dimension of an input of the graph about which something was asked, with what was asked."""
     if not isinstance(dynamic_shapes, (dict, tuple, list)):
         return
-    combined: Any = _combine_args(model, *call)
+    combined: Any = combine_args(model, *call)
     if not isinstance(dynamic_shapes, dict):
         combined = type(dynamic_shapes)(combined.values())
     requests: dict[int, dict[int, Any]] = {}
@@ -179,7 +174,7 @@ def _asked(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> Iterato
         if isinstance(value, torch.Tensor) and isinstance(asked, (dict, tuple, list)):
             requests[id(value)] = dict(asked.items() if isinstance(asked, dict) else enumerate(asked))
 
-    _tree_map_with_path(note, combined, dynamic_shapes, tree_name="inputs")
+    map_dynamic_shapes(note, combined, dynamic_shapes, tree_name="inputs")
     for _, leaf, value in values_along(ir.input_tree, call):
         if isinstance(leaf, Slot):
             for dim, asked in requests.get(id(value), {}).items():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from torch_ir.ops.inner_tensors import is_made_of_others
+from torch_ir.ops.torch_internals import memory_key, pytree
 
 
 class OwnMemory:
@@ -19,7 +19,7 @@ class OwnMemory:
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_meta or tensor.layout != torch.strided or is_made_of_others(tensor):
             return tensor
-        memory = tensor.untyped_storage()._cdata
+        memory = memory_key(tensor)
         is_alone = memory not in self._seen and not tensor.storage_offset()
         self._seen.add(memory)
         return tensor if is_alone else _copy(tensor).requires_grad_(tensor.requires_grad)
@@ -42,7 +42,7 @@ def shared_inputs(call: Any) -> list[tuple[str, str]]:
     pairs = []
     for path, leaf in pytree.tree_flatten_with_path(call)[0]:
         if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and not is_made_of_others(leaf):
-            place, memory = f"input{pytree.keystr(path[1:])}", leaf.untyped_storage()._cdata
+            place, memory = f"input{pytree.keystr(path[1:])}", memory_key(leaf)
             if first.setdefault(memory, place) != place:
                 pairs.append((first[memory], place))
     return pairs

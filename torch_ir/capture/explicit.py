@@ -7,13 +7,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._guards import detect_fake_mode
-from torch._ops import HigherOrderOperator
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 from torch_ir.errors import ConversionError
 from torch_ir.ops.inner_tensors import is_made_of_others, plain_tensors
+from torch_ir.ops.torch_internals import HigherOrderOperator, detect_fake_mode, updated
 
 # Operators with bodies -> the arguments that list what the bodies are given; none if that is all that follows.
 _OPERANDS = {
@@ -62,9 +61,8 @@ class _Explicit:
         for spec, node in zip(signature.output_specs, returned, strict=True):
             if isinstance(spec.arg, TensorArgument):
                 spec.arg = TensorArgument(node.name)
-        return self.program._update(
-            self.module, signature, state_dict=_plain_parameters(self.program.state_dict), constants=self.constants
-        )
+        state_dict = _plain_parameters(self.program.state_dict)
+        return updated(self.program, self.module, signature, state_dict=state_dict, constants=self.constants)
 
     # -- weights that are made of others ------------------------------------------------------------------------------
 

@@ -8,13 +8,20 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._python_dispatch import transform_subclass
 
 from torch_ir.ops.inner_tensors import is_made_of_others
+from torch_ir.ops.torch_internals import (
+    FakeTensor,
+    FakeTensorMode,
+    buffer_table,
+    count_as_parameter,
+    non_persistent_names,
+    parameter_table,
+    pytree,
+    transform_subclass,
+)
 
 _OWN = frozenset(vars(nn.Module()))  # the tables that every module has
 _ABSENT = object()
@@ -36,8 +43,8 @@ def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[t
         """One fake for each tensor, so that tied weights stay tied."""
         if id(tensor) not in fakes:
             fakes[id(tensor)] = fake_copy(tensor, mode)
-            # what makes a tensor subclass count as a parameter; nn.Parameter(...) would do it by way of a dispatch
-            fakes[id(tensor)]._is_param = isinstance(tensor, nn.Parameter)
+            # nn.Parameter(...) would do it by way of a dispatch
+            count_as_parameter(fakes[id(tensor)], isinstance(tensor, nn.Parameter))
         return fakes[id(tensor)]
 
     def swap(table: MutableMapping[str, Any], name: str, new: Any) -> None:
@@ -60,12 +67,12 @@ def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[t
 
     try:
         for module in model.modules():
-            for name, parameter in list(module._parameters.items()):
+            for name, parameter in list(parameter_table(module).items()):
                 if parameter is not None:
-                    swap(module._parameters, name, fake(parameter))
-            for name, buffer in list(module._buffers.items()):
-                if buffer is not None and (_is_blank(buffer) or name not in module._non_persistent_buffers_set):
-                    swap(module._buffers, name, fake(buffer))
+                    swap(parameter_table(module), name, fake(parameter))
+            for name, buffer in list(buffer_table(module).items()):
+                if buffer is not None and (_is_blank(buffer) or name not in non_persistent_names(module)):
+                    swap(buffer_table(module), name, fake(buffer))
         for module in model.modules():
             for name, value in list(vars(module).items()):
                 if name not in _OWN and isinstance(value, (torch.Tensor, list, tuple, dict)):

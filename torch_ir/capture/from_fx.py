@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, fx
-from torch._guards import tracing
 from torch.export import Dim
-from torch.fx.graph import _PyTreeCodeGen
 
 from torch_ir.capture.extract import extract_ir
 from torch_ir.capture.symbolic import SymbolNames, bounds, is_symbolic, shape_environment
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.structure import call
+from torch_ir.ops.torch_internals import FakeTensor, PyTreeCodeGen, codegen_of, pytree, tracing
 
 _LOCAL = re.compile(r"^L\['\w+'\]\.?")  # how torch.compile calls the variable that holds the model
 _SIZE = torch.ops.aten.sym_size.int
@@ -109,7 +107,7 @@ def _sample(value: Any) -> Any:
     """A value to capture with: what is only known by its shape is on meta."""
     if is_symbolic(value):
         return _hint(value)
-    if isinstance(value, torch._subclasses.FakeTensor):
+    if isinstance(value, FakeTensor):
         sizes, strides = ([_hint(number) for number in numbers] for numbers in (value.shape, value.stride()))
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
     return value
@@ -124,8 +122,8 @@ def _hint(number: Any) -> Any:
 
 def _nested(module: fx.GraphModule, values: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The inputs as `forward` takes them: a module of torch.export has arguments that are nested."""
-    codegen = module.graph._codegen
-    if not isinstance(codegen, _PyTreeCodeGen):
+    codegen = codegen_of(module.graph)
+    if not isinstance(codegen, PyTreeCodeGen):
         return tuple(values), {}
     args, kwargs = pytree.tree_unflatten(values, codegen.pytree_info.in_spec)
     return tuple(args), dict(kwargs)
@@ -139,9 +137,9 @@ def _dynamic_shapes(module: fx.GraphModule, known: Sequence[Any]) -> Any:
     if not any(specs):
         return None
     args, kwargs = _nested(module, specs)
-    if not isinstance(module.graph._codegen, _PyTreeCodeGen):
+    if not isinstance(codegen_of(module.graph), PyTreeCodeGen):
         return args
-    arguments = [name for name in module.graph._codegen.pytree_info.orig_args if name != "self"]
+    arguments = [name for name in codegen_of(module.graph).pytree_info.orig_args if name != "self"]
     return {**dict(zip(arguments, args, strict=False)), **kwargs}
 
 
@@ -184,7 +182,8 @@ def _of_numbers(module: fx.GraphModule, error: ExportError) -> ExportError:
         return error
     return ExportError(
         "torch.compile(dynamic=True) made inputs of Python's floats, such as the eps of a layer, which operators need "
-        "as numbers; set torch._dynamo.config.specialize_float = True"
+        "as numbers; set torch._dynamo.config.specialize_float = True",
+        cause=error.cause,
     )
 
 

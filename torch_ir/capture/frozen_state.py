@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 
 from torch_ir.capture.dynamic import Call
@@ -31,6 +30,7 @@ from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir import IR
 from torch_ir.ops.fast_paths import uncompiled
+from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree
 
 _MOST_NAMES = 4
 _Slots = dict[tuple[str, str], tuple[Any, Any]]  # (path, name) -> the table that holds a weight, and the weight
@@ -124,7 +124,7 @@ def _slots(model: nn.Module) -> _Slots:
     return {
         (path, name): (table, weight)
         for path, module in walk(model)
-        for table in (module._parameters, module._buffers)
+        for table in (parameter_table(module), buffer_table(module))
         for name, weight in table.items()
         if weight is not None
     }

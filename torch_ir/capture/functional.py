@@ -13,9 +13,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._export import config as export_config
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from torch_ir.capture.branches import without_writes_in_branches
@@ -26,6 +23,16 @@ from torch_ir.capture.wide_results import with_wide_results
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ops.facts import may_pass_on, mutated_arguments, updates_statistics
 from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import (
+    DispatchKey,
+    FakeTensor,
+    HigherOrderOperator,
+    OpOverload,
+    call_kernel,
+    memory_key,
+    schema_of,
+    updated,
+)
 
 # Regions that only steer autograd or autocast: functionalisation dissolves them.
 _REGIONS = frozenset(("wrap_with_set_grad_enabled", "wrap_with_autocast"))
@@ -37,7 +44,7 @@ _PUT_BACK_BADLY = frozenset(
         torch.ops.aten.unfold.default,
     )
 )
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,8 @@ def functionalised(program: ExportedProgram) -> ExportedProgram:
 
 def _functionalise(program: ExportedProgram) -> ExportedProgram:
     """Torch's own way, with operators kept whole; a custom operator that writes becomes one call that gives copies."""
+    from torch_ir.ops.torch_internals import export_config
+
     whole_arguments = export_config.patch(enable_auto_functionalized_v2_for_export=False)
     try:
         with whole_arguments, quiet():
@@ -111,7 +120,7 @@ def _views(written: Any) -> Iterator[fx.Node]:
 def _memory(node: Any) -> int | None:
     """What is equal where two tensors share memory; inside of torch.vmap they have none of their own."""
     is_plain = has_storage(node) and isinstance(node.meta["val"], FakeTensor)
-    return node.meta["val"].untyped_storage()._cdata if is_plain else None
+    return memory_key(node.meta["val"]) if is_plain else None
 
 
 def _repeats_elements(tensor: torch.Tensor) -> bool:
@@ -128,7 +137,7 @@ def _instance_norm(*args: Any) -> Any:
     """Where it updates running statistics, its schema does not say so: write it out; else keep it whole."""
     if not updates_statistics(_INSTANCE_NORM, bind(_INSTANCE_NORM, args, {})):
         return NotImplemented
-    return _INSTANCE_NORM._op_dk(_COMPOSITE, *args)
+    return call_kernel(_INSTANCE_NORM, _COMPOSITE, *args)
 
 
 def _without_idle_dropout(program: ExportedProgram) -> ExportedProgram:
@@ -140,7 +149,7 @@ def _without_idle_dropout(program: ExportedProgram) -> ExportedProgram:
         for node in filter(_passes_on, module.graph.nodes):
             node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
         module.recompile()
-    return program._update(changed, program.graph_signature)
+    return updated(program, changed, program.graph_signature)
 
 
 def _passes_on(node: fx.Node) -> bool:
@@ -171,7 +180,7 @@ def _add_twins(module: fx.GraphModule, twins: Twins) -> bool:
         elif isinstance(target, OpOverload):
             if updates_statistics(target, bind(target, node.args, node.kwargs)):
                 return False
-            if target._schema.is_mutable and not _add_twin(node, target, twins, known):
+            if schema_of(target).is_mutable and not _add_twin(node, target, twins, known):
                 return False
         elif node.op == "call_function" and target is not operator.getitem and _has_tensor(node):
             return False
@@ -222,12 +231,12 @@ def functional_twin(target: OpOverload) -> OpOverload | None:
     namespace, name, overload = str(target).split(".")
     packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None) if name.endswith("_") else None
     twin = getattr(packet, overload, None) if packet is not None else None
-    if not isinstance(twin, OpOverload) or twin._schema.is_mutable:
+    if not isinstance(twin, OpOverload) or schema_of(twin).is_mutable:
         return None
     return twin if _signature(twin) == _signature(target) else None
 
 
 def _signature(target: OpOverload) -> list[tuple[str, str]]:
     """The arguments with their types; what is written to goes by another name in some twins."""
-    first, *others = target._schema.arguments
+    first, *others = schema_of(target).arguments
     return [("", str(first.type)), *((argument.name, str(argument.type)) for argument in others)]

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 
 from torch_ir.capture.walk import modules
+from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree
 
 _OWN = frozenset(vars(nn.Module()))
 
@@ -21,7 +21,7 @@ def held_weights_followed(model: nn.Module) -> Iterator[None]:
     slots = {
         id(weight): (table, name)
         for module in modules(model)
-        for table in (module._parameters, module._buffers)
+        for table in (parameter_table(module), buffer_table(module))
         for name, weight in table.items()
         if weight is not None
     }

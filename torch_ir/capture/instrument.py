@@ -25,11 +25,18 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch.fx import _symbolic_trace
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import _disable_current_modes
 
 from torch_ir.errors import ExportError
+from torch_ir.ops.torch_internals import (
+    DeviceContext,
+    ForceDispatchKeyGuard,
+    disable_current_modes,
+    excluded_dispatch_keys,
+    function_modes,
+    included_dispatch_keys,
+    pop_function_mode,
+    push_function_mode,
+)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _compiler: Any = torch._C._dynamo.eval_frame
@@ -110,7 +117,7 @@ def capturing() -> Iterator[None]:
         if _here.depth:
             stack.enter_context(_outside_modes())
         else:
-            _here.keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+            _here.keys = included_dispatch_keys(), excluded_dispatch_keys()
         stack.callback(_take_back, len(_undo))
         stack.callback(_here.__dict__.update, vars(_here).copy())
         _here.depth += 1
@@ -135,17 +142,17 @@ def _note_thread(original: Callable[..., Any], thread: threading.Thread) -> Any:
 @contextmanager
 def _outside_modes() -> Iterator[None]:
     """Leave torch's modes and dispatch keys of the outer capture, but for the default device."""
-    modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]  # torch's own
+    modes: list[Any] = function_modes()  # type: ignore[no-untyped-call]  # torch's own
     with ExitStack() as stack:
         for mode in reversed(modes):
-            torch._C._pop_torch_function_stack()
-            stack.callback(torch._C._push_on_torch_function_stack, mode)
+            pop_function_mode()
+            stack.callback(push_function_mode, mode)
         kept = [mode for mode in modes if isinstance(mode, DeviceContext)]
         for mode in kept:
-            torch._C._push_on_torch_function_stack(mode)
-            stack.callback(torch._C._pop_torch_function_stack)
-        stack.enter_context(_disable_current_modes())
-        stack.enter_context(torch._C._ForceDispatchKeyGuard(*_here.keys))
+            push_function_mode(mode)
+            stack.callback(pop_function_mode)
+        stack.enter_context(disable_current_modes())
+        stack.enter_context(ForceDispatchKeyGuard(*_here.keys))
         yield
 
 

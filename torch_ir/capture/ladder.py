@@ -20,11 +20,12 @@ import torch
 
 from torch_ir.capture.provenance import user_line
 from torch_ir.capture.quiet import no_warning_of_threads
-from torch_ir.errors import CaptureWarning, ConversionError, ExportError, TorchIRError
+from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
 
 TIME_LIMIT = 600.0
 _GRACE = 1.0  # seconds that a child has to say where it is when its time is up
+ANY_CAUSE = frozenset(Cause)
 _Failure = (ExportError, ConversionError)
 
 
@@ -36,18 +37,14 @@ class Step:
     name: str
     capture: Callable[[], IR]
     is_risky: bool = False
-    helps_with: str = ""  # words of the first failure without which there is no use in trying
-    hides: tuple[str, ...] = ()  # words of first failures that this step would not see
-
-    def is_of_use_after(self, failure: str) -> bool:
-        return self.helps_with in failure and not any(words in failure for words in self.hides)
+    after: frozenset[Cause] = ANY_CAUSE  # causes of the first failure after which this step is tried
 
 
 def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:
     """The IR of the first step that gives one; if none does, the failure of the first, which is the plain one."""
     plain: TorchIRError | None = None
     for step in steps:
-        if plain is not None and not step.is_of_use_after(str(plain)):
+        if plain is not None and plain.cause not in step.after:
             continue
         try:
             ir = _in_child(step, time_limit) if step.is_risky or isolated else step.capture()
@@ -78,7 +75,7 @@ def _in_child(step: Step, time_limit: float) -> IR:
             if not ours.poll(time_limit + _GRACE):
                 end = f"took longer than {time_limit:g} s and was stopped; is there a loop without end?"
                 raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}")
-            kind, text, told = ours.recv()
+            kind, text, cause, told = ours.recv()
         except (EOFError, OSError):  # it ended before or while it answered
             child.join()
             end = f"ended its process {_end(child.exitcode)}; a call there cannot be made while a model is captured"
@@ -90,11 +87,11 @@ def _in_child(step: Step, time_limit: float) -> IR:
         warnings.warn(warning, CaptureWarning, stacklevel=4)
     if kind == "IR":
         return IR.from_json(text)
-    raise ConversionError(text) if kind == "ConversionError" else ExportError(text)
+    raise ConversionError(text, cause=cause) if kind == "ConversionError" else ExportError(text, cause=cause)
 
 
 def _answer(step: Step, pipe: Connection, trace: IO[bytes], time_limit: float) -> None:
-    """Run in the child: send the IR as text, or the kind and words of the error; note where a crash or hang was."""
+    """Run in the child: send the IR as text, or the kind, words and cause of the error; note where a crash was."""
     faulthandler.enable(trace)
     faulthandler.dump_traceback_later(time_limit, file=trace)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -105,9 +102,9 @@ def _answer(step: Step, pipe: Connection, trace: IO[bytes], time_limit: float) -
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", CaptureWarning)
         try:
-            answer = ("IR", step.capture().to_json())
+            answer = ("IR", step.capture().to_json(), Cause.UNKNOWN)
         except TorchIRError as error:
-            answer = (type(error).__name__, str(error))
+            answer = (type(error).__name__, str(error), error.cause)
     pipe.send((*answer, [str(warning.message) for warning in caught]))
 
 

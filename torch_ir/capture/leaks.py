@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
-import sys
 import types
 import warnings
 import weakref
@@ -22,8 +21,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental import proxy_tensor
 
 from torch_ir.capture.fast.ghosts import Ghost
 from torch_ir.capture.instrument import intercepted, set_attribute
@@ -31,11 +28,11 @@ from torch_ir.capture.namespaces import Namespaces, is_users_module
 from torch_ir.capture.walk import modules
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir.document import frozen
+from torch_ir.ops.torch_internals import LAST_EXPORT, FakeTensor, FakeTensorMode, forget_random_states
 
 _LRU = type(functools.lru_cache(lambda: None))
 _OURS = (types.FrameType, types.TracebackType, BaseException, types.GeneratorType, weakref.ref)
 _BLANK = (Ghost, FakeTensor)
-_LAST_TRACE = "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT"
 _ROUNDS = 8  # of a search, each for so many tensors
 _BATCH = 16
 _LEVELS = 8  # of containers in containers
@@ -64,7 +61,7 @@ class Tensors:
             self.watch("fake_mode", mode)
 
         # where torch keeps the last graph that it has traced, with all of its tensors
-        with intercepted(FakeTensorMode, "__init__", note), set_attribute(proxy_tensor, _LAST_TRACE, {}):
+        with intercepted(FakeTensorMode, "__init__", note), set_attribute(*LAST_EXPORT, {}):
             yield
 
     def may_be_alive(self) -> bool:
@@ -91,9 +88,7 @@ def _let_go(mode: FakeTensorMode) -> None:
     """Drop what torch itself keeps of a trace that is done: the inputs, and numbers for random generators."""
     if mode.shape_env is not None and mode.shape_env.tracked_fakes:
         mode.shape_env.tracked_fakes.clear()
-    generators: Any = sys.modules.get("torch._decomp.decompositions_for_rng")
-    if generators is not None:
-        generators.PhiloxStateTracker.reset()
+    forget_random_states()
 
 
 def all_tensors() -> list[torch.Tensor]:

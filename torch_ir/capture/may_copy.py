@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_ir.capture.provenance import user_line
 from torch_ir.errors import ConversionError
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ops.facts import may_alias, mutated_arguments
 from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import FakeTensor, HigherOrderOperator, OpOverload, memory_key
 
 # Give a view where the layout of their input allows it, else a copy.
 _BY_LAYOUT = frozenset(("aten.contiguous", "aten.flatten", "aten.ravel", "aten.reshape", "aten.reshape_as"))
@@ -208,7 +207,7 @@ def _storage(node: fx.Node) -> int | None:
     is_dense = (
         isinstance(value, FakeTensor) and value.layout == torch.strided
     )  # transforms have wrappers without memory
-    return value.untyped_storage()._cdata if is_dense else None
+    return memory_key(value) if is_dense else None
 
 
 class _Found:

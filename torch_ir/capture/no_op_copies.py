@@ -16,6 +16,7 @@ import torch
 
 from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.provenance import is_users, user_line
+from torch_ir.ops.torch_internals import version_of
 
 COPIES = "torch_ir_copies"  # where a graph module keeps the first line that a later write concerns
 Version = Callable[[torch.Tensor], int]  # how often the memory of a tensor was written to
@@ -57,4 +58,4 @@ def no_op_copies(version: Version) -> Iterator[NoOpCopies]:
 
 def torch_version(tensor: torch.Tensor) -> int:
     """Torch's own count of writes, which a tensor of inference mode does not have."""
-    return 0 if tensor.is_inference() else tensor._version
+    return 0 if tensor.is_inference() else version_of(tensor)

@@ -23,6 +23,7 @@ from torch import nn
 
 from torch_ir.capture.provenance import is_users
 from torch_ir.capture.walk import walk
+from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
 
 _PLAIN = frozenset(
     (
@@ -145,10 +146,10 @@ class PythonState:
                 self._tables.append((where, value, value.copy()))
             elif not isinstance(value, nn.Module):
                 self._see(value, (*where, name))
-        self._slots.update((id(module._parameters), id(module._buffers)))
-        for name, weight in module._parameters.items():
-            if weight is not None and isinstance(module._parameters, dict):
-                self._flags.append(((*where, name), _Flag(module._parameters, name), weight, weight.requires_grad))
+        self._slots.update((id(parameter_table(module)), id(buffer_table(module))))
+        for name, weight in parameter_table(module).items():
+            if weight is not None and isinstance(parameter_table(module), dict):
+                self._flags.append(((*where, name), _Flag(parameter_table(module), name), weight, weight.requires_grad))
 
     def _see(self, value: Any, path: _Path) -> None:
         kind = type(value)
@@ -221,7 +222,7 @@ class PythonState:
                 self._see(value, (name,))
 
 
-_REGISTERED = frozenset(("_parameters", "_buffers", "_modules"))
+_REGISTERED = frozenset(MODULE_TABLES)
 _SIMPLE = (bool, int, float, str, type(None))
 
 

@@ -13,14 +13,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch_ir.capture.instrument import exclusive, intercepted, set_attribute, undone
+from torch_ir.ops.torch_internals import EXPORT_LOGGERS
 
-_CHATTY = (
-    "torch._subclasses.fake_tensor",
-    "torch.fx.experimental.symbolic_shapes",
-    "torch._export.non_strict_utils",
-    "torch._dynamo",
-    "torch.export",
-)
+_CHATTY = ("torch.fx.experimental.symbolic_shapes", "torch.export", *EXPORT_LOGGERS)
 _BELOW_CHATTY = tuple(f"{name}." for name in _CHATTY)
 _IGNORED = (".*LeafSpec.*", ".*assigned during export.*")
 

@@ -9,6 +9,7 @@ from torch_ir.capture.python_state import PythonState, written
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR
 from torch_ir.ops.names import dtype_name
+from torch_ir.ops.torch_internals import memory_key
 
 
 def refuse_shared_memory(model: nn.Module, ir: IR) -> None:
@@ -33,4 +34,4 @@ def refuse_shared_memory(model: nn.Module, ir: IR) -> None:
 
 
 def _memory(tensor: torch.Tensor) -> int | None:
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else id(tensor)
+    return memory_key(tensor) if tensor.layout == torch.strided else id(tensor)

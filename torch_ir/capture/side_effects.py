@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._ops import OpOverload
 
 from torch_ir.capture.python_state import PythonState
+from torch_ir.ops.torch_internals import OpOverload, schema_of, version_of
 
 
 class Observed:
@@ -65,12 +65,12 @@ def observed_changes() -> Iterator[Observed]:
 def constants_kept(model: nn.Module) -> Iterator[None]:
     """Put back the values of real tensors that are no weights, to which torch.export writes before it refuses that."""
     tensors = [tensor for _, tensor in PythonState(model).tensors if not tensor.is_meta and _is_plain(tensor)]
-    before = [(tensor, tensor._version, tensor.detach().clone()) for tensor in tensors]
+    before = [(tensor, version_of(tensor), tensor.detach().clone()) for tensor in tensors]
     try:
         yield
     finally:
         for tensor, version, values in before:
-            if tensor._version != version:
+            if version_of(tensor) != version:
                 with torch.no_grad():
                     tensor.copy_(values)
 
@@ -89,5 +89,5 @@ def drop_failed_calls(module: fx.GraphModule) -> None:
 
 
 def _has_failed(node: fx.Node) -> bool:
-    gives_something = isinstance(node.target, OpOverload) and bool(node.target._schema.returns)
+    gives_something = isinstance(node.target, OpOverload) and bool(schema_of(node.target).returns)
     return gives_something and node.meta.get("val") is None and not node.users

@@ -7,10 +7,10 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Expr
+from torch_ir.ops.torch_internals import ValueRanges
 
 # torch's own sympy functions and relations, by class name -> how they are written
 _INFIX = {

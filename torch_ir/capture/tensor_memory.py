@@ -14,10 +14,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.provenance import is_users, user_line, users_frame
-from torch_ir.errors import ConversionError
+from torch_ir.errors import Cause, ConversionError
 from torch_ir.ir import IR
 
-OTHER_MEMORY = "puts other memory under a tensor"  # words of a refusal that holds for every road
 _DATA: Any = torch.Tensor.data
 GET_DATA, SET_DATA = _DATA.__get__, _DATA.__set__
 _SETTING = ("aten.set.", "aten.set_.", "aten.set_data.")
@@ -26,8 +25,15 @@ _SETTING = ("aten.set.", "aten.set_.", "aten.set_data.")
 def refusal(how: str) -> ConversionError:
     """The error for the line of the user's code that is running."""
     place = user_line(users_frame(sys._getframe(1)))
+    return _refusal(place, how)
+
+
+def _refusal(place: str, how: str) -> ConversionError:
     told = f"{place}: forward" if place else "forward"
-    return ConversionError(f"cannot capture {told} {OTHER_MEMORY} ({how}); write the values with copy_ instead")
+    return ConversionError(
+        f"cannot capture {told} puts other memory under a tensor ({how}); write the values with copy_ instead",
+        cause=Cause.MEMORY_REPLACED,
+    )
 
 
 class DataAttribute(TorchFunctionMode):
@@ -55,6 +61,4 @@ def refuse_set_memory(ir: IR) -> None:
     """Refuse a graph with a call of `set_`, which no file may hold."""
     for node in ir.all_nodes():
         if node.op_type.startswith(_SETTING):
-            place = f"{node.origin.source}: " if node.origin.source else ""
-            told = f"{place}forward {OTHER_MEMORY} ({node.op_type}); write the values with copy_ instead"
-            raise ConversionError(f"cannot capture {told}")
+            raise _refusal(node.origin.source, node.op_type)

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torch_ir.capture.walk import walk
 from torch_ir.errors import ExportError, first_line
+from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree, script_type
 
 _NO_TENSOR = frozenset((type(None), bool, int, float, str, list, dict, set, tuple, OrderedDict))
 _COMMON = (nn.Parameter, torch.Tensor)
@@ -39,7 +39,7 @@ def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
         if type(value) in _COMMON and value.layout is torch.strided and not (value.is_quantized or value.is_nested):
             continue
         if isinstance(value, torch.ScriptObject):
-            kind = str(value._type()).rpartition(".")[2]
+            kind = script_type(value).rpartition(".")[2]
             raise ExportError(
                 f"{name!r} is a {kind}: weights that are packed for one kind of kernel cannot be traced; capture the "
                 "model before it is converted, or quantise it with torchao"
@@ -71,7 +71,7 @@ def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for path, module in walk(model):
         if isinstance(module, torch.jit.ScriptModule):
             continue  # it is TorchScript through and through
-        for table in (module._parameters, module._buffers, vars(module)):
+        for table in (parameter_table(module), buffer_table(module), vars(module)):
             for name, value in table.items():
                 if type(value) in _NO_TENSOR:
                     continue

@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import py_sym_types
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ir.ops.facts import mutated_arguments, updates_statistics
 from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import (
+    FakeTensor,
+    OpOverload,
+    TorchDispatchMode,
+    memory_key,
+    pytree,
+    storage_key,
+    unset_fake_temporarily,
+)
 
 _MOST_ELEMENTS = 4096  # of a constant that is known by its values
 
@@ -68,7 +73,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         key = (func, self._key((args, kwargs)), self._random_calls if is_random else 0)
         is_of_inputs = is_random or any(self._of(tensor).is_of_inputs for tensor in tensors)
-        known = {tensor.untyped_storage()._cdata for tensor in tensors}
+        known = {memory_key(tensor) for tensor in tensors}
         result = func(*args, **kwargs)
         bound = bind(func, args, kwargs)
         written = mutated_arguments(func) or (
@@ -79,22 +84,22 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
                 if isinstance(tensor, torch.Tensor):
                     self._set(tensor, self._number((key, name, place)), is_of_inputs)
         for place, tensor in enumerate(pytree.tree_leaves(result)):
-            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in known:
+            if isinstance(tensor, torch.Tensor) and memory_key(tensor) not in known:
                 self._set(tensor, self._number((key, place)), is_of_inputs)
         return result
 
     def _of(self, tensor: torch.Tensor) -> _Memory:
         """What is known of the memory of a tensor; what was there before is a constant."""
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._memory:
+        if storage_key(storage) not in self._memory:
             is_known = not isinstance(tensor, FakeTensor) and not tensor.is_meta and tensor.numel() <= _MOST_ELEMENTS
-            name = (_shown(tensor), tensor.dtype) if is_known else storage._cdata
+            name = (_shown(tensor), tensor.dtype) if is_known else storage_key(storage)
             self._set(tensor, self._number(("constant", name)), False)
-        return self._memory[storage._cdata]
+        return self._memory[storage_key(storage)]
 
     def _set(self, tensor: torch.Tensor, number: int, is_of_inputs: bool) -> None:
         storage = tensor.untyped_storage()
-        self._memory[storage._cdata] = _Memory(storage, number, is_of_inputs)
+        self._memory[storage_key(storage)] = _Memory(storage, number, is_of_inputs)
 
     def _number(self, key: Any) -> int:
         return self._numbers.setdefault(key, len(self._numbers))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from torch_ir.ops.torch_internals import module_table
+
 
 def walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Every module with its path, in torch's order; one with several names comes under each."""
@@ -13,10 +15,10 @@ def walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _add_children(prefix: str, module: nn.Module, found: list[tuple[str, nn.Module]]) -> None:
-    for name, child in module._modules.items():
+    for name, child in module_table(module).items():
         if child is not None:
             found.append((prefix + name, child))
-            if child._modules:
+            if module_table(child):
                 _add_children(f"{prefix}{name}.", child, found)
 
 

@@ -9,11 +9,10 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch._higher_order_ops.out_dtype import out_dtype
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.export import ExportedProgram
 
 from torch_ir.capture.explicit import copied, graphs
+from torch_ir.ops.torch_internals import TYPE_PROMOTION_KIND, elementwise_dtypes, out_dtype, updated
 
 
 def with_wide_results(program: ExportedProgram) -> ExportedProgram:
@@ -26,7 +25,7 @@ def with_wide_results(program: ExportedProgram) -> ExportedProgram:
             if node.target is out_dtype:
                 _write_out(module.graph, node)
         module.recompile()
-    return program._update(changed, program.graph_signature)
+    return updated(program, changed, program.graph_signature)
 
 
 def _write_out(graph: fx.Graph, node: fx.Node) -> None:
@@ -39,9 +38,7 @@ def _write_out(graph: fx.Graph, node: fx.Node) -> None:
         return made
 
     values = [operand.meta["val"] if isinstance(operand, fx.Node) else operand for operand in operands]
-    wide, _ = elementwise_dtypes(
-        *values, torch.ones(1, dtype=dtype), type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
-    )
+    wide, _ = elementwise_dtypes(*values, torch.ones(1, dtype=dtype), type_promotion_kind=TYPE_PROMOTION_KIND.DEFAULT)
     with graph.inserting_before(node), node.meta["val"].fake_mode:
         widened = [
             call(torch.ops.aten.to.dtype, operand, wide) if isinstance(operand, fx.Node) else operand

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 
 from torch_ir.errors import ExecutionError, did_you_mean
@@ -22,6 +21,7 @@ from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
 from torch_ir.ir.document import write_document
 from torch_ir.ir.writing import write_text
 from torch_ir.ops.facts import is_random
+from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.compare import tolerances
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.plan import Sizes

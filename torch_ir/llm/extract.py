@@ -6,7 +6,6 @@ import warnings
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from torch_ir.capture import extract_ir, meta_init
 from torch_ir.capture.dynamic import keep_promises, loosened
@@ -14,6 +13,7 @@ from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_map import DECODE, cache_outputs
 from torch_ir.llm.quantized import refuse_quantized
+from torch_ir.ops.torch_internals import pytree
 
 _LEAST = 4  # places of a cache: a prompt of two or three tokens, and one more
 

@@ -11,12 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from torch._C import DispatchKey
-from torch._decomp import decomposition_table
-from torch._ops import OpOverload
-
 from torch_ir.ir import Layout
 from torch_ir.ops.foldable import FAMILIES
+from torch_ir.ops.torch_internals import DispatchKey, OpOverload, decomposition_table, schema_of
 
 _MOST_PIECES = 1 << 14  # results of one call, and items of one list
 _MOST_STEPS = 1 << 12
@@ -69,7 +66,7 @@ def may_be_asked(
     operator: OpOverload, shapes: Sequence[Sequence[int]], dtypes: Collection[str], attrs: Mapping[str, Any]
 ) -> bool:
     """Whether torch is sure to answer, and soon."""
-    name = f"{operator.namespace}.{operator._schema.name.partition('::')[2]}"
+    name = f"{operator.namespace}.{schema_of(operator).name.partition('::')[2]}"
     return not (
         not _has_safe_rule(operator)
         or not _QUANTIZED.isdisjoint(dtypes)
@@ -89,17 +86,17 @@ def is_safe_in_process(operator: OpOverload, shapes: Sequence[Sequence[int]], at
         return True
     if attrs.get("enable_gqa") and any(0 in shape for shape in shapes):  # divides by a number of heads
         return False
-    name = operator._schema.name.partition("::")[2]
-    return operator.namespace == "aten" and (name in _CHECKED or f"{name}.{operator._overloadname}" in _CHECKED)
+    namespace, name, overload = str(operator).split(".")
+    return namespace == "aten" and (name in _CHECKED or f"{name}.{overload}" in _CHECKED)
 
 
 @cache
 def _has_safe_rule(operator: OpOverload) -> bool:
     """Whether an operator is public or has a rule of its own; of those that write, only such as `relu_`."""
-    name = operator._schema.name.partition("::")[2]
+    name = schema_of(operator).name.partition("::")[2]
     if operator.namespace in _UNSAFE or name in _NEVER:
         return False
-    if operator._schema.is_mutable and (name.startswith("_") or not name.endswith("_")):
+    if schema_of(operator).is_mutable and (name.startswith("_") or not name.endswith("_")):
         return False
     if "sparse" in name or name.startswith("quantized_"):
         return False
@@ -111,7 +108,7 @@ def _has_safe_rule(operator: OpOverload) -> bool:
 
 @cache
 def _gives_list(operator: OpOverload) -> bool:
-    return any("List" in str(result.type) for result in operator._schema.returns)
+    return any("List" in str(result.type) for result in schema_of(operator).returns)
 
 
 def _pieces(name: str, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]) -> int:

@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._decomp import decomposition_table
-from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_ir.errors import ConversionError, TorchIRError, first_line
@@ -28,6 +26,7 @@ from torch_ir.ops.facts import is_uninitialised, writes_in_place
 from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_name, to_torch
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
+from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_decompose, decomposition_table
 
 NO_RULE = "torch has no decomposition of it"
 
@@ -86,7 +85,7 @@ def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[...
     """
 
     def own(*args: Any, **kwargs: Any) -> Any:
-        with torch._C.DisableTorchFunction():  # else the recorder takes the call for the operator itself
+        with DisableTorchFunction():  # else the recorder takes the call for the operator itself
             return found.decompose(*args, **kwargs)
 
     def whole(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -97,7 +96,7 @@ def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[...
 
     if found in decomposition_table:
         yield decomposition_table[found], whole
-    if found._can_decompose():
+    if can_decompose(found):
         yield own, whole
         yield found, functional
 

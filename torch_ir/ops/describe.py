@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch._ops import OpOverload
-
 from torch_ir.errors import CommandError, did_you_mean
 from torch_ir.ops.facts import may_alias, may_draw, mutated_arguments
 from torch_ir.ops.reach import reaches
 from torch_ir.ops.registry import get_execution_fn
 from torch_ir.ops.schema import Operator, arguments, find_operator, operator_names
+from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def _facts(name: str, operator: Operator) -> OperatorFacts:
         return OperatorFacts(name, f"{name}({taken})", (), False, False, reaches(name))
     return OperatorFacts(
         name,
-        str(operator._schema),
+        str(schema_of(operator)),
         mutated_arguments(operator),
         may_alias(operator),
         may_draw(operator),

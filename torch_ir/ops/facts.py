@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.ir import OpNode
 from torch_ir.ops.reach import COLLECTIVES, reaches
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 # Write to their running statistics in training, though their schemas do not say so -> the flag of training.
 _STATISTICS = {
@@ -49,7 +49,7 @@ def mutated_arguments(operator: OpOverload) -> tuple[str, ...]:
     """The arguments that an operator writes to, by its schema."""
     return tuple(
         argument.name
-        for argument in operator._schema.arguments
+        for argument in schema_of(operator).arguments
         if argument.alias_info is not None and argument.alias_info.is_write
     )
 
@@ -63,9 +63,9 @@ def updates_statistics(operator: OpOverload, bound: Mapping[str, Any]) -> bool:
 def gives_new_values(node: OpNode) -> bool:
     """Whether an operator that writes is called as a function: its outputs end with the values that it would leave."""
     operator = find_operator(node.op_type)
-    if not isinstance(operator, OpOverload) or not operator._schema.is_mutable:
+    if not isinstance(operator, OpOverload) or not schema_of(operator).is_mutable:
         return False
-    return len(node.outputs) > len(operator._schema.returns)
+    return len(node.outputs) > len(schema_of(operator).returns)
 
 
 def writes_in_place(node: OpNode) -> bool:
@@ -74,12 +74,12 @@ def writes_in_place(node: OpNode) -> bool:
     if not isinstance(operator, OpOverload) or not _may_write(operator) or gives_new_values(node):
         return False
     bound = {**dict(zip(node.args, node.inputs, strict=True)), **node.attrs}
-    return operator._schema.is_mutable or updates_statistics(operator, bound)
+    return schema_of(operator).is_mutable or updates_statistics(operator, bound)
 
 
 @cache
 def _may_write(operator: OpOverload) -> bool:
-    return operator._schema.is_mutable or str(operator) in _STATISTICS
+    return schema_of(operator).is_mutable or str(operator) in _STATISTICS
 
 
 def is_opaque(node: OpNode) -> bool:
@@ -135,5 +135,5 @@ def may_pass_on(operator: OpOverload) -> bool:
 @cache
 def may_alias(operator: OpOverload) -> bool:
     """Whether an output may share memory with an input."""
-    says_so = any(result.alias_info is not None for result in operator._schema.returns)
+    says_so = any(result.alias_info is not None for result in schema_of(operator).returns)
     return says_so or torch.Tag.maybe_aliasing_or_mutating in operator.tags or may_pass_on(operator)

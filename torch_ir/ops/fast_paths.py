@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from torch_ir.ops.torch_internals import compile_stance, set_compile_stance
 
 
 class _Here(threading.local):
@@ -83,12 +83,12 @@ def uncompiled() -> Iterator[None]:
 
     Torch keeps one stance for the whole process; other threads go on with theirs.
     """
-    frames: Any = importlib.import_module("torch._dynamo.eval_frame")
+    compile_stance()  # the first call imports the compiler, which takes seconds: not under the lock
     _here.depth, _here.eager = _here.depth + 1, _here.eager + 1
     with _lock:
         if not _inside["stance"]:
-            _before["stance"] = frames._stance
-            frames._stance = _StanceByThread(frames._stance)
+            _before["stance"] = compile_stance()
+            set_compile_stance(_StanceByThread(_before["stance"]))
         _inside["stance"] += 1
     try:
         yield
@@ -101,7 +101,6 @@ def uncompiled() -> Iterator[None]:
 
 
 def _put_back_stance() -> None:
-    frames: Any = sys.modules["torch._dynamo.eval_frame"]
     before = _before.pop("stance")
-    if isinstance(frames._stance, _StanceByThread):  # else the user has set another meanwhile
-        frames._stance = before
+    if isinstance(compile_stance(), _StanceByThread):  # else the user has set another meanwhile
+        set_compile_stance(before)

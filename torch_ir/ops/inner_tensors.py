@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch_ir.ops.torch_internals import is_traceable_wrapper_subclass
 
 
 def is_made_of_others(value: Any) -> bool:

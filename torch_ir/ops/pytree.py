@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch.utils._pytree as pytree
-
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import Branch, Slot
 from torch_ir.ir.structure import Record, Tree, rebuild
 from torch_ir.ops.names import to_name, to_torch
+from torch_ir.ops.torch_internals import pytree
 
 _KINDS: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
 

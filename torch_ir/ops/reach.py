@@ -10,10 +10,9 @@ import re
 import string
 from functools import cache
 
-from torch._ops import OpOverload
-
 from torch_ir.ir import OpNode
 from torch_ir.ops.schema import HIGHER_ORDER, find_operator
+from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 _COMPUTING = frozenset(
     [
@@ -107,7 +106,7 @@ def reaches(op_type: str) -> str:
 @cache
 def _by_schema(operator: OpOverload) -> str:
     """What the arguments of an operator give away."""
-    schema = operator._schema
+    schema = schema_of(operator)
     if any(_OBJECTS.search(str(value.type)) for value in (*schema.arguments, *schema.returns)):
         return "takes or gives an object that is no tensor"
     named = [argument.name for argument in schema.arguments if "str" in str(argument.type)]

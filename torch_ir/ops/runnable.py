@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from torch._ops import OpOverload
-
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.functions import with_calls_open
@@ -21,6 +19,7 @@ from torch_ir.ops.schema import (
     name_arguments,
     takes_any_keyword,
 )
+from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 _Value = TypeVar("_Value")
 
@@ -94,7 +93,7 @@ def returns_one(operator: Operator) -> bool:
     """Whether an operator gives one tensor itself, rather than a list."""
     if not isinstance(operator, OpOverload):
         return False
-    returns = operator._schema.returns
+    returns = schema_of(operator).returns
     return len(returns) == 1 and "List" not in str(returns[0].type)
 
 

@@ -15,21 +15,24 @@ from functools import cache
 from typing import Any, Union
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import OpNode
+from torch_ir.ops.torch_internals import (
+    OPERATOR_MODULES,
+    HigherOrderOperator,
+    OpOverload,
+    dispatched_operator_names,
+    find_dispatched_schema,
+    schema_of,
+)
 
 Operator = Union[OpOverload, HigherOrderOperator]
 HIGHER_ORDER = "higher_order."
 
 _found: dict[str, Operator] = {}
 # Parts of torch, and of this package, that register operators only when they are imported.
-_PROVIDERS = {
-    "_c10d_functional": "torch.distributed._functional_collectives",
-    "quantized_decomposed": "torch.ao.quantization.fx._decomposed",
-    "torch_ir": "torch_ir.ops.guards",
-}
+_PROVIDERS = {**OPERATOR_MODULES, "torch_ir": "torch_ir.ops.guards"}
 # Packages that do so, for a namespace or one operator. A file that names such an operator makes nobody import them,
 # before it runs.
 _PACKAGES = {"torchao": "torchao.quantization", "transformers.grouped_mm_fallback": "transformers.integrations.moe"}
@@ -69,7 +72,7 @@ def _look_up(op_type: str) -> Operator | None:
         with contextlib.suppress(ImportError):  # not installed: its operators are unknown here
             importlib.import_module(_PROVIDERS[namespace])
     try:  # only what is dispatched: TorchScript's own functions write files and seed generators
-        torch._C._dispatch_find_schema_or_throw(f"{namespace}::{name}", "" if overload == "default" else overload)
+        find_dispatched_schema(f"{namespace}::{name}", "" if overload == "default" else overload)
     except RuntimeError:
         return None
     found = getattr(getattr(getattr(torch.ops, namespace), name), overload, None)
@@ -92,7 +95,7 @@ def import_packages(op_types: Iterable[str]) -> None:
 def operator_names(namespace: str = "") -> list[str]:
     """Every registered operator, maybe of one namespace: `aten.add.Tensor`, `aten.relu.default` and so on."""
     prefix = f"{namespace}::" if namespace else ""
-    found = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith(prefix))
+    found = (name for name in dispatched_operator_names() if name.startswith(prefix))
     return [name.replace("::", ".") if "." in name else f"{name.replace('::', '.')}.default" for name in found]
 
 
@@ -113,7 +116,7 @@ def arguments(operator: Operator) -> tuple[Argument, ...]:
                 argument.kwarg_only,
                 "Tensor" in str(argument.type) and "List" in str(argument.type),
             )
-            for argument in operator._schema.arguments
+            for argument in schema_of(operator).arguments
         )
     return tuple(_python_arguments(type(operator).__call__))
 
@@ -177,7 +180,7 @@ def name_arguments(node: OpNode) -> None:
     left = len(node.inputs)
     names: list[str] = []
     values: dict[str, Any] = {}
-    for argument, schema in zip(arguments(operator), operator._schema.arguments, strict=True):
+    for argument, schema in zip(arguments(operator), schema_of(operator).arguments, strict=True):
         if argument.name in attrs:
             values[argument.name] = attrs.pop(argument.name)
         elif argument.is_tensor_list and left:

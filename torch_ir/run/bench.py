@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from torch_ir.errors import first_line
+from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.compare import compare
 
 Action = Callable[[], Any]

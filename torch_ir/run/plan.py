@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.errors import ExecutionError, GuardError, first_line
 from torch_ir.ir import IR, Device, Expr, FunctionRef, OpNode, TensorMeta, evaluate
@@ -24,6 +23,7 @@ from torch_ir.ops.names import to_torch
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.runnable import on_copies, ordered_arguments, present, returns_one
 from torch_ir.ops.schema import Operator, find_operator
+from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.run.stored import StoredTensor, loaded
 
 Sizes = dict[str, Number]

@@ -9,12 +9,13 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.torch_internals import memory_key
 
 
 def storage_of(value: Any) -> int | None:
     """What tells whether two tensors share memory."""
     is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return value.untyped_storage()._cdata if is_dense else None
+    return memory_key(value) if is_dense else None
 
 
 def refuse_shared_memory(ir: IR, written: Sequence[TensorMeta], values: Sequence[Any], params: Iterable[Any]) -> None:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from torch._ops import OpOverload
-
 from torch_ir.errors import ConversionError, GraphError, did_you_mean
 from torch_ir.ir import Device, Dtype, Expr, FunctionRef, Layout, MemoryFormat, OpNode
 from torch_ir.ops.schema import Operator, arguments, name_arguments, takes_any_keyword, takes_any_number
+from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 Fits = Callable[[Any], bool]
 
@@ -102,7 +101,7 @@ def absent(node: OpNode, operator: Operator, *, required: bool = False) -> list[
 @cache
 def wanted(operator: OpOverload) -> Mapping[str, Wanted]:
     """What each argument of an operator can be."""
-    return {argument.name: _of_argument(argument) for argument in operator._schema.arguments}
+    return {argument.name: _of_argument(argument) for argument in schema_of(operator).arguments}
 
 
 def _of_argument(argument: Any) -> Wanted:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 
-import torch
-
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import OpNode
 from torch_ir.ops.facts import is_forbidden
 from torch_ir.ops.schema import Operator, find_operator
+from torch_ir.ops.torch_internals import dispatched_operator_names
 from torch_ir.safety.versions import Changes
 
 _PIECE = re.compile(r"(.*)\[\d{1,9}\]")  # one of several runs of a layer: `torch.nn.Linear[1]`
@@ -60,7 +59,7 @@ class Operators:
         """`{"aten.add": ["aten.add.Tensor", "aten.add.Scalar", ...]}`, of all that is registered now."""
         if self._overloads is None:
             self._overloads = {}
-            for name in torch._C._dispatch_get_all_op_names():
+            for name in dispatched_operator_names():
                 namespace, _, rest = name.partition("::")
                 word, _, overload = rest.partition(".")
                 base = f"{namespace}.{word}"

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.ir import IR, OpNode
 from torch_ir.ops.schema import Operator
+from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.safety.attributes import absent
 
 _VERSION = re.compile(r"(\d+\.\d+)\b.*")

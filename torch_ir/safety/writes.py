@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch._ops import OpOverload
-
 from torch_ir.analysis.aliasing import shares_memory
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ops.facts import changes_elements, mutated_arguments, writes_in_place
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
 
 _STATISTICS = ("running_mean", "running_var")  # written to in training by operators whose schemas do not say so
 

@@ -15,12 +15,12 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.errors import ShardError
 from torch_ir.ir import Dim, OpNode, TensorMeta
 from torch_ir.ir.placements import REPLICATE, Partial, Placement, Shard, indivisible
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Container, Mapping
 from typing import Any, TypeVar
 
 import torch
-import torch.utils._pytree as pytree
 
+from torch_ir.ops.torch_internals import memory_key, pytree, storage_key
 from torch_ir.run.shared_memory import storage_of
 
 _Tree = TypeVar("_Tree")
@@ -18,7 +18,7 @@ def copied(tree: _Tree) -> _Tree:
     tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
     ends: dict[int, int] = {}  # how many bytes of each storage the tensors lie in
     for tensor in filter(_is_plain, tensors):
-        storage = int(tensor.untyped_storage()._cdata)
+        storage = memory_key(tensor)
         ends[storage] = max(ends.get(storage, 0), _end(tensor))
     storages: dict[int, torch.UntypedStorage] = {}
     memo = {id(tensor): _copy(tensor, ends, storages).requires_grad_(tensor.requires_grad) for tensor in tensors}
@@ -54,7 +54,7 @@ def _copy(tensor: torch.Tensor, ends: Mapping[int, int], storages: dict[int, tor
     if not _is_plain(tensor):
         return plain.clone()
     storage = plain.untyped_storage()
-    if storage._cdata not in storages:
-        storages[storage._cdata] = storage[: ends[storage._cdata]].clone()
+    if storage_key(storage) not in storages:
+        storages[storage_key(storage)] = storage[: ends[storage_key(storage)]].clone()
     made = torch.empty(0, dtype=plain.dtype, device=plain.device)
-    return made.set_(storages[storage._cdata], plain.storage_offset(), plain.shape, plain.stride())
+    return made.set_(storages[storage_key(storage)], plain.storage_offset(), plain.shape, plain.stride())

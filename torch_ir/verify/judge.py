@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
 from torch_ir.ir.structure import Tree, flat, leaves
 from torch_ir.ops.pytree import structure_of
+from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.compare import Difference, compare
 from torch_ir.run.executor import IRExecutor, Outcome
 from torch_ir.run.plan import computed

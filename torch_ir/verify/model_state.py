@@ -8,13 +8,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ir.ops.facts import mutated_arguments
 from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, memory_key, pytree, schema_of
 from torch_ir.verify.reachable import Reachable, distinct
 
 COPIED = 1 << 26  # bytes of parameters that are copied before a run; of more, only those that the run writes to
@@ -82,7 +80,7 @@ class _Held:
 
     @property
     def storage(self) -> int:
-        return int(self.alias.untyped_storage()._cdata)
+        return memory_key(self.alias)
 
     def has_moved(self) -> bool:
         """Whether the object refers to other memory than before, as after `t.data = ...`."""
@@ -132,7 +130,7 @@ class _Memory:
 
     def _save(self, tensor: torch.Tensor) -> None:
         if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided:
-            key = int(tensor.untyped_storage()._cdata)
+            key = memory_key(tensor)
             if key in self.late:
                 self.whole[key] = self.late.pop(key)
                 self.copies[key] = self.whole[key].clone()
@@ -172,7 +170,7 @@ class _SavesBeforeWriting(TorchDispatchMode):  # type: ignore[no-untyped-call]  
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if isinstance(func, OpOverload) and func._schema.is_mutable:
+        if isinstance(func, OpOverload) and schema_of(func).is_mutable:
             bound = bind(func, args, kwargs or {})
             for tensor in pytree.tree_leaves([bound.get(name) for name in mutated_arguments(func)]):
                 if isinstance(tensor, torch.Tensor):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta, evaluate
 from torch_ir.ops.facts import is_random, is_uninitialised
 from torch_ir.ops.names import dtype_name
+from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.plan import Sizes
 from torch_ir.verify.probes import is_constant
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 
 from torch_ir.ir import IR, Dtype
+from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.verify.copies import copied
 from torch_ir.verify.judge import details_of

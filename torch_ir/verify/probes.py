@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, evaluate
+from torch_ir.ops.torch_internals import MODULE_TABLES, pytree
 from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.run.plan import Sizes
 from torch_ir.run.shared_memory import storage_of
@@ -166,7 +166,7 @@ def _drawn_weights(ir: IR, model: nn.Module, generator: torch.Generator) -> Weig
 
 def _keeps_tensors(module: nn.Module) -> bool:
     """Whether a module holds tensors beside its registered ones: its weights again, or what it computed from them."""
-    own = [value for name, value in vars(module).items() if name not in ("_parameters", "_buffers", "_modules")]
+    own = [value for name, value in vars(module).items() if name not in MODULE_TABLES]
     return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(own))
 
 

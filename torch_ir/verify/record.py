@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Union
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.errors import ExecutionError, TorchIRError, first_line
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
 from torch_ir.ops.schema import bind, operator_name
+from torch_ir.ops.torch_internals import AutoDispatchBelowAutograd, TorchDispatchMode, pytree
 from torch_ir.verify.copies import copied
 from torch_ir.verify.model_state import ModelState
 from torch_ir.verify.streamed import called_with, stand_ins
@@ -88,7 +87,7 @@ def record(
         stack.enter_context(uncompiled())
         stack.enter_context(_watched(model, recorder))
         # below autograd, torch shows operators whole, as capture does: `linear`, not `t` and `addmm`
-        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+        stack.enter_context(AutoDispatchBelowAutograd())
         stack.enter_context(within or nullcontext())
         stack.enter_context(recorder)
         torch.manual_seed(0)

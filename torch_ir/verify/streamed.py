@@ -6,16 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.func import functional_call
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ir.errors import ExecutionError, WeightLoadError
 from torch_ir.ops.facts import mutated_arguments
 from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import (
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    TorchDispatchMode,
+    buffer_table,
+    memory_key,
+    parameter_table,
+    pytree,
+    schema_of,
+)
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.verify.witness import Call, named_tensors
 
@@ -70,7 +77,7 @@ class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
         return loaded(weight).contiguous().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _refuse_writing(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        if not isinstance(func, OpOverload) or not func._schema.is_mutable:
+        if not isinstance(func, OpOverload) or not schema_of(func).is_mutable:
             return
         bound = bind(func, args, kwargs)
         for tensor in pytree.tree_leaves([bound[name] for name in mutated_arguments(func)]):
@@ -84,7 +91,7 @@ def called_with(model: nn.Module, tensors: Mapping[str, torch.Tensor], call: Cal
     tables: list[dict[str, Any]] = [
         table
         for module in model.modules()
-        for table in (module._parameters, module._buffers)
+        for table in (parameter_table(module), buffer_table(module))
         if isinstance(table, dict)  # that of TorchScript is none
     ]
     held = [dict(table) for table in tables]
@@ -107,4 +114,4 @@ def stand_ins(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return memory_key(tensor)

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 
 from torch_ir.errors import GuardError, TorchIRError, first_line
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.compare import compare
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
 from torch_ir.run.stored import Weight, loaded

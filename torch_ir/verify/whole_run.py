@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 
 from torch_ir.ir import IR
+from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.compare import Difference, compare
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.weights import load_weights

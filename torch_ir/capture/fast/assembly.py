@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_ir.capture.fast.ghosts import STALE, Form, Ghost, NotCoveredError, form_of_input
 from torch_ir.capture.fast.names import Names, input_names, weight_name
@@ -30,6 +28,14 @@ from torch_ir.ops.names import to_name
 from torch_ir.ops.pytree import to_structure
 from torch_ir.ops.registry import get_conversion_fn
 from torch_ir.ops.tensor_data import from_tensor
+from torch_ir.ops.torch_internals import (
+    FakeTensor,
+    buffer_table,
+    count_as_parameter,
+    non_persistent_names,
+    parameter_table,
+    pytree,
+)
 
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -62,14 +68,14 @@ class Assembly:
         """A ghost for every parameter and buffer: where it belongs, its name there, and the ghost."""
         modules = walk(self.model)
         for path, module in modules:
-            for name, tensor in list(module._parameters.items()):
+            for name, tensor in list(parameter_table(module).items()):
                 if tensor is not None:
-                    yield module._parameters, name, self._ghost(f"{path}.{name}".lstrip("."), tensor, "parameter")
+                    yield parameter_table(module), name, self._ghost(f"{path}.{name}".lstrip("."), tensor, "parameter")
         for path, module in modules:
-            for name, buffer in list(module._buffers.items()):
+            for name, buffer in list(buffer_table(module).items()):
                 if buffer is not None:
-                    kind = "temporary" if name in module._non_persistent_buffers_set else "buffer"
-                    yield module._buffers, name, self._ghost(f"{path}.{name}".lstrip("."), buffer, kind)
+                    kind = "temporary" if name in non_persistent_names(module) else "buffer"
+                    yield buffer_table(module), name, self._ghost(f"{path}.{name}".lstrip("."), buffer, kind)
 
     def held_elsewhere(self) -> Iterator[tuple[MutableMapping[str, Any], str, Any]]:
         """Attributes that hold weights, too, with the ghosts of these: forward may ask whether they are the same."""
@@ -97,7 +103,7 @@ class Assembly:
             raise NotCoveredError(f"{key!r} is a {type(tensor).__name__}")
         ghost = self.tape.given(tensor)
         if type(tensor) is nn.Parameter or isinstance(tensor, nn.Parameter):  # torch takes long to answer the second
-            ghost._is_param = True  # what makes a tensor subclass count as a parameter
+            count_as_parameter(ghost)
         self.recorder.ghosts[id(tensor)] = ghost  # modules may hold it elsewhere, too
         self._weights[id(tensor)] = self._weights[id(ghost)] = _Weight(ghost, ghost.value, [key], kind, tensor)
         return ghost

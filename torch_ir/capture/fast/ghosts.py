@@ -10,11 +10,16 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-import torch.utils._pytree as pytree
-from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_ir.errors import ConversionError, TorchIRError
 from torch_ir.ops.names import dtype_name
+from torch_ir.ops.torch_internals import (
+    FakeTensor,
+    disabled_torch_function,
+    forbid_data_pointer,
+    make_wrapper_subclass,
+    pytree,
+)
 
 _CPU = torch.device("cpu")
 STALE = "a tensor that was kept from an earlier capture and has no values; do not keep what forward computes"
@@ -80,7 +85,7 @@ class Form:
 
     def ghost(self, value: int, run: Run, requires_grad: bool = False) -> Ghost:
         """A tensor of this form that stands for a value on the tape."""
-        made: Ghost = torch.Tensor._make_wrapper_subclass(
+        made: Ghost = make_wrapper_subclass(
             Ghost,
             self.shape,
             self.stride,
@@ -92,7 +97,7 @@ class Form:
             False,
             requires_grad,
         )
-        torch._C._set_throw_on_mutable_data_ptr(made)  # code that looks for its memory must not find address 0
+        forbid_data_pointer(made)  # code that looks for its memory must not find address 0
         made.form = self
         made.value = value
         made.run = run
@@ -142,7 +147,7 @@ class Ghost(torch.Tensor):
     form: Form
     value: int
     run: Run
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as torch asks for it
+    __torch_function__ = disabled_torch_function  # type: ignore[assignment]  # as torch asks for it
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch annotates another method

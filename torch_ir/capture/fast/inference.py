@@ -8,15 +8,6 @@ from functools import cache, cached_property, partial
 from typing import Any, ClassVar
 
 import torch
-import torch.utils._pytree as pytree
-from torch._dispatch.python import enable_python_dispatcher
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 from torch_ir.capture.fast.ghosts import Form, Ghost, NotCoveredError, form_of
@@ -25,12 +16,22 @@ from torch_ir.capture.functional import functional_twin
 from torch_ir.ops.facts import gives_its_input, is_forbidden, may_alias, mutated_arguments, updates_statistics
 from torch_ir.ops.names import to_name
 from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import (
+    DataDependentOutputError,
+    DynamicOutputShapeError,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    enable_python_dispatcher,
+    memory_key,
+    pytree,
+)
 
 Key = tuple[Any, ...]
 _CASTS = (torch.ops.aten.to.device, torch.ops.aten.to.dtype, torch.ops.aten.to.dtype_layout)
 _ASSERT = torch.ops.aten._assert_tensor_metadata.default
 _PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
-_NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+_NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputError, DynamicOutputShapeError)
 _TRUE, _FALSE = ("true",), ("false",)
 _MOST_KNOWN = 1 << 16  # rules; a model asks for hundreds
 _ATTRIBUTES = (bool, int, float, complex, str, type(None))
@@ -248,6 +249,6 @@ def _output(
         return None
     form = form_of(result)
     same = next((index for index, tensor in enumerate(given) if tensor is result), None)
-    memory = result.untyped_storage()._cdata if may_alias else None
-    shared = next((index for index, tensor in enumerate(given) if tensor.untyped_storage()._cdata == memory), None)
+    memory = memory_key(result) if may_alias else None
+    shared = next((index for index, tensor in enumerate(given) if memory_key(tensor) == memory), None)
     return Output(form, same, 0 if is_input else shared)

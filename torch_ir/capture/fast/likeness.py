@@ -12,12 +12,13 @@ from torch import nn
 
 from torch_ir.capture.fast.ghosts import form_of
 from torch_ir.capture.walk import modules, walk
+from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, module_table, parameter_table
 
 _LEAST = 4  # layers that are alike: two are needed for a proof, and one at the end
 IMMUTABLE = frozenset((str, bool, int, float, complex, bytes, torch.dtype, torch.device, torch.Size, type, type(None)))
 _HOOKS = frozenset(name for name in vars(nn.Module()) if "hooks" in name)
-_TENSORS = ("_parameters", "_buffers")
-TABLES = frozenset((*_TENSORS, "_modules"))
+_TENSORS, _CHILDREN = MODULE_TABLES[:2], MODULE_TABLES[2]
+TABLES = frozenset(MODULE_TABLES)
 
 
 Slot = tuple[
@@ -44,7 +45,7 @@ class Layer:
         return [
             (("weight", path, name), table, name)
             for path, module in self.inside
-            for table in (module._parameters, module._buffers)
+            for table in (parameter_table(module), buffer_table(module))
             for name, tensor in table.items()
             if tensor is not None
         ]
@@ -62,7 +63,7 @@ class Layer:
                 return False
             others = its.__dict__
             for name, value in mine.__dict__.items():
-                if value is others[name] or name == "_modules":
+                if value is others[name] or name == _CHILDREN:
                     continue
                 if name in _HOOKS:
                     if others[name]:
@@ -90,7 +91,7 @@ def groups(model: nn.Module) -> dict[nn.Module, tuple[Layer, Group]]:
     """Layers that are alike, each with its group: children of one list, with numbers for names."""
     found: dict[nn.Module, tuple[Layer, Group]] = {}
     for container in modules(model):
-        children = container._modules
+        children = module_table(container)
         if len(children) < _LEAST or not all(map(str.isdecimal, children)):
             continue
         alike: list[tuple[list[Layer], dict[tuple[str, str], None]]] = []

@@ -8,12 +8,16 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
-import torch.utils._pytree as pytree
-from torch import fx, nn
-from torch._export.utils import _bind_signature_to_inputs, _rename_without_collisions
-from torch.fx.graph import _Namespace
+from torch import nn
 
 from torch_ir.ir.free_names import FreeNames
+from torch_ir.ops.torch_internals import (
+    FxNamespace,
+    bind_signature_to_inputs,
+    name_of_target,
+    pytree,
+    rename_without_collisions,
+)
 
 
 class Names:
@@ -56,23 +60,23 @@ class Names:
         """A name as torch.export settles it where two are the same; it must then have seen those before."""
         for earlier in self._unsettled:
             self.taken.discard(earlier)
-            _rename_without_collisions(self._given, self._numbers, self.taken, earlier, earlier, True)
+            rename_without_collisions(self._given, self._numbers, self.taken, earlier, earlier, True)
         self._unsettled.clear()
-        _rename_without_collisions(self._given, self._numbers, self.taken, name, name, is_placeholder)
+        rename_without_collisions(self._given, self._numbers, self.taken, name, name, is_placeholder)
         return self._given[name]
 
 
 @cache
 def _first(base: str) -> int:
     """The number of the first call of that name: none, unless the bare name is a word of Python."""
-    name = _Namespace().create_name(base, None)
+    name = FxNamespace().create_name(base, None)
     return int(name[len(base) + 1 :]) if name != base else 0
 
 
 @cache
 def call_name(packet: str) -> str:
     """How a call of an operator is called before it is numbered."""
-    return fx.Graph()._target_to_str(packet)
+    return name_of_target(packet)
 
 
 def weight_name(prefix: str, key: str) -> str:
@@ -84,7 +88,7 @@ def weight_name(prefix: str, key: str) -> str:
 
 def input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
     """What the leaves of the inputs are called: after the arguments of forward, and where in them they lie."""
-    bound = _bind_signature_to_inputs(model, args, kwargs)  # type: ignore[no-untyped-call]  # torch's own
+    bound = bind_signature_to_inputs(model, args, kwargs)  # type: ignore[no-untyped-call]  # torch's own
     paths = pytree.tree_flatten_with_path(bound)[0]
     return ["_".join(map(_step, path)) for path, _ in paths]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -10,7 +9,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import fx, nn
-from torch._functorch import eager_transforms, vmap
 
 from torch_ir.capture.ambient_notes import ambient_notes
 from torch_ir.capture.default_dtype import write_default_dtypes
@@ -28,14 +26,19 @@ from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
 from torch_ir.ir.document import uncollected
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
+from torch_ir.ops.torch_internals import (
+    TRANSFORMS,
+    AutoDispatchBelowAutograd,
+    DispatchKey,
+    DispatchKeySet,
+    ExcludeDispatchKeyGuard,
+    is_compiler_loaded,
+)
 
-_VIEWS_FOR_AUTOGRAD = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+_VIEWS_FOR_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView)
 _REFUSED: tuple[tuple[Any, str, str], ...] = (
     (torch.autocast, "__enter__", "a region of autocast"),
-    (vmap, "_vmap_increment_nesting", "torch.vmap"),
-    (eager_transforms, "_grad_increment_nesting", "torch.func.grad"),
-    (eager_transforms, "_jvp_increment_nesting", "torch.func.jvp"),
-    (eager_transforms, "_func_increment_nesting", "torch.func.functionalize"),
+    *((owner, name, told) for told, (owner, name) in TRANSFORMS.items()),
 )
 
 
@@ -114,10 +117,10 @@ def _as_when_exported() -> Iterator[list[str]]:
             stack.enter_context(torch.device("cpu"))
         for context in (quiet(), torch.no_grad(), plain_attention(), _refused(), exporting(), without_libraries()):
             stack.enter_context(context)
-        if "torch._dynamo" in sys.modules:  # else nothing can be compiled
+        if is_compiler_loaded():  # else nothing can be compiled
             stack.enter_context(uncompiled())
-        stack.enter_context(torch._C._AutoDispatchBelowAutograd())
-        stack.enter_context(torch._C._ExcludeDispatchKeyGuard(_VIEWS_FOR_AUTOGRAD))
+        stack.enter_context(AutoDispatchBelowAutograd())
+        stack.enter_context(ExcludeDispatchKeyGuard(_VIEWS_FOR_AUTOGRAD))
         yield stack.enter_context(layout_questions())
 
 

@@ -12,11 +12,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
-from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ir.capture.fast.ghosts import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.inference import Inference, Key, Rule, UnknownTensorError, key_of
@@ -26,6 +23,7 @@ from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.provenance import class_name, function_name, is_users, user_line
 from torch_ir.capture.walk import walk
 from torch_ir.ir.origins import is_below
+from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree
 
 # Asked at every call: the functions themselves, not what captures put in their place.
 _is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+from torch_ir.ops.torch_internals import FakeTensor, unset_fake_temporarily
 
 # What they answer depends on how a tensor lies in memory.
 ASKING_FOR_LAYOUT = frozenset((torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset))

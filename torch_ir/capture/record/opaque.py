@@ -10,9 +10,9 @@ import re
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.ir import IR
+from torch_ir.ops.torch_internals import OpOverload, destroy_library
 
 OPAQUE = "opaque"
 
@@ -45,7 +45,7 @@ class OpaqueOperators:
 
     def close(self) -> None:
         """Forget the operators: in the graph, they are names."""
-        self._library._destroy()
+        destroy_library(self._library)
 
 
 def _blank(form: Any) -> Any:

@@ -12,10 +12,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx, nn
-from torch._export.verifier import load_verifier
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import grad_mode
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
@@ -29,7 +26,6 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils import _contextlib
 
 from torch_ir.capture.ambient_notes import ambient_notes
 from torch_ir.capture.convert import convert_exported_program
@@ -51,6 +47,17 @@ from torch_ir.capture.tensor_memory import refusal
 from torch_ir.errors import ConversionError, ExportError
 from torch_ir.ir import IR
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
+from torch_ir.ops.torch_internals import (
+    DECORATOR_FILE,
+    SET_GRAD_ENABLED,
+    AutoDispatchBelowAutograd,
+    FakeTensorMode,
+    buffer_table,
+    load_verifier,
+    non_persistent_names,
+    parameter_table,
+    pytree,
+)
 
 _PREFIX = {InputKind.PARAMETER: "p", InputKind.BUFFER: "b"}
 _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
@@ -90,7 +97,7 @@ def _region(frame: FrameType) -> CodeType:
     while found is not None and found.f_code.co_filename == grad_mode.__file__:
         found = found.f_back
     caller = found or frame
-    decorated = caller.f_locals.get("func") if caller.f_code.co_filename == _contextlib.__file__ else None
+    decorated = caller.f_locals.get("func") if caller.f_code.co_filename == DECORATOR_FILE else None
     code: CodeType = getattr(decorated, "__code__", caller.f_code)
     return code
 
@@ -148,11 +155,11 @@ def _eager(gradients: _Gradients) -> Iterator[None]:
         stack.enter_context(torch.no_grad())
         stack.enter_context(plain_attention())
         stack.enter_context(uncompiled())
-        stack.enter_context(intercepted(torch._C, "_set_grad_enabled", gradients.switch))
+        stack.enter_context(intercepted(*SET_GRAD_ENABLED, gradients.switch))
         if (
             not gradients.are_used
         ):  # where torch shows operators whole, as torch.export does: `linear`, not `t` and `addmm`
-            stack.enter_context(torch._C._AutoDispatchBelowAutograd())
+            stack.enter_context(AutoDispatchBelowAutograd())
         yield
 
 
@@ -201,13 +208,13 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
 def _held(model: nn.Module) -> Iterator[tuple[InputKind, str, torch.Tensor, bool | None]]:
     """Parameters and buffers under each of their keys; buffers with whether a state dict holds them."""
     for path, module in model.named_modules(remove_duplicate=False):
-        for name, parameter in module._parameters.items():
+        for name, parameter in parameter_table(module).items():
             if parameter is not None:
                 yield InputKind.PARAMETER, f"{path}.{name}".lstrip("."), parameter, None
     for path, module in model.named_modules(remove_duplicate=False):
-        for name, buffer in module._buffers.items():
+        for name, buffer in buffer_table(module).items():
             if buffer is not None:
-                is_kept = name not in module._non_persistent_buffers_set
+                is_kept = name not in non_persistent_names(module)
                 yield InputKind.BUFFER, f"{path}.{name}".lstrip("."), buffer, is_kept
 
 

@@ -10,13 +10,9 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx, nn
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_ir.capture.assigned import assignments_written
 from torch_ir.capture.diagnosis import definition
@@ -31,6 +27,17 @@ from torch_ir.errors import ConversionError
 from torch_ir.ops.facts import is_forbidden, mutated_arguments, updates_statistics
 from torch_ir.ops.guards import OFFSET, decision, fixed_shape
 from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import (
+    DispatchKey,
+    FakeTensor,
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    TorchDispatchMode,
+    pytree,
+    storage_key,
+    unset_fake_temporarily,
+)
 
 _aten = torch.ops.aten
 # Operators that answer with a number -> the same question as a tensor.
@@ -42,7 +49,7 @@ _QUESTIONS: dict[OpOverload, Callable[..., torch.Tensor]] = {
     _aten.allclose.default: lambda *args, **kwargs: torch.isclose(*args, **kwargs).all(),
 }
 _NEW = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
 _COND = torch.ops.higher_order.cond
 _WHILE = torch.ops.higher_order.while_loop
 
@@ -199,8 +206,8 @@ class Recorder:
         found = [leaf for leaf in pytree.tree_leaves([bound.get(name) for name in names]) if _is_strided(leaf)]
         for tensor in found:
             storage = tensor.untyped_storage()
-            if storage._cdata not in self.written and not isinstance(tensor, FakeTensor):
-                self.written[storage._cdata] = (storage, storage.clone())
+            if storage_key(storage) not in self.written and not isinstance(tensor, FakeTensor):
+                self.written[storage_key(storage)] = (storage, storage.clone())
         self.strangers.keep_what_left(self.tape, found)
 
     def _new(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.capture.leaks import all_tensors
@@ -19,6 +17,7 @@ from torch_ir.capture.record.modules import plain_attributes
 from torch_ir.capture.record.opaque import OpaqueOperators
 from torch_ir.capture.record.tape import Meta, Tape, address
 from torch_ir.ir.document import unfrozen
+from torch_ir.ops.torch_internals import FakeTensor, pytree
 
 Place = tuple[str, str]  # a name for it, and the line
 _NOWHERE: Place = ("", "")

@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import fx
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.errors import ConversionError
+from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, OpOverload, memory_key, pytree, schema_of
 
 Meta = Mapping[str, Any]
 
@@ -40,7 +38,7 @@ class Tape:
 
     def call(self, target: OpOverload, args: Any, kwargs: Any, result: Any, meta: Meta) -> fx.Node:
         """Write down a call whose arguments are nodes, and remember which tensors it gave."""
-        node = self.graph.create_node("call_function", target, args, kwargs, target._schema.name.partition("::")[2])
+        node = self.graph.create_node("call_function", target, args, kwargs, schema_of(target).name.partition("::")[2])
         node.meta.update(meta)
         node.meta["val"] = pytree.tree_map_only(torch.Tensor, self.fake, result)
         self._name_results(node, result)
@@ -113,7 +111,7 @@ class Tape:
 
 def address(tensor: torch.Tensor) -> int | None:
     """What tells the memory of one tensor from that of another."""
-    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else None
+    return memory_key(tensor) if tensor.layout == torch.strided else None
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:

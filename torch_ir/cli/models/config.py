@@ -15,7 +15,6 @@ from torch_ir.errors import CommandError, MissingExtraError, did_you_mean, first
 if TYPE_CHECKING:
     from torch import nn
 
-_LOUD = ("torchao", "torch.utils._pytree")  # which tell at import what concerns their own makers
 _CLASS = "class"  # the setting that chooses among the models of a configuration
 
 
@@ -44,7 +43,9 @@ def load_config(text: str) -> tuple[Any, str | None]:
         from transformers import AutoConfig
     except ImportError:
         raise MissingExtraError("a model of transformers", "transformers", "transformers") from None
-    for logger in map(logging.getLogger, _LOUD):
+    from torch_ir.ops.torch_internals import PYTREE_LOGGER
+
+    for logger in map(logging.getLogger, ("torchao", PYTREE_LOGGER)):  # which log for their own developers
         logger.setLevel(logging.ERROR)
     name, settings = split_settings(text)
     name = name.removeprefix(TRANSFORMERS)

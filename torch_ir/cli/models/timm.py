@@ -76,14 +76,16 @@ def _fill_buffers(model: nn.Module) -> None:
     """Compute what no checkpoint holds, such as tables of positions: timm makes them empty, and so they are on meta."""
     import torch
 
+    from torch_ir.ops.torch_internals import buffer_table, non_persistent_names
+
     for module in model.modules():
         fill = getattr(module, "init_non_persistent_buffers", None)
-        empty = {name: module._buffers[name] for name in module._non_persistent_buffers_set}
+        empty = {name: buffer_table(module)[name] for name in non_persistent_names(module)}
         if fill is None or not any(buffer is not None and buffer.is_meta for buffer in empty.values()):
             continue
         for name, buffer in empty.items():
-            module._buffers[name] = None if buffer is None else torch.zeros(buffer.shape, dtype=buffer.dtype)
+            buffer_table(module)[name] = None if buffer is None else torch.zeros(buffer.shape, dtype=buffer.dtype)
         try:
             fill()
         except NotImplementedError:  # it reads weights, which have no values; extraction says what is unknown
-            module._buffers.update(empty)
+            buffer_table(module).update(empty)

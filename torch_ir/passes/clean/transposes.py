@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ops.facts import is_pure
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.passes.clean.likeness import as_sizes, is_like
 from torch_ir.passes.clean.orders import ORDERS, PERMUTE, Order, after, is_still, keeps_elements, order_of, split_before
 from torch_ir.passes.clean.reshapes import RESHAPE

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
-from torch._ops import OpOverload
 
 from torch_ir.analysis.forms import form_of
 from torch_ir.analysis.knowledge import Knowledge
@@ -19,6 +18,7 @@ from torch_ir.ir.free_names import FreeNames
 from torch_ir.ir.functions import FUSED, inline_all
 from torch_ir.ops.decompose import decomposed
 from torch_ir.ops.schema import find_operator, operator_names
+from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.passes.decompose.open_sizes import decomposed_openly, has_open_sizes
 from torch_ir.passes.pipeline import optimize
 from torch_ir.passes.registry import named_pass

@@ -15,6 +15,7 @@ from torch_ir.ops.names import to_name
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.runnable import ordered_arguments
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import schema_of
 from torch_ir.targets.mlir import control_flow
 from torch_ir.targets.mlir.dialect import dialect_name, torch_dialect
 from torch_ir.targets.mlir.numbers import BOOL, FLOAT, INT, Sizes, Value
@@ -161,7 +162,7 @@ class Writer:
 
 def _schema(node: OpNode) -> Any:
     operator: Any = find_operator(node.op_type)
-    return operator._schema
+    return schema_of(operator)
 
 
 def _is_number_for_tensor(given: tuple[Any, str]) -> bool:

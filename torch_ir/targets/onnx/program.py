@@ -16,13 +16,13 @@ from typing import Any
 import torch
 import torch.fx.traceback
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode
 from torch_ir.targets.describe import describe
 from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.graph import write_program
@@ -143,12 +143,12 @@ def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
 
 def _conversions(exported: ExportedProgram, opset: int) -> tuple[list[fx.Node], Callable[[Any], bool]]:
     """The calls that the exporter meets after torch has taken them apart for it, and what tells those that it knows."""
-    from torch.onnx._internal.exporter import _fx_passes, _registration
+    from torch_ir.ops.torch_internals import onnx_fx_passes, onnx_registration
 
-    registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    registry = onnx_registration.ONNXRegistry.from_torchlib(opset_version=opset)
     with suppress(Exception):  # what torch cannot take apart stays whole
-        exported = _fx_passes.decompose_with_registry(exported, registry)
-        _fx_passes.remove_assertion_nodes(exported.graph_module)
+        exported = onnx_fx_passes.decompose_with_registry(exported, registry)
+        onnx_fx_passes.remove_assertion_nodes(exported.graph_module)
     graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, fx.GraphModule)]
     return [node for graph in graphs for node in graph.nodes if node.op == "call_function"], registry.is_registered
 

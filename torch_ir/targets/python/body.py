@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch._ops import OpOverload
-
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_python
 from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
@@ -17,6 +15,7 @@ from torch_ir.ops import facts
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.runnable import ordered_arguments, returns_one
 from torch_ir.ops.schema import Operator, arguments, find_operator, operator_name
+from torch_ir.ops.torch_internals import OpOverload, schema_of
 from torch_ir.targets.python.text import (
     Code,
     attribute,
@@ -143,7 +142,7 @@ class Body:
         """Whether the results of an operator are just these, one by one or in one list."""
         if not isinstance(found, OpOverload):
             return False
-        kinds = [str(result.type) for result in found._schema.returns]
+        kinds = [str(result.type) for result in schema_of(found).returns]
         return len(kinds) == 1 or (len(kinds) == len(made) and not any("List" in kind for kind in kinds))
 
     def _operator(self, found: Operator) -> str:

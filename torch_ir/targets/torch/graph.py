@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch._ops import OpOverload
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
@@ -26,6 +25,7 @@ from torch_ir.ops.names import to_torch
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.runnable import on_copies, ordered_arguments, present, returns_one
 from torch_ir.ops.schema import Operator, arguments, find_operator
+from torch_ir.ops.torch_internals import SYMBOLIC_MATH, OpOverload, schema_of
 
 _SIZE = torch.ops.aten.sym_size.int
 _COPY = torch.ops.aten.copy_.default
@@ -49,7 +49,7 @@ _SYMBOLIC: dict[Callable[..., Any], Callable[..., Any]] = {
     float: torch.sym_float,
     operator.not_: torch.sym_not,
     FUNCTIONS["where"]: _choice,
-    **{getattr(math, name): getattr(torch, f"_sym_{name}") for name in ("sqrt", "log2", "sin", "cos", "tan", "tanh")},
+    **{getattr(math, name): function for name, function in SYMBOLIC_MATH.items()},
 }
 
 
@@ -123,7 +123,7 @@ class _Writer:
         made = self.graph.create_node("call_function", target, tuple(args), {**said, **others}, name=node.name)
         if target is found and returns_one(found):
             return made, True
-        is_plain = isinstance(found, OpOverload) and len(found._schema.returns) == len(node.outputs) > 1
+        is_plain = isinstance(found, OpOverload) and len(schema_of(found).returns) == len(node.outputs) > 1
         return (made if is_plain or not node.outputs else self._compute(present, made)), False
 
     def _attribute(self, value: Any) -> Any:

@@ -20,6 +20,7 @@ from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.pytree import values_of_call
 from torch_ir.ops.runnable import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
+from torch_ir.ops.torch_internals import module_table, submodule_at
 from torch_ir.targets.torch.graph import is_name, write_program
 
 _READY = "_ready_{}"
@@ -183,7 +184,7 @@ def _holder(module: nn.Module, key: str) -> tuple[nn.Module, str]:
     """The module that holds what a key names, and its name there; missing modules are made."""
     *path, name = key.split(".")
     for part in path:
-        if part not in module._modules:
+        if part not in module_table(module):
             module.register_module(part, nn.Module())
         module = getattr(module, part)
     return module, name
@@ -191,6 +192,4 @@ def _holder(module: nn.Module, key: str) -> tuple[nn.Module, str]:
 
 def _found(module: nn.Module, path: Sequence[str]) -> Any:
     """What a path of names leads to; `getattr` on modules is slow, and this is done for every weight in every call."""
-    for part in path[:-1]:
-        module = module._modules[part]  # type: ignore[assignment]  # `hold` put a module there
-    return getattr(module, path[-1])
+    return getattr(submodule_at(module, path[:-1]), path[-1])

@@ -1,0 +1,56 @@
+"""The causes of errors that torch or forward raises, found by their words: nothing else reads the words of an error."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+from torch_ir.errors import Cause, TorchIRError
+
+_LONGEST = 200  # letters of a message
+# what the name and the first line of an error match -> its cause; the first match counts
+_SIGNS = {
+    r"^\w+: Constraints violated": Cause.SIZE_CANNOT_VARY,
+    r"Could not extract specialized integer": Cause.NUMBER_FROM_DATA,
+    r"GuardOnDataDependentSymNode|data-dependent": Cause.BRANCH_ON_DATA,
+    r"not a known type|Unexpected type": Cause.UNKNOWN_RESULT,
+    r"DynamicOutputShapeException": Cause.SIZE_FROM_DATA,
+    r"\.numpy\(\) is not supported|Can't call numpy": Cause.NUMPY,
+    r"no fake impl|UnsupportedOperatorException|Meta kernel": Cause.NO_SHAPE_RULE,
+    r"Cannot access data pointer|Can't pickle": Cause.DATA_POINTER,
+    r"fake tensor in the exported program|Cannot mix": Cause.UNTRACKED_TENSOR,
+    r"Unable to cast NotImplemented": Cause.KEPT_TENSOR,
+    r"NoValueError": Cause.NO_VALUE,
+    r"RecursionError": Cause.ENDLESS_RECURSION,
+    r"SystemExit": Cause.EXIT,
+    r"TypeError: (too many positional|missing a required|got an unexpected keyword)": Cause.WRONG_INPUTS,
+}
+
+
+def cause_by_words(error: BaseException) -> Cause:
+    """Return the cause that the name and the first line of an error tell of."""
+    named = named_message(error)
+    return next((cause for sign, cause in _SIGNS.items() if re.search(sign, named)), Cause.UNKNOWN)
+
+
+def cause_of(error: BaseException) -> Cause:
+    """Return the cause of any error; an error of torch_ir, which a capture inside of forward raises, has its own."""
+    found = cause_by_words(error)
+    return error.cause if found is Cause.UNKNOWN and isinstance(error, TorchIRError) else found
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """Return the lines of an error's message that are not blank."""
+    return [line.strip() for line in str(error).splitlines() if line.strip()]
+
+
+def message(error: BaseException) -> str:
+    """Return the first line of an error's message, shortened, or nothing."""
+    lines = lines_of(error)
+    return textwrap.shorten(lines[0], _LONGEST, placeholder=" ...").removesuffix(".") if lines else ""
+
+
+def named_message(error: BaseException) -> str:
+    """Return the name of an error, and its message if it has one."""
+    told = message(error)
+    return f"{type(error).__name__}: {told}" if told else type(error).__name__

@@ -1,0 +1,76 @@
+"""Warnings about a captured graph: where it holds for less than the model does."""
+
+from __future__ import annotations
+
+import warnings
+
+from torch import nn
+
+from torch_ir.capture.class_questions import class_questions
+from torch_ir.capture.dynamic import (
+    Call,
+)
+from torch_ir.capture.example_inputs import shared_inputs
+from torch_ir.capture.fake import has_no_values
+from torch_ir.capture.steps import RECORDING, STRICTLY
+from torch_ir.errors import CaptureWarning
+from torch_ir.ir import IR
+from torch_ir.ops.facts import is_opaque
+from torch_ir.ops.guards import DECISION, FIXED_SHAPE
+
+
+def warn_of_gaps(ir: IR) -> None:
+    """Say where the graph does not hold for every input, and where it cannot run by itself."""
+    guarded = dict.fromkeys(node["place"] for node in ir.all_nodes() if node.op_type in (DECISION, FIXED_SHAPE))
+    opaque = dict.fromkeys(f"{node.op_type} at {node['place']}" for node in ir.all_nodes() if is_opaque(node))
+    if guarded:
+        told = f"Python asks for data at {', '.join(guarded)}: the graph runs only where the answer is as it was"
+        warnings.warn(told, CaptureWarning, stacklevel=3)
+    if opaque:
+        told = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
+        warnings.warn(told, CaptureWarning, stacklevel=3)
+
+
+def warn_of_shared_inputs(ir: IR, call: Call) -> None:
+    """Say which example inputs are one memory that forward writes to: in the graph, each input stands alone."""
+    pairs = shared_inputs(call) if any(target.param is None for target, _ in ir.mutations) else ()
+    if pairs:
+        told = ", ".join(f"{one} and {other}" for one, other in pairs)
+        warnings.warn(
+            f"{told} share memory, and forward writes to an input: the graph is that of inputs that share none, and "
+            "refuses to run on others",
+            CaptureWarning,
+            stacklevel=3,
+        )
+
+
+def warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) -> None:
+    """Say where forward asks for the class of a tensor, unless the capture answers as eager does.
+
+    A recording of real values does so, and so does the strict mode of torch.export, which reads the code.
+    """
+    road = ir.extensions.get("captured_by", RECORDING if capture == "record" else "")
+    if road == STRICTLY or (road == RECORDING and not has_no_values(model, call)):
+        return
+    if lines := class_questions(model):
+        told = (
+            f"forward asks for the class of a tensor at {', '.join(lines[:4])}; type() gives another while a model is "
+        )
+        warnings.warn(f"{told}captured without values: use isinstance there", CaptureWarning, stacklevel=3)
+
+
+def warn_of_lost_values(ir: IR) -> None:
+    """Say by name which values are in no state dict and were lost on meta."""
+    lost = [tensor for tensor in ir.params if tensor.param and not tensor.param.in_state_dict and not tensor.param.data]
+    if not lost:
+        return
+    names = ", ".join(f"{tensor.key!r}" for tensor in lost[:8]) + (
+        f" and {len(lost) - 8} more" if len(lost) > 8 else ""
+    )
+    warnings.warn(
+        f"the values of {names} are unknown: they were built on meta and no state dict holds them. Verification takes "
+        "them from the original model; to keep them in the IR, build the model under torch_ir.meta_init(), or, where "
+        "they are computed from weights, with its weights and strict=False",
+        CaptureWarning,
+        stacklevel=3,
+    )

@@ -1,0 +1,109 @@
+"""The steps of a capture in the order in which they are tried: from the best graph to the most stubborn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from torch_ir.capture.crosscheck import quickly
+from torch_ir.capture.dynamic import Call
+from torch_ir.capture.explore import explored
+from torch_ir.capture.fake import has_no_values
+from torch_ir.capture.frozen_state import with_state_checked
+from torch_ir.capture.ladder import ANY_CAUSE, Step
+from torch_ir.capture.paths import Path
+from torch_ir.capture.record import record
+from torch_ir.capture.shared_memory import refuse_shared_memory
+from torch_ir.capture.torch_export import export_to_ir
+from torch_ir.errors import Cause
+from torch_ir.ir import IR
+
+RECORDING, STRICTLY = "recording", "torch.export in strict mode"
+EVERY_WAY = "torch.export of every way that it can go"
+_UNSEEN_IN_STRICT_MODE = frozenset((Cause.BUFFER_CHANGES_FORM, Cause.MEMORY_REPLACED, Cause.SEEDED))
+
+
+class Request(NamedTuple):
+    """A model, its inputs, and how it is to be captured."""
+
+    model: nn.Module
+    call: Call
+    dynamic_shapes: Any
+    capture: str
+    ways: int  # through the model's decisions on data, at most
+    crosscheck: bool
+    stamp: bool
+    in_blocks: bool
+
+
+def steps(request: Request) -> Iterator[Step]:
+    """Yield the steps that are to be tried, in order."""
+    if request.capture != "record":
+        yield _step(request, "torch.export", by_torch_export)
+        if request.ways > 1:
+            yield _step(request, EVERY_WAY, every_way_by_torch_export, after=frozenset((Cause.BRANCH_ON_DATA,)))
+        if request.dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
+            after = ANY_CAUSE - _UNSEEN_IN_STRICT_MODE
+            yield _step(request, STRICTLY, by_strict_torch_export, is_risky=True, after=after)
+    if request.capture != "export" and request.dynamic_shapes is None:
+        yield _step(request, RECORDING, by_recording)
+
+
+def by_torch_export(request: Request) -> IR:
+    """`torch.export`, or a quick recording where that gives the same graph."""
+    if request.capture == "auto" and request.dynamic_shapes is None:
+        return quickly(request.model, request.call, partial(_exactly, request), _check(request), stamp=request.stamp)
+    return _exactly(request)
+
+
+def every_way_by_torch_export(request: Request) -> IR:
+    """`torch.export` once for each outcome of the model's decisions on data, joined."""
+    return explored(partial(_exactly, request), request.ways)
+
+
+def by_strict_torch_export(request: Request) -> IR:
+    """`torch.export` in strict mode, which reads the code of forward; it may end the process."""
+    return export_to_ir(request.model, request.call, None, in_strict_mode=True)
+
+
+def by_recording(request: Request) -> IR:
+    """One run of the model in ordinary Python, or one for each outcome of its decisions on data."""
+    model, call = request.model, request.call
+    recording = partial(explored, partial(record, model, call), request.ways)
+    if request.capture != "record" or not has_no_values(model, call):
+        return recording()
+    with_functions = not (request.in_blocks or request.crosscheck)
+    return quickly(model, call, recording, _check(request), stamp=request.stamp, with_functions=with_functions)
+
+
+def _exactly(request: Request, path: Path | None = None) -> IR:
+    return export_to_ir(request.model, request.call, request.dynamic_shapes, path)
+
+
+def _check(request: Request) -> Callable[[], IR] | None:
+    """Return the capture that a quick recording is compared with, if that is asked for."""
+    return partial(_exactly, request) if request.crosscheck else None
+
+
+def _step(
+    request: Request,
+    name: str,
+    capture: Callable[[Request], IR],
+    *,
+    is_risky: bool = False,
+    after: frozenset[Cause] = ANY_CAUSE,
+) -> Step:
+    """Return a step that checks its graph against the model."""
+    model, call = request.model, request.call
+    checked = partial(with_state_checked, model, call, partial(_unshared, request, capture))
+    return Step(type(model).__name__, name, checked, is_risky, after)
+
+
+def _unshared(request: Request, capture: Callable[[Request], IR]) -> IR:
+    """Capture a model; refuse a graph that separates memory which the model shares."""
+    ir = capture(request)
+    refuse_shared_memory(request.model, ir)
+    return ir

@@ -1,0 +1,226 @@
+"""Every private name of torch that torch_ir uses, under a public name; what is patched is in `capture.instrument`.
+
+A comment gives the torch versions in which a name was found, by reading their sources; tests run with 2.13. Code that
+runs for every operator calls torch's own object, not a wrapper of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch._C import DisableTorchFunction as DisableTorchFunction  # context without torch functions; 2.9 to 2.15
+from torch._C import DispatchKey as DispatchKey  # enum of dispatch keys; 2.9 to 2.15
+from torch._C import DispatchKeySet as DispatchKeySet  # set of dispatch keys; 2.9 to 2.15
+from torch._C import _AutoDispatchBelowAutograd as AutoDispatchBelowAutograd  # skips autograd keys; 2.9 to 2.15
+from torch._C import _disabled_torch_function_impl as disabled_torch_function  # for subclasses; 2.9 to 2.15
+from torch._C import _dispatch_find_schema_or_throw as find_dispatched_schema  # by name; 2.9 to 2.15
+from torch._C import _dispatch_get_all_op_names as dispatched_operator_names  # `aten::add.Tensor`; 2.9 to 2.15
+from torch._C import _dispatch_tls_local_exclude_set as excluded_dispatch_keys  # of this thread; 2.9 to 2.15
+from torch._C import _dispatch_tls_local_include_set as included_dispatch_keys  # of this thread; 2.9 to 2.15
+from torch._C import _ExcludeDispatchKeyGuard as ExcludeDispatchKeyGuard  # excludes a key set; 2.9 to 2.15
+from torch._C import _ForceDispatchKeyGuard as ForceDispatchKeyGuard  # sets both key sets; 2.9 to 2.15
+from torch._C import _pop_torch_function_stack as pop_function_mode  # the innermost mode; 2.9 to 2.15
+from torch._C import _push_on_torch_function_stack as push_function_mode  # enters a mode; 2.9 to 2.15
+from torch._C import _set_throw_on_mutable_data_ptr as forbid_data_pointer  # `data_ptr()` raises; 2.9 to 2.15
+from torch._decomp import decomposition_table as decomposition_table  # operator -> decomposition; 2.9 to 2.15
+from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher  # context; 2.9 to 2.15
+from torch._export.utils import _bind_signature_to_inputs as bind_signature_to_inputs  # by name; 2.9 to 2.15
+from torch._export.utils import _rename_without_collisions as rename_without_collisions  # one node; 2.9 to 2.15
+from torch._export.verifier import load_verifier as load_verifier  # by the name of its dialect; 2.9 to 2.15
+from torch._functorch import eager_transforms, vmap  # modules, see TRANSFORMS; 2.9 to 2.15
+from torch._guards import detect_fake_mode as detect_fake_mode  # the fake mode of given values; 2.9 to 2.15
+from torch._guards import tracing as tracing  # sets the current tracing context; 2.9 to 2.15
+from torch._higher_order_ops.out_dtype import out_dtype as out_dtype  # computes in another dtype; 2.9 to 2.15
+from torch._ops import HigherOrderOperator as HigherOrderOperator  # `cond`, `while_loop`, ...; 2.9 to 2.15
+from torch._ops import OpOverload as OpOverload  # one operator with one schema; 2.9 to 2.15
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as TYPE_PROMOTION_KIND  # enum; 2.9 to 2.15
+from torch._prims_common import elementwise_dtypes as elementwise_dtypes  # computed and made dtype; 2.9 to 2.15
+from torch._subclasses.fake_tensor import DataDependentOutputException as DataDependentOutputError  # 2.9 to 2.15
+from torch._subclasses.fake_tensor import DynamicOutputShapeException as DynamicOutputShapeError  # 2.9 to 2.15
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor  # a tensor without values; 2.9 to 2.15
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode  # makes fake tensors; 2.9 to 2.15
+from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily  # context; 2.9 to 2.15
+from torch.export import ExportedProgram
+from torch.export.dynamic_shapes import _combine_args as combine_args  # inputs by argument name; 2.9 to 2.15
+from torch.export.dynamic_shapes import _tree_map_with_path as map_dynamic_shapes  # with inputs; 2.9 to 2.15
+from torch.export.graph_signature import ExportGraphSignature
+from torch.fx.experimental import proxy_tensor
+from torch.fx.graph import _Namespace as FxNamespace  # unique names of a graph; 2.9 to 2.15
+from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen  # of graphs with nested inputs; 2.9 to 2.15
+from torch.library import _scoped_library as scoped_library  # a Library that a context removes; 2.9 to 2.15
+from torch.overrides import _get_current_function_mode_stack as function_modes  # of this thread; 2.9 to 2.15
+from torch.utils import _contextlib  # a module, see DECORATOR_FILE; 2.9 to 2.15
+from torch.utils import _pytree as pytree  # nested values; 2.9 to 2.15
+from torch.utils._device import DeviceContext as DeviceContext  # mode of the default device; 2.9 to 2.15
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode  # sees operators; 2.9 to 2.15
+from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes  # context; 2.9 to 2.15
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass  # 2.9 to 2.15
+from torch.utils._python_dispatch import transform_subclass as transform_subclass  # inner tensors; 2.9 to 2.15
+
+if TYPE_CHECKING:
+    from torch._dynamo.source import LocalSource as LocalSource
+    from torch._export import config as export_config
+    from torch._inductor import compile as inductor_compile
+    from torch._inductor.cpp_builder import get_cpp_compiler as get_cpp_compiler
+    from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass
+    from torch._inductor.exc import InvalidCxxCompiler as InvalidCxxCompilerError
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir as default_cache_dir
+    from torch.onnx._internal.exporter import _fx_passes as onnx_fx_passes
+    from torch.onnx._internal.exporter import _registration as onnx_registration
+    from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
+
+# -- names whose modules take long to import, or are not in every version: name -> module and name there ------------
+
+LATE = {
+    "CustomGraphPass": ("torch._inductor.custom_graph_pass", "CustomGraphPass"),  # base of passes; 2.9 to 2.15
+    "InvalidCxxCompilerError": ("torch._inductor.exc", "InvalidCxxCompiler"),  # no C++ compiler; 2.9 to 2.15
+    "LocalSource": ("torch._dynamo.source", "LocalSource"),  # where a guard finds an input; 2.9 to 2.15
+    "ValueRanges": ("torch.utils._sympy.value_ranges", "ValueRanges"),  # bounds of a size; 2.9 to 2.15
+    "default_cache_dir": ("torch._inductor.runtime.cache_dir_utils", "default_cache_dir"),  # 2.9 to 2.15
+    "export_config": ("torch._export.config", ""),  # flags of torch.export, a module; 2.10 to 2.15
+    "get_cpp_compiler": ("torch._inductor.cpp_builder", "get_cpp_compiler"),  # its path, or raises; 2.9 to 2.15
+    "inductor_compile": ("torch._inductor", "compile"),  # a graph module -> code; 2.9 to 2.15
+    "onnx_fx_passes": ("torch.onnx._internal.exporter._fx_passes", ""),  # the module; 2.9 to 2.15
+    "onnx_registration": ("torch.onnx._internal.exporter._registration", ""),  # the module; 2.9 to 2.15
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of `LATE` on first use."""
+    if name not in LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, private = LATE[name]
+    home = importlib.import_module(module)
+    found = globals()[name] = getattr(home, private) if private else home
+    return found
+
+
+# -- private attributes of torch's objects; torch.compile cannot trace an attrgetter ---------------------------------
+
+schema_of: Callable[[OpOverload], torch.FunctionSchema] = attrgetter("_schema")  # 2.9 to 2.15
+storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")  # address of the C++ object; 2.9 to 2.15
+version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # counts writes to a tensor's memory; 2.9 to 2.15
+parameter_table: Callable[[nn.Module], dict[str, nn.Parameter | None]] = attrgetter("_parameters")  # 2.9 to 2.15
+buffer_table: Callable[[nn.Module], dict[str, torch.Tensor | None]] = attrgetter("_buffers")  # 2.9 to 2.15
+module_table: Callable[[nn.Module], dict[str, nn.Module | None]] = attrgetter("_modules")  # 2.9 to 2.15
+non_persistent_names: Callable[[nn.Module], set[str]] = attrgetter("_non_persistent_buffers_set")  # 2.9 to 2.15
+codegen_of: Callable[[torch.fx.Graph], Any] = attrgetter("_codegen")  # writes a graph as Python; 2.9 to 2.15
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # attributes of a module; 2.9 to 2.15
+
+
+def submodule_at(module: nn.Module, path: Iterable[str]) -> nn.Module:
+    """Return the submodule at a path of names, in a way that torch.compile can trace (`_modules`; 2.9 to 2.15)."""
+    for name in path:
+        module = module._modules[name]  # type: ignore[assignment]  # there is a module at each step
+    return module
+
+
+def memory_key(tensor: torch.Tensor) -> int:
+    """Return a number that tensors have in common if and only if they share their storage (`_cdata`; 2.9 to 2.15)."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def count_as_parameter(tensor: torch.Tensor, is_parameter: bool = True) -> None:
+    """Set what `isinstance(tensor, nn.Parameter)` reads of a tensor subclass (`_is_param`; 2.9 to 2.15)."""
+    tensor._is_param = is_parameter
+
+
+def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are views of one memory (`torch._C._is_alias_of`; 2.9 to 2.15)."""
+    return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]  # missing in torch's stubs
+
+
+def can_decompose(operator: OpOverload) -> bool:
+    """Whether `operator.decompose()` works (`_can_decompose`; 2.9 to 2.15)."""
+    return operator._can_decompose()
+
+
+def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any) -> Any:
+    """Call the kernel of one dispatch key (`_op_dk`; 2.9 to 2.15)."""
+    return operator._op_dk(key, *args)
+
+
+def updated(
+    program: ExportedProgram, module: torch.fx.GraphModule, signature: ExportGraphSignature, **others: Any
+) -> ExportedProgram:
+    """Return a program with another graph and signature, and maybe other weights (`_update`; 2.9 to 2.15)."""
+    return program._update(module, signature, **others)
+
+
+def destroy_library(library: torch.library.Library) -> None:
+    """Remove the operators that a library has defined (`_destroy`; 2.9 to 2.15)."""
+    library._destroy()  # type: ignore[no-untyped-call]  # torch does not annotate it
+
+
+def name_of_target(target: str) -> str:
+    """Return the name that torch.fx gives to calls of a target, without a number (`_target_to_str`; 2.9 to 2.15)."""
+    return torch.fx.Graph()._target_to_str(target)
+
+
+def script_type(value: torch.ScriptObject) -> str:
+    """Return the qualified class name of a TorchScript object (`_type`; 2.9 to 2.15)."""
+    return str(value._type())
+
+
+HAS_MKL: bool = torch._C.has_mkl  # whether torch is built with it; 2.9 to 2.15
+HAS_MKLDNN: bool = torch._C._has_mkldnn  # whether torch is built with oneDNN; 2.9 to 2.15
+make_wrapper_subclass: Callable[..., Any] = torch.Tensor._make_wrapper_subclass  # without memory; 2.9 to 2.15
+# `sqrt` -> the same of a symbolic number; 2.9 to 2.15
+SYMBOLIC_MATH: dict[str, Callable[..., Any]] = {
+    name: getattr(torch, f"_sym_{name}") for name in ("sqrt", "log2", "sin", "cos", "tan", "tanh")
+}
+
+
+# -- functions that capture intercepts: owner and name ---------------------------------------------------------------
+
+SET_GRAD_ENABLED = (torch._C, "_set_grad_enabled")  # every change of the gradient mode; 2.9 to 2.15
+LAST_EXPORT = (proxy_tensor, "_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT")  # tensors of the last trace; 2.9 to 2.15
+# where a transform of torch.func begins; 2.9 to 2.15
+TRANSFORMS = {
+    "torch.vmap": (vmap, "_vmap_increment_nesting"),
+    "torch.func.grad": (eager_transforms, "_grad_increment_nesting"),
+    "torch.func.jvp": (eager_transforms, "_jvp_increment_nesting"),
+    "torch.func.functionalize": (eager_transforms, "_func_increment_nesting"),
+}
+DECORATOR_FILE = _contextlib.__file__  # code that `@torch.no_grad()` runs around a function; 2.9 to 2.15
+
+
+# -- modules that may not be loaded, and names of loggers ------------------------------------------------------------
+
+FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"  # logs each call that a shape rule refuses; 2.9 to 2.15
+EXPORT_LOGGERS = (FAKE_TENSOR_LOGGER, "torch._export.non_strict_utils", "torch._dynamo")  # 2.9 to 2.15
+PYTREE_LOGGER = "torch.utils._pytree"  # warns of registrations of other libraries; 2.9 to 2.15
+# modules that register operators of a namespace when they are imported; 2.9 to 2.15
+OPERATOR_MODULES = {
+    "_c10d_functional": "torch.distributed._functional_collectives",
+    "quantized_decomposed": "torch.ao.quantization.fx._decomposed",
+}
+
+
+def is_compiler_loaded() -> bool:
+    """Whether torch.compile has been used in this process (`torch._dynamo`; 2.9 to 2.15)."""
+    return "torch._dynamo" in sys.modules
+
+
+def compile_stance() -> Any:
+    """Return the stance of torch.compile for the whole process (`torch._dynamo.eval_frame`; 2.9 to 2.15)."""
+    return importlib.import_module("torch._dynamo.eval_frame")._stance
+
+
+def set_compile_stance(stance: Any) -> None:
+    """Replace the stance object, which `torch.compiler.set_stance` cannot (`_stance`; 2.9 to 2.15)."""
+    frames: Any = importlib.import_module("torch._dynamo.eval_frame")
+    frames._stance = stance
+
+
+def forget_random_states() -> None:
+    """Drop the tensors that decompositions of random operators keep (`decompositions_for_rng`; 2.9 to 2.15)."""
+    generators: Any = sys.modules.get("torch._decomp.decompositions_for_rng")
+    if generators is not None:
+        generators.PhiloxStateTracker.reset()
