@@ -21,8 +21,9 @@ from torch_ir.ir.levels import at_level
 from torch_ir.ir.limits import UNLIMITED, Limits
 from torch_ir.ir.mistaken import told_apart
 from torch_ir.ir.node import OpNode, copy_value
+from torch_ir.ir.parse import is_text_form, parse_graph
 from torch_ir.ir.places import given_path
-from torch_ir.ir.side_file import INLINE_LIMIT, SideFile, read_pair, write_pair
+from torch_ir.ir.side_file import INLINE_LIMIT, Folder, SideFile, read_pair, write_pair
 from torch_ir.ir.structure import Branch, Tree, call, flat
 from torch_ir.ir.substitute import specialize
 from torch_ir.ir.symbols import Symbol
@@ -282,6 +283,21 @@ class IR:
         with uncollected():
             return read_text(text, cls, limits)
 
+    def to_text(self) -> str:
+        """The text form with the values of all constants; `str(ir)` leaves out those of long ones."""
+        return print_graph(self, whole=True)
+
+    @classmethod
+    def parse(cls, text: str, limits: Limits = Limits(), *, constants: Mapping[str, Any] | None = None) -> IR:
+        """The graph of a text form, as `print(ir)` shows it; a SerializationError names line and column.
+
+        `constants` are the values of long constants, by key, which `print` leaves out. Not in the text, and so not in
+        the graph: the version of torch, the table of modules, and where nodes came from (`origin` and `origins`).
+        Inputs that are numbered from 0 have no argument names.
+        """
+        with uncollected():
+            return parse_graph(text, cls, limits, constants or {})
+
     def save(
         self, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT, compact: bool = False
     ) -> None:
@@ -299,9 +315,9 @@ class IR:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
-        """Read a file; constants beside it are read when they are first used."""
+        """Read a file, JSON or the text form; constants beside it are read when they are first used."""
         with uncollected(), told_apart(path, limits, is_json=True):
-            return read_pair(Path(path), limits, lambda folder: read_text(file_text(path, limits), cls, limits, folder))
+            return read_pair(Path(path), limits, lambda folder: _read(file_text(path, limits), cls, limits, folder))
 
     def __str__(self) -> str:
         return print_graph(self)
@@ -317,6 +333,10 @@ class IR:
             f"IR(model_name={self.model_name!r}, nodes={len(self.nodes)}, inputs={len(self.graph_inputs)}, "
             f"outputs={len(self.graph_outputs)}, weights={len(self.params)})"
         )
+
+
+def _read(text: str, cls: type[IR], limits: Limits, folder: Folder) -> IR:
+    return parse_graph(text, cls, limits, {}) if is_text_form(text) else read_text(text, cls, limits, folder)
 
 
 def _restored(kind: type[IR], arguments: dict[str, Any]) -> IR:
