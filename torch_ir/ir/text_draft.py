@@ -78,10 +78,9 @@ class Draft:
 
 def located(error: GraphError, drafts: Mapping[tuple[str, ...], Draft], path: tuple[str, ...]) -> SerializationError:
     """An error about a graph as one about its text: the path in the document becomes a line."""
-    rest, inner = error.path, path
-    while inner is not None:
-        path, inner = inner, next((one for one in drafts if one[:-1] == inner and _is_in(rest, one)), None)
-        rest = rest if inner is None else f"${rest[len(_opening(inner)) :]}"
+    rest = error.path
+    while inner := next((one for one in drafts if one[:-1] == path and _is_in(rest, one)), ()):
+        path, rest = inner, f"${rest[len(_opening(inner)) :]}"
     found = _PART.match(rest)
     draft = drafts[path]
     number = draft.lines.get(found[1], draft.number) if found else draft.number
@@ -92,9 +91,9 @@ def located(error: GraphError, drafts: Mapping[tuple[str, ...], Draft], path: tu
 
 def _opening(path: tuple[str, ...]) -> str:
     """How the paths of errors about a function begin."""
-    return f"$.functions.{path[-1]:.200}" if path else "$$"
+    return f"$.functions.{path[-1]:.200}"
 
 
 def _is_in(path: str, function: tuple[str, ...]) -> bool:
-    opening = _opening(function)
-    return path.startswith(opening) and path[len(opening) :][:1] in ("", ".", "[")
+    opening = _opening(function) if function else ""
+    return bool(opening) and path.startswith(opening) and path[len(opening) :][:1] in ("", ".", "[")
