@@ -16,6 +16,7 @@ from torch_ir.ir.data import TensorData
 from torch_ir.ir.decode import read_graph, read_text
 from torch_ir.ir.document import read_text as file_text
 from torch_ir.ir.document import uncollected
+from torch_ir.ir.edits import erase, insert
 from torch_ir.ir.encode import constants_over, graph_document, graph_text
 from torch_ir.ir.levels import at_level
 from torch_ir.ir.limits import UNLIMITED, Limits
@@ -43,9 +44,9 @@ class IR:
     """
 
     __slots__ = (  # so that assigning to a name that it does not have is an error
-        "__weakref__", "_mutated", "constraints", "device", "extensions", "fixed_layout", "functions", "graph_inputs",
-        "input_tree", "mesh", "model_name", "modules", "nodes", "output_tree", "params", "pytorch_version", "returns",
-        "symbols",
+        "__weakref__", "_mutated", "_places", "constraints", "device", "extensions", "fixed_layout", "functions",
+        "graph_inputs", "input_tree", "mesh", "model_name", "modules", "nodes", "output_tree", "params",
+        "pytorch_version", "returns", "symbols",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +74,7 @@ class IR:
         extensions: Mapping[str, Any] | None = None,
     ) -> None:
         self.nodes = list(nodes)
+        self._places: dict[str, int] = {}  # by the names of nodes, as `node` last found them
         self.graph_inputs = list(graph_inputs)
         self.params = _params(weights, weight_name_mapping or {}, constants or {}) if params is None else list(params)
         self.functions: dict[str, IR] = dict(functions or {})
@@ -168,11 +170,28 @@ class IR:
             yield from body.all_nodes()
 
     def node(self, name: str) -> OpNode:
-        """The node of that name."""
-        for node in self.nodes:
-            if node.name == name:
-                return node
+        """The node of that name, by an index that is made again where nodes have changed since."""
+        places = self._places
+        if name not in places or places[name] >= len(self.nodes) or self.nodes[places[name]].name != name:
+            places = self._places = {node.name: place for place, node in reversed(list(enumerate(self.nodes)))}
+        if name in places:
+            return self.nodes[places[name]]
         raise KeyError(f"no node is called {name!r}{did_you_mean(name, (node.name for node in self.nodes))}")
+
+    def erase(self, nodes: OpNode | Iterable[OpNode]) -> None:
+        """Remove nodes whose outputs nothing else reads; a GraphError names a reader and changes nothing."""
+        erase(self, nodes)
+
+    def insert_before(self, anchor: OpNode, nodes: OpNode | Iterable[OpNode]) -> None:
+        """Put new nodes before a node of the graph; a GraphError says what does not fit and changes nothing.
+
+        They read tensors that are made before that place, and they and their outputs have new names.
+        """
+        insert(self, anchor, nodes, after=False)
+
+    def insert_after(self, anchor: OpNode, nodes: OpNode | Iterable[OpNode]) -> None:
+        """Put new nodes after a node of the graph, as `insert_before` does before one."""
+        insert(self, anchor, nodes, after=True)
 
     def check(self, limits: Limits = UNLIMITED) -> IR:
         """Raise GraphError at the first contradiction; return the graph itself."""

@@ -18,7 +18,7 @@ from torch_ir.ir.text_draft import Draft, located
 from torch_ir.ir.text_lines import LINES
 from torch_ir.ir.text_nodes import read_call, read_tensor
 from torch_ir.ir.text_values import read_value
-from torch_ir.ir.text_words import OPERATOR, PART, WORD
+from torch_ir.ir.text_words import PART, WORD
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph import IR
@@ -178,7 +178,7 @@ class _Reader:
 
     def _read_node(self, draft: Draft, cursor: Cursor) -> None:
         """A node, or a new value for an input or a buffer."""
-        start, name = cursor.at, cursor.name(OPERATOR, "a node, 'return' or '}'")
+        start, name = cursor.at, cursor.name(WORD, "a node, 'return' or '}'")
         if cursor.take(":="):
             at, value = cursor.at, cursor.name(WORD, "the name of a tensor")
             draft.lines[f"mutations[{len(draft.mutations)}]"] = cursor.number

@@ -20,7 +20,7 @@ from torch_ir.ir.records import Dim
 from torch_ir.ir.structure import Branch, Slot, Tree, call, flat
 from torch_ir.ir.tensor import TensorMeta
 from torch_ir.ir.text_constants import print_data
-from torch_ir.ir.text_words import ARGUMENT, OPERATOR, PART, RESERVED, TYPE, WORD, default_name, quoted
+from torch_ir.ir.text_words import ARGUMENT, PART, RESERVED, TYPE, WORD, default_name, quoted
 from torch_ir.ir.values import Expr, FunctionRef
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def print_node(node: OpNode) -> str:
     inputs = zip(node.args, map(_reference, node.inputs), strict=False)  # a node may have let go of them
     named = {**dict(inputs), **{name: print_value(value) for name, value in ordered(node.op_type, node.attrs).items()}}
     arguments = ", ".join(f"{_quoted_unless(ARGUMENT, name)}={text}" for name, text in named.items())
-    call = f"{_quoted_unless(OPERATOR, node.op_type)}({arguments})"
+    call = f"{_quoted_unless(WORD, node.op_type)}({arguments})"
     if node.name != default_name([tensor.name for tensor in node.outputs]):
         call += f" as {_quoted_unless(WORD, node.name)}"
     return f"{', '.join(map(_typed, node.outputs))} = {call}" if node.outputs else call

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 
 from torch_ir.errors import SerializationError
 from torch_ir.ir.encoding import MAX_DIGITS
 
-_QUOTED = re.compile(r"`((?:[^`]|``)*)`")
-_STRING = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)", re.DOTALL)
+_PLAIN = {"'": re.compile(r"[^'\\]*"), '"': re.compile(r'[^"\\]*')}  # of a string in these quotes
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)?")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\\": "\\", "'": "'", '"': '"', "/": "/"}
 _INTEGER = re.compile(r"-?[0-9]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -73,35 +73,53 @@ class Cursor:
 
     def quoted(self) -> str:
         """A name in backquotes."""
-        found = _QUOTED.match(self.line, self.at)
-        if found is None:
+        end = self.line.find("`", self.at + 1)
+        while end >= 0 and self.line.startswith("``", end):
+            end = self.line.find("`", end + 2)
+        if end < 0:
             raise self.error("the backquote is never closed")
-        self.at = found.end()
+        found = self.line[self.at + 1 : end]
+        self.at = end + 1
         self.skip()
-        return found[1].replace("``", "`")
+        return found.replace("``", "`")
 
     def string(self) -> str:
         """A string in quotes, with the escapes of Python."""
-        start = self.at
-        found = _STRING.match(self.line, self.at)
-        if found is None:
-            raise self.error("the string is never closed" if self.is_next("'", '"') else "expected a string")
-        self.at = found.end()
+        line, start = self.line, self.at
+        quote = line[start : start + 1]
+        if quote not in _PLAIN:
+            raise self.expected("a string in quotes")
+        pieces: list[str] = []
+        while True:
+            self.at += 1
+            pieces.append(self._matched(_PLAIN[quote]))
+            if self.is_next(quote):
+                break
+            pieces.append(self._escaped(start))
+        self.at += 1
         self.skip()
-        text = found[2] if found[1] is None else found[1]
-        if "\\" in text:
-            text = _ESCAPE.sub(lambda escape: self._unescaped(escape[1], start), text)
+        text = "".join(pieces)
         if _SURROGATE.search(text):
             raise self.error("a string holds half of a surrogate pair", start, rule="R3")
         return text
 
-    def _unescaped(self, escape: str, start: int) -> str:
+    def _matched(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.line, self.at)
+        self.at = found.end() if found else self.at
+        return found.group() if found else ""
+
+    def _escaped(self, start: int) -> str:
+        """The character that an escape stands for; the place is left at the escape's last letter."""
+        if self.is_done:
+            raise self.error("the string is never closed", start)
+        escape = self._matched(_ESCAPE)[1:]
+        self.at -= 1
         if escape in _ESCAPED:
             return _ESCAPED[escape]
-        try:
-            return chr(int(escape[1:], 16))
-        except (ValueError, OverflowError):
-            raise self.error(f"unknown escape \\{escape[:1]} in a string", start) from None
+        code = int(escape[1:], 16) if len(escape) > 1 else sys.maxunicode + 1
+        if code > sys.maxunicode:
+            raise self.error("unknown escape in a string", start)
+        return chr(code)
 
     def integer(self, what: str = "a whole number") -> int:
         start = self.at

@@ -12,7 +12,7 @@ from torch_ir.ir.tensor import TensorMeta
 from torch_ir.ir.text_cursor import Cursor
 from torch_ir.ir.text_draft import Draft
 from torch_ir.ir.text_values import at_tensor, read_dims, read_value
-from torch_ir.ir.text_words import ARGUMENT, OPERATOR, PART, WORD, default_name
+from torch_ir.ir.text_words import ARGUMENT, PART, WORD, default_name
 from torch_ir.ir.values import DTYPES
 
 _STRIDES = re.compile(r"strides(?= *\[)")
@@ -46,7 +46,7 @@ def _read_placement(cursor: Cursor) -> list[str]:
 
 
 def read_call(draft: Draft, cursor: Cursor, outputs: list[TensorMeta]) -> OpNode:
-    op_type = cursor.name(OPERATOR, "the name of an operator")
+    op_type = cursor.name(WORD, "the name of an operator")
     cursor.expect("(")
     inputs: dict[str, TensorMeta] = {}
     attrs: dict[str, Any] = {}

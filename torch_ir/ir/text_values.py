@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch_ir.errors import GraphError, suggestion
-from torch_ir.ir.encoding import MAX_NESTING
+from torch_ir.ir.encoding import MAX_DIGITS, MAX_NESTING
 from torch_ir.ir.records import Dim
 from torch_ir.ir.structure import Branch, Tree
 from torch_ir.ir.text_cursor import Cursor
@@ -33,7 +33,7 @@ _DEVICE = re.compile(r"\w+:[0-9]+")
 _KIND = re.compile(r"(?:tuple|object) +(?=['\"(]|[^\W\d])")
 _TYPED = re.compile(rf"{WORD.pattern}(?=[(\[{{])")
 _FIELD = re.compile(rf"{PART.pattern}(?= *(?:=|:))")
-_STATIC = re.compile(r"\[(?:(?:[0-9]{1,18}, )*[0-9]{1,18})?\]")
+_STATIC = re.compile(r"\[([0-9, ]*)\]")
 _CONSTANTS = {"None": None, "True": True, "False": False}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 Leaf = Callable[[Cursor, str, int], Tree]  # a tensor of a structure, by its name and where that is
@@ -134,8 +134,11 @@ def at_tensor(cursor: Cursor) -> bool:
 
 def read_dims(cursor: Cursor) -> list[Dim]:
     """Sizes in brackets: whole numbers from 0, and expressions, at which `check` looks."""
-    if (text := cursor.match(_STATIC)) is not None:  # as most are
-        return [int(dim) for dim in text[1:-1].split(", ")] if len(text) > 2 else []
+    if (found := _STATIC.match(cursor.line, cursor.at)) is not None:  # as most are
+        numbers = found[1].split(", ") if found[1] else []
+        if all(dim.isdecimal() and len(dim) <= MAX_DIGITS for dim in numbers):
+            cursor.match(_STATIC)
+            return [int(dim) for dim in numbers]
     cursor.expect("[")
     dims: list[Dim] = []
     while not cursor.take("]"):

@@ -1,4 +1,7 @@
-"""The words of the text form: which names are bare, which are quoted, and what bare words mean."""
+"""The words of the text form: which names are bare, which are quoted, and what bare words mean.
+
+No pattern repeats a group: Python keeps a record of every repetition, and a stranger's text may have very many.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,9 @@ from collections.abc import Sequence
 from torch_ir.ir.values import DEVICE_KINDS, DTYPES, LAYOUTS, MEMORY_FORMATS
 
 PART = re.compile(r"[^\W\d]\w*")  # a name without dots: of a function, a field, a key
-WORD = re.compile(r"[^\W\d]\w*(?:\.\w+)*")  # of a tensor, a node, a model
-TYPE = re.compile(r"(?!(?:tuple|object)$)[^\W\d]\w*(?:\.\w+)*")  # of a container's class
-OPERATOR = re.compile(r"[^\W\d]\w*(?:(?:\.|::)\w+)*")
-ARGUMENT = re.compile(r"\w+(?:\.\w+)*")  # `weight`, `tensors.0`, or a position
+WORD = re.compile(r"[^\W\d][\w.]*")  # of a tensor, a node, a model, an operator
+TYPE = re.compile(rf"(?!(?:tuple|object)$){WORD.pattern}")  # of a container's class
+ARGUMENT = re.compile(r"[\w.]+")  # `weight`, `tensors.0`, or a position
 # A bare word that is not the name of a tensor; a tensor of that name is quoted.
 RESERVED = frozenset(
     ("None", "True", "False", "inf", "nan", "infj", "nanj", *DTYPES, *DEVICE_KINDS, *LAYOUTS, *MEMORY_FORMATS)
