@@ -152,6 +152,8 @@ class _Reader:
                 self._left_out[key] = cursor.number
                 return TensorData.of(self._constants[key]) if key in self._constants else None
             shape = tuple(dim for dim in tensor.shape if isinstance(dim, int))
+            if len(shape) != len(tensor.shape):
+                raise cursor.error(f"a constant cannot have the shape {list(tensor.shape)!r:.200}", start, rule="R15")
             if (text := cursor.match(_HEX)) is not None:
                 if len(text) % 2:
                     raise cursor.error("expected two digits for every byte", start, rule="R15")

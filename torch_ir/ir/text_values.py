@@ -206,13 +206,13 @@ def _read_branch(cursor: Cursor, leaf: Leaf, kind: str, name: str, depth: int) -
     sign, is_one = "", False
     while not cursor.take(closing):
         found = _read_field(cursor, opening, depth + 2)
+        if items and (found is None) == bool(keys):
+            raise cursor.error("some items of a container have keys and some have none")
         if found is not None:
             keys.append(found[0])
             sign = sign or found[1]
-        if found is None if sign else items and found is not None:
-            raise cursor.error("some items of a container have keys and some have none")
-        if found is not None and found[1] != sign:
-            raise cursor.error(f"expected {sign!r} after every key of a container, found {found[1]!r}")
+            if found[1] != sign:
+                raise cursor.error(f"expected {sign!r} after every key of a container, found {found[1]!r}")
         items.append(read_tree(cursor, leaf, depth + 2))
         is_one = len(items) == 1 and not cursor.is_next(",")
         _separate(cursor, closing)
