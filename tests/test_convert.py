@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torch_ir import extract_ir
+from torch_ir import IR, execute_ir, extract_ir, load_ir
 from torch_ir.cli.main import main
 
 BATCH = torch.export.Dim("batch", min=2, max=8)
@@ -37,6 +37,22 @@ def test_to_pt2(model: nn.Module) -> None:
     """torch.export's own file, with the sizes that vary; it comes back as a graph."""
     assert main(["convert", "net.json", "-o", "net.pt2", "--weights", "net.pt"]) == 0
     same(torch.export.load("net.pt2").module(), model)
+
+
+def test_to_text_and_back(model: nn.Module) -> None:
+    """Every verb reads the text form, whatever the file is called; it leaves out where nodes came from."""
+    assert main(["convert", "net.json", "-o", "net.ir"]) == 0
+    assert Path("net.ir").read_text() == IR.load("net.json").to_text()
+    assert main(["convert", "net.ir", "-o", "again.json"]) == 0
+    assert main(["diff", "net.json", "again.json"]) == 0
+    Path("net.txt").write_text(Path("net.ir").read_text())
+    assert main(["check", "net.txt"]) == 0
+    same(lambda x: execute_ir(load_ir("net.txt"), (x,), model.state_dict())[0], model)
+
+
+def test_text_is_not_compact(model: nn.Module, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", "net.json", "-o", "net.ir", "--compact"]) == 1
+    assert "--compact is for JSON files, not for .ir" in capsys.readouterr().err
 
 
 def test_to_python(model: nn.Module) -> None:

@@ -23,19 +23,20 @@ _EXAMPLES = """
 model.json -o model.pb
 model.pb -o model.json
 model.json -o small.json --compact
+model.json -o model.ir
 model.json -o model.onnx --weights model.safetensors
 model.json -o model.mlir
 model.json -o model.py
 """
-_OURS = (".json", ".pb", ".binpb")
+_OURS = (".json", ".pb", ".binpb", ".ir")
 _THEIRS = (".onnx", ".mlir", ".py", ".pt2")
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
-        verbs, "convert", "write an IR file as protobuf or JSON, as ONNX, MLIR, Python or .pt2", _EXAMPLES, run
+        verbs, "convert", "write an IR file as JSON, protobuf or text, as ONNX, MLIR, Python or .pt2", _EXAMPLES, run
     )
-    parser.add_argument("file", metavar="FILE", help="an IR file; .pb and .binpb are protobuf, others are JSON")
+    parser.add_argument("file", metavar="FILE", help="an IR file; .pb and .binpb are protobuf, others JSON or text")
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help=f"the file to write: {', '.join((*_OURS, *_THEIRS))}"
     )
@@ -69,7 +70,7 @@ def _check(arguments: argparse.Namespace, kind: str) -> None:
         raise CommandError(f"{arguments.output} must end in {', '.join((*_OURS, *_THEIRS[:-1]))} or {_THEIRS[-1]}")
     if arguments.compact and kind in (".pb", ".binpb"):
         raise CommandError("--compact is for JSON files: protobuf says what repeats only once anyway")
-    if arguments.compact and kind in _THEIRS:
+    if arguments.compact and kind != ".json":
         raise CommandError(f"--compact is for JSON files, not for {kind}")
     if arguments.weights and kind not in (".onnx", ".pt2"):
         raise CommandError(f"--weights is for .onnx and .pt2; {kind} files hold no weights")

@@ -24,7 +24,7 @@ aten.conv2d
 --search attention
 --list --json
 """
-_FILES = (".json", ".pb", ".binpb", ".pt2")
+_FILES = (".json", ".pb", ".binpb", ".ir", ".pt2")
 
 
 def add_parser(verbs: Verbs) -> None:
