@@ -12,7 +12,7 @@ from typing import Any
 from torch_ir.errors import GraphError, did_you_mean, suggestion
 from torch_ir.ir.blocks import fold_blocks
 from torch_ir.ir.check import check
-from torch_ir.ir.data import TensorData
+from torch_ir.ir.data import Array, TensorData
 from torch_ir.ir.decode import read_graph, read_text
 from torch_ir.ir.document import read_text as file_text
 from torch_ir.ir.document import uncollected
@@ -56,7 +56,7 @@ class IR:
         graph_outputs: Iterable[TensorMeta],
         weights: Iterable[TensorMeta] = (),
         weight_name_mapping: Mapping[str, str] | None = None,
-        constants: Mapping[str, Any] | None = None,
+        constants: Mapping[str, TensorData | Array] | None = None,
         model_name: str = "",
         pytorch_version: str = "",
         *,
@@ -307,7 +307,9 @@ class IR:
         return print_graph(self, whole=True)
 
     @classmethod
-    def parse(cls, text: str, limits: Limits = Limits(), *, constants: Mapping[str, Any] | None = None) -> IR:
+    def parse(
+        cls, text: str, limits: Limits = Limits(), *, constants: Mapping[str, TensorData | Array] | None = None
+    ) -> IR:
         """The graph of a text form, as `print(ir)` shows it; a SerializationError names line and column.
 
         `constants` are the values of long constants, by key, which `print` leaves out. Not in the text, and so not in
@@ -362,7 +364,9 @@ def _restored(kind: type[IR], arguments: dict[str, Any]) -> IR:
     return kind(**arguments)
 
 
-def _params(weights: Iterable[TensorMeta], names: Mapping[str, str], constants: Mapping[str, Any]) -> list[TensorMeta]:
+def _params(
+    weights: Iterable[TensorMeta], names: Mapping[str, str], constants: Mapping[str, TensorData | Array]
+) -> list[TensorMeta]:
     """Weights as live tensors, from the documented tables."""
     by_key = {weight.name: weight for weight in weights}
     named = set(names.values())

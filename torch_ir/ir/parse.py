@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_ir.errors import GraphError, SerializationError, suggestion
-from torch_ir.ir.data import TensorData
+from torch_ir.ir.data import Array, TensorData
 from torch_ir.ir.document import check_count
 from torch_ir.ir.encode import MAX_FUNCTION_DEPTH
 from torch_ir.ir.limits import Counter, Limits
@@ -37,7 +37,7 @@ def is_text_form(text: str) -> bool:
     return first.startswith(_OPENINGS)
 
 
-def parse_graph(text: str, cls: type[IR], limits: Limits, constants: Mapping[str, Any]) -> IR:
+def parse_graph(text: str, cls: type[IR], limits: Limits, constants: Mapping[str, TensorData | Array]) -> IR:
     """The graph of a text; `constants` are the values that the text leaves out, by key."""
     try:
         check_count(text.encode(), limits)
@@ -61,7 +61,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 class _Reader:
     """Reads a text once, from the first line to the last."""
 
-    def __init__(self, cls: type[IR], limits: Limits, constants: Mapping[str, Any]) -> None:
+    def __init__(self, cls: type[IR], limits: Limits, constants: Mapping[str, TensorData | Array]) -> None:
         self._cls, self._limits, self._constants = cls, limits, constants
         self._counter = Counter(limits)
         self._drafts: dict[tuple[str, ...], Draft] = {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, Union
 
 from torch_ir.errors import GraphError
 from torch_ir.ir import Dim, OpNode, TensorMeta
 from torch_ir.ir.free_names import FreeNames
 from torch_ir.ir.origins import origin_for
 
+Number = Union[bool, int, float, complex]
 _Call = tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]  # inputs, attributes, and what it makes
 
 
@@ -21,7 +22,7 @@ class Knowledge(Protocol):
 
     def is_weight(self, tensor: TensorMeta) -> bool: ...
 
-    def scalar_of(self, tensor: TensorMeta) -> Any: ...
+    def scalar_of(self, tensor: TensorMeta) -> Number | None: ...
 
     def value_of(self, tensor: TensorMeta) -> Any: ...
 
@@ -128,7 +129,7 @@ class Builder:
         """Whether everything is on that device, or on one and the same where none is given, so that nothing moves."""
         return self._know.is_home(device)
 
-    def scalar_of(self, tensor: TensorMeta) -> Any:
+    def scalar_of(self, tensor: TensorMeta) -> Number | None:
         """The number that every element of a tensor is known to be without any weight; None where there is none."""
         return self._know.scalar_of(tensor)
 

@@ -112,7 +112,7 @@ class Contract:
         ops: Iterable[str | Mapping[str, Any]],
         *,
         dtypes: Iterable[str] | None = None,
-        rank: Any = None,
+        rank: int | Sequence[int] | Mapping[str, int] | None = None,
         static: bool = False,
     ) -> None:
         self.name = typed(name, str, "name")
