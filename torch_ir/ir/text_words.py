@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from torch_ir.ir.values import DEVICE_KINDS, DTYPES, LAYOUTS, MEMORY_FORMATS
 
 PART = re.compile(r"[^\W\d]\w*")  # a name without dots: of a function, a field, a key
-WORD = re.compile(r"[^\W\d][\w.]*")  # of a tensor, a node, a model, an operator
+WORD = re.compile(r"(?:[^\W\d]|[0-9]+_)[\w.]*")  # of a tensor, a node, a model, an operator; `0_bias` is no number
 TYPE = re.compile(rf"(?!(?:tuple|object)$){WORD.pattern}")  # of a container's class
 ARGUMENT = re.compile(r"[\w.]+")  # `weight`, `tensors.0`, or a position
 # A bare word that is not the name of a tensor; a tensor of that name is quoted.
