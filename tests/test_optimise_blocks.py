@@ -113,7 +113,7 @@ def test_weights_leave_the_body() -> None:
           relu_1: float32[1, 2] = torch.nn.Sequential(input=relu, 0_bias=p_1_0_bias, t_once=t_1, function=@Sequential) as `1`
           return relu_1
         }
-    """)
+    """)  # noqa: E501  # the text of a graph
 
 
 def test_entry_points_stay() -> None:

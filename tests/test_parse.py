@@ -70,7 +70,10 @@ def test_hand_written_text() -> None:
     assert IR.parse(GRAPH.replace("\n", "\r\n")).to_json() == IR.parse(GRAPH).to_json()
 
 
-@pytest.mark.parametrize("name", ["None", "0_bias", "1e5", "1_0", "float32", "cpu", "inf", "x y", "a,b", "0", "(x)", "return", "on", "e\u0301"])
+@pytest.mark.parametrize(
+    "name",
+    ["None", "0_bias", "1e5", "1_0", "float32", "cpu", "inf", "x y", "a,b", "0", "(x)", "return", "on", "e\u0301"],
+)
 def test_a_tensor_may_be_called_anything(name: str) -> None:
     """Names that would be read as something else are quoted."""
     x, w, made = TensorMeta(name, (2,), "float32"), weight("w", 2, keys=("a'`\\\" b",)), tensor(f"{name} made", 2)

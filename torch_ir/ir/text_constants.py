@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from torch_ir.errors import GraphError
+from torch_ir.errors import GraphError, SerializationError
 from torch_ir.ir.data import TensorData
 from torch_ir.ir.values import DTYPES
 
@@ -24,12 +24,14 @@ LEFT_OUT = "..."
 
 def print_data(data: TensorData, *, whole: bool = False) -> str:
     """The values on one line; those of a long constant are left out unless the text is to be `whole`."""
-    count = data.size // DTYPES[data.dtype]
-    if count <= _SHORT:
-        numbers = _decimals(data)
-        if numbers is not None:
+    try:
+        if data.size // DTYPES[data.dtype] <= _SHORT and (numbers := _decimals(data)) is not None:
             return f"[{', '.join(numbers)}]"
-    return f"0x{data.raw.hex()}" if whole or data.size <= _SHORT else LEFT_OUT
+        return f"0x{data.raw.hex()}" if whole or data.size <= _SHORT else LEFT_OUT
+    except SerializationError:  # its side file is damaged; a graph is printed all the same
+        if whole:
+            raise
+        return LEFT_OUT
 
 
 def data_of(numbers: list[Any], shape: tuple[int, ...], dtype: str) -> TensorData:
