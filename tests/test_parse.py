@@ -196,6 +196,8 @@ def test_long_constants_are_printed_without_values_and_must_be_given() -> None:
         ("require n", "inputs x\n  require n", "line 4, column 3: the inputs of a call are a tuple of arguments"),
         ("require n", "inputs ((y,), {})\n  require n", "line 4, column 12: no input is called 'y'"),
         ("return relu", "return (relu, x=relu)", "line 8, column 19: some items of a container have keys"),
+        ("return relu", "return slots [0]", "line 8, column 10: no line above defines the tensor 'slots'"),
+        ("return relu", "return , relu", "line 8, column 10: expected a value, found ', relu'"),
         ("return relu", "return (relu, x) slots [0, 0]", "line 8, column 26: expected the numbers from 0 to 1"),
     ],
 )  # fmt: skip

@@ -32,7 +32,7 @@ def _read_symbol(draft: Draft, cursor: Cursor) -> None:
         raise cursor.expected("the name of a size")
     if cursor.take("<="):
         high = cursor.integer()
-    if name in (symbol.name for symbol in draft.symbols[-1:]) or f"symbols.{name}" in draft.lines:
+    if f"symbols.{name}" in draft.lines:
         raise cursor.error(f"two sizes are called {name!r:.80}", rule="R8")
     symbol = Symbol(name, low, high)
     if cursor.match(_FROM):
@@ -125,7 +125,7 @@ def _read_return(draft: Draft, cursor: Cursor) -> None:
 
     items: list[Tree] = []
     is_tuple, is_bracketed = cursor.is_done, cursor.is_next("(")
-    while not cursor.is_done and not cursor.is_next("slots "):
+    while not cursor.is_done:
         items.append(read_tree(cursor, leaf))
         if not cursor.take(","):
             break
