@@ -3,12 +3,13 @@
 from pathlib import Path
 from types import ModuleType
 
-from fuzz import expressions, read_json, read_lowered, read_protobuf, read_weights, two_roads
+from fuzz import expressions, read_json, read_lowered, read_protobuf, read_text, read_weights, two_roads
 from fuzz.verbs import VERBS, Verb
 
 TARGETS: dict[str, ModuleType | Verb] = {
     "read_json": read_json,
     "two_roads": two_roads,
+    "read_text": read_text,
     "read_protobuf": read_protobuf,
     "read_lowered": read_lowered,
     "read_weights": read_weights,

@@ -98,6 +98,7 @@ class Page:
     wrong: list[str] = field(default_factory=list)
     rewritten: dict[int, tuple[Block, list[str]]] = field(default_factory=dict)
     printed: str | None = None  # by the python block just before
+    is_seeded: bool = False
     main: types.ModuleType = field(default_factory=lambda: types.ModuleType("__main__"))
 
     def __post_init__(self) -> None:
@@ -136,8 +137,9 @@ class Page:
         linecache.cache[self.name] = (0, None, [f"{line}\n" for line in self.lines], self.name)
         printed = io.StringIO()
         try:
-            if torch := sys.modules.get("torch"):  # unless the page is still to import it
+            if not self.is_seeded and (torch := sys.modules.get("torch")):
                 torch.manual_seed(0)
+                self.is_seeded = True
             with contextlib.redirect_stdout(printed):
                 exec(code, vars(self.main))
         except BaseException as error:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_ir.analysis.knowledge import Knowledge
-from torch_ir.ir import IR, Device, Dtype, Layout, MemoryFormat, Param, TensorMeta
+from torch_ir.ir import IR, Device, Dtype, Layout, MemoryFormat, Param, Slot, TensorMeta
 from torch_ir.ir.free_names import FreeNames
 from torch_ir.ir.node import OpNode
 from torch_ir.passes import Pass, Report, apply_rules, optimize
@@ -40,7 +40,8 @@ def small(inputs: str, returns: str | Sequence[str] = "", /, *, weights: str = "
         nodes.append(OpNode(name, op_type, tensors.values(), made, attrs, args=tensors))
     wanted = [returns] if isinstance(returns, str) else list(returns)
     outputs = [known[name] for name in wanted if name] or list(nodes[-1].outputs)
-    return IR(nodes, given, outputs, params=params).check()
+    tree = Slot(0) if len(outputs) == 1 else ...
+    return IR(nodes, given, outputs, params=params, output_tree=tree).check()
 
 
 def _tensors(text: str) -> list[TensorMeta]:

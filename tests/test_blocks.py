@@ -256,9 +256,9 @@ def test_blocks_by_hand() -> None:
         '  param w0: float32[3] = "layers.0.w"\n'
         '  param w1: float32[3] = "layers.1.w"\n'
         "  uses @Layer\n"
-        "  add_0: float32[2, 3] = mylib.Layer(input=x, w=w0, function=@Layer)\n"
-        "  add_1: float32[2, 3] = mylib.Layer(input=add_0, w=w1, function=@Layer)\n"
-        "  return add_1\n"
+        "  add_0: float32[2, 3] = mylib.Layer(input=x, w=w0, function=@Layer) as layers_0\n"
+        "  add_1: float32[2, 3] = mylib.Layer(input=add_0, w=w1, function=@Layer) as layers_1\n"
+        "  return add_1,\n"
         "}\n"
     )
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torch_ir import extract_ir
+from torch_ir import IR, execute_ir, extract_ir, load_ir
 from torch_ir.cli.main import main
 
 BATCH = torch.export.Dim("batch", min=2, max=8)
@@ -39,6 +39,17 @@ def test_to_pt2(model: nn.Module) -> None:
     same(torch.export.load("net.pt2").module(), model)
 
 
+def test_to_text_and_back(model: nn.Module) -> None:
+    """Every verb reads the text form, whatever the file is called; it leaves out where nodes came from."""
+    assert main(["convert", "net.json", "-o", "net.ir"]) == 0
+    assert Path("net.ir").read_text() == IR.load("net.json").to_text()
+    assert main(["convert", "net.ir", "-o", "again.json"]) == 0
+    assert main(["diff", "net.json", "again.json"]) == 0
+    Path("net.txt").write_text(Path("net.ir").read_text())
+    assert main(["check", "net.txt"]) == 0
+    same(lambda x: execute_ir(load_ir("net.txt"), (x,), model.state_dict())[0], model)
+
+
 def test_to_python(model: nn.Module) -> None:
     assert main(["convert", "net.json", "-o", "net_graph.py"]) == 0
     net = runpy.run_path("net_graph.py")["Net"]()
@@ -65,8 +76,8 @@ def test_to_mlir(model: nn.Module) -> None:
     [
         (["net.pt2"], "a .pt2 file holds weights: give --weights FILE, or --weights random"),
         (["net.mlir", "--weights", "net.pt"], "--weights is for .onnx and .pt2; .mlir files hold no weights"),
-        (["net.gz"], "net.gz must end in .json, .json.gz, .pb, .binpb, .onnx, .mlir, .py or .pt2"),
-        (["net.pb.gz"], "net.pb.gz must end in .json, .json.gz, .pb, .binpb, .onnx, .mlir, .py or .pt2"),
+        (["net.gz"], "net.gz must end in .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py or .pt2"),
+        (["net.pb.gz"], "net.pb.gz must end in .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py or .pt2"),
         (["net.onnx", "--weights", "none.pt"], "no such file: none.pt"),
     ],
 )

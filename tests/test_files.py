@@ -257,13 +257,16 @@ def test_a_graph_that_was_loaded_outlives_its_files(tmp_path: Path) -> None:
 
 
 def test_constants_are_read_at_first_use(tmp_path: Path) -> None:
-    """Loading, printing and drawing read no constant, so damage shows when the values are asked for."""
+    """Loading and drawing read no constant, and printing goes on without: damage shows when values are asked for."""
     path = tmp_path / "model.json"
     with_constants(c=b"value").save(path, inline_limit=0)
     (side,) = side_files(tmp_path)
     side.write_bytes(side.read_bytes().replace(b"value", b"ulave"))
     ir = IR.load(path)
     assert "neg_c" in str(ir)
+    assert '"c" values ...' in str(ir)
+    with pytest.raises(SerializationError, match="is damaged"):
+        ir.to_text()
     with pytest.raises(SerializationError, match=r"model\.json\.constants-\w+\.safetensors is damaged"):
         ir.constants["c"].raw  # noqa: B018  # asking is the test
 

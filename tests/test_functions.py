@@ -45,7 +45,7 @@ def test_outlined_nodes_become_one_call() -> None:
         "  uses @tail\n"
         "  neg: float32[2, 3] = aten.neg.default(self=x)\n"
         "  add: float32[2, 3] = call(neg=neg, function=@tail)\n"
-        "  return add\n"
+        "  return add,\n"
         "}\n"
     )
 

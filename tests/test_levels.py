@@ -95,11 +95,11 @@ def test_a_small_one_as_text() -> None:
         "  uses @Linear\n"
         "  uses @ReLU\n"
         "  uses @Linear_1\n"
-        "  linear: float32[1, 8] = torch.nn.Linear(input=x, weight=p_fc1_weight, bias=None, function=@Linear)\n"
+        "  linear: float32[1, 8] = torch.nn.Linear(input=x, weight=p_fc1_weight, bias=None, function=@Linear) as fc1\n"
         "  relu: float32[1, 8] = torch.nn.modules.ReLU(self=linear, function=@ReLU)\n"
         "  linear_1: float32[1, 2] = mylib.Linear("
-        "input=relu, weight=p_fc2_weight, bias=p_fc2_bias, function=@Linear_1)\n"
-        "  return linear_1\n"
+        "input=relu, weight=p_fc2_weight, bias=p_fc2_bias, function=@Linear_1) as fc2\n"
+        "  return linear_1,\n"
         "}\n"
     )
 

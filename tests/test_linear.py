@@ -45,7 +45,7 @@ def test_rows_that_are_laid_flat_and_back() -> None:
         graph(x: float32[2, 3, 4]) {
           param w: float32[4, 5] = "w"
           param b: float32[5] = "b"
-          permute: float32[5, 4] = aten.permute.default(self=w, dims=[1, 0])
+          permute: float32[5, 4] strides [1, 5] = aten.permute.default(self=w, dims=[1, 0])
           linear_1: float32[2, 3, 5] = aten.linear.default(input=x, weight=permute, bias=b)
           return linear_1
         }

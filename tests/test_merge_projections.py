@@ -36,7 +36,7 @@ def test_two_layers_become_one() -> None:
           param wk: float32[6, 8] = "wk"
           cat: float32[10, 8] = aten.cat.default(tensors.0=wq, tensors.1=wk, dim=0)
           linear: float32[2, 10] = aten.linear.default(input=x, weight=cat, bias=None)
-          split_with_sizes_0: float32[2, 4], split_with_sizes_1: float32[2, 6] = \
+          split_with_sizes_0: float32[2, 4] strides [10, 1], split_with_sizes_1: float32[2, 6] strides [10, 1] = \
 aten.split_with_sizes.default(self=linear, split_sizes=[4, 6], dim=-1)
           relu: float32[2, 4] = aten.relu.default(self=split_with_sizes_0)
           exp: float32[2, 6] = aten.exp.default(self=split_with_sizes_1)

@@ -95,7 +95,7 @@ def test_weights_leave_the_body() -> None:
     ir = captured(nn.Sequential(*layers).eval(), torch.randn(1, 2)).fold_blocks()
     after = optimized(ir, [as_product, "hoist-from-functions", "hoist-prologue"])
     assert text(after) == lines("""
-        function Sequential(input: float32[1, 2], 0_bias: float32[2], t_once: float32[2, 2]) {
+        function Sequential(input: float32[1, 2], 0_bias: float32[2], t_once: float32[2, 2] strides [1, 2]) {
           addmm: float32[1, 2] = aten.addmm.default(self=0_bias, mat1=input, mat2=t_once, beta=1, alpha=1)
           relu: float32[1, 2] = aten.relu.default(self=addmm)
           return relu
@@ -107,13 +107,13 @@ def test_weights_leave_the_body() -> None:
           param p_1_0_weight: float32[2, 2] = "1.0.weight"
           param p_1_0_bias: float32[2] = "1.0.bias"
           uses @Sequential
-          t: float32[2, 2] = aten.t.default(self=p_0_0_weight)
-          t_1: float32[2, 2] = aten.t.default(self=p_1_0_weight)
-          relu: float32[1, 2] = torch.nn.Sequential(input=input, 0_bias=p_0_0_bias, t_once=t, function=@Sequential)
-          relu_1: float32[1, 2] = torch.nn.Sequential(input=relu, 0_bias=p_1_0_bias, t_once=t_1, function=@Sequential)
+          t: float32[2, 2] strides [1, 2] = aten.t.default(self=p_0_0_weight)
+          t_1: float32[2, 2] strides [1, 2] = aten.t.default(self=p_1_0_weight)
+          relu: float32[1, 2] = torch.nn.Sequential(input=input, 0_bias=p_0_0_bias, t_once=t, function=@Sequential) as `0`
+          relu_1: float32[1, 2] = torch.nn.Sequential(input=relu, 0_bias=p_1_0_bias, t_once=t_1, function=@Sequential) as `1`
           return relu_1
         }
-    """)
+    """)  # noqa: E501  # the text of a graph
 
 
 def test_entry_points_stay() -> None:

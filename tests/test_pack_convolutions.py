@@ -84,7 +84,7 @@ def test_weights_are_packed_in_the_prologue() -> None:
           param b: float32[4] = "b"
           _reorder_convolution_weight: float32[4, 3, 3, 3] = mkldnn._reorder_convolution_weight.default(self=w, padding=[1, 1], stride=[1, 1], dilation=[1, 1], groups=1, input_size=[2, 3, 6, 6])
           contiguous: float32[4] = aten.contiguous.default(self=b, memory_format=contiguous_format)
-          _convolution_pointwise_1: float32[2, 4, 6, 6] = mkldnn._convolution_pointwise.default(X=x, W=_reorder_convolution_weight, B=contiguous, padding=[1, 1], stride=[1, 1], dilation=[1, 1], groups=1, attr='relu', scalars=[], algorithm='')
+          _convolution_pointwise_1: float32[2, 4, 6, 6] strides [144, 1, 24, 4] = mkldnn._convolution_pointwise.default(X=x, W=_reorder_convolution_weight, B=contiguous, padding=[1, 1], stride=[1, 1], dilation=[1, 1], groups=1, attr='relu', scalars=[], algorithm='')
           return _convolution_pointwise_1
         }
     """)  # noqa: E501  # the text of a graph

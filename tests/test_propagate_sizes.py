@@ -168,10 +168,10 @@ def test_arguments_are_numbers_of_the_front() -> None:
     )
     assert text(optimized(ir, SIZES, exact=True)) == lines("""
         graph(x: float32[2, 8]) {
-          slice: float32[2, 3] = aten.slice.Tensor(self=x, dim=1, start=5, end=8, step=1)
-          select: float32[2] = aten.select.int(self=slice, dim=1, index=2)
-          column: float32[2, 1] = aten.unsqueeze.default(self=select, dim=1)
-          expand: float32[2, 4] = aten.expand.default(self=column, size=[2, 4], implicit=False)
+          slice: float32[2, 3] strides [8, 1] = aten.slice.Tensor(self=x, dim=1, start=5, end=8, step=1)
+          select: float32[2] strides [8] = aten.select.int(self=slice, dim=1, index=2)
+          column: float32[2, 1] strides [8, 1] = aten.unsqueeze.default(self=select, dim=1)
+          expand: float32[2, 4] strides [8, 0] = aten.expand.default(self=column, size=[2, 4], implicit=False)
           neg: float32[2, 4] = aten.neg.default(self=expand)
           return neg
         }

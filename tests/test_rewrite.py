@@ -111,3 +111,41 @@ def test_what_a_pattern_captures_is_what_a_function_takes() -> None:
         @rule(op("aten.relu.default", self="input"))
         def slip(g, node, inputs):  # type: ignore[no-untyped-def]
             return inputs
+
+
+@rule(op("aten.max.dim", self="x", dim="dim", keepdim=False))
+def max_of_negation(g, node, x, dim):  # type: ignore[no-untyped-def]
+    """max(x)  ->  min of the negation, negated"""
+    values, indices = g.ops("aten.min.dim", self=g.op("aten.neg.default", self=x), dim=dim)
+    return g.op("aten.neg.default", self=values), indices
+
+
+def test_ops_returns_every_tensor() -> None:
+    """A call that makes several tensors gives a tuple of them."""
+    ir = small("x: float32[2, 3]", ["y_0", "y_1"], y="aten.max.dim(x, 1)")
+    after = optimized(ir, [max_of_negation])
+    assert [node.op_type for node in after.nodes] == ["aten.neg.default", "aten.min.dim", "aten.neg.default"]
+
+
+def test_op_returns_one_tensor() -> None:
+    """A call that makes several is a mistake of the rule, and the error says what to call instead."""
+
+    @rule(op("aten.max.dim", self="x"))
+    def wrong(g, node, x):  # type: ignore[no-untyped-def]
+        return g.op("aten.min.dim", self=x, dim=0)
+
+    ir = small("x: float32[2, 3]", ["y_0", "y_1"], y="aten.max.dim(x, 1)")
+    with pytest.raises(GraphError, match=r"aten\.min\.dim makes 2 tensors, and g\.op returns one; use g\.ops"):
+        optimized(ir, [wrong])
+
+
+@rule(op("aten.max.dim", keepdim=False))
+def keeps(g, node):  # type: ignore[no-untyped-def]
+    """max(x, keepdim=False)  ->  squeeze(max(x, keepdim=True))"""
+    return [g.op("aten.squeeze.dim", self=made, dim=node["dim"]) for made in g.likes(node, keepdim=True)]
+
+
+def test_likes_returns_every_tensor() -> None:
+    after = optimized(small("x: float32[2, 3]", ["y_0", "y_1"], y="aten.max.dim(x, 1)"), [keeps])
+    assert [node.op_type for node in after.nodes] == ["aten.max.dim", "aten.squeeze.dim", "aten.squeeze.dim"]
+    assert after.nodes[0].origins == ("y",)

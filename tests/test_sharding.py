@@ -22,7 +22,7 @@ def test_placements_show_in_the_text_and_survive_the_file() -> None:
         "  mesh tp = 2\n"
         '  param p_weight: float32[3, 8] on shard(0) = "weight"\n'
         "  linear: float32[4, 3] on shard(1) = aten.linear.default(input=x, weight=p_weight, bias=None)\n"
-        "  return linear\n"
+        "  return linear,\n"
         "}\n"
     )
     loaded = IR.from_json(ir.to_json())

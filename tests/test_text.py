@@ -18,19 +18,19 @@ def test_the_documented_model() -> None:
           linear: float32[1, 8] = aten.linear.default(input=x, weight=p_fc1_weight, bias=p_fc1_bias)
           relu: float32[1, 8] = aten.relu.default(self=linear)
           linear_1: float32[1, 2] = aten.linear.default(input=relu, weight=p_fc2_weight, bias=p_fc2_bias)
-          return linear_1
+          return linear_1,
         }
         """)
 
 
 def test_a_graph_without_a_name_and_a_node_without_outputs() -> None:
-    """Nothing is printed for what is not there."""
+    """Nothing is printed for what is not there; a node that makes nothing says its name."""
     x = tensor("x")
     ir = IR([OpNode("check", "aten._assert_async.default", [x], [], args=["self"])], [x], [x])
     assert str(ir) == dedent("""\
         graph(x: float32[]) {
-          aten._assert_async.default(self=x)
-          return x
+          aten._assert_async.default(self=x) as check
+          return x,
         }
         """)
 
@@ -55,7 +55,7 @@ def test_symbols_and_constraints() -> None:
           require seq % 2 == 0
           require batch != 4
           nonzero: int64[found, 1] = aten.nonzero.default(self=x)
-          return nonzero
+          return nonzero,
         }
         """)
 
@@ -77,7 +77,7 @@ def test_kinds_of_weights_ties_and_mutations() -> None:
           constant c_k: float32[2] = "k"
           add: float32[2] = aten.add.Tensor(self=b_state, other=x, alpha=1)
           b_state := add
-          return add
+          return add,
         }
         """)
 
@@ -108,20 +108,22 @@ def test_nested_outputs() -> None:
     """What the model returns is printed as it nests it: dicts, lists, objects, numbers and None."""
     last = str(everything()).splitlines()[-2]
     assert last == (
-        "  return {pair: [max_1_0, max_1_1, 3, {batch}], 1: cat, (0, 'key'): Output(logits: call, loss: None)}"
+        "  return {pair: [max_1_0, max_1_1, 3, {batch}], 1: cat, (0, 'key'): model.Output(logits: call, loss: None)}"
     )
 
 
 def test_returns_of_several_of_one_and_of_none() -> None:
-    """A plain tuple needs no brackets; a tensor that is not in a tuple looks the same; None is None."""
+    """As in Python: a tuple needs no brackets, and one tensor alone is no tuple; slots say another order."""
     ir = chain("aten.neg.default")
     x, neg = ir.graph_inputs[0], ir.nodes[0].output
     ir.graph_outputs, ir.output_tree = [neg, x], Branch("tuple", (Slot(0), Slot(1)))
     assert str(ir).splitlines()[-2] == "  return neg, x"
     ir.output_tree = Branch("tuple", (Slot(1), Branch("tuple", (Slot(0),))))
-    assert str(ir).splitlines()[-2] == "  return (x, (neg))"
+    assert str(ir).splitlines()[-2] == "  return (x, (neg,)) slots [1, 0]"
     ir.graph_outputs, ir.output_tree = [neg], Slot(0)
     assert str(ir).splitlines()[-2] == "  return neg"
+    ir.output_tree = Branch("tuple", (Slot(0),))
+    assert str(ir).splitlines()[-2] == "  return neg,"
     ir.graph_outputs, ir.output_tree = [], None
     assert str(ir).splitlines()[-2] == "  return None"
 

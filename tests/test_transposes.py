@@ -62,8 +62,8 @@ def test_two_are_one_or_none() -> None:
     )
     assert text(optimized(ir, ["transposes"], exact=True)) == lines("""
         graph(x: float32[2, 3, 4]) {
-          permute: float32[4, 3, 2] = aten.permute.default(self=x, dims=[2, 1, 0])
-          exp: float32[4, 3, 2] = aten.exp.default(self=permute)
+          permute: float32[4, 3, 2] strides [1, 4, 12] = aten.permute.default(self=x, dims=[2, 1, 0])
+          exp: float32[4, 3, 2] strides [1, 4, 12] = aten.exp.default(self=permute)
           sin: float32[2, 3, 4] = aten.sin.default(self=x)
           return exp, sin
         }

@@ -192,10 +192,10 @@ RULES: dict[Callable[..., Any], str] = {
         graph(x: float32[3, 4]) {
           mul: float32[3, 4] = aten.mul.Tensor(self=x, other=2)
           slice_1: float32[2, 4] = aten.slice.Tensor(self=mul, dim=0, start=1, end=9223372036854775807, step=1)
-          t: float32[4, 2] = aten.t.default(self=slice_1)
-          select: float32[2] = aten.select.int(self=t, dim=0, index=0)
+          t: float32[4, 2] strides [1, 4] = aten.t.default(self=slice_1)
+          select: float32[2] strides [4] = aten.select.int(self=t, dim=0, index=0)
           add: float32[2] = aten.add.Tensor(self=select, other=1, alpha=1)
-          select_scatter: float32[4, 2] = aten.select_scatter.default(self=t, src=add, dim=0, index=0)
+          select_scatter: float32[4, 2] strides [1, 4] = aten.select_scatter.default(self=t, src=add, dim=0, index=0)
           t_1: float32[2, 4] = aten.t.default(self=select_scatter)
           slice_scatter: float32[3, 4] = aten.slice_scatter.default(self=mul, src=t_1, dim=0, start=1, end=9223372036854775807, step=1)
           return slice_scatter
@@ -221,7 +221,7 @@ RULES: dict[Callable[..., Any], str] = {
     """,
     changed_input: """
         graph(x: float32[3, 4]) {
-          select: float32[3] = aten.select.int(self=x, dim=1, index=0)
+          select: float32[3] strides [4] = aten.select.int(self=x, dim=1, index=0)
           zero: float32[3] = aten.zero.default(self=select)
           select_scatter: float32[3, 4] = aten.select_scatter.default(self=x, src=zero, dim=1, index=0)
           add: float32[3, 4] = aten.add.Tensor(self=select_scatter, other=1, alpha=1)
@@ -241,10 +241,10 @@ RULES: dict[Callable[..., Any], str] = {
     pieces: """
         graph(x: float32[3, 4]) {
           mul: float32[3, 4] = aten.mul.Tensor(self=x, other=2)
-          split_with_sizes_0: float32[3, 1], split_with_sizes_1: float32[3, 3] = aten.split_with_sizes.default(self=mul, split_sizes=[1, 3], dim=1)
+          split_with_sizes_0: float32[3, 1] strides [4, 1], split_with_sizes_1: float32[3, 3] strides [4, 1] = aten.split_with_sizes.default(self=mul, split_sizes=[1, 3], dim=1)
           fill: float32[3, 1] = aten.fill.Scalar(self=split_with_sizes_0, value=7)
           slice_scatter: float32[3, 4] = aten.slice_scatter.default(self=mul, src=fill, dim=1, start=0, end=1, step=1)
-          split_with_sizes_2_0: float32[3, 1], split_with_sizes_2_1: float32[3, 3] = aten.split_with_sizes.default(self=slice_scatter, split_sizes=[1, 3], dim=1)
+          split_with_sizes_2_0: float32[3, 1] strides [4, 1], split_with_sizes_2_1: float32[3, 3] strides [4, 1] = aten.split_with_sizes.default(self=slice_scatter, split_sizes=[1, 3], dim=1)
           add: float32[3, 3] = aten.add.Tensor(self=split_with_sizes_2_1, other=1, alpha=1)
           return add, slice_scatter
         }
@@ -252,7 +252,7 @@ RULES: dict[Callable[..., Any], str] = {
     transposed: """
         graph(x: float32[3, 4]) {
           mul: float32[3, 4] = aten.mul.Tensor(self=x, other=2)
-          t_1: float32[4, 3] = aten.t.default(self=x)
+          t_1: float32[4, 3] strides [1, 4] = aten.t.default(self=x)
           t_2: float32[3, 4] = aten.t.default(self=t_1)
           return t_2
         }
@@ -260,7 +260,7 @@ RULES: dict[Callable[..., Any], str] = {
     cast: """
         graph(x: float32[3, 4]) {
           mul: float32[3, 4] = aten.mul.Tensor(self=x, other=2)
-          aten._assert_tensor_metadata.default(a=x, size=None, stride=None, dtype=float32, device=cpu, layout=strided)
+          aten._assert_tensor_metadata.default(a=x, size=None, stride=None, dtype=float32, device=cpu, layout=strided) as _assert_tensor_metadata_default
           to: int64[3, 4] = aten.to.dtype(self=x, dtype=int64, non_blocking=False, copy=False, memory_format=None)
           copy: float32[3, 4] = aten.copy.default(self=mul, src=to, non_blocking=False)
           return copy
@@ -269,7 +269,7 @@ RULES: dict[Callable[..., Any], str] = {
     diagonal: """
         graph(x: float32[3, 4]) {
           mul: float32[3, 4] = aten.mul.Tensor(self=x, other=2)
-          diagonal: float32[3] = aten.diagonal.default(self=mul, offset=0, dim1=0, dim2=1)
+          diagonal: float32[3] strides [5] = aten.diagonal.default(self=mul, offset=0, dim1=0, dim2=1)
           fill: float32[3] = aten.fill.Scalar(self=diagonal, value=1)
           diagonal_scatter: float32[3, 4] = aten.diagonal_scatter.default(self=mul, src=fill, offset=0, dim1=0, dim2=1)
           return diagonal_scatter
@@ -288,7 +288,7 @@ RULES: dict[Callable[..., Any], str] = {
     """,
     mask: """
         graph(x: float32[3, 4]) {
-          constant c_lifted_tensor_0: float32[] = "lifted_tensor_0"
+          constant c_lifted_tensor_0: float32[] = "lifted_tensor_0" values [0.0]
           mul: float32[3, 4] = aten.mul.Tensor(self=x, other=2)
           gt: bool[3, 4] = aten.gt.Scalar(self=x, other=3)
           lift_fresh_copy: float32[] = aten.lift_fresh_copy.default(self=c_lifted_tensor_0)

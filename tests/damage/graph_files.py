@@ -103,6 +103,12 @@ def bare_lowered(folder: Path) -> Subject:
     return Subject(path, lowered(everything())[:-DIGEST_LENGTH], partial(_read_lowered, path))
 
 
+@files("the text form")
+def text_file(folder: Path) -> Subject:
+    path = written(folder / "model.ir", layers(2).to_text().encode())
+    return Subject(path, mlp().to_text().encode(), partial(graph, path))
+
+
 @files("JSON of version 0")
 def peer_file(folder: Path) -> Subject:
     path = written(folder / "model.json", (PEER / "cat.json").read_bytes())

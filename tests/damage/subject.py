@@ -63,7 +63,7 @@ def meaning(ir: IR) -> str:
     """The text of a graph that holds, prints, and is the same after copying, writing and reading."""
     text = ir.to_json()
     with without_refusal():
-        assert str(ir)
+        assert IR.parse(ir.to_text()).to_text() == ir.to_text()
         assert IR.from_json(text).to_json() == text == ir.check().clone().to_json()
     return text
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.texts import fault_of_reading
 from torch_ir.analysis import cost, cost_report, diff, liveness
 from torch_ir.analysis.shapes import wrong_shapes
 from torch_ir.cli.info import summarise
@@ -159,4 +160,12 @@ def broken(ir: IR, analyse: Callable[[IR], Any]) -> str:
     return ""
 
 
-PROPERTIES: dict[str, Property] = {"comes back": comes_back, "never breaks": never_breaks}
+def reads_back(ir: IR) -> str:
+    """The text form is read as the same graph, provenance apart."""
+    try:
+        return fault_of_reading(ir)
+    except TorchIRError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+PROPERTIES: dict[str, Property] = {"comes back": comes_back, "never breaks": never_breaks, "reads back": reads_back}

@@ -23,20 +23,21 @@ _EXAMPLES = """
 model.json -o model.pb
 model.pb -o model.json
 model.json -o model.json.gz
+model.json -o model.ir
 model.json -o model.onnx --weights model.safetensors
 model.json -o model.mlir
 model.json -o model.py
 """
-_OURS = (".json", ".json.gz", ".pb", ".binpb")
+_OURS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
 _THEIRS = (".onnx", ".mlir", ".py", ".pt2")
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
-        verbs, "convert", "write an IR file as protobuf or JSON, as ONNX, MLIR, Python or .pt2", _EXAMPLES, run
+        verbs, "convert", "write an IR file as JSON, protobuf or text, as ONNX, MLIR, Python or .pt2", _EXAMPLES, run
     )
     parser.add_argument(
-        "file", metavar="FILE", help="an IR file; .pb and .binpb are protobuf, others are JSON, plain or gzip"
+        "file", metavar="FILE", help="an IR file; .pb and .binpb are protobuf, others are JSON, plain or gzip, or text"
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help=f"the file to write: {', '.join((*_OURS, *_THEIRS))}"

@@ -24,7 +24,7 @@ aten.conv2d
 --search attention
 --list --json
 """
-_FILES = (".json", ".json.gz", ".pb", ".binpb", ".pt2")
+_FILES = (".json", ".json.gz", ".pb", ".binpb", ".ir", ".pt2")
 
 
 def add_parser(verbs: Verbs) -> None:

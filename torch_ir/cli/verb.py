@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # by name, so that no help text imports torch; a test holds it against the table itself
 BACKENDS = ("torch", "onednn", "inductor", "onnxruntime", "openvino", "iree", "auto")
 
+TEXT = ".ir"  # the suffix of files in the text form
+
 
 def add_verb(
     verbs: Verbs,
@@ -129,10 +131,13 @@ def load_checked(path: str) -> IR:
 def save_graph(ir: IR, path: str) -> None:
     """Write a graph to a file; its suffix says how."""
     from torch_ir.formats import is_protobuf, save_protobuf
+    from torch_ir.ir.writing import write_bytes
 
     show_progress(f"writing {path}")
     if is_protobuf(path):
         save_protobuf(ir, path)
+    elif path.lower().endswith(TEXT):
+        write_bytes(path, ir.to_text().encode())
     else:
         ir.save(path)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch_ir.errors import GraphError, suggestion
 from torch_ir.ir.values import DTYPES
@@ -15,6 +16,18 @@ _FORMATS = {
     "float64": "d", "float32": "f", "float16": "e", "int64": "q", "int32": "i", "int16": "h", "int8": "b",
     "uint64": "Q", "uint32": "I", "uint16": "H", "uint8": "B", "bool": "?",
 }  # fmt: skip
+
+
+class Array(Protocol):
+    """A tensor of torch or an array of numpy, without naming either."""
+
+    @property
+    def shape(self) -> Iterable[int]: ...
+
+    @property
+    def dtype(self) -> object: ...
+
+    def tolist(self) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +79,7 @@ class TensorData:
         return self
 
     @classmethod
-    def of(cls, value: Any) -> TensorData:
+    def of(cls, value: TensorData | Array) -> TensorData:
         """Constants as they are, and tensors of torch or arrays of numpy by what they list."""
         if isinstance(value, TensorData):
             return value

@@ -107,7 +107,7 @@ def _write_entry(key: str, value: Any) -> str:
 def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
     """The document that `text` holds, or a SerializationError that says what is wrong with it."""
     raw, digest = _encode(text)
-    _check_count(raw, limits)
+    check_count(raw, limits)
     _check_depth(raw, limits.depth)
     document = _parse(text, raw, None if digest is None else digest.start)
     if not isinstance(document, dict):
@@ -124,7 +124,7 @@ def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[
     start, end = text.find(_NODES), text.rfind("\n]")  # the last of the long lists
     if not 0 <= start < end or b"\\" in raw or limits.depth < _NODE_DEPTH + _PIECE_DEPTH:
         return None
-    _check_count(raw, limits)
+    check_count(raw, limits)
     around = f'{text[:start]}\n"nodes": "lines"{text[end + 2 :]}'
     encoded = around.encode()
     _check_depth(encoded, limits.depth)
@@ -178,7 +178,7 @@ def _check_digest(document: dict[str, Any], raw: bytes, digest: StatedDigest | N
         raise SerializationError("the text is not what was written", "$.digest", rule="R17", hint=hint)
 
 
-def _check_count(raw: bytes, limits: Limits) -> None:
+def check_count(raw: bytes, limits: Limits) -> None:
     """Refuse many blanks, and many values before the parser makes them.
 
     Each value stands after a comma or an opening bracket.

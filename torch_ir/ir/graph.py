@@ -12,17 +12,19 @@ from typing import Any
 from torch_ir.errors import GraphError, did_you_mean, suggestion
 from torch_ir.ir.blocks import fold_blocks
 from torch_ir.ir.check import check
-from torch_ir.ir.data import TensorData
+from torch_ir.ir.data import Array, TensorData
 from torch_ir.ir.decode import read_graph, read_text
 from torch_ir.ir.document import uncollected
+from torch_ir.ir.edits import erase, insert
 from torch_ir.ir.encode import constants_over, graph_document, graph_text
 from torch_ir.ir.gzip_text import compress, is_gzip_name, read_graph_text
 from torch_ir.ir.levels import at_level
 from torch_ir.ir.limits import UNLIMITED, Limits
 from torch_ir.ir.mistaken import told_apart
 from torch_ir.ir.node import OpNode, copy_value
+from torch_ir.ir.parse import is_text_form, parse_graph
 from torch_ir.ir.places import given_path
-from torch_ir.ir.side_file import INLINE_LIMIT, SideFile, read_pair, write_pair
+from torch_ir.ir.side_file import INLINE_LIMIT, Folder, SideFile, read_pair, write_pair
 from torch_ir.ir.structure import Branch, Tree, call, flat
 from torch_ir.ir.substitute import specialize
 from torch_ir.ir.symbols import Symbol
@@ -42,9 +44,9 @@ class IR:
     """
 
     __slots__ = (  # so that assigning to a name that it does not have is an error
-        "__weakref__", "_mutated", "constraints", "device", "extensions", "fixed_layout", "functions", "graph_inputs",
-        "input_tree", "mesh", "model_name", "modules", "nodes", "output_tree", "params", "pytorch_version", "returns",
-        "symbols",
+        "__weakref__", "_mutated", "_places", "constraints", "device", "extensions", "fixed_layout", "functions",
+        "graph_inputs", "input_tree", "mesh", "model_name", "modules", "nodes", "output_tree", "params",
+        "pytorch_version", "returns", "symbols",
     )  # fmt: skip
 
     def __init__(
@@ -54,7 +56,7 @@ class IR:
         graph_outputs: Iterable[TensorMeta],
         weights: Iterable[TensorMeta] = (),
         weight_name_mapping: Mapping[str, str] | None = None,
-        constants: Mapping[str, Any] | None = None,
+        constants: Mapping[str, TensorData | Array] | None = None,
         model_name: str = "",
         pytorch_version: str = "",
         *,
@@ -72,6 +74,7 @@ class IR:
         extensions: Mapping[str, Any] | None = None,
     ) -> None:
         self.nodes = list(nodes)
+        self._places: dict[str, int] = {}  # by the names of nodes, as `node` last found them
         self.graph_inputs = list(graph_inputs)
         self.params = _params(weights, weight_name_mapping or {}, constants or {}) if params is None else list(params)
         self.functions: dict[str, IR] = dict(functions or {})
@@ -167,11 +170,28 @@ class IR:
             yield from body.all_nodes()
 
     def node(self, name: str) -> OpNode:
-        """The node of that name."""
-        for node in self.nodes:
-            if node.name == name:
-                return node
+        """The node of that name, by an index that is made again where nodes have changed since."""
+        places = self._places
+        if name not in places or places[name] >= len(self.nodes) or self.nodes[places[name]].name != name:
+            places = self._places = {node.name: place for place, node in reversed(list(enumerate(self.nodes)))}
+        if name in places:
+            return self.nodes[places[name]]
         raise KeyError(f"no node is called {name!r}{did_you_mean(name, (node.name for node in self.nodes))}")
+
+    def erase(self, nodes: OpNode | Iterable[OpNode]) -> None:
+        """Remove nodes whose outputs nothing else reads; a GraphError names a reader and changes nothing."""
+        erase(self, nodes)
+
+    def insert_before(self, anchor: OpNode, nodes: OpNode | Iterable[OpNode]) -> None:
+        """Put new nodes before a node of the graph; a GraphError says what does not fit and changes nothing.
+
+        They read tensors that are made before that place, and they and their outputs have new names.
+        """
+        insert(self, anchor, nodes, after=False)
+
+    def insert_after(self, anchor: OpNode, nodes: OpNode | Iterable[OpNode]) -> None:
+        """Put new nodes after a node of the graph, as `insert_before` does before one."""
+        insert(self, anchor, nodes, after=True)
 
     def check(self, limits: Limits = UNLIMITED) -> IR:
         """Raise GraphError at the first contradiction; return the graph itself."""
@@ -282,6 +302,23 @@ class IR:
         with uncollected():
             return read_text(text, cls, limits)
 
+    def to_text(self) -> str:
+        """The text form with the values of all constants; `str(ir)` leaves out those of long ones."""
+        return print_graph(self, whole=True)
+
+    @classmethod
+    def parse(
+        cls, text: str, limits: Limits = Limits(), *, constants: Mapping[str, TensorData | Array] | None = None
+    ) -> IR:
+        """The graph of a text form, as `print(ir)` shows it; a SerializationError names line and column.
+
+        `constants` are the values of long constants, by key, which `print` leaves out. Not in the text, and so not in
+        the graph: the version of torch, the table of modules, and where nodes came from (`origin` and `origins`).
+        Inputs that are numbered from 0 have no argument names.
+        """
+        with uncollected():
+            return parse_graph(text, cls, limits, constants or {})
+
     def save(self, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT) -> None:
         """Write the file whole or not at all; folders are made as needed.
 
@@ -297,10 +334,10 @@ class IR:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
-        """Read a file, plain or gzip; constants beside it are read when they are first used."""
+        """Read a file: JSON, plain or gzip, or the text form; constants beside it are read when they are first used."""
         with uncollected(), told_apart(path, limits, is_json=True):
             return read_pair(
-                Path(path), limits, lambda folder: read_text(read_graph_text(path, limits), cls, limits, folder)
+                Path(path), limits, lambda folder: _read(read_graph_text(path, limits), cls, limits, folder)
             )
 
     def __str__(self) -> str:
@@ -319,11 +356,17 @@ class IR:
         )
 
 
+def _read(text: str, cls: type[IR], limits: Limits, folder: Folder) -> IR:
+    return parse_graph(text, cls, limits, {}) if is_text_form(text) else read_text(text, cls, limits, folder)
+
+
 def _restored(kind: type[IR], arguments: dict[str, Any]) -> IR:
     return kind(**arguments)
 
 
-def _params(weights: Iterable[TensorMeta], names: Mapping[str, str], constants: Mapping[str, Any]) -> list[TensorMeta]:
+def _params(
+    weights: Iterable[TensorMeta], names: Mapping[str, str], constants: Mapping[str, TensorData | Array]
+) -> list[TensorMeta]:
     """Weights as live tensors, from the documented tables."""
     by_key = {weight.name: weight for weight in weights}
     named = set(names.values())

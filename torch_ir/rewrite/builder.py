@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, Union
 
+from torch_ir.errors import GraphError
 from torch_ir.ir import Dim, OpNode, TensorMeta
 from torch_ir.ir.free_names import FreeNames
 from torch_ir.ir.origins import origin_for
+
+Number = Union[bool, int, float, complex]
+_Call = tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]  # inputs, attributes, and what it makes
 
 
 class Knowledge(Protocol):
     """What must be known about operators and the graph to rewrite it; `torch_ir.analysis.knowledge` has it of torch."""
 
-    def call(
-        self, op_type: str, arguments: Mapping[str, Any], hints: Sequence[Dim] = ()
-    ) -> tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]: ...
+    def call(self, op_type: str, arguments: Mapping[str, Any], hints: Sequence[Dim] = ()) -> _Call: ...
 
     def is_weight(self, tensor: TensorMeta) -> bool: ...
 
-    def scalar_of(self, tensor: TensorMeta) -> Any: ...
+    def scalar_of(self, tensor: TensorMeta) -> Number | None: ...
 
     def value_of(self, tensor: TensorMeta) -> Any: ...
 
@@ -59,12 +61,41 @@ class Builder:
     def _origins(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for node in self._replaced for name in node.origins))
 
-    def op(self, op_type: str, /, **arguments: Any) -> Any:
-        """The tensor that a new call makes, or the tuple of all that it makes; what is not said has its default.
+    def op(self, op_type: str, /, **arguments: Any) -> TensorMeta:
+        """The tensor that a new call makes; arguments that are not given have their defaults.
 
         g.op("aten.mul.Tensor", self=x, other=scale)
         """
-        inputs, attrs, outputs = self._know.call(op_type, arguments, self._hints)
+        return self._only(op_type, self._know.call(op_type, arguments, self._hints))
+
+    def ops(self, op_type: str, /, **arguments: Any) -> tuple[TensorMeta, ...]:
+        """The tensors that a new call makes, for operators that make several, none, or a list.
+
+        values, indices = g.ops("aten.max.dim", self=x, dim=0)
+        """
+        return self._add(op_type, self._know.call(op_type, arguments, self._hints))
+
+    def like(self, node: OpNode, /, **changed: Any) -> TensorMeta:
+        """The tensor that the same call makes with some arguments changed."""
+        made = self.op(node.op_type, **{**arguments_of(node), **changed})
+        self._stand_for(node)
+        return made
+
+    def likes(self, node: OpNode, /, **changed: Any) -> tuple[TensorMeta, ...]:
+        """The tensors that the same call makes with some arguments changed."""
+        made = self.ops(node.op_type, **{**arguments_of(node), **changed})
+        self._stand_for(node)
+        return made
+
+    def _only(self, op_type: str, call: _Call) -> TensorMeta:
+        if len(call[2]) != 1:
+            told = f"{op_type} makes {len(call[2])} tensors, and g.op returns one"
+            raise GraphError(told, hint="use g.ops, which returns a tuple")
+        return self._add(op_type, call)[0]
+
+    def _add(self, op_type: str, call: _Call) -> tuple[TensorMeta, ...]:
+        """Make the node of a call, with names that are free."""
+        inputs, attrs, outputs = call
         names = self._names()
         name = names.free(op_type.split(".")[1])
         for index, made in enumerate(outputs):
@@ -80,13 +111,11 @@ class Builder:
             origins=self._origins,
         )
         self.nodes.append(node)
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return node.outputs
 
-    def like(self, node: OpNode, /, **changed: Any) -> Any:
-        """The same call with some arguments changed."""
-        made = self.op(node.op_type, **{**arguments_of(node), **changed})
+    def _stand_for(self, node: OpNode) -> None:
+        """Count a node first among those that the last new node stands for."""
         self.nodes[-1].origins = tuple(dict.fromkeys((*node.origins, *self._origins)))
-        return made
 
     def stands_for(self, *nodes: OpNode | None) -> None:
         """Count further nodes, beside those of the pattern, among those that new nodes stand for."""
@@ -100,7 +129,7 @@ class Builder:
         """Whether everything is on that device, or on one and the same where none is given, so that nothing moves."""
         return self._know.is_home(device)
 
-    def scalar_of(self, tensor: TensorMeta) -> Any:
+    def scalar_of(self, tensor: TensorMeta) -> Number | None:
         """The number that every element of a tensor is known to be without any weight; None where there is none."""
         return self._know.scalar_of(tensor)
 

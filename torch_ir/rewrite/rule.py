@@ -15,13 +15,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from torch_ir.errors import RegistryError, did_you_mean
 from torch_ir.rewrite.pattern import Pattern
 
 _OURS = "torch_ir."  # whose rules may name operators that only newer versions of torch have
-Change = Callable[..., Any]
+Change = Callable[..., object]  # takes what its pattern captures; the driver checks what it returns
 
 
 @dataclass(frozen=True)

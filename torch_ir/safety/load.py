@@ -10,7 +10,7 @@ from torch_ir.safety.validate import Report, examine_operators, refuse
 
 
 def load_ir(path: str | os.PathLike[str], limits: Limits = Limits(), *, trusted: bool = False) -> IR:
-    """Read a graph from a file, JSON or protobuf by its suffix, and check it; shapes are not derived if `trusted`."""
+    """Read a graph from a file, protobuf by its suffix, else JSON or text, and check it; no shapes if `trusted`."""
     ir = load_protobuf(path, limits) if is_protobuf(path) else IR.load(path, limits)
     report = Report()
     refuse(examine_operators(ir, report, trusted=trusted), report)

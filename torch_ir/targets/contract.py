@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -112,7 +112,7 @@ class Contract:
         ops: Iterable[str | Mapping[str, Any]],
         *,
         dtypes: Iterable[str] | None = None,
-        rank: Any = None,
+        rank: int | Sequence[int] | Mapping[str, int] | None = None,
         static: bool = False,
     ) -> None:
         self.name = typed(name, str, "name")

@@ -239,7 +239,7 @@ class _Copies:
         return {BODY: found.get("function"), **found}
 
 
-def tell(layers: Sequence[Layer], log: Callable[[str], Any] | None) -> None:
+def tell(layers: Sequence[Layer], log: Callable[[str], object] | None) -> None:
     """A line per layer, to a function of the user's or to the logger."""
     for layer in layers:
         mark = f"  ({'; '.join(layer.value.why)})" if type(layer.value) is Placeholder else ""

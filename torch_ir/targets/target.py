@@ -34,7 +34,7 @@ class Target:
         self._functions: dict[str, dict[str, None]] = {}  # from an operator to the torch functions called like it
         self._patterns: list[Rule] = []
 
-    def lowers(self, *what: Any) -> Callable[[F], F]:
+    def lowers(self, *what: str | type | Callable[..., Any] | Pattern) -> Callable[[F], F]:
         """Decorate `f(node) -> anything`: it lowers what is named here.
 
         That is an operator (`"aten.conv2d.default"`, or `"aten.conv2d"` for every overload), a module class or a torch
@@ -90,7 +90,7 @@ class Target:
         """Whether any handler is registered for a node of that type alone."""
         return next(self.rules_for(op_type), None) is not None
 
-    def lower(self, ir: IR, decompose: bool = False, log: Callable[[str], Any] | None = None) -> Lowered:
+    def lower(self, ir: IR, decompose: bool = False, log: Callable[[str], object] | None = None) -> Lowered:
         """The graph as layers of this target; what no handler takes becomes a placeholder, and no handler can fail it.
 
         A handler for an operator that torch does not have is a RegistryError: here, or where it is registered if torch

@@ -14,7 +14,7 @@ _shtab_torch_ir_commands() {
     check:'Say whether an IR file keeps every rule of the format.'
     compare:'Compare the dumps of another runtime with a golden pack.'
     completion:'Print a script that completes words in your shell.'
-    convert:'Write an IR file as protobuf or JSON, as ONNX, MLIR, Python or .pt2.'
+    convert:'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, Python or .pt2.'
     cost:'Say what an IR file costs: FLOPs, bytes, memory, time.'
     coverage:'Say how much of an IR file a target can run.'
     diff:'Say in what two IR files differ, names apart, and what it costs.'
@@ -105,10 +105,10 @@ _shtab_torch_ir_completion_defaults_added=0
 _shtab_torch_ir_convert_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .onnx, .mlir, .py, .pt2]:FILE:_files"
+  {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py, .pt2]:FILE:_files"
   {-w,--weights}"[weights to put into .onnx (default\: none) or .pt2\; or \`random\`]:FILE:_files"
   "--json[print what was written as JSON]"
-  ":an IR file\; .pb and .binpb are protobuf, others are JSON, plain or gzip:_files"
+  ":an IR file\; .pb and .binpb are protobuf, others are JSON, plain or gzip, or text:_files"
 )
 
 # guard to ensure default positional specs are added only once per session

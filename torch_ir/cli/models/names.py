@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 TRANSFORMERS, TIMM, PROGRAM, CODE = "hf:", "timm:", ".pt2", ".py"
-_GRAPHS = (".json", ".json.gz", ".pb", ".binpb")
+_GRAPHS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
 
 
 def is_model(text: str) -> bool:

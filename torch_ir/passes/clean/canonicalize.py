@@ -88,7 +88,7 @@ def _lies_alike(know: Knowledge, node: OpNode, one: TensorMeta, other: TensorMet
 def one_name(g: Builder, node: OpNode) -> Any:
     """multiply(x, y)  ->  mul(x, y)"""
     overload = node.op_type.rpartition(".")[2]
-    return g.op(f"{_ALIASES[base_name(node.op_type)]}.{overload}", **arguments_of(node))
+    return g.ops(f"{_ALIASES[base_name(node.op_type)]}.{overload}", **arguments_of(node))
 
 
 @rule(op(*sorted(_WITH_DIM | _REDUCTIONS)))
@@ -103,7 +103,7 @@ def counted_from_the_front(g: Builder, node: OpNode) -> Any:
         found = sorted(found) if name in _REDUCTIONS else found
     else:
         found = dims % rank if type(dims) is int else dims
-    return None if found == dims else g.like(node, **{argument: found})
+    return None if found == dims else g.likes(node, **{argument: found})
 
 
 @rule(op("aten.sum.dim_IntList", "aten.mean.dim", self="x", dim="dims", keepdim=False, dtype="dtype"))
@@ -141,7 +141,7 @@ def chunks_of_a_size(g: Builder, node: OpNode, x: TensorMeta, chunks: int, dim: 
     size = x.shape[dim]
     if not isinstance(size, int) or not size:
         return None
-    return _listed(g.op("aten.split.Tensor", self=x, split_size=-(-size // chunks), dim=dim))
+    return g.ops("aten.split.Tensor", self=x, split_size=-(-size // chunks), dim=dim)
 
 
 @rule(
@@ -151,9 +151,9 @@ def chunks_of_a_size(g: Builder, node: OpNode, x: TensorMeta, chunks: int, dim: 
 def parts_of_a_size(g: Builder, node: OpNode, x: TensorMeta, sizes: list[Any], dim: int) -> Any:
     """split_with_sizes(x: [2, 8], [4, 4], dim=1)  ->  split(x, 4, dim=1)"""
     if _are_even(sizes):
-        return _listed(g.op("aten.split.Tensor", self=x, split_size=sizes[0], dim=dim))
+        return g.ops("aten.split.Tensor", self=x, split_size=sizes[0], dim=dim)
     if node.op_type == "aten.split.sizes":
-        return _listed(g.op("aten.split_with_sizes.default", self=x, split_sizes=sizes, dim=dim))
+        return g.ops("aten.split_with_sizes.default", self=x, split_sizes=sizes, dim=dim)
     return None
 
 
@@ -162,10 +162,6 @@ def _are_even(sizes: list[Any]) -> bool:
     if not sizes or any(type(size) is not int or size < 1 for size in sizes):
         return False
     return set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= int(sizes[0])
-
-
-def _listed(made: Any) -> tuple[TensorMeta, ...]:
-    return made if isinstance(made, tuple) else (made,)
 
 
 RULES = (

@@ -133,7 +133,9 @@ def scalar_operand(g: Builder, node: OpNode) -> Any:
     number = g.scalar_of(y)
     if number is None or not _promotes_alike(x, y) or not _holds(x.dtype, number):
         return None
-    return g.op(new, **{**arguments_of(node), argument: float(number) if x.dtype in _FLOAT else number})
+    if x.dtype in _FLOAT and not isinstance(number, complex):
+        number = float(number)
+    return g.op(new, **{**arguments_of(node), argument: number})
 
 
 def _promotes_alike(x: TensorMeta, y: TensorMeta) -> bool:

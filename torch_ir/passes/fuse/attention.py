@@ -174,7 +174,7 @@ def _factor(g: Builder, node: OpNode) -> float | None:
 
 
 def _number(g: Builder, value: Any) -> float | None:
-    found = g.scalar_of(value) if isinstance(value, TensorMeta) else value
+    found: Any = g.scalar_of(value) if isinstance(value, TensorMeta) else value
     return float(found) if is_number(found) else None
 
 

@@ -128,8 +128,7 @@ def _parts(g: Builder, group: Sequence[Layer]) -> Sequence[TensorMeta]:
         bias = g.op("aten.cat.default", tensors=[_bias(g, layer) for layer in group], dim=0)
     whole = g.op(LINEAR, input=group[0].node["input"], weight=weight, bias=bias)
     sizes = [layer.channels for layer in group]
-    parts: Sequence[TensorMeta] = g.op("aten.split_with_sizes.default", self=whole, split_sizes=sizes, dim=-1)
-    return parts
+    return g.ops("aten.split_with_sizes.default", self=whole, split_sizes=sizes, dim=-1)
 
 
 def _bias(g: Builder, layer: Layer) -> TensorMeta:
