@@ -78,8 +78,8 @@ def run(repeats: int = 5, against: bool = False) -> str:
 def child(name: str, side: str, repeats: int) -> dict[str, Any]:
     """Build one model and capture both of its entry points, once and `repeats` times more."""
     from torch_ir.llm.caches import Caches
-    from torch_ir.llm.entries import DecoderOnly
-    from torch_ir.llm.extract import build_on_meta
+    from torch_ir.llm.entry_points import DecoderOnly
+    from torch_ir.llm.extraction import build_on_meta
 
     config = CONFIGS[name]()
     forget_peak()

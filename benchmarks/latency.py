@@ -14,7 +14,7 @@ from benchmarks import latency_peers as peers
 from benchmarks.measure import measured_alone, table
 from benchmarks.models import SERVED, Case
 from torch_ir.backends import compile, installed_backends
-from torch_ir.run.bench import Timing, bench, threads
+from torch_ir.run.benchmark import Timing, bench, threads
 
 THREADS = 2
 CALLS = 3  # in a turn

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.models import torch_export
-from torch_ir.run.bench import tensors_of
+from torch_ir.run.benchmark import tensors_of
 
 Action = Callable[[], Any]
 Inputs = dict[str, Any]

@@ -12,9 +12,9 @@ import torch_ir
 from benchmarks.measure import digits, median_time, race, ratios, table
 from benchmarks.models import SERVED, Case, llama, llama_405b, tokens
 from torch_ir import IR, IRExecutor, optimize
-from torch_ir.analysis.prologue import split_prologue
-from torch_ir.analysis.traffic import is_view
-from torch_ir.passes.proof import prove
+from torch_ir.analysis.cost_model.traffic import is_view
+from torch_ir.analysis.values.prologue import split_prologue
+from torch_ir.passes.random_check import prove
 
 PEERS = json.loads((Path(__file__).with_suffix("").parent / "peer_optimisers.json").read_text(encoding="utf-8"))
 LEVELS = ("basic", "full")
@@ -65,7 +65,7 @@ def _bought(case: Case, peers: dict[str, Any]) -> Iterator[list[str]]:
 
 
 def _figures(ir: IR) -> list[str]:
-    from torch_ir.analysis.measure import measured_in_all
+    from torch_ir.analysis.cost_model.measure import measured_in_all
 
     cost = measured_in_all(ir)
     working = [node for node in split_prologue(ir)[1] if node.outputs and not is_view(node)]

@@ -46,7 +46,7 @@ def child(name: str, repeats: int) -> dict[str, Any]:
     import torch
 
     import torch_ir
-    from torch_ir.llm.extract import build_on_meta
+    from torch_ir.llm.extraction import build_on_meta
 
     make, memory = CASES[name]
     config = make()
@@ -71,7 +71,7 @@ def _running(repeats: int) -> str:
     from transformers import LlamaConfig
 
     import torch_ir
-    from torch_ir.llm.extract import build_on_meta
+    from torch_ir.llm.extraction import build_on_meta
 
     config = LlamaConfig(
         vocab_size=1024, hidden_size=512, intermediate_size=1024, num_hidden_layers=8, num_attention_heads=8,

@@ -84,7 +84,7 @@ def child(name: str, repeats: int) -> dict[str, Any]:
     import torch
 
     import torch_ir
-    from torch_ir.llm.extract import build_on_meta
+    from torch_ir.llm.extraction import build_on_meta
 
     make, plan_kind, ranks = CASES[name]
     config = make()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from torch_ir import IR, OpNode, TensorMeta
-from torch_ir.ir.origins import call_around, modules_around
+from torch_ir.ir.graph.origins import call_around, modules_around
 
 _LEAST = 3  # nodes; of smaller ones, the reference would be as long as the block
 

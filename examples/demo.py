@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue li
 
 import torch_ir
 from catalogue.resnet18 import resnet18
-from torch_ir.cli.main import main as torch_ir_command
-from torch_ir.ir.text import print_node
+from torch_ir.cli.dispatch import main as torch_ir_command
+from torch_ir.ir.text.printer import print_node
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import torch
 import torch_ir
 from torch_ir import IR, OpNode, Target, TensorMeta
 from torch_ir.ir import Branch, Device, Dtype, Expr, Layout, MemoryFormat, Slot
-from torch_ir.ir.functions import fresh, inline_all
-from torch_ir.ir.structure import Tree, leaves
+from torch_ir.ir.graph.io_tree import Tree, leaves
+from torch_ir.ir.regroup.functions import fresh, inline_all
 from torch_ir.ops import find_operator
 from torch_ir.ops.schema import arguments
 

@@ -4,8 +4,8 @@ import keyword
 import math
 
 from torch_ir.errors import ExpressionError
-from torch_ir.ir.expressions import FUNCTIONS, KEYWORDS, Number, evaluate, names_in
-from torch_ir.ir.substitute import substitute
+from torch_ir.ir.sizes.expressions import FUNCTIONS, KEYWORDS, Number, evaluate, names_in
+from torch_ir.ir.sizes.specialize import substitute
 
 VALUES = {"batch": 4, "seq": 7, "zero": 0, "minus": -3, "large": 2**63 - 1}
 _PYTHON = {"__builtins__": {}, "inf": math.inf, "nan": math.nan, **FUNCTIONS}

@@ -5,7 +5,7 @@ from tests.graphs import chain, everything, mlp
 from tests.refusals import without_digest
 from torch_ir.errors import SerializationError
 from torch_ir.ir import IR
-from torch_ir.ir.document import parse_document
+from torch_ir.ir.json.json_text import parse_document
 
 
 def seeds() -> list[bytes]:

@@ -17,7 +17,7 @@ from tests.graphs import everything, mlp
 from tests.random_irs.draft import random_ir
 from tests.refusals import without_digest
 from torch_ir.analysis import cost, cost_report, diff
-from torch_ir.analysis.diff_text import diff_lines
+from torch_ir.analysis.graph_diff.diff_text import diff_lines
 from torch_ir.errors import SerializationError, TorchIRError
 from torch_ir.explorer import explore
 from torch_ir.ir import IR

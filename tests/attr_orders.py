@@ -1,4 +1,4 @@
-"""Write torch_ir/ir/attr_orders.txt anew from the schemas of the torch that is installed: python -m tests.attr_orders
+"""Write torch_ir/ir/graph/attr_orders.txt from the schemas of the installed torch: python -m tests.attr_orders
 
 Run it for a new version of torch: names that files already hold must keep their order, which tests compare.
 """
@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from textwrap import fill
 
-import torch_ir.ir.attr_order as attr_order
+import torch_ir.ir.graph.attr_order as attr_order
 from torch_ir.ops.schema import find_operator, operator_names
 
 FILE = Path(attr_order.__file__).with_name("attr_orders.txt")

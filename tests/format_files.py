@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.graphs import everything
 from torch_ir import IR, Target, extract_ir, save_protobuf, write_golden
-from torch_ir.ir.encode import VERSION
+from torch_ir.ir.json.encode import VERSION
 
 FOLDER = Path(__file__).parent / "data" / f"format_{VERSION}"
 INLINE_LIMIT = 64  # so that a small file has a side file

@@ -17,7 +17,7 @@ from torch_ir.ir import (
     TensorData,
     TensorMeta,
 )
-from torch_ir.ir.records import Dim
+from torch_ir.ir.json.json_fields import Dim
 
 
 def tensor(name: str, *shape: Dim, dtype: str = "float32") -> TensorMeta:

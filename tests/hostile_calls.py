@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from torch._ops import OpOverload
 
 from torch_ir.ir import IR, Device, Dtype, Layout, MemoryFormat, OpNode, TensorMeta
-from torch_ir.ir.limits import UNLIMITED
-from torch_ir.ops.asking import is_safe_in_process
+from torch_ir.ir.checks.limits import UNLIMITED
+from torch_ir.ops.safe_shape_calls import is_safe_in_process
 from torch_ir.ops.schema import find_operator, operator_names
 from torch_ir.safety import Report, examine
 

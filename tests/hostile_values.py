@@ -20,14 +20,14 @@ import torch
 from torch._ops import OpOverload
 
 from tests.hostile_calls import FLOATS, HUGE
-from torch_ir.analysis.constants import Constants
-from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.shapes.inference import Shapes
+from torch_ir.analysis.values.constants import Constants
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR, OpNode, Param, TensorMeta
 from torch_ir.ops.foldable import is_foldable
-from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.ops.schema import find_operator, operator_names
 from torch_ir.ops.tensor_data import from_tensor
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (3,), (2, 3), (3, 3), (2, 3, 4), (1, 0, 2), (1, 2, 3, 4))
 DTYPES = ("float32", "int64", "int64", "int32", "int8", "uint8", "bool", "float16", "float64", "complex64")

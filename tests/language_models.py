@@ -12,7 +12,7 @@ import torch
 from tests.architectures import Architecture, architectures
 from torch_ir import IR, TorchIRError, meta_init
 from torch_ir.llm import extract_llm, verify_llm
-from torch_ir.llm.generate import example_prompt
+from torch_ir.llm.generation import example_prompt
 
 KINDS = ("causal", "moe", "encoder_decoder", "state_space")
 TOKENS = 8

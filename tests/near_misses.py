@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.random_graphs import rebuilt, runs
-from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR, Dtype, OpNode, TensorMeta
-from torch_ir.ir.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ops.schema import name_arguments
 
 Twist = Callable[[IR, OpNode, random.Random], bool]  # changes the graph at a node; False where that cannot be

@@ -19,9 +19,9 @@ from tests.soundness import _apart
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR, Dtype
 from torch_ir.passes import optimize
-from torch_ir.passes.levels import LEVELS
-from torch_ir.passes.probes import probes
-from torch_ir.passes.proof import NOTHING, prove
+from torch_ir.passes.optimize_levels import LEVELS
+from torch_ir.passes.probe_inputs import probes
+from torch_ir.passes.random_check import NOTHING, prove
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.weights import random_weights
 

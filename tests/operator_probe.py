@@ -12,10 +12,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.operators.cases import cases
-from torch_ir.ops.facts import mutated_arguments, updates_statistics
+from torch_ir.ops.effects import mutated_arguments, updates_statistics
 from torch_ir.ops.schema import bind
 from torch_ir.ops.tensor_data import from_tensor
-from torch_ir.run.settings import settings
+from torch_ir.run.numeric_settings import settings
 
 
 class Probe(TorchDispatchMode):

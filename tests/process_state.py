@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.run.settings import settings
+from torch_ir.run.numeric_settings import settings
 
 _LOGGERS = ("", "torch", "torch_ir", "torch._subclasses.fake_tensor", "torch.fx", "torch._dynamo", "torch.export")
 

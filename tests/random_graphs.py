@@ -12,12 +12,12 @@ import torch
 
 from tests.random_blocks import BLOCKS, STEADY
 from tests.random_draft import Draft, RefusedError, random_values
-from torch_ir.analysis.sizes import points_of
+from torch_ir.analysis.shapes.open_sizes import points_of
 from torch_ir.errors import GraphError, TorchIRError
 from torch_ir.ir import IR, OpNode, TensorMeta, evaluate
-from torch_ir.ir.functions import drop_unused, given_by, inline, outline
-from torch_ir.ops.facts import writes_in_place
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ir.regroup.functions import drop_unused, given_by, inline, outline
+from torch_ir.ops.effects import writes_in_place
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.weights import random_weights
 

@@ -8,7 +8,7 @@ import torch
 
 from tests.random_draft import DTYPES, FLOATS, Draft
 from torch_ir.ir import Dtype, TensorMeta
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 SMOOTH = (
     "neg", "relu", "abs", "sigmoid", "tanh", "sin", "cos", "silu", "gelu", "square", "softplus", "exp", "positive",

@@ -5,12 +5,12 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from torch_ir.analysis.knowledge import Knowledge
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, Device, Dtype, Layout, MemoryFormat, Param, Slot, TensorMeta
-from torch_ir.ir.free_names import FreeNames
-from torch_ir.ir.node import OpNode
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.node import OpNode
 from torch_ir.passes import Pass, Report, apply_rules, optimize
-from torch_ir.passes.proof import Proof, prove
+from torch_ir.passes.random_check import Proof, prove
 from torch_ir.rewrite import Rule
 
 Step = str | Pass | Rule

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from torch_ir import IR
-from torch_ir.ir.functions import op_counts
+from torch_ir.ir.regroup.functions import op_counts
 
 
 class MLP(nn.Module):

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from tests.random_graphs import Values, inputs_of, sizes_of
-from torch_ir.analysis.amounts import weight_of
-from torch_ir.analysis.measure import measured_in_all
+from torch_ir.analysis.cost_model.measure import measured_in_all
+from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
 from torch_ir.passes import optimize
-from torch_ir.passes.levels import CLEAN
+from torch_ir.passes.optimize_levels import CLEAN
+from torch_ir.passes.pass_registry import find_pass
 from torch_ir.passes.pipeline import Step
-from torch_ir.passes.proof import NOTHING, prove
-from torch_ir.passes.registry import find_pass
+from torch_ir.passes.random_check import NOTHING, prove
 from torch_ir.run.executor import IRExecutor, Outcome
 from torch_ir.run.weights import random_weights
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tests.captured import captured, kinds
 from tests.rewriting import optimized
-from torch_ir.passes.levels import CLEAN
+from torch_ir.passes.optimize_levels import CLEAN
 
 ROOT = math.sqrt(2 / math.pi)
 SPELLINGS: dict[str, tuple[Callable[..., Any], str]] = {

@@ -15,13 +15,13 @@ from tests.adversarial.verbs import VERBS
 from tests.graphs import mlp, tensor
 from torch_ir import IR, Limits, OpNode, SerializationError, TensorMeta, load_ir, optimize, validate_ir
 from torch_ir.analysis import liveness
-from torch_ir.analysis.aliasing import home_of, is_held_by_caller, memory_of, moves_results
+from torch_ir.analysis.memory.aliasing import home_of, is_held_by_caller, memory_of, moves_results
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import Origin
-from torch_ir.ir.origins import module_at, modules_around
-from torch_ir.ir.substitute import squeezed_sizes
-from torch_ir.pipeline.partition import Partition
-from torch_ir.pipeline.reach import Load
+from torch_ir.ir.graph.origins import module_at, modules_around
+from torch_ir.ir.sizes.specialize import squeezed_sizes
+from torch_ir.pipeline.stage_bounds import Load
+from torch_ir.pipeline.stage_cuts import Partition
 
 # Cells that took quadratic time once.
 _SAMPLE = [("wide", "convert gzip"), ("slices", "split"), ("functions", "optimize clean")]
@@ -136,7 +136,7 @@ def test_memory_of_long_chains_of_views_is_not_looked_for() -> None:
 def test_sums_of_very_many_open_sizes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ir = SHAPES["many symbols"](100)
     assert liveness(ir).peak == " + ".join(sorted(f"4*s{index}" for index in range(100)))
-    module = import_module("torch_ir.analysis.liveness")  # the function of this name hides it
+    module = import_module("torch_ir.analysis.memory.live_tensors")  # the function of this name hides it
     monkeypatch.setattr(module, "_MOST_CHARACTERS", 10_000)
     with pytest.raises(ExpressionError, match=r"live memory at 'y\d+' is a sum of too many symbolic sizes; set them"):
         liveness(ir)

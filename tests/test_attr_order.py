@@ -11,7 +11,7 @@ from tests.graphs import tensor
 from torch_ir import IR, OpNode, optimize
 from torch_ir.analysis import diff
 from torch_ir.formats import save_protobuf
-from torch_ir.ir.attr_order import ordered
+from torch_ir.ir.graph.attr_order import ordered
 
 CONV = {"bias": None, "stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
 

@@ -15,7 +15,7 @@ from torch_ir import IR, ExecutionError, extract_ir
 from torch_ir.backends import compile, register_backend, table
 from torch_ir.backends import deviations as deviations_module
 from torch_ir.backends.deviations import DEVIATION, REFUSED, VOCABULARY, Row, refused_nodes, rows
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.errors import CaptureWarning, CommandError
 from torch_ir.ops.schema import find_operator
 

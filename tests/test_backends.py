@@ -14,7 +14,7 @@ from torch_ir.backends import Compiled, auto, compile, find_backend, list_backen
 from torch_ir.backends.auto import Auto
 from torch_ir.backends.choices import Choice, Choices, key_of
 from torch_ir.backends.stateless import stateless
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.cli.verb import BACKENDS
 from torch_ir.errors import CommandError, MissingExtraError, RegistryError, WeightLoadError
 from torch_ir.run.binding import bind

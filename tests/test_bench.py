@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from torch_ir import IR, OpNode, TensorMeta, extract_ir
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.cli.verb import BACKENDS
-from torch_ir.run.bench import Spread, Timing, bench, difference, race, threads
+from torch_ir.run.benchmark import Spread, Timing, bench, difference, race, threads
 
 
 class Clock:

@@ -19,12 +19,12 @@ from tests.architectures.sweep import REFUSED, extract
 from tests.graphs import tensor, weight
 from tests.proof import captured
 from torch_ir import IR, CaptureWarning, Contract, IRExecutor, OpNode, Target, cost, coverage, diff
-from torch_ir.cli.info import summarise
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
+from torch_ir.cli.verbs.info import summarise
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.scene import build_scene
 from torch_ir.ir import Origin, Param, Symbol, TensorMeta
-from torch_ir.ir.functions import inline, inline_all
+from torch_ir.ir.regroup.functions import inline, inline_all
 
 # with the number of calls of each function
 MODELS = {

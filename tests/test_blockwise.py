@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from torch_ir import IR, WeightLoadError, extract_ir, meta_init, open_weights, verify_blocks
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 NET = """

@@ -6,12 +6,12 @@ import numpy
 import pytest
 
 from torch_ir import IR, OpNode, SerializationError, ShardError, Symbol, TensorMeta
-from torch_ir.analysis import sizes
-from torch_ir.cli.inputs import parse_input
+from torch_ir.analysis.shapes import open_sizes as sizes
+from torch_ir.cli.arguments.input_specs import parse_input
 from torch_ir.explorer import explore
 from torch_ir.golden.dumps import Dumps
 from torch_ir.ir import Origin
-from torch_ir.sharding.plan import _pattern
+from torch_ir.sharding.sharding_plan import _pattern
 
 
 def test_constraints_that_nothing_meets_are_tried_less_often_the_more_sizes_there_are(
@@ -87,7 +87,7 @@ def test_an_archive_that_expands_without_measure_is_refused(tmp_path: Path) -> N
     numpy.savez_compressed(file, x=numpy.zeros(300 << 20, dtype=numpy.uint8))
     with pytest.raises(SerializationError, match=r"expands from [\d,]+ to 314,572,\d+ bytes, more than 100 times"):
         Dumps(file)
-    from torch_ir.cli.input_files import read_files
+    from torch_ir.cli.arguments.input_files import read_files
 
     with pytest.raises(SerializationError, match="more than 100 times"):
         read_files([parse_input(f"@{file}")])

@@ -11,9 +11,9 @@ from tests.proof import captured, module
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IRExecutor, diff, extract_ir, meta_init
 from torch_ir.ir import IR
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes import optimize
-from torch_ir.passes.levels import BASIC, CLEAN
+from torch_ir.passes.optimize_levels import BASIC, CLEAN
 
 Forward = Callable[["_Model", Tensor, Tensor], Tensor | tuple[Tensor, ...]]
 

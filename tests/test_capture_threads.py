@@ -19,7 +19,8 @@ from torch import nn
 import torch_ir
 from tests.torch_state import torch_state, untouched
 from torch_ir.capture import instrument
-from torch_ir.capture.fast import NotCoveredError, record_fast
+from torch_ir.capture.fast.fast_recording import record_fast
+from torch_ir.capture.fast.ghosts import NotCoveredError
 from torch_ir.errors import CaptureWarning, TorchIRError
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
 

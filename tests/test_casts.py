@@ -5,7 +5,7 @@ import torch
 
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR, extract_ir
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes import optimize
 from torch_ir.passes.clean.casts import HELD_BY
 

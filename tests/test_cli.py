@@ -13,10 +13,10 @@ import torch_ir
 from tests.command_line import command, failure
 from tests.test_draw import DOCUMENTED
 from torch_ir.cli import main
-from torch_ir.cli.dynamic import choose_sizes
-from torch_ir.cli.inputs import InputSpec, parse_input, parse_inputs
-from torch_ir.cli.sizes import DimRange, parse_dims
-from torch_ir.cli.tensors import random_tensor
+from torch_ir.cli.arguments.dynamic_sizes import choose_sizes
+from torch_ir.cli.arguments.input_specs import InputSpec, parse_input, parse_inputs
+from torch_ir.cli.arguments.input_values import random_tensor
+from torch_ir.cli.arguments.size_specs import DimRange, parse_dims
 from torch_ir.errors import CommandError
 
 NET = """\

@@ -10,8 +10,8 @@ import pytest
 from tests.command_line import ROOT, command, failure
 from tests.completions import scripts
 from torch_ir.cli import main
-from torch_ir.cli.checkups import CHECKUPS
-from torch_ir.cli.completion import SHELLS, script_of
+from torch_ir.cli.verbs.completion import SHELLS, script_of
+from torch_ir.cli.verbs.doctor_checks import CHECKUPS
 
 BROKEN = {
     "safetensors.py": "raise OSError('libxyz.so.1: cannot open shared object file')",

@@ -12,8 +12,9 @@ import torch
 import torch_ir
 from tests.command_line import ROOT, command, failure
 from tests.test_draw import DOCUMENTED, mlp
-from torch_ir.cli import info, main
-from torch_ir.cli.main import build_parser
+from torch_ir.cli import main
+from torch_ir.cli.dispatch import build_parser
+from torch_ir.cli.verbs import info
 
 PARSER = build_parser()
 VERBS = list(PARSER.verbs.choices)
@@ -135,7 +136,7 @@ def test_looking_never_imports_torch(tmp_path):
     file = str(tmp_path / "model.json")
     torch_ir.extract_ir(torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),), strict=False).save(file)
     code = (
-        "import sys, json\nfrom torch_ir.cli.main import main\n"
+        "import sys, json\nfrom torch_ir.cli.dispatch import main\n"
         "for words in json.loads(sys.argv[1]):\n"
         "    try:\n        status = main(words)\n"
         "    except SystemExit as end:\n        status = end.code\n"
@@ -165,10 +166,10 @@ def test_statuses_and_streams(file):
 
 def test_one_verb_imports_only_its_own_file():
     """So that each starts as fast as it can."""
-    code = "import sys; from torch_ir.cli.main import build_parser; build_parser(word='info'); print(*sys.modules)"
+    code = "import sys; from torch_ir.cli.dispatch import build_parser; build_parser(word='info'); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True).stdout.split()
-    assert "torch_ir.cli.info" in loaded
-    assert not {"torch_ir.cli.bench", "torch_ir.ir", "json", "dataclasses"} & set(loaded)
+    assert "torch_ir.cli.verbs.info" in loaded
+    assert not {"torch_ir.cli.verbs.bench", "torch_ir.ir", "json", "dataclasses"} & set(loaded)
 
 
 def test_a_reader_that_leaves_is_no_error(file):

@@ -8,11 +8,11 @@ from torch import nn
 
 import torch_ir
 from tests.command_line import failure
-from torch_ir.analysis.operators import operator_uses
+from torch_ir.analysis.dependencies.operators_used import operator_uses
 from torch_ir.cli import main
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.passes import list_passes
-from torch_ir.passes.levels import LEVELS
+from torch_ir.passes.optimize_levels import LEVELS
 
 
 class Branching(nn.Module):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import torch_ir
-from torch_ir.cli.main import _GROUPS, main
+from torch_ir.cli.dispatch import _GROUPS, main
 from torch_ir.errors import ClosedPipeError
 from torch_ir.llm import extract_llm
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_ir import IR, execute_ir, extract_ir, load_ir
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 
 BATCH = torch.export.Dim("batch", min=2, max=8)
 

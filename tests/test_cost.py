@@ -20,10 +20,10 @@ from tests.architectures import NEEDS_VALUES, NOT_CAPTURED, Architecture, archit
 from tests.graphs import chain, everything, mlp, tensor, weight
 from tests.proof import captured, module, quiet, to_meta
 from torch_ir import IR, CaptureWarning, GraphError, OpNode, cost, extract_ir
-from torch_ir.analysis.amounts import product, total
-from torch_ir.analysis.traffic import SOMETIMES_VIEWS, VIEWS, is_view
+from torch_ir.analysis.cost_model.traffic import SOMETIMES_VIEWS, VIEWS, is_view
+from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.ir import evaluate
-from torch_ir.ir.functions import outline
+from torch_ir.ir.regroup.functions import outline
 from torch_ir.ops.schema import find_operator, operator_names
 
 SAMPLE = (
@@ -412,7 +412,7 @@ def test_no_torch_is_needed() -> None:
 
 def test_brackets_do_not_pile_up() -> None:
     """An amount that is added to again and again has its brackets once."""
-    from torch_ir.analysis.amounts import product, total
+    from torch_ir.analysis.shapes.size_polynomials import product, total
 
     amount = total(["seq // 2", 1])
     for _ in range(200):

@@ -16,9 +16,9 @@ from tests.graphs import mlp
 from tests.proof import captured, module
 from torch_ir import IR, GraphError, cost
 from torch_ir.analysis import Roofline, cost_report, kv_cache, liveness
-from torch_ir.analysis.amounts import total
-from torch_ir.analysis.cost import Work
-from torch_ir.analysis.cost_text import duration, human
+from torch_ir.analysis.cost_model.node_costs import Work
+from torch_ir.analysis.cost_model.table_text import duration, human
+from torch_ir.analysis.shapes.size_polynomials import total
 from torch_ir.cli import main
 from torch_ir.errors import DeviceError
 

@@ -11,8 +11,8 @@ from torch.export import Dim
 from tests.graphs import tensor
 from tests.proof import captured, module
 from torch_ir import IR, IRExecutor, OpNode
-from torch_ir.ir.functions import inline_all
-from torch_ir.ir.values import FunctionRef
+from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.ops.decompose import decomposed
 
 F = nn.functional

@@ -9,10 +9,10 @@ from tests.proof import captured, module
 from tests.rewriting import lines, small, text
 from torch_ir import IR, extract_ir, meta_init
 from torch_ir.errors import CommandError
-from torch_ir.ir.functions import outline
+from torch_ir.ir.regroup.functions import outline
 from torch_ir.passes import optimize
-from torch_ir.passes.decompose.operators import decompose
-from torch_ir.passes.proof import prove
+from torch_ir.passes.decompose.decompose_pass import decompose
+from torch_ir.passes.random_check import prove
 
 
 class _Block(nn.Module):

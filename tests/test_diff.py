@@ -11,9 +11,9 @@ from tests.graphs import chain, everything, mlp, tensor, weight
 from tests.proof import captured
 from tests.test_blocks import pair
 from torch_ir import IR, OpNode, diff
-from torch_ir.analysis.alignment import aligned
+from torch_ir.analysis.graph_diff.alignment import aligned
 from torch_ir.ir import Expr, FunctionRef, Origin, Param, Slot, Symbol, TensorData
-from torch_ir.ir.functions import outline
+from torch_ir.ir.regroup.functions import outline
 
 
 def renamed(ir: IR) -> IR:

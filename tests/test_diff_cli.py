@@ -10,12 +10,12 @@ import pytest
 from tests.graphs import mlp, weight
 from tests.test_blocks import pair
 from torch_ir import IR, OpNode, TensorMeta
-from torch_ir.analysis.budget import Budget
-from torch_ir.analysis.cost_delta import cost_delta, cost_deltas
-from torch_ir.analysis.diff import IGNORABLE
-from torch_ir.analysis.node_diff import STATUSES
-from torch_ir.cli import diff as verb
-from torch_ir.cli.main import main
+from torch_ir.analysis.cost_model.budget import Budget
+from torch_ir.analysis.cost_model.delta import cost_delta, cost_deltas
+from torch_ir.analysis.graph_diff.differ import IGNORABLE
+from torch_ir.analysis.graph_diff.node_diff import STATUSES
+from torch_ir.cli.dispatch import main
+from torch_ir.cli.verbs import diff as verb
 from torch_ir.errors import CommandError, GraphError
 from torch_ir.formats import save_protobuf
 from torch_ir.ir import Symbol

@@ -13,7 +13,7 @@ from tests.proof import captured
 from tests.random_irs.draft import random_ir
 from tests.test_blocks import pair
 from torch_ir import IR, Diff, OpNode, diff, optimize
-from torch_ir.analysis.diff_text import diff_lines
+from torch_ir.analysis.graph_diff.diff_text import diff_lines
 from torch_ir.errors import GraphError
 
 X = torch.ones(2, 8)

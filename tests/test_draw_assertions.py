@@ -5,12 +5,12 @@ import pytest
 from tests.test_draw_folded import tensor
 from torch_ir.cli import main
 from torch_ir.draw.dot import to_dot
+from torch_ir.draw.drawn_pairs import build_pair
 from torch_ir.draw.mermaid import to_mermaid
-from torch_ir.draw.pairs import build_pair
 from torch_ir.draw.scene import build_scene
 from torch_ir.errors import DrawError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.values import FunctionRef
+from torch_ir.ir.graph.attr_types import FunctionRef
 
 CHECK = "aten._assert_tensor_metadata.default"
 

@@ -9,7 +9,7 @@ import pytest
 from tests.test_draw import DOCUMENTED, mlp
 from tests.test_draw_pairs import without_mix
 from tests.test_draw_views import model
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import build_scene
 from torch_ir.ir import IR, OpNode, TensorMeta
@@ -45,7 +45,7 @@ def test_a_picture_of_many_boxes_is_announced(capsys, tmp_path, monkeypatch) -> 
         said.append(capsys.readouterr().err.rstrip("\n"))
         return b""
 
-    monkeypatch.setattr(sys.modules["torch_ir.draw.render"], "picture", picture)
+    monkeypatch.setattr(sys.modules["torch_ir.draw.picture_files"], "picture", picture)
     words = ["draw", str(tmp_path / "large.json"), "-o", str(tmp_path / "large.png")]
     for more in (["--max-nodes", "0"], ["--max-nodes", "0", "--quiet"], ["--max-nodes", "100"]):
         assert main([*words, *more, "--no-weights"]) == 0
@@ -164,7 +164,7 @@ def test_drawing_needs_no_torch(tmp_path) -> None:
 
     code = """
 import sys
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 file, folder = sys.argv[1:]
 for words in (["--depth", "2"], ["--focus", "a"], ["--heat", "flops"], ["--against", file]):
     assert main(["draw", file, *words, "-o", f"{folder}/x.mmd"]) == 0

@@ -10,7 +10,7 @@ import torch
 
 from tests.proof import captured
 from tests.test_draw import HOSTILE
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.draw import ir_to_mermaid, render
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.elements import Scene
@@ -18,7 +18,7 @@ from torch_ir.draw.families import family_of_node
 from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import build_scene
 from torch_ir.ir import IR, OpNode, Origin, Param, TensorMeta
-from torch_ir.ir.levels import fold
+from torch_ir.ir.regroup.granularity import fold
 
 
 def tensor(name: str) -> TensorMeta:

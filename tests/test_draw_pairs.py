@@ -11,8 +11,8 @@ from tests.proof import captured
 from tests.test_draw_folded import layers
 from tests.test_draw_views import model, svg_groups, text
 from torch_ir.draw.dot import to_dot
+from torch_ir.draw.drawn_pairs import build_pair, render_pair
 from torch_ir.draw.elements import Scene
-from torch_ir.draw.pairs import build_pair, render_pair
 from torch_ir.errors import DrawError
 from torch_ir.ir import IR
 

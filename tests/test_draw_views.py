@@ -14,7 +14,7 @@ from torch_ir.draw.dot import to_dot
 from torch_ir.draw.elements import Scene
 from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import build_scene
-from torch_ir.draw.views import legible
+from torch_ir.draw.view_options import legible
 from torch_ir.errors import DrawError
 from torch_ir.ir import IR, Origin
 

@@ -14,7 +14,7 @@ import torch_ir
 from tests.explored import HOSTILE, Growing, asserting, decoder, hostile, sharded, with_call
 from tests.graphs import everything, mlp, tensor
 from torch_ir.analysis import cost
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.explorer.hierarchy import Group, hierarchy, name_of
 from torch_ir.ir import IR, OpNode
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import Expr, evaluate
-from torch_ir.ir.expressions import (
+from torch_ir.ir.sizes.expressions import (
     KEYWORDS,
     MAX_DEPTH,
     MAX_DIGITS,
@@ -22,8 +22,8 @@ from torch_ir.ir.expressions import (
     names_in,
     parse,
 )
-from torch_ir.ir.substitute import substitute
-from torch_ir.ir.symbols import Symbol, solve
+from torch_ir.ir.sizes.specialize import substitute
+from torch_ir.ir.sizes.symbols import Symbol, solve
 
 NAMES = ("seq", "batch", "_n2")
 PYTHON = {

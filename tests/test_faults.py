@@ -21,7 +21,7 @@ from tests.faults.starving import no_permission, small_disk, small_files
 from tests.faults.sweep import LIGHT, measure, sweep
 from torch_ir.errors import SerializationError
 from torch_ir.ir import IR
-from torch_ir.ir.writing import hidden_name, write_bytes
+from torch_ir.ir.files.atomic_write import hidden_name, write_bytes
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the sweeps fork")

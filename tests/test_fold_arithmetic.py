@@ -4,7 +4,7 @@ import pytest
 
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR
-from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.passes.weights.fold_arithmetic import fold_arithmetic
 
 _X = "x: float32[2, 4, 5, 5], given: float32[6, 1, 1], kernel: float32[6, 4, 3, 3]"

@@ -9,7 +9,7 @@ from torch.export import Dim
 from catalogue import find
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR, extract_ir
-from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.errors import CaptureWarning
 from torch_ir.passes import optimize
 from torch_ir.passes.weights.fold_batch_norm import fold_batch_norm

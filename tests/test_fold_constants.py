@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR, extract_ir, meta_init
-from torch_ir.analysis.constants import Constants
+from torch_ir.analysis.values.constants import Constants
 from torch_ir.ir import Device, Param, TensorData, TensorMeta
-from torch_ir.ir.functions import outline
+from torch_ir.ir.regroup.functions import outline
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
 from torch_ir.passes import find_pass, optimize
-from torch_ir.passes.proof import prove
+from torch_ir.passes.random_check import prove
 
 FOLD = ["fold-constants"]
 

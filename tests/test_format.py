@@ -17,9 +17,9 @@ from tests.random_graphs import random_graph
 from torch_ir import IR, SerializationError, execute_ir, load_protobuf, to_protobuf
 from torch_ir.formats import lowered_from_protobuf, lowered_to_protobuf
 from torch_ir.golden.pack import read_pack
-from torch_ir.ir.encode import FORMAT, VERSION
-from torch_ir.ir.tensor import PARAM_KINDS
-from torch_ir.ir.values import DEVICE_KINDS, DTYPES, LAYOUTS, MEMORY_FORMATS, is_device
+from torch_ir.ir.graph.attr_types import DEVICE_KINDS, DTYPES, LAYOUTS, MEMORY_FORMATS, is_device
+from torch_ir.ir.graph.tensor import PARAM_KINDS
+from torch_ir.ir.json.encode import FORMAT, VERSION
 
 TEXTS = sorted(name for name in FILES if name.endswith(".json"))
 GZIPPED = sorted(name for name in FILES if name.endswith(".json.gz"))

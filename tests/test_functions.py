@@ -5,7 +5,7 @@ import torch
 
 from torch_ir import IR, GraphError, IRExecutor, OpNode, TensorMeta
 from torch_ir.ir import Origin, Param
-from torch_ir.ir.functions import inline, inline_all, outline
+from torch_ir.ir.regroup.functions import inline, inline_all, outline
 
 
 def chain() -> IR:

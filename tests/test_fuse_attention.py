@@ -12,7 +12,7 @@ from tests.captured import _Function, captured, kinds
 from tests.rewriting import optimized, proved
 from torch_ir import IRExecutor, extract_ir
 from torch_ir.ir import IR
-from torch_ir.passes.levels import CLEAN
+from torch_ir.passes.optimize_levels import CLEAN
 
 SDPA = "aten.scaled_dot_product_attention.default"
 QKV = ((2, 4, 6, 8),) * 3

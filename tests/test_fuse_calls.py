@@ -13,8 +13,8 @@ from torch_ir.ir import OpNode
 from torch_ir.ops.registry import unregister
 from torch_ir.passes import optimize
 from torch_ir.passes.fuse.fused_calls import Group, fuse_groups
-from torch_ir.passes.proof import prove
-from torch_ir.passes.registry import Pass
+from torch_ir.passes.pass_registry import Pass
+from torch_ir.passes.random_check import prove
 
 
 def fused(name: str, *groups: list[str]) -> Pass:

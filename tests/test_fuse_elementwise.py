@@ -9,7 +9,7 @@ from tests.captured import captured, kinds
 from tests.rewriting import optimized, small, text
 from torch_ir.ir import IR
 from torch_ir.passes import optimize
-from torch_ir.passes.proof import prove
+from torch_ir.passes.random_check import prove
 
 
 def test_a_chain_is_one_call() -> None:

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from tests.captured import captured, kinds
 from tests.rewriting import optimized, small
 from torch_ir.passes import optimize
-from torch_ir.passes.proof import prove
-from torch_ir.passes.registry import Pass, find_pass
+from torch_ir.passes.pass_registry import Pass, find_pass
+from torch_ir.passes.random_check import prove
 
 CONV = ((1, 3, 6, 6), (3, 3, 3, 3), (3,))
 LINEAR = ((2, 3), (4, 3), (4,))

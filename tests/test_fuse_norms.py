@@ -8,7 +8,7 @@ import torch
 
 from tests.captured import captured, kinds
 from tests.rewriting import optimized, proved, small, text
-from torch_ir.passes.levels import CLEAN
+from torch_ir.passes.optimize_levels import CLEAN
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 
 from tests.captured import captured, kinds
 from tests.rewriting import optimized
-from torch_ir.passes.levels import CLEAN
+from torch_ir.passes.optimize_levels import CLEAN
 
 X, TABLE, HALF = (1, 2, 4, 8), (1, 1, 4, 8), (1, 1, 4, 4)
 

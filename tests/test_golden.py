@@ -17,7 +17,7 @@ from torch_ir import IR, compare_golden, write_golden
 from torch_ir.cli import main
 from torch_ir.errors import SerializationError
 from torch_ir.golden.pack import read_pack, stored, unstored
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 # -- right and wrong dumps --------------------------------------------------------------------------------------------
 

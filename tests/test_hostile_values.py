@@ -8,11 +8,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tests.hostile_values import operators, sweep
 from torch_ir import optimize
-from torch_ir.analysis.constants import Constants
-from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.shapes.inference import Shapes
+from torch_ir.analysis.values.constants import Constants
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, Layout, OpNode, Param, TensorMeta
-from torch_ir.ir.limits import Budget
+from torch_ir.ir.checks.limits import Budget
 from torch_ir.ops.tensor_data import from_tensor
 
 LOWEST = torch.iinfo(torch.int64).min

@@ -7,8 +7,8 @@ from torch.export import Dim
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR, IRExecutor, extract_ir
 from torch_ir.ir import Param
-from torch_ir.ir.data import TensorData
-from torch_ir.passes.clean.likeness import is_same_shape
+from torch_ir.ir.graph.constant_data import TensorData
+from torch_ir.passes.clean.same_layout import is_same_shape
 
 _LEFT = lines("""
     graph(x: float32[2, 3]) {

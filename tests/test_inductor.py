@@ -17,7 +17,7 @@ from torch_ir import IR, ExecutionError, extract_ir, to_torch
 from torch_ir.backends import Compiled, compile
 from torch_ir.backends.placement import placed
 from torch_ir.ir import Device, OpNode, TensorMeta
-from torch_ir.run.bench import difference
+from torch_ir.run.benchmark import difference
 
 has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
 

@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_ir.cli.dynamic import choose_sizes
-from torch_ir.cli.input_files import read_files
-from torch_ir.cli.inputs import InputSpec, parse_input, parse_inputs
-from torch_ir.cli.sizes import Affine, DimRange, parse_affine, parse_dims, parse_size
+from torch_ir.cli.arguments.dynamic_sizes import choose_sizes
+from torch_ir.cli.arguments.input_files import read_files
+from torch_ir.cli.arguments.input_specs import InputSpec, parse_input, parse_inputs
+from torch_ir.cli.arguments.size_specs import Affine, DimRange, parse_affine, parse_dims, parse_size
 from torch_ir.errors import CommandError
-from torch_ir.ir.values import DTYPES
+from torch_ir.ir.graph.attr_types import DTYPES
 
 NAMES = st.from_regex(r"[a-z][a-z_]{1,6}", fullmatch=True).map(
     lambda word: f"s_{word}"

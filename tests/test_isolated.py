@@ -32,9 +32,9 @@ from torch_ir import (
     open_weights,
     random_weights,
 )
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
+from torch_ir.run.numeric_settings import apply_settings, settings
 from torch_ir.run.reply import Reply
-from torch_ir.run.settings import apply_settings, settings
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc, which only Linux has")
 _MADE = {"dtype": None, "layout": None, "device": None, "pin_memory": None}

@@ -16,7 +16,7 @@ from tests.refusals import changed, refused, without_digest
 from torch_ir import deserialize_ir, serialize_ir
 from torch_ir.errors import SerializationError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.document import write_document
+from torch_ir.ir.json.json_text import write_document
 
 DOCUMENTED = """\
 {

@@ -14,12 +14,12 @@ from tests.command_line import failure
 from tests.faults.kinds import graph as with_constant
 from tests.graphs import everything, mlp
 from torch_ir import load_ir, save_ir
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.errors import MistakenFileError, SerializationError
 from torch_ir.formats import load_protobuf
 from torch_ir.ir import IR, Limits
-from torch_ir.ir.gzip_text import compress, decompress
-from torch_ir.ir.side_file import side_files
+from torch_ir.ir.files.side_file import side_files
+from torch_ir.ir.json.gzip_text import compress, decompress
 
 ROOT = Path(__file__).parents[1]
 

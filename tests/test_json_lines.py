@@ -11,8 +11,9 @@ import pytest
 from tests.graphs import chain, everything, mlp, tensor
 from tests.refusals import without_digest
 from torch_ir.errors import SerializationError
-from torch_ir.ir import IR, Limits, OpNode, Origin, Param, TensorData, TensorMeta, decode
-from torch_ir.ir.document import parse_document, write_document
+from torch_ir.ir import IR, Limits, OpNode, Origin, Param, TensorData, TensorMeta
+from torch_ir.ir.json import decode
+from torch_ir.ir.json.json_text import parse_document, write_document
 
 
 def varied() -> IR:

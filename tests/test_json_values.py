@@ -26,8 +26,8 @@ from torch_ir.ir import (
     TensorData,
     TensorMeta,
 )
-from torch_ir.ir.encoding import MAX_NESTING, decode, encode
-from torch_ir.ir.values import DTYPES, LAYOUTS, MEMORY_FORMATS
+from torch_ir.ir.graph.attr_types import DTYPES, LAYOUTS, MEMORY_FORMATS
+from torch_ir.ir.json.json_values import MAX_NESTING, decode, encode
 
 # -- values -----------------------------------------------------------------------------------------------------------
 

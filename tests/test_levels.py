@@ -12,9 +12,9 @@ from tests.graphs import mlp, tensor
 from tests.proof import agrees, captured, module, ops, quiet, verdict
 from torch_ir import IR, ExecutionError, GraphError, IRExecutor, OpNode, register_executor
 from torch_ir.ir import Origin
-from torch_ir.ir.functions import inline, outline
-from torch_ir.ir.levels import fold, public_name
-from torch_ir.ir.shared_functions import share_functions
+from torch_ir.ir.regroup.functions import inline, outline
+from torch_ir.ir.regroup.granularity import fold, public_name
+from torch_ir.ir.regroup.shared_functions import share_functions
 from torch_ir.ops.registry import unregister
 
 

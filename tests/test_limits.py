@@ -23,7 +23,7 @@ from torch_ir import (
     to_protobuf,
 )
 from torch_ir.ir import Branch, Expr, Slot
-from torch_ir.ir.expressions import parse
+from torch_ir.ir.sizes.expressions import parse
 
 READERS: list[Callable[[IR, Limits], IR]] = [
     lambda ir, limits: IR.from_json(ir.to_json(), limits),

@@ -20,7 +20,7 @@ from tests.proof import captured, module
 from torch_ir import IR, CaptureWarning, GraphError, IRExecutor, extract_ir
 from torch_ir.analysis import liveness, schedule
 from torch_ir.ir import evaluate
-from torch_ir.ir.functions import outline
+from torch_ir.ir.regroup.functions import outline
 
 SAMPLE = ("bert", "densenet", "gpt", "inception", "lstm", "moe", "resnet18", "static_cache", "unet")
 # Kernels that give a result in more memory than its elements need.

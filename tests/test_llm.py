@@ -13,9 +13,9 @@ from torch import nn
 from tests.architectures import Architecture, architectures
 from tests.language_models import NOT_CARRIED, carry, language_models
 from torch_ir import IR, ExecutionError, ExportError, GraphError, IRExecutor, extract_ir, meta_init
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.llm import cache_map, extract_llm, generate, verify_llm
-from torch_ir.llm.generate import example_prompt
+from torch_ir.llm.generation import example_prompt
 
 TOKENS = 8
 BY_NAME = {each.name: each for each in architectures()}

@@ -14,9 +14,9 @@ from tests.language_models import NOT_CARRIED, REFUSED_FORMS, language_models
 from torch_ir import CaptureWarning, ExportError
 from torch_ir.llm import extract_llm, self_check, verify_llm
 from torch_ir.llm.caches import Caches
-from torch_ir.llm.entries import DecoderOnly, EncoderDecoder
-from torch_ir.llm.generate import example_prompt
-from torch_ir.llm.tiny import shrunk
+from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder
+from torch_ir.llm.generation import example_prompt
+from torch_ir.llm.tiny_config import shrunk
 
 BY_NAME = {each.name: each for each in architectures()}
 FORMS = {"grows": (None, False), "grows, padded": (None, True), "fixed": (10, False), "fixed, padded": (10, True)}

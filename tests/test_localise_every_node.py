@@ -12,7 +12,7 @@ from tests.corruptions import Corruption, corruptions
 from tests.proof import captured, verdict
 from torch_ir import Divergence
 from torch_ir.errors import TorchIRError
-from torch_ir.ops.runnable import check_operators
+from torch_ir.ops.prepare_run import check_operators
 
 # of every family one; in-place writes leave the most values without a counterpart in the original
 SAMPLED = (

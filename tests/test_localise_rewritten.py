@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from tests.localising import TWICE, X, localised
 from tests.proof import captured, module, verdict
 from torch_ir import IR, OpNode
-from torch_ir.ir.functions import outline
+from torch_ir.ir.regroup.functions import outline
 
 
 def with_split_linear() -> IR:

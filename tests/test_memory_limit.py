@@ -21,7 +21,7 @@ from torch_ir import (
     open_weights,
     random_weights,
 )
-from torch_ir.analysis.demand import Demand
+from torch_ir.analysis.memory.memory_bound import Demand
 from torch_ir.ir import FunctionRef
 from torch_ir.run.memory import memory_limit
 

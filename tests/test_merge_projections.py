@@ -6,7 +6,7 @@ from torch.export import Dim
 
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR, extract_ir
-from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.passes.weights.linear import linear
 from torch_ir.passes.weights.merge_projections import merge_projections
 

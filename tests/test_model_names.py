@@ -15,8 +15,8 @@ from torch import nn
 from torch.export import Dim
 
 import torch_ir
-from torch_ir.cli.main import main
-from torch_ir.cli.models.names import is_model
+from torch_ir.cli.dispatch import main
+from torch_ir.cli.models.model_kinds import is_model
 from torch_ir.ir import IR
 
 NET = """\

@@ -12,7 +12,7 @@ from tests.patterns import FOLDER, Hit, fired, stored
 from tests.soundness import fault
 from torch_ir.ir import IR
 from torch_ir.passes import list_passes
-from torch_ir.passes.levels import LEVELS
+from torch_ir.passes.optimize_levels import LEVELS
 
 _ROUNDS = "winograd"  # more than what is judged here; its own tests say how much
 HITS = sorted((path.parent.name, path.stem) for path in FOLDER.glob("*/*.json"))

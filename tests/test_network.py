@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line import ROOT
-from torch_ir.cli.main import _GROUPS
+from torch_ir.cli.dispatch import _GROUPS
 
 _GUARD = ROOT / "tests" / "network_guard"
 _NET = "import torch\n\n\ndef make():\n    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())\n"
@@ -51,7 +51,7 @@ doctor
 """
 _RUN = """
 import contextlib, io, sys
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 for line in sys.stdin.read().splitlines():
     told = io.TextIOWrapper(io.BytesIO(), write_through=True)
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):

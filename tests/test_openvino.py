@@ -20,7 +20,7 @@ from tests.captured import captured
 from torch_ir import extract_ir
 from torch_ir.backends import compile
 from torch_ir.errors import ConversionError, ExecutionError
-from torch_ir.run.bench import difference
+from torch_ir.run.benchmark import difference
 
 pytest.importorskip("openvino", reason="torch-ir[openvino] is not installed")
 

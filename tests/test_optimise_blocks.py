@@ -8,7 +8,7 @@ import torch_ir
 from tests.proof import captured
 from tests.rewriting import lines, optimized, text
 from torch_ir import IR, Builder, OpNode, TensorMeta, diff, op, optimize, rule
-from torch_ir.passes.proof import prove
+from torch_ir.passes.random_check import prove
 
 
 class Attention(nn.Module):

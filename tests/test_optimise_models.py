@@ -11,7 +11,7 @@ import torch_ir
 from catalogue import Entry
 from tests.architectures import NOT_CAPTURED, architectures
 from torch_ir import IR, extract_ir, optimize
-from torch_ir.passes.proof import prove
+from torch_ir.passes.random_check import prove
 from torch_ir.run.executor import flatten_call
 
 ENTRIES = {entry.name: entry for entry in catalogue.entries()}

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from tests.lowering import accepting
 from torch_ir import IR, OpNode, Target, extract_ir, op, optimize, render
-from torch_ir.analysis.cost_report import cost_report
-from torch_ir.analysis.diff import diff
+from torch_ir.analysis.cost_model.cost_table import cost_report
+from torch_ir.analysis.graph_diff.differ import diff
 
 
 class Attention(nn.Module):

@@ -11,15 +11,15 @@ from torch.nn import functional as F
 import catalogue
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR, extract_ir, optimize
-from torch_ir.analysis.formulas import macs
-from torch_ir.analysis.prologue import split_prologue
-from torch_ir.analysis.shapes import wrong_shapes
+from torch_ir.analysis.cost_model.flop_formulas import macs
+from torch_ir.analysis.shapes.inference import wrong_shapes
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.backends import compile
 from torch_ir.backends.onednn import PASSES
-from torch_ir.passes.levels import LEVELS
-from torch_ir.run.bench import difference
-from torch_ir.run.compare import compare
+from torch_ir.passes.optimize_levels import LEVELS
+from torch_ir.run.benchmark import difference
 from torch_ir.run.executor import IRExecutor
+from torch_ir.run.tolerances import compare
 
 WEIGHTS = "w: float32[4, 3, 3, 3], b: float32[4]"
 CONV = "aten.conv2d.default(x, w, b, padding=[1, 1])"

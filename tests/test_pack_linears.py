@@ -11,10 +11,10 @@ from torch.nn import functional as F
 import catalogue
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR, extract_ir, optimize
-from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.backends import compile
 from torch_ir.backends.onednn import PASSES
-from torch_ir.run.bench import difference
+from torch_ir.run.benchmark import difference
 from torch_ir.run.executor import IRExecutor
 
 LAYER = "aten.linear.default(x, w, b)"

@@ -8,7 +8,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from torch_ir.pipeline.partition import Load, Partition
+from torch_ir.pipeline.stage_cuts import Load, Partition
 
 
 def line(seed: int) -> list[Load]:

@@ -11,11 +11,12 @@ from tests.graphs import mlp
 from tests.proof import captured, module
 from tests.rewriting import lines, optimized, proved, small, text
 from torch_ir import IR
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.errors import CommandError, GraphError, RegistryError
-from torch_ir.ir.node import OpNode
-from torch_ir.passes import find_pass, list_passes, named_pass, optimize, registry
-from torch_ir.passes.proof import prove, retyped
+from torch_ir.ir.graph.node import OpNode
+from torch_ir.passes import find_pass, list_passes, named_pass, optimize
+from torch_ir.passes import pass_registry as registry
+from torch_ir.passes.random_check import prove, retyped
 
 
 def test_dead_code_goes_with_all_that_led_to_it() -> None:

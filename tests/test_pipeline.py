@@ -30,8 +30,8 @@ from torch_ir import (
 )
 from torch_ir.llm import extract_llm
 from torch_ir.pipeline.in_turn import run_in_turn
-from torch_ir.run.compare import compare
 from torch_ir.run.executor import flat_inputs
+from torch_ir.run.tolerances import compare
 
 pytestmark = pytest.mark.usefixtures("_seeded")
 ONE_LAYER = (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ops.schema import arguments, find_operator

@@ -13,17 +13,17 @@ import pytest
 import torch
 
 from torch_ir import IR, OpNode, TensorMeta, TorchIRError
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.errors import CommandError, SerializationError
 from torch_ir.golden.dumps import Dumps
 from torch_ir.golden.folders import restore
 from torch_ir.golden.pack import INDEX, read_pack
 from torch_ir.ir import Param, TensorData
-from torch_ir.ir.regular_file import IrregularFileError, TooLargeError, open_regular, read_regular
-from torch_ir.ir.writing import hidden_name
+from torch_ir.ir.files.atomic_write import hidden_name
+from torch_ir.ir.files.regular_file import IrregularFileError, TooLargeError, open_regular, read_regular
 from torch_ir.run.stored import read_header
-from torch_ir.sweep.journal import GRAPHS, ROWS, SETTINGS, Journal
 from torch_ir.sweep.summary import SUMMARY, write_summary
+from torch_ir.sweep.sweep_folder import GRAPHS, ROWS, SETTINGS, Journal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pipes and devices among its files")
 _SECONDS = 20

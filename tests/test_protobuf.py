@@ -22,25 +22,13 @@ import torch_ir
 from catalogue import Entry
 from tests.graphs import chain, everything, mlp, tensor
 from torch_ir import IR, Limits, Lowered, Target, from_protobuf, load_protobuf, save_protobuf, to_protobuf
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.errors import GraphError, MissingExtraError, MissingFileError, SerializationError
 from torch_ir.formats import graph_message, lowered_from_protobuf, lowered_message, lowered_to_protobuf, protobuf
-from torch_ir.ir import (
-    Device,
-    Dtype,
-    Expr,
-    Layout,
-    MemoryFormat,
-    OpNode,
-    Origin,
-    Param,
-    Symbol,
-    TensorData,
-    TensorMeta,
-    decode,
-    node,
-)
-from torch_ir.ir import tensor as tensor_module
+from torch_ir.ir import Device, Dtype, Expr, Layout, MemoryFormat, OpNode, Origin, Param, Symbol, TensorData, TensorMeta
+from torch_ir.ir.graph import node
+from torch_ir.ir.graph import tensor as tensor_module
+from torch_ir.ir.json import decode
 
 ROOT = Path(__file__).parents[1]
 FORMATS = Path(torch_ir.__file__).parent / "formats"
@@ -267,7 +255,7 @@ def test_no_torch_is_needed(tmp_path: Path) -> None:
     """Converting files does not import torch."""
     mlp().save(tmp_path / "m.json")
     code = (
-        "import sys; from torch_ir.cli.main import main\n"
+        "import sys; from torch_ir.cli.dispatch import main\n"
         "assert main(['convert', 'm.json', '-o', 'm.pb']) == 0 and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})

@@ -14,8 +14,8 @@ from tests.graphs import chain, tensor
 from tests.operator_probe import Probe, probe
 from tests.operators.cases import database
 from torch_ir import IR, ExecutionError, IRExecutor, OpNode, execute_ir
-from torch_ir.ops import reach
-from torch_ir.ops.reach import misuses, reaches
+from torch_ir.ops import forbidden as reach
+from torch_ir.ops.forbidden import misuses, reaches
 from torch_ir.ops.schema import find_operator, operator_names
 
 # Words in the name of an operator, and kinds of its arguments, that want a second look.

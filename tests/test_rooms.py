@@ -7,6 +7,7 @@ import ast
 import importlib
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ ROOMS = {
     "sweep": {"errors", "ir", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }
 # A notebook asks the object itself for its picture, so the graph knows who draws it; it asks when it is called.
-WAYS_UP = {("ir/graph.py", "torch_ir.draw.notebook")}
+WAYS_UP = {("ir/graph/graph.py", "torch_ir.draw.notebook")}
 DOORS = {
     "__init__", "__main__", "_version", "analyzer", "converter", "executor", "exporter", "serializer", "verifier",
     "visualize", "weight_loader",
@@ -49,6 +50,7 @@ NEVER_TORCH = {"errors", "escaping", "ir", "rewrite", "formats", "draw", "explor
 LATE_TORCH = {"cli", "targets", "__init__", "__main__", "_version"}
 LATE_FOLDERS = {"mlir", "onnx", "python", "torch"}  # of targets: a function imports them when it is called
 MAX_LINES = 450
+MAX_FILES = 30
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class A:
     import torch_ir.ops
     def f(self):
         try:
-            from torch_ir.cli.main import main
+            from torch_ir.cli.dispatch import main
         except ImportError:
             pass
 """
@@ -114,7 +116,7 @@ class A:
         ("torch_ir.errors", True),
         ("torch_ir.ir", False),
         ("torch_ir.ops", True),
-        ("torch_ir.cli.main", False),
+        ("torch_ir.cli.dispatch", False),
     ]
 
 
@@ -161,7 +163,7 @@ def test_torch_stays_out_where_it_must(path: Path) -> None:
         assert not [found for found in (*torch, *late) if found.at_once]
 
 
-@pytest.mark.parametrize("path", sorted((HOUSE / "ir").glob("*.py")), ids=named)
+@pytest.mark.parametrize("path", sorted((HOUSE / "ir").rglob("*.py")), ids=named)
 def test_the_graph_needs_nothing_but_the_standard_library(path: Path) -> None:
     """The room that everything rests on depends on nothing that could be missing."""
     known = sys.stdlib_module_names | {"torch_ir"}
@@ -174,6 +176,31 @@ def test_the_graph_needs_nothing_but_the_standard_library(path: Path) -> None:
 def test_no_file_is_too_long(path: Path) -> None:
     """What does not fit has two subjects."""
     assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+def test_every_file_has_a_name_of_its_own() -> None:
+    """So that a name leads to one file; doors have the names of the founding documents."""
+    names = Counter(path.stem for path in files() if path.parent != HOUSE and path.stem != "__init__")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("path", [path for path in files() if path.stem == "__init__"], ids=named)
+def test_no_module_is_hidden_by_a_name_of_its_package(path: Path) -> None:
+    """`from torch_ir.draw import render` is one thing, whatever was imported before."""
+    beside = {found.stem for found in path.parent.glob("*.py")} | {
+        found.parent.name for found in path.parent.glob("*/*.py")
+    }
+    tree = ast.parse(path.read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    home = ".".join(("torch_ir", *path.parent.relative_to(HOUSE).parts))
+    names = {alias.asname or alias.name for node in imports if node.module != home for alias in node.names}
+    assert names & beside == set()
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in files()}), ids=named)
+def test_no_folder_is_crowded(folder: Path) -> None:
+    """What does not fit has sub-folders."""
+    assert len([*folder.glob("*.py")]) <= MAX_FILES
 
 
 @pytest.mark.parametrize(

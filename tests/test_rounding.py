@@ -6,8 +6,8 @@ from tests.near_values import WRONG, Case, graph_of, verdict
 from tests.patterns import stored
 from tests.rewriting import small
 from torch_ir.ir import IR
-from torch_ir.passes.probes import probes
-from torch_ir.passes.proof import prove
+from torch_ir.passes.probe_inputs import probes
+from torch_ir.passes.random_check import prove
 
 X = "x: float32[4, 6]"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import torch_ir
-from torch_ir.ir.rules import RULES
+from torch_ir.ir.checks.format_rules import RULES
 
 PACKAGE = Path(torch_ir.__file__).parent
 ERRORS = {"GraphError", "SerializationError"}

@@ -18,9 +18,9 @@ from tests.proof import captured
 from tests.random_graphs import random_graph
 from tests.rewriting import small
 from torch_ir import IR, OpNode, SerializationError, TensorMeta, VersionWarning, load_ir, register_executor, validate_ir
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.ir import Device, Dtype, Expr, FunctionRef, Symbol
-from torch_ir.ir.functions import outline
+from torch_ir.ir.regroup.functions import outline
 from torch_ir.ops.registry import unregister
 from torch_ir.safety import Report, deserialize_ir, examine
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from torch_ir.analysis import shape_worker
-from torch_ir.analysis.shape_rules import Made, call_rule
-from torch_ir.analysis.shape_worker import ShapeWorker
+from torch_ir.analysis.shapes import shape_worker
+from torch_ir.analysis.shapes.shape_rules import Made, call_rule
+from torch_ir.analysis.shapes.shape_worker import ShapeWorker
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ops.asking import is_safe_in_process
+from torch_ir.ops.safe_shape_calls import is_safe_in_process
 from torch_ir.ops.schema import find_operator
 from torch_ir.safety import Report, examine
 

@@ -11,10 +11,10 @@ import catalogue
 from catalogue import Entry
 from tests.proof import captured
 from tests.rewriting import small
-from torch_ir.analysis.aliasing import is_held_by_caller, memory_of, moves_results
-from torch_ir.analysis.knowledge import Knowledge
-from torch_ir.analysis.shapes import Shapes, wrong_shapes
-from torch_ir.analysis.sizes import expressed, points_of
+from torch_ir.analysis.memory.aliasing import is_held_by_caller, memory_of, moves_results
+from torch_ir.analysis.shapes.inference import Shapes, wrong_shapes
+from torch_ir.analysis.shapes.open_sizes import expressed, points_of
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, Symbol, TensorMeta
 

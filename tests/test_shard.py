@@ -11,10 +11,10 @@ from torch.export import Dim
 
 from tests.sharded_models import TENSOR_PARALLEL, Tower, collectives, language_model, sequence_parallel
 from torch_ir import IR, ShardError, cost, cost_report, diff, extract_ir, shard, transformers_plan, verify_sharded
-from torch_ir.ir.placements import Shard, parse
+from torch_ir.ir.graph.placements import Shard, parse
 from torch_ir.llm.caches import Caches
-from torch_ir.llm.entries import DecoderOnly
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.llm.entry_points import DecoderOnly
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 IDS = torch.arange(32).reshape(4, 8) * 7 % 32
 

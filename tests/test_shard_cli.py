@@ -13,7 +13,7 @@ from torch import nn
 from transformers import LlamaConfig
 
 from torch_ir import extract_ir, load_ir
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.llm import extract_llm
 
 PLAN = {"0": "colwise", "2": "rowwise"}

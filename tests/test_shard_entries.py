@@ -11,7 +11,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 from tests.sharded_models import collectives, language_model
 from torch_ir import IR, IRExecutor, ShardError, shard, transformers_plan, verify_sharded
-from torch_ir.ir.structure import rebuild
+from torch_ir.ir.graph.io_tree import rebuild
 from torch_ir.llm import extract_llm, generate
 from torch_ir.run.executor import flat_inputs
 from torch_ir.sharding import run_in_lockstep, whole_outputs

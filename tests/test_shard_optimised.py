@@ -6,7 +6,7 @@ from torch import nn
 
 from tests.sharded_models import MLP, Tower
 from torch_ir import IR, GraphError, extract_ir, optimize
-from torch_ir.passes.levels import LEVELS
+from torch_ir.passes.optimize_levels import LEVELS
 from torch_ir.sharding import shard
 from torch_ir.sharding.local_ranks import whole_outputs
 

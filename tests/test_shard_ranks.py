@@ -26,7 +26,7 @@ from torch_ir import (
     transformers_plan,
     verify_sharded,
 )
-from torch_ir.ir.placements import parse
+from torch_ir.ir.graph.placements import parse
 from torch_ir.run.ranks import Rank, joined
 from torch_ir.run.stored import StoredTensor
 from torch_ir.run.stored_piece import StoredPiece

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from torch_ir import IR, extract_ir, shard
 from torch_ir.sharding import run_in_lockstep, whole_outputs
-from torch_ir.sharding.rules import RULES
+from torch_ir.sharding.placement_rules import RULES
 
 Function = Callable[..., Any]
 aten = torch.ops.aten

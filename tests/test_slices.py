@@ -15,7 +15,7 @@ from tests.graphs import chain, mlp, tensor
 from tests.proof import captured, module
 from torch_ir import IR, GraphError, IRExecutor, OpNode
 from torch_ir.analysis import ancestors, descendants, slice_between, subgraph, topological_order
-from torch_ir.ir.functions import outline
+from torch_ir.ir.regroup.functions import outline
 
 
 def diamond() -> IR:

@@ -12,12 +12,12 @@ from tests.random_graphs import random_graph, shrunk
 from tests.rewriting import small
 from tests.soundness import are_exact, fault
 from torch_ir import extract_ir
-from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR
-from torch_ir.ir.functions import outline
+from torch_ir.ir.regroup.functions import outline
 from torch_ir.passes import list_passes
-from torch_ir.passes.levels import LEVELS
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.passes.optimize_levels import LEVELS
+from torch_ir.rewrite.change_log import current_journal
 
 PASSES = [made.name for made in list_passes()]
 _CHUNK = 100  # graphs of one slow test

@@ -11,7 +11,7 @@ from torch.export import Dim
 from tests.proof import agrees, captured, module
 from torch_ir import IR, ExecutionError, GraphError, IRExecutor, optimize
 from torch_ir.ir import FunctionRef, OpNode, TensorMeta
-from torch_ir.ir.symbols import Symbol
+from torch_ir.ir.sizes.symbols import Symbol
 
 
 def even(self: Any, x: Tensor) -> Tensor:

@@ -19,10 +19,10 @@ from tests.graphs import everything, mlp, tensor
 from tests.process_state import differences, living_objects, process_state, resident_bytes
 from torch_ir import IR, IRExecutor, OpNode, execute_ir, extract_ir, ir_to_mermaid, liveness, load_ir
 from torch_ir import random_weights as weights_for
-from torch_ir.analysis import shapes
-from torch_ir.analysis.shapes import Shapes, wrong_shapes
-from torch_ir.analysis.silence import Silence
-from torch_ir.ops.reach import reaches
+from torch_ir.analysis.shapes import inference as shapes
+from torch_ir.analysis.shapes.inference import Shapes, wrong_shapes
+from torch_ir.analysis.shapes.mute_logger import Silence
+from torch_ir.ops.forbidden import reaches
 from torch_ir.ops.schema import operator_names
 
 CYCLES, SOME_CYCLES = 1000, 40

@@ -23,8 +23,8 @@ from torch_ir import (
     extract_ir,
     open_weights,
 )
-from torch_ir.cli.main import main
-from torch_ir.run import plan
+from torch_ir.cli.dispatch import main
+from torch_ir.run import compiled_plan as plan
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 

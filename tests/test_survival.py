@@ -14,10 +14,10 @@ from torch import nn
 
 from torch_ir import ExecutionError, IRExecutor, TorchIRError, extract_ir
 from torch_ir.ir import IR, TensorData
-from torch_ir.ir.side_file import StoredData
-from torch_ir.ir.values import DTYPES
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ir.files.side_file import StoredData
+from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 QUANTISED = [name for name in TORCH_DTYPES if name.startswith(("qint", "quint"))]
 PLAIN = [name for name in TORCH_DTYPES if name not in QUANTISED]

@@ -103,7 +103,7 @@ def _mothers(parent: int) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            is_mother = b"torch_ir.sweep.mother" in (path / "cmdline").read_bytes()
+            is_mother = b"torch_ir.sweep.fork_server" in (path / "cmdline").read_bytes()
             facts = (path / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue

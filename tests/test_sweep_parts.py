@@ -11,14 +11,14 @@ import pytest
 from tests.browser import ABSENT, find, launched
 from tests.command_line import failure
 from tests.swept import journal
+from torch_ir.cli.models.model_lists import tiny_transformers
 from torch_ir.cli.models.opening import open_entry
-from torch_ir.cli.models.tiny import tiny_transformers
 from torch_ir.errors import CommandError, SerializationError
-from torch_ir.llm.tiny import tiny
+from torch_ir.llm.tiny_config import tiny
 from torch_ir.sweep import Entry, Outcome, Plan, Row, find_engine, read_entries, sweep
-from torch_ir.sweep.journal import Journal
+from torch_ir.sweep.export_tables import write_parquet
 from torch_ir.sweep.summary import summary
-from torch_ir.sweep.tables import write_parquet
+from torch_ir.sweep.sweep_folder import Journal
 
 SETTINGS = {"steps": "extract", "versions": "torch 1"}
 ROW = Row("net.py:Net", "ok", key="k1", digest="abc", nodes=3)

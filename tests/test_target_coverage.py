@@ -17,9 +17,9 @@ import torch_ir
 from tests.graphs import chain, mlp, tensor, weight
 from tests.proof import captured, module, to_meta
 from torch_ir import IR, Contract, GraphError, OpNode, SerializationError, Target, cost, coverage
-from torch_ir.analysis.islands import islands
-from torch_ir.cli.main import main
-from torch_ir.ir.functions import outline
+from torch_ir.analysis.dependencies.partition import islands
+from torch_ir.cli.dispatch import main
+from torch_ir.ir.regroup.functions import outline
 from torch_ir.targets.coverage_text import WIDTH, percent
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -393,5 +393,5 @@ def test_no_torch_where_nothing_is_taken_apart(tmp_path: Path, ops: str, options
     file = saved(tmp_path)
     (tmp_path / "npu.toml").write_text(f"ops = {ops}")
     command = ["coverage", file, "--target", str(tmp_path / "npu.toml"), *options]
-    program = f"import sys; from torch_ir.cli.main import main; main({command!r}); sys.exit('torch' in sys.modules)"
+    program = f"import sys; from torch_ir.cli.dispatch import main; main({command!r}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == 0

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tests.graphs import everything
 from tests.lowering import accepting, assert_joined, capture, graph_of, kinds
 from torch_ir import IR, Declined, IRExecutor, OpNode, Target, extract_ir, op, render
-from torch_ir.ir.levels import at_level, fold
+from torch_ir.ir.regroup.granularity import at_level, fold
 
 
 class Gate(nn.Module):

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 import catalogue
 from tests.lowering import accepting, assert_joined, capture, graph_of, kinds
 from torch_ir import OpNode, Target, TensorMeta, extract_ir
-from torch_ir.ops.names import to_torch
 from torch_ir.ops.schema import arguments, find_operator
 from torch_ir.ops.tensor_data import to_tensor
-from torch_ir.targets.rules import Rule
+from torch_ir.ops.torch_types import to_torch
+from torch_ir.targets.handlers import Rule
 
 
 class Swish(nn.Module):

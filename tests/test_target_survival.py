@@ -10,7 +10,7 @@ import catalogue
 from tests.graphs import chain, mlp
 from tests.lowering import accepting, assert_joined, graph_of
 from torch_ir import IR, Declined, OpNode, Target, op
-from torch_ir.ir.levels import at_level, public_name
+from torch_ir.ir.regroup.granularity import at_level, public_name
 
 
 class _UnprintableError(Exception):

@@ -15,10 +15,10 @@ import torch
 
 from tests.command_line import ROOT
 from torch_ir import IR, ExecutionError, Limits, OpNode, TensorMeta, execute_ir
-from torch_ir.cli.doctor import _findings
+from torch_ir.cli.verbs.doctor import _findings
 from torch_ir.draw.graphviz import picture
-from torch_ir.ir import temporary
-from torch_ir.ir.temporary import TemporaryFolder
+from torch_ir.ir.files import temporary_folders as temporary
+from torch_ir.ir.files.temporary_folders import TemporaryFolder
 from torch_ir.sharding.local_ranks import LocalRanks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM handlers")
@@ -72,7 +72,7 @@ def test_an_interrupted_dask_sweep_says_nothing(number: signal.Signals, tmp_path
 
 def test_doctor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C, no further check begins, and those that run are ended."""
-    monkeypatch.setattr("torch_ir.cli.doctor._START", "import time; time.sleep(60)")
+    monkeypatch.setattr("torch_ir.cli.verbs.doctor._START", "import time; time.sleep(60)")
     before = signal.signal(signal.SIGALRM, _interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     start = time.monotonic()

@@ -4,7 +4,7 @@ from textwrap import dedent
 
 from tests.graphs import chain, everything, mlp, tensor, weight
 from torch_ir.ir import IR, Branch, Dtype, Expr, FunctionRef, OpNode, Param, Slot, Symbol, TensorMeta
-from torch_ir.ir.text import print_node, print_value
+from torch_ir.ir.text.printer import print_node, print_value
 
 
 def test_the_documented_model() -> None:

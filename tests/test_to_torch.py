@@ -23,7 +23,7 @@ from tests.proof import module
 from torch_ir import IR, OpNode, TensorMeta, diff, extract_ir, to_torch
 from torch_ir.errors import CaptureWarning, ConversionError, ExecutionError, TorchIRError, WeightLoadError
 from torch_ir.ir import Param
-from torch_ir.ir.structure import Record
+from torch_ir.ir.graph.io_tree import Record
 from torch_ir.ops.registry import unregister
 from torch_ir.targets import dynamic_shapes_of
 
@@ -386,7 +386,7 @@ def test_objects_come_back_as_records() -> None:
     assert type(same(torch.ones(2))) is Record
     assert_same(same(torch.ones(2)).scores, -torch.ones(2))
     again = captured(same, torch.ones(2))
-    assert again.output_tree.type_name == "torch_ir.ir.structure.Record"
+    assert again.output_tree.type_name == "torch_ir.ir.graph.io_tree.Record"
     assert diff(ir, again).differences == (f"output_tree: {ir.output_tree!r} / {again.output_tree!r}",)
 
 

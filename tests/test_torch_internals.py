@@ -22,12 +22,12 @@ VERSIONS = re.compile(r"2\.\d+ to 2\.\d+")
 # file and name -> why it is not private of torch
 ALLOWED = {
     ("cli/parser.py", "_choices_actions"): "of argparse",
-    ("cli/llm.py", "_from_config"): "of transformers",
+    ("cli/verbs/llm.py", "_from_config"): "of transformers",
     ("cli/models/config.py", "_from_config"): "of transformers",
     ("cli/models/config.py", "_model_mapping"): "of transformers",
-    ("llm/extract.py", "_model_mapping"): "of transformers",
-    ("sharding/plan.py", "_tp_plan"): "of transformers",
-    ("ops/reach.py", "_version"): "the name of an operator",
+    ("llm/extraction.py", "_model_mapping"): "of transformers",
+    ("sharding/sharding_plan.py", "_tp_plan"): "of transformers",
+    ("ops/forbidden.py", "_version"): "the name of an operator",
 }
 
 

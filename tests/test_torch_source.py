@@ -21,7 +21,7 @@ from tests.proof import module
 from torch_ir import IR, IRExecutor, OpNode, TensorMeta, extract_ir, optimize, register_executor
 from torch_ir.errors import CaptureWarning, ConversionError, SerializationError, TorchIRError
 from torch_ir.ir import Branch, Dtype, FunctionRef, Origin, Param, Slot, TensorData
-from torch_ir.ir.structure import Record
+from torch_ir.ir.graph.io_tree import Record
 from torch_ir.ops.registry import unregister
 from torch_ir.targets import to_python
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.rewriting import lines, optimized, small, text
 from torch_ir import IR, extract_ir
-from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.values.prologue import split_prologue
 
 
 def _ops(ir: IR) -> list[str]:

@@ -11,7 +11,7 @@ from tests.graphs import mlp, tensor
 from torch_ir import IR, OpNode, TensorMeta
 from torch_ir.errors import GraphError, ReadOnlyError
 from torch_ir.ir import FunctionRef, Param, Symbol, TensorData
-from torch_ir.ir.views import DictView, ListView
+from torch_ir.ir.graph.read_only import DictView, ListView
 
 LIST_CHANGES = {
     "append": lambda view: view.append(1),

@@ -11,15 +11,15 @@ HOUSE = Path(torch_ir.__file__).parent
 READING = ("ir", "analysis", "passes", "safety", "formats", "rewrite", "draw", "explorer", "targets", "ops", "golden")
 CALLERS = {
     "ops/calling.py": "the function by which the others call",
-    "analysis/shape_rules.py": "shape rules, on tensors without values",
-    "safety/quick.py": "shape rules of the operators listed in ops/asking.py, on tensors without values",
-    "analysis/packing.py": "a shape rule, on tensors without values",
-    "analysis/constants.py": "values of a file, by the operators of ops/foldable.py alone",
+    "analysis/shapes/shape_rules.py": "shape rules, on tensors without values",
+    "safety/quick.py": "shape rules of the operators listed in ops/safe_shape_calls.py, on tensors without values",
+    "analysis/shapes/onednn_shapes.py": "a shape rule, on tensors without values",
+    "analysis/values/constants.py": "values of a file, by the operators of ops/foldable.py alone",
     "passes/pack/convolutions.py": "whether this machine has bfloat16, which takes no tensor",
-    "ops/runnable.py": "the executor's calls",
+    "ops/prepare_run.py": "the executor's calls",
 }
 RUNNING = {
-    "passes/proof.py": "asked for with verify=",
+    "passes/random_check.py": "asked for with verify=",
     "passes/rounding.py": "asked for with verify=",
     "golden/write.py": "writes the values of a run, which is what it is asked for",
 }
@@ -75,11 +75,11 @@ def test_graphs_are_run_only_where_that_is_asked_for() -> None:
 
 def test_only_folding_has_values() -> None:
     """Whoever asks for shapes makes its tensors itself, on the meta device or as fakes."""
-    for name in ("analysis/shape_rules.py", "safety/quick.py", "analysis/packing.py"):
+    for name in ("analysis/shapes/shape_rules.py", "safety/quick.py", "analysis/shapes/onednn_shapes.py"):
         tree = ast.parse((HOUSE / name).read_text())
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         assert not names & {"to_tensor", "from_tensor", "TensorData"}, name
-    constants = (HOUSE / "analysis" / "constants.py").read_text()
+    constants = (HOUSE / "analysis" / "values" / "constants.py").read_text()
     assert "is_foldable(node)" in constants
 
 
@@ -91,6 +91,6 @@ def test_shape_rules_run_in_this_process_by_a_list() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and "call_rule" in [alias.name for alias in node.names]
     }
-    assert users == {"analysis/shapes.py", "analysis/shape_worker.py"}
-    for name in ("analysis/shapes.py", "safety/quick.py"):
+    assert users == {"analysis/shapes/inference.py", "analysis/shapes/shape_worker.py"}
+    for name in ("analysis/shapes/inference.py", "safety/quick.py"):
         assert "is_safe_in_process(operator, shapes, " in (HOUSE / name).read_text(), name

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch_ir.analysis import diff
 from torch_ir.ir import IR, Origin
-from torch_ir.ir.text_constants import LEFT_OUT, print_data
+from torch_ir.ir.text.text_constants import LEFT_OUT, print_data
 
 
 def without_provenance(ir: IR) -> IR:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from torch_ir.formats import from_protobuf, load_protobuf, save_protobuf, to_protobuf
     from torch_ir.golden import Comparison, compare_golden, write_golden
     from torch_ir.ir import IR, Limits, OpNode, Symbol, TensorMeta
-    from torch_ir.ir.files import save_ir, serialize_ir
+    from torch_ir.ir.files.save import save_ir, serialize_ir
     from torch_ir.ops import (
         get_conversion_fn,
         get_execution_fn,
@@ -109,7 +109,7 @@ _ROOMS = {
     "formats": ("from_protobuf", "load_protobuf", "save_protobuf", "to_protobuf"),
     "golden": ("Comparison", "compare_golden", "write_golden"),
     "ir": ("IR", "Limits", "OpNode", "Symbol", "TensorMeta"),
-    "ir.files": ("save_ir", "serialize_ir"),
+    "ir.files.save": ("save_ir", "serialize_ir"),
     "ops": ("get_conversion_fn", "get_execution_fn", "list_registered_ops", "register_executor", "register_op"),
     "passes": ("apply_rules", "list_passes", "named_pass", "optimize", "rule_pass"),
     "pipeline": (

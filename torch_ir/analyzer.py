@@ -1,5 +1,5 @@
 """The extension guide's door to what a registered conversion receives."""
 
-from torch_ir.capture.node_info import NodeInfo
+from torch_ir.capture.program.node_info import NodeInfo
 
 __all__ = ["NodeInfo"]

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.graphs import tensor, weight
 from torch_ir.ir import IR, FunctionRef, OpNode, Origin, Symbol, TensorMeta
-from torch_ir.ir.records import Dim
+from torch_ir.ir.json.json_fields import Dim
 
 Shape = Callable[[int], IR]
 _UNARY = ("relu", "sin", "neg", "exp")

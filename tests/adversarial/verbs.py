@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 
 # FILE is the graph, SECOND a slightly smaller one of the same shape, OUT a folder for results.
 VERBS: dict[str, tuple[str, ...]] = {

@@ -13,7 +13,8 @@ from tests.architectures.sweep import select
 from tests.proof import to_meta
 from torch_ir import extract_ir
 from torch_ir.capture.crosscheck import first_difference
-from torch_ir.capture.fast import NotCoveredError, record_fast
+from torch_ir.capture.fast.fast_recording import record_fast
+from torch_ir.capture.fast.ghosts import NotCoveredError
 
 SAME = "same bytes"
 

@@ -2,6 +2,6 @@
 
 from typing import Any
 
-from torch_ir.llm.tiny import SIZES as SIZES
+from torch_ir.llm.tiny_config import SIZES as SIZES
 
 Row = tuple[str, str, dict[str, Any], str]  # name, model class, what differs from SIZES, kind of inputs

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from tests.backend_sweep.values import value_sets
 from tests.operators.cases import Call, database, samples_of
 from torch_ir import IR, TorchIRError, extract_ir
-from torch_ir.ops.facts import is_uninitialised
+from torch_ir.ops.effects import is_uninitialised
 from torch_ir.ops.schema import find_operator
 
 DTYPES = ("float32", "int64", "bool", "uint8", "bfloat16", "float64", "int32", "float16", "int8", "int16")

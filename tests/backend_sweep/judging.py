@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from torch_ir.run.compare import compare
+from torch_ir.run.tolerances import compare
 
 SAME, ROUNDING, WRONG, REFUSED, CRASHED = "same", "rounding", "wrong", "refused", "crashed"
 _ROUNDINGS = 16  # units in the last place of the largest element, which a sum in another order may lose

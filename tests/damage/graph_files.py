@@ -8,7 +8,7 @@ from tests.damage.subject import Subject, files, meaning, undigested, without_re
 from tests.graphs import everything, mlp
 from torch_ir import IR, Contract, Target, load_protobuf, to_protobuf
 from torch_ir.formats import lowered_from_protobuf, lowered_to_protobuf
-from torch_ir.ir.gzip_text import compress
+from torch_ir.ir.json.gzip_text import compress
 
 PEER = Path(__file__).parents[1] / "data" / "peer"
 DIGEST_LENGTH = 34  # of the last field of a protobuf file

@@ -17,8 +17,8 @@ from tests.damage.subject import Subject, files, written
 from tests.graphs import mlp
 from torch_ir import bind_onnx, compare_golden, load_weights, to_onnx, write_golden
 from torch_ir.backends.choices import Choice, Choices
-from torch_ir.cli.input_files import read_files
-from torch_ir.cli.inputs import parse_input
+from torch_ir.cli.arguments.input_files import read_files
+from torch_ir.cli.arguments.input_specs import parse_input
 from torch_ir.golden.pack import read_pack
 from torch_ir.run import open_weights, random_weights
 from torch_ir.run.weights import validate_weights_against_ir

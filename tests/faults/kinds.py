@@ -118,7 +118,7 @@ def _report(path: Path, version: int) -> None:
 
 def _command(*words: str) -> None:
     """A verb of the command line, whose errors come through."""
-    from torch_ir.cli.main import build_parser
+    from torch_ir.cli.dispatch import build_parser
 
     arguments = build_parser().parse_args(words)
     assert arguments.run(arguments) == 0
@@ -216,7 +216,7 @@ def _read_onnx(path: Path) -> int:
 def _onnx_pair(path: Path, version: int) -> None:
     import torch
 
-    from torch_ir.targets.onnx.weights import save_with
+    from torch_ir.targets.onnx.onnx_weights import save_with
 
     save_with(_onnx(), {"w": torch.full((300, 1000), version + 1.0)}, path)
 

@@ -27,7 +27,7 @@ import torch
 
 from torch_ir.run.confine import end_with_parent
 
-_ENTRIES = {"torch-ir": "torch_ir.cli.main", "pytorch-ir": "torch_ir.cli.main", "page": "tests.documents"}
+_ENTRIES = {"torch-ir": "torch_ir.cli.dispatch", "pytorch-ir": "torch_ir.cli.dispatch", "page": "tests.documents"}
 _PRELOADED = ("torch.export", "transformers.modeling_utils")
 # What has no effect on how Python and torch start; where anything else differs, the program starts by itself.
 _FREE = {
@@ -122,7 +122,7 @@ def _keep(connection: socket.socket) -> Request:
 def _warm_up() -> None:
     """Capture next to nothing: what that imports and sets up, no child has to."""
     import torch_ir
-    from torch_ir.cli.main import build_parser
+    from torch_ir.cli.dispatch import build_parser
 
     build_parser()  # which imports every verb
     for name in torch_ir.__all__:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.hostile_files.case import Family, Make
 from tests.hostile_files.documents import Document, changed, edited, flat, node, one_node, read, typed, written
-from torch_ir.ir.gzip_text import compress
+from torch_ir.ir.json.gzip_text import compress
 
 FAMILY = Family("bombs")
 _HUGE = 1 << 62

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch_ir
 from tests.hostile_files.shown import LeakError, check_drawn, check_program, check_text
-from torch_ir.cli.main import main
+from torch_ir.cli.dispatch import main
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.scene import build_scene
 from torch_ir.errors import TorchIRError
@@ -15,7 +15,7 @@ from torch_ir.formats.protobuf import lowered_from_protobuf
 from torch_ir.golden.dumps import Dumps
 from torch_ir.golden.pack import read_pack
 from torch_ir.ir import IR
-from torch_ir.ir.functions import inline_all, op_counts
+from torch_ir.ir.regroup.functions import inline_all, op_counts
 
 _CONTRACT = torch_ir.Contract("npu", ["aten.relu"])
 _VERBS = [

@@ -8,7 +8,7 @@ from typing import Any
 from tests.mutations.kinds import Mutant, each_node, graphs, kind, shuffled
 from tests.mutations.subjects import Subject
 from torch_ir.ir import Dtype, Expr, evaluate
-from torch_ir.ir.expressions import names_in
+from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.run.executor import flatten_call, read_sizes
 
 _OTHER_DTYPES = {"float32": "float64", "int64": "int32", "bool": "uint8"}

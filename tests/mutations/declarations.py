@@ -8,7 +8,7 @@ from tests.mutations.kinds import Mutant, graphs, kind, shuffled
 from tests.mutations.subjects import Subject
 from torch_ir import IR, TensorMeta
 from torch_ir.ir import Branch, Slot
-from torch_ir.ir.structure import Tree
+from torch_ir.ir.graph.io_tree import Tree
 
 _OTHER_DTYPES = {"float32": "float64", "int64": "int32", "bool": "uint8", "int32": "int64"}
 

@@ -20,10 +20,10 @@ from tests.mutations.subjects import Subject
 from tests.mutations.widening import dtypes_in, widened, widened_table, widened_values
 from torch_ir import IR, IRExecutor, TorchIRError
 from torch_ir.ir import evaluate
-from torch_ir.ir.structure import leaves
+from torch_ir.ir.graph.io_tree import leaves
+from torch_ir.run.compiled_plan import computed
 from torch_ir.run.executor import flatten_call, read_sizes
-from torch_ir.run.plan import computed
-from torch_ir.verify.witness import values_outside_state_dict
+from torch_ir.verify.reference_run import values_outside_state_dict
 
 SETS = 24
 PATIENCE = 2.0  # seconds for a mutant whose loop may never end, beside what the original takes

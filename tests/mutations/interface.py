@@ -10,7 +10,7 @@ from tests.mutations.kinds import Mutant, each_node, graphs, kind, shuffled
 from tests.mutations.subjects import Subject
 from torch_ir import IR, TensorMeta
 from torch_ir.ir import Branch, FunctionRef, Slot, TensorData
-from torch_ir.ir.structure import Tree
+from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
 
 

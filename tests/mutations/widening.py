@@ -9,8 +9,8 @@ import torch
 from tests.mutations.kinds import graphs
 from torch_ir import IR
 from torch_ir.ir import Dtype
-from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _WIDE = {"float32": "float64", "bfloat16": "float64", "float16": "float64", "complex64": "complex128"}
 

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from tests.operators.cases import SEED, Case, cases, database
 from tests.proof import quiet
 from torch_ir import IR, ExportError, IRExecutor, TorchIRError, extract_ir
-from torch_ir.run.compare import compare
+from torch_ir.run.tolerances import compare
 
 EAGER, EXPORT, CARRIED, LOST = "eager refuses", "torch.export refuses", "carried", "lost"
 # Their values are whatever the memory held: only shape and dtype can be compared.

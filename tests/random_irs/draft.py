@@ -11,11 +11,11 @@ from tests.random_irs.draws import Draw
 from tests.random_irs.operators import drawn, made, operators
 from tests.random_irs.tensors import Tensors
 from tests.random_irs.values import Values
-from torch_ir.analysis.shapes import Shapes
-from torch_ir.analysis.sizes import inside
+from torch_ir.analysis.shapes.inference import Shapes
+from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, FunctionRef, Limits, OpNode, Symbol, TensorMeta
-from torch_ir.ops.facts import updates_statistics
+from torch_ir.ops.effects import updates_statistics
 
 # Operators that take functions -> the arguments that name them, a tensor that they ask for, and their lists of tensors.
 _HIGHER_ORDER = {

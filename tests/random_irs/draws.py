@@ -4,8 +4,8 @@ import random
 from typing import Any
 
 from torch_ir.ir import Expr
-from torch_ir.ir.expressions import KEYWORDS
-from torch_ir.ir.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.sizes.expressions import KEYWORDS
 
 _WORDS = ("x", "mul", "layer_0", "h", "p_weight", "b_mean", "block", "cache")
 # Allowed in names, and yet something that some reader or printer may stumble on.

@@ -8,12 +8,12 @@ from torch._ops import OpOverload
 
 from tests.random_irs.draws import Draw
 from tests.random_irs.values import Values
-from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import ShapeError
 from torch_ir.ir import TensorMeta
-from torch_ir.ops.facts import is_forbidden
-from torch_ir.ops.names import to_name
+from torch_ir.ops.effects import is_forbidden
 from torch_ir.ops.schema import arguments, find_operator, operator_names
+from torch_ir.ops.torch_types import to_name
 
 _NEVER = ("StorageType", "StreamObjType", "ClassType")  # of arguments: no graph can say them
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from tests.texts import fault_of_reading
 from torch_ir.analysis import cost, cost_report, diff, liveness
-from torch_ir.analysis.shapes import wrong_shapes
-from torch_ir.cli.info import summarise
+from torch_ir.analysis.shapes.inference import wrong_shapes
+from torch_ir.cli.verbs.info import summarise
 from torch_ir.draw import ir_to_mermaid, to_model_explorer
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.mermaid import to_mermaid
@@ -24,7 +24,7 @@ from torch_ir.errors import TorchIRError
 from torch_ir.formats import from_protobuf, to_protobuf
 from torch_ir.ir import IR
 from torch_ir.passes import optimize
-from torch_ir.passes.levels import LEVELS
+from torch_ir.passes.optimize_levels import LEVELS
 from torch_ir.targets import Contract, Target, coverage, describe
 
 Property = Callable[[IR], str]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.random_irs.draws import Draw
-from torch_ir.ir.node import Origin
-from torch_ir.ir.structure import Branch, Slot, Tree
+from torch_ir.ir.graph.io_tree import Branch, Slot, Tree
+from torch_ir.ir.graph.node import Origin
 
 _MODULES = ("", "encoder", "encoder.layers.0", "encoder.layers.1", "encoder.layers.1.größe", "head", "a.0.b")
 _CLASSES = ("Linear", "Block", "Encoder", "größe.Modul", "")

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from tests.random_irs.draws import Draw
 from torch_ir.ir import Dim, Param, TensorMeta
-from torch_ir.ir.data import TensorData
-from torch_ir.ir.tensor import PARAM_KINDS
-from torch_ir.ir.values import DTYPES
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.graph.constant_data import TensorData
+from torch_ir.ir.graph.tensor import PARAM_KINDS
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _TAME = ("float32", "float32", "float32", "float64", "bfloat16", "float16", "int64", "int64", "int32", "uint8", "bool",
          "complex64")  # fmt: skip

@@ -4,8 +4,8 @@ from typing import Any
 
 from tests.random_irs.draws import Draw
 from torch_ir.ir import Device, Dtype, Expr, Layout, MemoryFormat
-from torch_ir.ir.values import DTYPES, LAYOUTS, MEMORY_FORMATS
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ir.graph.attr_types import DTYPES, LAYOUTS, MEMORY_FORMATS
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _COMMON_DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
 _DEVICES = ("cpu", "meta", "cuda", "cuda:1", "mps", "xpu:0")

@@ -18,9 +18,9 @@ from tests.random_models.properties import captured, eager
 from tests.random_models.recipe import Recipe, tensors_in
 from torch_ir import IR, IRExecutor, TorchIRError
 from torch_ir.errors import first_line
-from torch_ir.passes.proof import retyped
-from torch_ir.run.compare import compare
+from torch_ir.passes.random_check import retyped
 from torch_ir.run.executor import flatten_call
+from torch_ir.run.tolerances import compare
 
 _NEARER = 8  # times as far off as the model itself is, or as it moves when its inputs do
 _TREMBLE = 1e-6  # relative, of inputs and weights

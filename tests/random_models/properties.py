@@ -20,8 +20,8 @@ from tests.random_models.recipe import BATCHES, Recipe
 from torch_ir import IR, IRExecutor, TorchIRError, extract_ir, optimize, verify_ir_with_state_dict
 from torch_ir.errors import first_line
 from torch_ir.ops.fast_paths import plain_attention
-from torch_ir.passes.levels import LEVELS
-from torch_ir.passes.proof import prove
+from torch_ir.passes.optimize_levels import LEVELS
+from torch_ir.passes.random_check import prove
 from torch_ir.run.executor import flatten_call
 
 

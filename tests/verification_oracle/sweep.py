@@ -22,10 +22,10 @@ from tests.proof import quiet
 from tests.verification_oracle.plain import copied
 from tests.verification_oracle.subjects import Subject, batches, find, names
 from torch_ir import IR, GuardError, IRExecutor, TorchIRError, extract_ir, verify_ir_with_state_dict
-from torch_ir.ir.structure import rebuild
+from torch_ir.ir.graph.io_tree import rebuild
+from torch_ir.run.compiled_plan import computed
 from torch_ir.run.executor import flat_inputs
-from torch_ir.run.plan import computed
-from torch_ir.verify.witness import values_outside_state_dict
+from torch_ir.verify.reference_run import values_outside_state_dict
 
 ROOT = Path(__file__).resolve().parents[2]
 CORRUPTED = 3  # graphs of each model

@@ -3,18 +3,18 @@
 Nothing here changes a graph; torch is imported only where a question needs it.
 """
 
-from torch_ir.analysis.cost import Cost, NodeCost, Work, cost
-from torch_ir.analysis.cost_delta import CostDelta, cost_delta
-from torch_ir.analysis.cost_report import CostReport, cost_report
-from torch_ir.analysis.diff import Diff, diff
-from torch_ir.analysis.kv_cache import KvCache, kv_cache
-from torch_ir.analysis.liveness import Liveness, Step, liveness
-from torch_ir.analysis.node_diff import NodeDiff
-from torch_ir.analysis.order import topological_order
-from torch_ir.analysis.prologue import split_prologue
-from torch_ir.analysis.roofline import Roofline
-from torch_ir.analysis.schedule import Schedule, schedule
-from torch_ir.analysis.slices import ancestors, descendants, slice_between, subgraph
+from torch_ir.analysis.cost_model.cost_table import CostReport, cost_report
+from torch_ir.analysis.cost_model.delta import CostDelta, cost_delta
+from torch_ir.analysis.cost_model.node_costs import Cost, NodeCost, Work, cost
+from torch_ir.analysis.cost_model.roofline import Roofline
+from torch_ir.analysis.dependencies.order import topological_order
+from torch_ir.analysis.dependencies.slices import ancestors, descendants, slice_between, subgraph
+from torch_ir.analysis.graph_diff.differ import Diff, diff
+from torch_ir.analysis.graph_diff.node_diff import NodeDiff
+from torch_ir.analysis.memory.kv_cache_report import KvCache, kv_cache
+from torch_ir.analysis.memory.live_tensors import Liveness, Step, liveness
+from torch_ir.analysis.memory.memory_schedule import Schedule, schedule
+from torch_ir.analysis.values.prologue import split_prologue
 
 __all__ = [
     "Cost", "CostDelta", "CostReport", "Diff", "KvCache", "Liveness", "NodeCost", "NodeDiff", "Roofline", "Schedule",

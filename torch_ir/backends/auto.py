@@ -20,7 +20,7 @@ from torch_ir.backends.deviations import refusal
 from torch_ir.backends.table import Backend, Run, installed_backends, register_backend
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
-from torch_ir.run.bench import Action, bench
+from torch_ir.run.benchmark import Action, bench
 
 _BASE = "torch"  # runs every graph, and is what the others must agree with
 _ROUNDS = 12

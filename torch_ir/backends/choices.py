@@ -19,9 +19,9 @@ from torch_ir.backends.cache import cache_folder
 from torch_ir.backends.table import installed_backends
 from torch_ir.errors import SerializationError
 from torch_ir.ir import IR
-from torch_ir.ir.regular_file import read_regular
-from torch_ir.ir.writing import plain_target, write_text
-from torch_ir.ops.names import dtype_name
+from torch_ir.ir.files.atomic_write import plain_target, write_text
+from torch_ir.ir.files.regular_file import read_regular
+from torch_ir.ops.torch_types import dtype_name
 
 _MOST_BYTES = 1 << 26  # of the file of choices
 _PACKAGES = ("torch", "onnxruntime", "openvino")

@@ -15,14 +15,14 @@ from torch_ir.backends.table import Run, find_backend
 from torch_ir.backends.verifying import verify as check_results
 from torch_ir.errors import CommandError, ExecutionError
 from torch_ir.ir import IR, Expr, Symbol, TensorMeta
-from torch_ir.ir.expressions import Number, names_in
-from torch_ir.ir.structure import rebuild
-from torch_ir.ir.symbols import solve
+from torch_ir.ir.graph.io_tree import rebuild
+from torch_ir.ir.sizes.expressions import Number, names_in
+from torch_ir.ir.sizes.symbols import solve
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.passes import optimize
+from torch_ir.run.compiled_plan import Sizes, computed
 from torch_ir.run.executor import flatten_call, read_sizes
-from torch_ir.run.plan import Sizes, computed
-from torch_ir.run.shared_memory import refuse_shared_memory, storage_of
+from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
 from torch_ir.run.stored import loaded
 from torch_ir.run.weights import fit_weights
 

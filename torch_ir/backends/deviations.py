@@ -26,7 +26,7 @@ from typing import Any
 from torch_ir.backends.table import installed_backends
 from torch_ir.errors import ExecutionError, SerializationError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.ops.prepare_run import with_calls_inline
 
 TABLE = Path(__file__).parent / "deviations.json"
 REFUSED, DEVIATION = "refused", "deviation"

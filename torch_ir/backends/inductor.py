@@ -16,16 +16,16 @@ from torch_ir.backends.cuda_graph import recorded
 from torch_ir.backends.table import Run, register_backend
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta, evaluate
-from torch_ir.ops.names import TORCH_DTYPES
-from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.torch_internals import HAS_MKLDNN
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes import optimize
 from torch_ir.run.binding import bind
+from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import read_sizes
-from torch_ir.run.plan import Sizes
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.weights import fit_weights
-from torch_ir.targets.torch.graph import write_program
+from torch_ir.targets.torch.fx_graph import write_program
 
 Call = Callable[..., Sequence[Any]]
 

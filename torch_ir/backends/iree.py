@@ -15,17 +15,17 @@ from torch_ir.backends.iree_compiler import CannotCompileError, check_module, co
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ops.names import TORCH_DTYPES
-from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.schema import find_operator
-from torch_ir.passes.decompose.open_sizes import has_open_sizes
-from torch_ir.passes.decompose.operators import decompose
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.passes.decompose.decompose_pass import decompose
+from torch_ir.passes.decompose.open_size_rules import has_open_sizes
 from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.run.binding import bind
 from torch_ir.targets.mlir.dialect import torch_dialect
-from torch_ir.targets.mlir.module import refusal
-from torch_ir.targets.mlir.writer import ENTRY, SCOPE
-from torch_ir.targets.to_mlir import to_mlir
+from torch_ir.targets.mlir.mlir_module import refusal
+from torch_ir.targets.mlir.torch_dialect import ENTRY, SCOPE
+from torch_ir.targets.write_mlir import to_mlir
 
 _INEXACT = {"aten.gelu.default"}  # whose tanh form IREE computes with an error of 5e-5
 _ALIKE = {torch.bfloat16: torch.int16, torch.bool: torch.uint8}  # what numpy cannot say -> numbers of the same width

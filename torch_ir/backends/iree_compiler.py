@@ -14,8 +14,8 @@ from torch_ir.backends.cache import private_cache
 from torch_ir.errors import SerializationError, TorchIRError
 from torch_ir.escaping import in_mlir
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.regular_file import read_regular
-from torch_ir.ir.writing import plain_target, write_bytes
+from torch_ir.ir.files.atomic_write import plain_target, write_bytes
+from torch_ir.ir.files.regular_file import read_regular
 
 _FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-input-demote-f64-to-f32=false")
 _MOST_BYTES = 1 << 32  # of a compiled module

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_ir.backends.table import Run, register_backend
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
-from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.torch_internals import HAS_MKLDNN
 from torch_ir.passes import optimize
 from torch_ir.run.binding import bind

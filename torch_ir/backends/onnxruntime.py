@@ -15,11 +15,11 @@ from torch_ir.backends.exact_rules import ONNXRUNTIME
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
-from torch_ir.ops.names import TORCH_DTYPES
-from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.ops.prepare_run import with_calls_inline
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.decompose.rewriting import rewritten
 from torch_ir.run.binding import bind
-from torch_ir.targets.describe import describe
+from torch_ir.targets.node_summary import describe
 
 _NUMPY = {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"}
 _SMALL = 1 << 18  # elements of all outputs together
@@ -37,7 +37,7 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     import onnxruntime
 
     from torch_ir.targets.onnx.model import onnx_model, weights_of
-    from torch_ir.targets.to_onnx import default_opset
+    from torch_ir.targets.write_onnx import default_opset
 
     bound, values = bind(rewritten(with_calls_inline(ir), ONNXRUNTIME), weights)
     model = onnx_model(bound, default_opset(bound))
@@ -111,7 +111,7 @@ def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
 
 def _refusal(ir: IR, model: Any, error: str) -> str:
     """What is in the way, as an operator of the graph where ONNX Runtime names a node."""
-    from torch_ir.targets.onnx.program import NODE
+    from torch_ir.targets.onnx.onnx_program import NODE
 
     reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\d+ ", "", error).partition("\n")[0]
     said = f"ONNX Runtime does not run {ir.model_name or 'the graph'}: {reason}"

@@ -17,15 +17,15 @@ from torch_ir.backends.openvino_operators import decompositions
 from torch_ir.backends.table import Run, packages, register_backend
 from torch_ir.errors import ConversionError, ExecutionError
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.structure import flat
-from torch_ir.ops.names import TORCH_DTYPES
-from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.ir.graph.io_tree import flat
+from torch_ir.ops.prepare_run import with_calls_inline
+from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.passes.decompose.rewriting import rewritten
-from torch_ir.targets.describe import describe
+from torch_ir.targets.build_torch import to_torch
+from torch_ir.targets.node_summary import describe
 from torch_ir.targets.openvino_package import import_openvino
-from torch_ir.targets.to_torch import to_torch
 from torch_ir.targets.torch.exporting import exported
-from torch_ir.targets.torch.module import signature_of
+from torch_ir.targets.torch.nn_module import signature_of
 
 _DIVISION = "nonconvertable_divide_0"  # marks a division that must stay one
 _NOT_FUSED = frozenset(  # into what comes before them

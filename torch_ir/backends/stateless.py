@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.structure import call, flat
+from torch_ir.ir.graph.io_tree import call, flat
 
 
 def stateless(ir: IR, shown: Iterable[TensorMeta] = ()) -> tuple[IR, list[TensorMeta]]:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ir.analysis.sizes import points_of
+from torch_ir.analysis.shapes.open_sizes import points_of
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
-from torch_ir.passes.proof import drawn_inputs, retyped
-from torch_ir.run.compare import compare
+from torch_ir.passes.random_check import drawn_inputs, retyped
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.stored import Weight, loaded
+from torch_ir.run.tolerances import compare
 
 _POINTS = 3  # choices of open sizes
 _UNITS = 16  # of the dtype's precision at the largest element

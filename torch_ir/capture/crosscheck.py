@@ -9,12 +9,13 @@ from itertools import zip_longest
 
 from torch import nn
 
-from torch_ir.capture.dynamic import Call
-from torch_ir.capture.fast import NotCoveredError, record_fast
-from torch_ir.capture.untraceable import refuse_scripted
+from torch_ir.capture.export.dynamic import Call
+from torch_ir.capture.export.untraceable import refuse_scripted
+from torch_ir.capture.fast.fast_recording import record_fast
+from torch_ir.capture.fast.ghosts import NotCoveredError
 from torch_ir.errors import CaptureWarning, TorchIRError
 from torch_ir.ir import IR
-from torch_ir.ir.blocks import has_blocks
+from torch_ir.ir.regroup.repeated_blocks import has_blocks
 
 _log = logging.getLogger("torch_ir.capture")
 

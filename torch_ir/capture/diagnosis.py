@@ -12,9 +12,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from torch_ir.capture.causes import cause_by_words, cause_of, lines_of, message, named_message
-from torch_ir.capture.provenance import is_users, user_line
+from torch_ir.capture.program.provenance import is_users, user_line
 from torch_ir.errors import Cause, ExportError
-from torch_ir.ops.facts import mutated_arguments
+from torch_ir.ops.effects import mutated_arguments
 from torch_ir.ops.torch_internals import FakeTensor, OpOverload, schema_of
 
 ELSEWHERE = "compute it in forward itself, not in another thread, and do not keep it from an earlier call"

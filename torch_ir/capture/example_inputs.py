@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.ops.inner_tensors import is_made_of_others
+from torch_ir.ops.tensor_subclasses import is_made_of_others
 from torch_ir.ops.torch_internals import memory_key, pytree
 
 

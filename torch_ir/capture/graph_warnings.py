@@ -6,16 +6,16 @@ import warnings
 
 from torch import nn
 
-from torch_ir.capture.class_questions import class_questions
-from torch_ir.capture.dynamic import (
+from torch_ir.capture.example_inputs import shared_inputs
+from torch_ir.capture.export.dynamic import (
     Call,
 )
-from torch_ir.capture.example_inputs import shared_inputs
-from torch_ir.capture.fake import has_no_values
+from torch_ir.capture.export.fake_weights import has_no_values
+from torch_ir.capture.state.class_questions import class_questions
 from torch_ir.capture.steps import RECORDING, STRICTLY
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir import IR
-from torch_ir.ops.facts import is_opaque
+from torch_ir.ops.effects import is_opaque
 from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 

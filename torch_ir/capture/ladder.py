@@ -18,7 +18,7 @@ from typing import IO
 
 import torch
 
-from torch_ir.capture.provenance import user_line
+from torch_ir.capture.program.provenance import user_line
 from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR

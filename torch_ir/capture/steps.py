@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from torch_ir.capture.crosscheck import quickly
-from torch_ir.capture.dynamic import Call
-from torch_ir.capture.explore import explored
-from torch_ir.capture.fake import has_no_values
-from torch_ir.capture.frozen_state import with_state_checked
+from torch_ir.capture.data_branches.decision_paths import Path
+from torch_ir.capture.data_branches.explore_ways import explored
+from torch_ir.capture.export.dynamic import Call
+from torch_ir.capture.export.fake_weights import has_no_values
+from torch_ir.capture.export.torch_export import export_to_ir
 from torch_ir.capture.ladder import ANY_CAUSE, Step
-from torch_ir.capture.paths import Path
-from torch_ir.capture.record import record
-from torch_ir.capture.shared_memory import refuse_shared_memory
-from torch_ir.capture.torch_export import export_to_ir
+from torch_ir.capture.record.recorded_program import record
+from torch_ir.capture.state.frozen_state import with_state_checked
+from torch_ir.capture.state.shared_memory import refuse_shared_memory
 from torch_ir.errors import Cause
 from torch_ir.ir import IR
 

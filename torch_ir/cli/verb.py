@@ -131,7 +131,7 @@ def load_checked(path: str) -> IR:
 def save_graph(ir: IR, path: str) -> None:
     """Write a graph to a file; its suffix says how."""
     from torch_ir.formats import is_protobuf, save_protobuf
-    from torch_ir.ir.writing import write_bytes
+    from torch_ir.ir.files.atomic_write import write_bytes
 
     show_progress(f"writing {path}")
     if is_protobuf(path):

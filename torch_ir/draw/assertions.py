@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.functions import calls_by_function, retell_origins
+from torch_ir.ir.regroup.functions import calls_by_function, retell_origins
 
 _ASSERTIONS = (
     "aten._assert", "aten.sym_constrain_range", "aten._functional_assert", "aten._functional_sym_constrain_range",

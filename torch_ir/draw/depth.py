@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 
 from torch_ir.errors import DrawError
 from torch_ir.ir import IR, OpNode, Origin
-from torch_ir.ir.functions import FUSED, given_by, inline_all
-from torch_ir.ir.levels import Run, fold_runs, identifier, public_name, read_past, short
-from torch_ir.ir.origins import call_around, modules_around
+from torch_ir.ir.graph.origins import call_around, modules_around
+from torch_ir.ir.regroup.functions import FUSED, given_by, inline_all
+from torch_ir.ir.regroup.granularity import Run, fold_runs, identifier, public_name, read_past, short
 
 Parts = Mapping[str, tuple[OpNode, ...]]  # of each node that stands for a module, by its name
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch_ir.draw.elements import Box, Edge, Frame, Item, Scene
 from torch_ir.errors import DrawError, did_you_mean
 from torch_ir.ir import IR
-from torch_ir.ir.origins import is_below, modules_around
+from torch_ir.ir.graph.origins import is_below, modules_around
 
 Neighbours = Mapping[str, Collection[str]]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch_ir.ir import IR, OpNode, Param, TensorMeta
-from torch_ir.ir.functions import FUSED, check_size_inline, inline, read_by
-from torch_ir.ir.origins import call_around, modules_around
+from torch_ir.ir.graph.origins import call_around, modules_around
+from torch_ir.ir.regroup.functions import FUSED, check_size_inline, inline, read_by
 
 _PERIOD = 6  # layers that differ in turn, such as five of local attention and one of global, repeat together
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch_ir.errors import DrawError, MissingExtraError
 from torch_ir.escaping import in_html
-from torch_ir.ir.temporary import TemporaryFolder, explained
+from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
 
 PATIENCE = 300  # seconds; Graphviz may need for ever on thousands of boxes
 _FONT = Path(__file__).with_name("fonts") / "DejaVuSans.ttf"

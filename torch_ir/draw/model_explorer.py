@@ -10,9 +10,9 @@ from typing import Any
 
 from torch_ir.draw.words import OPAQUE, short_name
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.functions import called_by
-from torch_ir.ir.origins import call_around, modules_around
-from torch_ir.ir.text import print_value, shape_text
+from torch_ir.ir.graph.origins import call_around, modules_around
+from torch_ir.ir.regroup.functions import called_by
+from torch_ir.ir.text.printer import print_value, shape_text
 
 Record = dict[str, Any]
 _RED = {"backgroundColor": "#f9c9c5", "borderColor": "#c62828", "hoveredBorderColor": "#8e1414"}

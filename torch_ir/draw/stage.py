@@ -12,7 +12,7 @@ from torch_ir.draw.families import family_of_node
 from torch_ir.draw.folding import Fold, Folding, times
 from torch_ir.draw.words import DECISION, amount, facts_of, parameters_in, short_name
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.text import shape_text
+from torch_ir.ir.text.printer import shape_text
 
 
 class Stage:

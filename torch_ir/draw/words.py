@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ir.functions import STAGE
-from torch_ir.ir.text import shape_text
+from torch_ir.ir.regroup.functions import STAGE
+from torch_ir.ir.text.printer import shape_text
 
 DECISION = "torch_ir.decision."  # how the op_types of assumptions of a capture begin
 OPAQUE = "opaque."  # and those of its gaps

@@ -6,11 +6,11 @@ import os
 from collections.abc import Collection, Mapping
 
 from torch_ir.explorer.comparison import Row, compared
-from torch_ir.explorer.page import page
-from torch_ir.explorer.record import Marked, Side, Texts
+from torch_ir.explorer.html_page import page
+from torch_ir.explorer.page_data import Marked, Side, Texts
 from torch_ir.ir import IR
-from torch_ir.ir.document import uncollected
-from torch_ir.ir.writing import write_text
+from torch_ir.ir.files.atomic_write import write_text
+from torch_ir.ir.json.json_text import uncollected
 
 __all__ = ["explore"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from torch_ir.analysis.diff import Diff, diff
-from torch_ir.explorer.record import Marked, Side, Texts
+from torch_ir.analysis.graph_diff.differ import Diff, diff
+from torch_ir.explorer.page_data import Marked, Side, Texts
 from torch_ir.ir import IR
 
 Row = list[Any]  # a status, the places of a node in the first graph and in the second, and details

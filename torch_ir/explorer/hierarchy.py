@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Union
 
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.functions import read_by
-from torch_ir.ir.origins import call_around, is_below, module_at
+from torch_ir.ir.graph.origins import call_around, is_below, module_at
+from torch_ir.ir.regroup.functions import read_by
 
 _LISTS = ("ModuleList", "ModuleDict")  # what holds modules and is never called
 _PERIOD = 6  # layers that differ in turn, such as five of local attention and one of global, repeat together

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_ir.errors import GraphError, SerializationError
-from torch_ir.formats.tables import NewTables, Record, Tables
+from torch_ir.formats.interned_tables import NewTables, Record, Tables
 from torch_ir.formats.value_message import Fields, enum_name, table, value_fields, value_record
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta
-from torch_ir.ir.decode import Unmade
-from torch_ir.ir.document import parse_document
-from torch_ir.ir.encode import MAX_FUNCTION_DEPTH
-from torch_ir.ir.limits import Counter
-from torch_ir.ir.node import copy_value
-from torch_ir.ir.records import allow_keys
-from torch_ir.ir.tensor import Scope
+from torch_ir.ir.checks.limits import Counter
+from torch_ir.ir.graph.node import copy_value
+from torch_ir.ir.graph.tensor import Scope
+from torch_ir.ir.json.decode import Unmade
+from torch_ir.ir.json.encode import MAX_FUNCTION_DEPTH
+from torch_ir.ir.json.json_fields import allow_keys
+from torch_ir.ir.json.json_text import parse_document
 
 _SAME = ("model_name", "pytorch_version", "constraints", "shared_weights", "device", "fixed_layout")
 # what is known here: whatever else a document had would be lost

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from torch_ir.errors import SerializationError
-from torch_ir.formats.tables import Record, type_fields, type_record
+from torch_ir.formats.interned_tables import Record, type_fields, type_record
 from torch_ir.formats.value_message import Fields, table, value_fields, value_record
-from torch_ir.ir.encoding import decode, encode
-from torch_ir.ir.records import allow_keys
+from torch_ir.ir.json.json_fields import allow_keys
+from torch_ir.ir.json.json_values import decode, encode
 
 _TENSOR = frozenset(("name", "dtype", "shape", "stride", "placement"))  # whatever else there was would be lost
 _LISTS = ("inputs", "outputs", "nodes", "modules", "sources", "reasons")

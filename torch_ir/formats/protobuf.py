@@ -15,15 +15,15 @@ from typing import Any
 
 from torch_ir.errors import MissingExtraError, SerializationError, first_line
 from torch_ir.formats.graph_message import GraphReader, write_graph
+from torch_ir.formats.interned_tables import NewTables
 from torch_ir.formats.lowered_message import lowered_fields, lowered_record
-from torch_ir.formats.tables import NewTables
 from torch_ir.ir import IR, Limits
-from torch_ir.ir.digest import digest_of
-from torch_ir.ir.document import read_bytes, uncollected
-from torch_ir.ir.encode import FORMAT, graph_document
-from torch_ir.ir.limits import allow_more
-from torch_ir.ir.mistaken import told_apart
-from torch_ir.ir.writing import write_bytes
+from torch_ir.ir.checks.limits import allow_more
+from torch_ir.ir.files.atomic_write import write_bytes
+from torch_ir.ir.files.sniff_file import told_apart
+from torch_ir.ir.json.digest import digest_of
+from torch_ir.ir.json.encode import FORMAT, graph_document
+from torch_ir.ir.json.json_text import read_bytes, uncollected
 
 _DESCRIPTORS = Path(__file__).with_name("torch_ir.binpb")
 _DIGEST_FIELD = b"\x7a\x20"  # how the last field begins: number 15, 32 bytes

@@ -1,6 +1,6 @@
 """Golden packs: what every node computes, written down for another runtime to be compared with."""
 
-from torch_ir.golden.compare import Comparison, compare_golden
+from torch_ir.golden.compare_dumps import Comparison, compare_golden
 from torch_ir.golden.write import write_golden
 
 __all__ = ["Comparison", "compare_golden", "write_golden"]

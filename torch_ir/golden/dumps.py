@@ -13,7 +13,7 @@ import torch
 
 from torch_ir.errors import MissingExtraError, SerializationError, first_line
 from torch_ir.golden.pack import open_safetensors
-from torch_ir.ir.regular_file import IrregularFileError, open_regular
+from torch_ir.ir.files.regular_file import IrregularFileError, open_regular
 
 _KINDS = (".safetensors", ".npz", ".npy")
 _MOST_EXPANDED, _MOST_TIMES = 1 << 28, 100  # bytes of an archive, and how often they may be those of its file

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from torch_ir.ir.locks import folder_lock, lock
-from torch_ir.ir.writing import hidden_name, left_behind, remove, sync_folder, told
+from torch_ir.ir.files.atomic_write import hidden_name, left_behind, remove, sync_folder, told
+from torch_ir.ir.files.locks import folder_lock, lock
 
 _HERE = -100  # the folder that relative paths begin in, as Linux knows it
 _SWAP = 2  # the flag of both systems

@@ -18,12 +18,12 @@ import torch
 from torch_ir.errors import MissingExtraError, MissingFileError, SerializationError, did_you_mean
 from torch_ir.golden.folders import restore
 from torch_ir.ir import Limits
-from torch_ir.ir.document import parse_document, read_text
-from torch_ir.ir.locks import folder_lock
-from torch_ir.ir.records import allow_keys, read_dims, typed
-from torch_ir.ir.records import field as entry
-from torch_ir.ir.regular_file import open_regular
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ir.files.locks import folder_lock
+from torch_ir.ir.files.regular_file import open_regular
+from torch_ir.ir.json.json_fields import allow_keys, read_dims, typed
+from torch_ir.ir.json.json_fields import field as entry
+from torch_ir.ir.json.json_text import parse_document, read_text
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 FORMAT, VERSION, INDEX = "torch-ir golden", 1, "index.json"
 _KEYS: dict[str, type] = {

@@ -15,7 +15,7 @@ import torch
 from torch_ir.errors import ExecutionError, MissingExtraError, SerializationError, first_line
 from torch_ir.golden.folders import new_folder
 from torch_ir.golden.pack import INDEX, Shard, Value, file_digest, is_index, stored
-from torch_ir.ops.names import dtype_name
+from torch_ir.ops.torch_types import dtype_name
 
 SHARD_BYTES = 256 << 20
 

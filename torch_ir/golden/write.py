@@ -18,16 +18,16 @@ from torch_ir.errors import ExecutionError, did_you_mean
 from torch_ir.golden.pack import FORMAT, INDEX, VERSION, Value
 from torch_ir.golden.pack_writer import SHARD_BYTES, Shards, is_dense, new_pack
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
-from torch_ir.ir.document import write_document
-from torch_ir.ir.writing import write_text
-from torch_ir.ops.facts import is_random
+from torch_ir.ir.files.atomic_write import write_text
+from torch_ir.ir.json.json_text import write_document
+from torch_ir.ops.effects import is_random
 from torch_ir.ops.torch_internals import pytree
-from torch_ir.run.compare import tolerances
+from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import IRExecutor, flatten_call
-from torch_ir.run.plan import Sizes
+from torch_ir.run.tolerances import tolerances
 from torch_ir.verify.copies import copied
-from torch_ir.verify.verify import verify_ir_with_state_dict
-from torch_ir.verify.witness import values_outside_state_dict
+from torch_ir.verify.reference_run import values_outside_state_dict
+from torch_ir.verify.verification import verify_ir_with_state_dict
 
 
 def write_golden(

@@ -1,16 +1,16 @@
 """The graph: tensors, nodes, IR, symbolic dimensions, checking, text form, JSON. No torch here."""
 
-from torch_ir.ir.check import check
-from torch_ir.ir.data import TensorData
-from torch_ir.ir.expressions import Expr, evaluate
-from torch_ir.ir.graph import IR
-from torch_ir.ir.limits import Limits
-from torch_ir.ir.node import OpNode, Origin
-from torch_ir.ir.records import Dim
-from torch_ir.ir.structure import Branch, Record, Slot
-from torch_ir.ir.symbols import Symbol
-from torch_ir.ir.tensor import Param, TensorMeta
-from torch_ir.ir.values import Device, Dtype, FunctionRef, Layout, MemoryFormat
+from torch_ir.ir.checks.graph_check import check
+from torch_ir.ir.checks.limits import Limits
+from torch_ir.ir.graph.attr_types import Device, Dtype, FunctionRef, Layout, MemoryFormat
+from torch_ir.ir.graph.constant_data import TensorData
+from torch_ir.ir.graph.graph import IR
+from torch_ir.ir.graph.io_tree import Branch, Record, Slot
+from torch_ir.ir.graph.node import OpNode, Origin
+from torch_ir.ir.graph.tensor import Param, TensorMeta
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.sizes.expressions import Expr, evaluate
+from torch_ir.ir.sizes.symbols import Symbol
 
 __all__ = [
     "IR", "Branch", "Device", "Dim", "Dtype", "Expr", "FunctionRef", "Layout", "Limits", "MemoryFormat", "OpNode",

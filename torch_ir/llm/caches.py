@@ -17,7 +17,7 @@ from transformers.cache_utils import (
 )
 
 from torch_ir.errors import ExportError
-from torch_ir.llm.layers import FixedLayer, GrowingLayer, RecurrentLayer
+from torch_ir.llm.cache_layers import FixedLayer, GrowingLayer, RecurrentLayer
 
 _ATTENTION = (DynamicLayer, DynamicSlidingWindowLayer)  # a sliding window is also in the mask
 

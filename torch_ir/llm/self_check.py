@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from torch_ir.errors import first_line
-from torch_ir.llm.entries import DecoderOnly
-from torch_ir.llm.generate import Steps, compare_steps
-from torch_ir.llm.tiny import scaled, shrunk
+from torch_ir.llm.entry_points import DecoderOnly
+from torch_ir.llm.generation import Steps, compare_steps
+from torch_ir.llm.tiny_config import scaled, shrunk
 
 UNCHECKED = "not checked: "
 LENGTH = 10  # places of the tiny model's cache, where it is fixed

@@ -1,6 +1,6 @@
 """What operators are: schemas, facts about effects, and the registry of the user's own operators."""
 
-from torch_ir.ops.facts import is_forbidden, is_pure, is_random
+from torch_ir.ops.effects import is_forbidden, is_pure, is_random
 from torch_ir.ops.known_names import objection
 from torch_ir.ops.registry import (
     get_conversion_fn,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_ir.ops.names import to_torch
+from torch_ir.ops.torch_types import to_torch
 
 
 def keywords(

@@ -19,14 +19,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_ir.errors import ConversionError, TorchIRError, first_line
 from torch_ir.ir import IR, Device, Expr, OpNode, TensorMeta
-from torch_ir.ir.functions import fresh
-from torch_ir.ops.asking import may_be_asked
+from torch_ir.ir.regroup.functions import fresh
 from torch_ir.ops.calling import empty, keywords, mapped
-from torch_ir.ops.facts import is_uninitialised, writes_in_place
-from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_name, to_torch
+from torch_ir.ops.effects import is_uninitialised, writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.safe_shape_calls import may_be_asked
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
 from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_decompose, decomposition_table
+from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
 
 NO_RULE = "torch has no decomposition of it"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from torch_ir.errors import did_you_mean
-from torch_ir.ir.operator_names import install_check
+from torch_ir.ir.graph.operator_names import install_check
 from torch_ir.ops.registry import get_conversion_fn, get_execution_fn
 from torch_ir.ops.schema import arguments, find_operator, operator_names
 from torch_ir.ops.torch_internals import OpOverload

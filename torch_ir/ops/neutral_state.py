@@ -14,7 +14,7 @@ from types import TracebackType
 import torch
 
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.values import DTYPES
+from torch_ir.ir.graph.attr_types import DTYPES
 
 DEFAULT_DTYPE = torch.float32
 AUTOCAST_DEVICES = ("cpu", "cuda", "mps", "xpu")

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import Branch, Slot
-from torch_ir.ir.structure import Record, Tree, rebuild
-from torch_ir.ops.names import to_name, to_torch
+from torch_ir.ir.graph.io_tree import Record, Tree, rebuild
 from torch_ir.ops.torch_internals import pytree
+from torch_ir.ops.torch_types import to_name, to_torch
 
 _KINDS: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
 

@@ -9,7 +9,7 @@ import torch
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim, TensorData
-from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 
 _ALIKE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # to copy dtypes that torch cannot
 

@@ -1,8 +1,8 @@
 """What we change: passes by name, and the pipeline that applies, checks and reports them."""
 
 from torch_ir.passes import clean, decompose, fuse, pack, weights  # noqa: F401  # their passes register themselves
+from torch_ir.passes.pass_registry import Pass, apply_rules, find_pass, list_passes, named_pass, rule_pass
 from torch_ir.passes.pipeline import optimize
-from torch_ir.passes.registry import Pass, apply_rules, find_pass, list_passes, named_pass, rule_pass
-from torch_ir.passes.report import Report
+from torch_ir.passes.savings import Report
 
 __all__ = ["Pass", "Report", "apply_rules", "find_pass", "list_passes", "named_pass", "optimize", "rule_pass"]

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from itertools import accumulate
 
 from torch_ir.ir import IR
-from torch_ir.ir.functions import called_by
-from torch_ir.ir.origins import call_of, joined
-from torch_ir.rewrite.journal import Opened
+from torch_ir.ir.graph.origins import call_of, joined
+from torch_ir.ir.regroup.functions import called_by
+from torch_ir.rewrite.change_log import Opened
 
 
 def forget_opened_calls(ir: IR, opened: Mapping[IR, Opened]) -> None:

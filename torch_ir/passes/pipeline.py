@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Union
 
-from torch_ir.analysis.knowledge import Knowledge, remembering
-from torch_ir.analysis.measure import measured_in_all
-from torch_ir.analysis.shapes import wrong_shapes
-from torch_ir.analysis.sizes import inside
+from torch_ir.analysis.cost_model.measure import measured_in_all
+from torch_ir.analysis.shapes.inference import wrong_shapes
+from torch_ir.analysis.shapes.open_sizes import inside
+from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
 from torch_ir.errors import CommandError, GraphError, did_you_mean
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.document import uncollected
-from torch_ir.ir.functions import FUSED, called_by, calls_by_function, inline_all, retell_origins
-from torch_ir.ops.facts import writes_in_place
+from torch_ir.ir.json.json_text import uncollected
+from torch_ir.ir.regroup.functions import FUSED, called_by, calls_by_function, inline_all, retell_origins
+from torch_ir.ops.effects import writes_in_place
 from torch_ir.ops.schema import name_arguments
-from torch_ir.passes.levels import LEVELS
 from torch_ir.passes.opened_calls import forget_opened_calls
-from torch_ir.passes.proof import Inputs, Weights, prove
-from torch_ir.passes.registry import Pass, find_pass
-from torch_ir.passes.report import Report, Row
+from torch_ir.passes.optimize_levels import LEVELS
+from torch_ir.passes.pass_registry import Pass, find_pass
+from torch_ir.passes.random_check import Inputs, Weights, prove
+from torch_ir.passes.savings import Report, Row
 from torch_ir.passes.soundness import Watchdog
 from torch_ir.passes.squeezed_sizes import keep_squeezed_sizes
-from torch_ir.rewrite.journal import journal
+from torch_ir.rewrite.change_log import journal
 
 Step = Union[str, Pass, Callable[[IR], int]]
 _MOST_ROUNDS = 5

@@ -15,9 +15,9 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
-from torch_ir.ops.facts import is_random
-from torch_ir.run.compare import compare
+from torch_ir.ops.effects import is_random
 from torch_ir.run.executor import IRExecutor
+from torch_ir.run.tolerances import compare
 
 _TIMES = 4  # the error of the original
 _UNITS = 8  # in the last place, at the scale of the result

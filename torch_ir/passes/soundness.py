@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from torch_ir.analysis.shapes import Shapes
-from torch_ir.analysis.sizes import inside
+from torch_ir.analysis.shapes.inference import Shapes
+from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.errors import GraphError, ShapeError
 from torch_ir.ir import IR, OpNode, TensorMeta
 

@@ -6,11 +6,11 @@ constraint of the graph, and one that the data decide an assertion before the no
 
 from __future__ import annotations
 
-from torch_ir.analysis.sizes import decided_by_data, inside
+from torch_ir.analysis.shapes.open_sizes import decided_by_data, inside
 from torch_ir.ir import IR, Expr, OpNode
-from torch_ir.ir.expressions import names_in
-from torch_ir.ir.free_names import FreeNames
-from torch_ir.ir.substitute import squeezed_sizes
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.sizes.expressions import names_in
+from torch_ir.ir.sizes.specialize import squeezed_sizes
 
 _ASSERT = "aten._assert_scalar.default"
 

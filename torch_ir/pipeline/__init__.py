@@ -1,11 +1,11 @@
 """From the graph of a whole model to a line of stages, each on a device of its own, and running it."""
 
 from torch_ir.pipeline.local import run_pipeline
+from torch_ir.pipeline.pipeline_verification import verify_pipeline
 from torch_ir.pipeline.rank import StageRank
-from torch_ir.pipeline.report import PipelineReport, StageRow, pipeline_report
-from torch_ir.pipeline.split import split
+from torch_ir.pipeline.stage_report import PipelineReport, StageRow, pipeline_report
+from torch_ir.pipeline.stage_split import split
 from torch_ir.pipeline.stages import Send, is_pipeline, sends_of, stage_of
-from torch_ir.pipeline.verify import verify_pipeline
 
 __all__ = [
     "PipelineReport", "Send", "StageRank", "StageRow", "is_pipeline", "pipeline_report", "run_pipeline", "sends_of",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
-from torch_ir.ops.facts import is_pure
+from torch_ir.ops.effects import is_pure
 
 
 def common_nodes(ir: IR) -> list[OpNode]:

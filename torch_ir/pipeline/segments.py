@@ -11,15 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch_ir.analysis import Roofline, cost
-from torch_ir.analysis.amounts import weight_of
-from torch_ir.analysis.cost import sized
-from torch_ir.analysis.liveness import Memory
-from torch_ir.analysis.prologue import split_prologue
-from torch_ir.analysis.traffic import bytes_of
+from torch_ir.analysis.cost_model.node_costs import sized
+from torch_ir.analysis.cost_model.traffic import bytes_of
+from torch_ir.analysis.memory.live_tensors import Memory
+from torch_ir.analysis.shapes.size_polynomials import weight_of
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.pipeline.common import common_nodes, own_nodes
-from torch_ir.pipeline.layers import by_layer, layer_of
-from torch_ir.pipeline.reach import Load
+from torch_ir.pipeline.layer_of_node import by_layer, layer_of
+from torch_ir.pipeline.stage_bounds import Load
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch_ir.analysis.slices import sizes_of, subgraph
+from torch_ir.analysis.dependencies.slices import sizes_of, subgraph
 from torch_ir.errors import PipelineError
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.functions import STAGE, inline
+from torch_ir.ir.regroup.functions import STAGE, inline
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import distributed
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import TensorMeta
-from torch_ir.ops.names import TORCH_DTYPES
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _TENSOR, _INT, _FLOAT, _BOOL = range(4)
 _NUMBERS = {int: (_INT, torch.int64), float: (_FLOAT, torch.float64), bool: (_BOOL, torch.bool)}

@@ -1,9 +1,9 @@
 """How to change a graph: patterns, rules, the builder that makes new nodes, and the driver that applies rules."""
 
 from torch_ir.rewrite.builder import Builder
+from torch_ir.rewrite.change_log import Journal, journal
 from torch_ir.rewrite.driver import rewrite
-from torch_ir.rewrite.journal import Journal, journal
 from torch_ir.rewrite.pattern import Match, Pattern, match, op
-from torch_ir.rewrite.rule import Rule, rule
+from torch_ir.rewrite.rewrite_rule import Rule, rule
 
 __all__ = ["Builder", "Journal", "Match", "Pattern", "Rule", "journal", "match", "op", "rewrite", "rule"]

@@ -8,15 +8,15 @@ from typing import Any, Protocol, Union
 
 from torch_ir.errors import GraphError
 from torch_ir.ir import Dim, OpNode, TensorMeta
-from torch_ir.ir.free_names import FreeNames
-from torch_ir.ir.origins import origin_for
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.origins import origin_for
 
 Number = Union[bool, int, float, complex]
 _Call = tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]  # inputs, attributes, and what it makes
 
 
 class Knowledge(Protocol):
-    """What must be known about operators and the graph to rewrite it; `torch_ir.analysis.knowledge` has it of torch."""
+    """What must be known about operators and the graph to rewrite it; see `torch_ir.analysis.values`."""
 
     def call(self, op_type: str, arguments: Mapping[str, Any], hints: Sequence[Dim] = ()) -> _Call: ...
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch_ir.errors import GraphError, ShapeError, UnknownOperatorError
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.rewrite.builder import Builder, Knowledge
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.rewrite.change_log import current_journal
 from torch_ir.rewrite.pattern import Match, Pattern, find_match
-from torch_ir.rewrite.rule import Rule
+from torch_ir.rewrite.rewrite_rule import Rule
 
 _MOST_PER_NODE = 20  # changes; rules that make more than that undo each other
 

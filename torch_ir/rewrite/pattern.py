@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ir.operator_names import check_call
+from torch_ir.ir.graph.operator_names import check_call
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import torch
 
-from torch_ir.analysis.prologue import crossing, split_prologue
+from torch_ir.analysis.values.prologue import crossing, split_prologue
 from torch_ir.ir import IR, Limits, Param
-from torch_ir.ir.functions import fresh
+from torch_ir.ir.regroup.functions import fresh
 from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.run.compiled_plan import Program
 from torch_ir.run.memory import MemoryCheck
-from torch_ir.run.plan import Program
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.weights import fit_weights
 

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_ir.analysis.prologue import crossing, split_prologue
+from torch_ir.analysis.values.prologue import crossing, split_prologue
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta, evaluate
-from torch_ir.ir.functions import FUSED, with_calls_open
-from torch_ir.ir.structure import rebuild
-from torch_ir.ir.symbols import solve
+from torch_ir.ir.graph.io_tree import rebuild
+from torch_ir.ir.regroup.functions import FUSED, with_calls_open
+from torch_ir.ir.sizes.symbols import solve
 from torch_ir.ops.guards import OFFSET
-from torch_ir.ops.names import TORCH_DTYPES, dtype_name
 from torch_ir.ops.neutral_state import NeutralState, reads_default_dtype
+from torch_ir.ops.prepare_run import check_operators, with_named_arguments
 from torch_ir.ops.pytree import values_of_call
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.runnable import check_operators, with_named_arguments
+from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
+from torch_ir.run.compiled_plan import Program, Sizes, Watch, computed, writes_in_place
 from torch_ir.run.isolated import run_isolated
 from torch_ir.run.memory import MemoryCheck
-from torch_ir.run.plan import Program, Sizes, Watch, computed, writes_in_place
+from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
 from torch_ir.run.ranks import NOBODY, Rank
-from torch_ir.run.shared_memory import refuse_shared_memory, storage_of
 from torch_ir.run.stored import StoredTensor, Weight, loaded
 from torch_ir.run.weights import fit_weights, has_pieces, load_weights, open_weights
 

@@ -16,15 +16,15 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits, TensorMeta
-from torch_ir.ir.temporary import TemporaryFolder, explained
-from torch_ir.ir.values import DTYPES
-from torch_ir.ops.inner_tensors import plain_tensors
-from torch_ir.ops.names import dtype_name
+from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
+from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ops.tensor_subclasses import plain_tensors
+from torch_ir.ops.torch_types import dtype_name
 from torch_ir.run.child_process import Child, crash
+from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.memory import memory_limit
-from torch_ir.run.plan import Sizes
+from torch_ir.run.numeric_settings import settings
 from torch_ir.run.reply import Reply, known_size, shortened
-from torch_ir.run.settings import settings
 from torch_ir.run.stored import StoredTensor, Weight
 from torch_ir.run.weights import fit_weights
 

@@ -14,13 +14,13 @@ import torch
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta, evaluate
 from torch_ir.ops.calling import keywords
-from torch_ir.ops.facts import is_collective
-from torch_ir.ops.names import to_torch
+from torch_ir.ops.effects import is_collective
 from torch_ir.ops.neutral_state import NeutralState
-from torch_ir.ops.runnable import check_operators, present
+from torch_ir.ops.prepare_run import check_operators, present
 from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_types import to_torch
+from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import read_sizes
-from torch_ir.run.plan import Sizes
 from torch_ir.run.ranks import Rank
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.weights import fit_weights

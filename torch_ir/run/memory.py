@@ -7,7 +7,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from torch_ir.analysis.demand import Demand, Sizes
+from torch_ir.analysis.memory.memory_bound import Demand, Sizes
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits
 

@@ -13,7 +13,7 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.placements import Shard, parse, rank_key
+from torch_ir.ir.graph.placements import Shard, parse, rank_key
 from torch_ir.run.stored import StoredTensor, Weight
 from torch_ir.run.stored_piece import StoredPiece
 

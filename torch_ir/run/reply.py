@@ -12,10 +12,10 @@ import torch
 
 from torch_ir.errors import ExecutionError, GraphError, GuardError, TorchIRError, WeightLoadError
 from torch_ir.ir import TensorData, TensorMeta, evaluate
-from torch_ir.ir.expressions import names_in
-from torch_ir.ir.values import DTYPES
+from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ops.tensor_data import to_tensor
-from torch_ir.run.plan import Sizes
+from torch_ir.run.compiled_plan import Sizes
 
 _LINE = re.compile(r'File "(<torch_ir program \d+>)", line (\d+)')
 _LONGEST = 4000  # characters of a message

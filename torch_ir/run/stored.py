@@ -18,8 +18,8 @@ from typing import Any, Union
 import torch
 
 from torch_ir.errors import SerializationError, WeightLoadError
-from torch_ir.ir.document import parse_json
-from torch_ir.ir.regular_file import open_regular
+from torch_ir.ir.files.regular_file import open_regular
+from torch_ir.ir.json.json_text import parse_json
 
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,

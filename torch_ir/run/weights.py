@@ -22,10 +22,10 @@ from torch_ir.errors import (
     first_line,
 )
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.document import parse_json, read_text
-from torch_ir.ops.inner_tensors import plain_tensors
-from torch_ir.ops.names import TORCH_DTYPES, dtype_name
+from torch_ir.ir.json.json_text import parse_json, read_text
 from torch_ir.ops.tensor_data import to_tensor
+from torch_ir.ops.tensor_subclasses import plain_tensors
+from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.stored import StoredTensor, Weight, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ir.records import Dim
+from torch_ir.ir.json.json_fields import Dim
 
 Shape = Sequence[Dim]
 Rule = Callable[

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from torch_ir.ir import Device, OpNode
-from torch_ir.ops.asking import is_safe_in_process, may_be_asked
 from torch_ir.ops.calling import empty, keywords, results
-from torch_ir.ops.dims import check_dims
-from torch_ir.ops.names import TORCH_DTYPES, dtype_name, to_torch
+from torch_ir.ops.dim_range_checks import check_dims
 from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.safe_shape_calls import is_safe_in_process, may_be_asked
 from torch_ir.ops.schema import Operator
 from torch_ir.ops.torch_internals import OpOverload
+from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_torch
 
 _META = torch.device("meta")
 # Each takes a tensor, and makes nothing but what is like it: no kernel makes anything in real memory.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_ir.analysis.shape_rules import Made
-from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.shapes.inference import Shapes
+from torch_ir.analysis.shapes.shape_rules import Made
 from torch_ir.errors import ExpressionError, GraphError, ShapeError
 from torch_ir.ir import OpNode, evaluate
-from torch_ir.ir.expressions import Number
-from torch_ir.ops.facts import gives_new_values
+from torch_ir.ir.sizes.expressions import Number
+from torch_ir.ops.effects import gives_new_values
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import Operator
 from torch_ir.safety.plain_rules import is_plainly_so

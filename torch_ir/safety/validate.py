@@ -9,16 +9,16 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch_ir.analysis.shapes import Shapes
-from torch_ir.analysis.sizes import inside
+from torch_ir.analysis.shapes.inference import Shapes
+from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.errors import GraphError, SerializationError, VersionWarning
 from torch_ir.ir import IR, Limits, OpNode
-from torch_ir.ops.facts import writes_in_place
+from torch_ir.ops.effects import writes_in_place
 from torch_ir.safety.attributes import bind_positions, check_names, check_types
-from torch_ir.safety.operators import Operators
+from torch_ir.safety.in_place_writes import wrong_writes
+from torch_ir.safety.known_operators import Operators
 from torch_ir.safety.results import check_results
-from torch_ir.safety.versions import Changes
-from torch_ir.safety.writes import wrong_writes
+from torch_ir.safety.torch_versions import Changes
 
 _FINE, _OPAQUE, _DECLARED = "fine", "opaque", "declared"
 

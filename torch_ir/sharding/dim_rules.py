@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_ir.ir import Dim, TensorMeta
-from torch_ir.ir.placements import Partial, Shard
-from torch_ir.sharding.rules import Ask, Local, is_floating, shards
+from torch_ir.ir.graph.placements import Partial, Shard
+from torch_ir.sharding.placement_rules import Ask, Local, is_floating, shards
 
 
 def moved(ask: Ask, to: Sequence[int | None], attrs: dict[str, Any] | None = None) -> Local | None:

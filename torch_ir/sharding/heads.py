@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from re import Pattern
 
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.origins import joined
+from torch_ir.ir.graph.origins import joined
 
 _VIEWS = ("aten.view", "aten.reshape", "aten._unsafe_view", "aten.unflatten")
 

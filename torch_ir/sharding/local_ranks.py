@@ -27,8 +27,8 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.placements import Shard, parse
-from torch_ir.ir.temporary import TemporaryFolder, explained
+from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
+from torch_ir.ir.graph.placements import Shard, parse
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.ranks import joined
 from torch_ir.sharding.rank_process import mesh_of

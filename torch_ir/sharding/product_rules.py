@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torch_ir.ir import TensorMeta
-from torch_ir.ir.placements import PARTIAL, REPLICATE, Partial, Placement, Shard
-from torch_ir.sharding.rules import Ask, Local, shards
-from torch_ir.sharding.writer import Writer
+from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Partial, Placement, Shard
+from torch_ir.sharding.placement_rules import Ask, Local, shards
+from torch_ir.sharding.rank_writer import Writer
 
 
 @shards("aten.linear")

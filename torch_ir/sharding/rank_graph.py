@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import ShardError
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
-from torch_ir.ir.functions import called_by, fresh
-from torch_ir.ir.origins import is_below, joined
-from torch_ir.ir.placements import REPLICATE, Partial, Placement, Replicate, Shard, local_shape, plain
-from torch_ir.ops.facts import is_random, writes_in_place
+from torch_ir.ir.graph.origins import is_below, joined
+from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Replicate, Shard, local_shape, plain
+from torch_ir.ir.regroup.functions import called_by, fresh
+from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import find_operator
 from torch_ir.sharding import dim_rules, product_rules, sum_rules  # noqa: F401  # they enter their rows
-from torch_ir.sharding.plan import Plan
-from torch_ir.sharding.rules import Ask, Local, rule_of
-from torch_ir.sharding.writer import Writer
+from torch_ir.sharding.placement_rules import Ask, Local, rule_of
+from torch_ir.sharding.rank_writer import Writer
+from torch_ir.sharding.sharding_plan import Plan
 
 _NEAREST = (Replicate, Shard, Partial)  # from which a tensor is best brought elsewhere
 OUTSIDE = "\0"  # the module of what is made by no module

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch_ir.errors import ShardError, did_you_mean
-from torch_ir.ir.placements import REPLICATE, Partial, Placement, Shard, counted, parse
+from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, counted, parse
 
 _TURNED = ("Embedding", "Conv1D")  # classes whose names end so keep their weights the other way round
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from torch_ir.ir import TensorMeta
-from torch_ir.ir.placements import PARTIAL, REPLICATE, Partial, Shard
+from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Partial, Shard
 from torch_ir.sharding.dim_rules import moved
-from torch_ir.sharding.rules import Ask, Local, is_floating, shards
-from torch_ir.sharding.writer import Writer
+from torch_ir.sharding.placement_rules import Ask, Local, is_floating, shards
+from torch_ir.sharding.rank_writer import Writer
 
 _REDUCTIONS = {
     "sum": "sum", "mean": "avg", "amax": "max", "amin": "min", "prod": "", "any": "", "all": "", "var": "", "std": "",

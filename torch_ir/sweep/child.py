@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 from torch_ir.errors import TorchIRError, first_line
 from torch_ir.run.confine import end_with_parent, limit
 from torch_ir.run.reply import shortened
+from torch_ir.sweep.fork_client import GRAPH, REQUEST
 from torch_ir.sweep.job import Job
-from torch_ir.sweep.nursery import GRAPH, REQUEST
+from torch_ir.sweep.model_steps import Work
 from torch_ir.sweep.row import Status
-from torch_ir.sweep.steps import Work
 
 COMPLAINTS = "complaints"
 _TOLD = "told"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch_ir.errors import CommandError, MissingExtraError, did_you_mean, first_line
-from torch_ir.sweep.nursery import end_all
+from torch_ir.sweep.fork_client import end_all
 
 _RETRIES = 3  # for a job whose worker was lost
 _LOOPBACK = "127.0.0.1"

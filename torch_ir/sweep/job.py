@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_ir.sweep.case import Opener
 from torch_ir.sweep.entry import Entry
-from torch_ir.sweep.nursery import MotherLostError, nursery
+from torch_ir.sweep.fork_client import MotherLostError, nursery
 from torch_ir.sweep.row import Row, Status
 
 STEPS = ("extract", "cost", "optimize", "verify")

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from torch_ir.explorer.page import policy
-from torch_ir.ir.writing import plain_target, write_text
+from torch_ir.explorer.html_page import policy
+from torch_ir.ir.files.atomic_write import plain_target, write_text
 from torch_ir.sweep.row import Row
 
 SUMMARY = "summary.html"

@@ -1,17 +1,17 @@
 """Somebody else's IR, one way out: a target of the user's own, with placeholders where it has no lowering yet."""
 
+from torch_ir.targets.build_torch import to_torch
 from torch_ir.targets.contract import Contract
-from torch_ir.targets.coverage import coverage
 from torch_ir.targets.coverage_report import CoverageReport
-from torch_ir.targets.describe import describe
 from torch_ir.targets.dynamic_shapes import dynamic_shapes_of
+from torch_ir.targets.handlers import Declined
 from torch_ir.targets.lowered import Layer, Lowered, Missing, Placeholder
-from torch_ir.targets.rules import Declined
+from torch_ir.targets.node_summary import describe
 from torch_ir.targets.target import Target
-from torch_ir.targets.to_mlir import to_mlir
-from torch_ir.targets.to_onnx import bind_onnx, to_onnx
-from torch_ir.targets.to_python import to_python
-from torch_ir.targets.to_torch import to_torch
+from torch_ir.targets.target_coverage import coverage
+from torch_ir.targets.write_mlir import to_mlir
+from torch_ir.targets.write_onnx import bind_onnx, to_onnx
+from torch_ir.targets.write_python import to_python
 
 __all__ = [
     "Contract", "CoverageReport", "Declined", "Layer", "Lowered", "Missing", "Placeholder", "Target", "bind_onnx",

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 
 from torch_ir.errors import SerializationError, first_line, suggestion
 from torch_ir.ir import OpNode
-from torch_ir.ir.document import parse_document, read_text
-from torch_ir.ir.limits import Limits
-from torch_ir.ir.records import allow_keys, field, optional, read_dtype, texts, typed
-from torch_ir.targets.limits import Condition, Limit, tensors_of
+from torch_ir.ir.checks.limits import Limits
+from torch_ir.ir.json.json_fields import allow_keys, field, optional, read_dtype, texts, typed
+from torch_ir.ir.json.json_text import parse_document, read_text
+from torch_ir.targets.contract_limits import Condition, Limit, tensors_of
 
 NOT_LISTED = "not in the contract"
 _KEYS = frozenset(("name", "ops", "dtypes", "rank", "static"))

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch_ir.analysis.amounts import total, weight_of
-from torch_ir.analysis.cost import Work
+from torch_ir.analysis.cost_model.node_costs import Work
+from torch_ir.analysis.shapes.size_polynomials import total, weight_of
 from torch_ir.errors import GraphError
 from torch_ir.ir import OpNode
-from torch_ir.ir.expressions import names_in
-from torch_ir.ir.records import Dim
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.targets.coverage_text import as_text
 
 MEASURES = ("nodes", "flops", "bytes")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from torch_ir.ir.records import Dim
+from torch_ir.ir.json.json_fields import Dim
 from torch_ir.targets.contract import NOT_LISTED
 
 if TYPE_CHECKING:

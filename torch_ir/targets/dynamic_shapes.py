@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
-from torch_ir.ir.expressions import evaluate, names_in
-from torch_ir.ir.structure import Tree
-from torch_ir.ir.symbols import Symbol
+from torch_ir.ir.graph.io_tree import Tree
+from torch_ir.ir.sizes.expressions import evaluate, names_in
+from torch_ir.ir.sizes.symbols import Symbol
 
 
 def dynamic_shapes_of(ir: IR) -> dict[str, Any] | None:
@@ -19,7 +19,7 @@ def dynamic_shapes_of(ir: IR) -> dict[str, Any] | None:
 
     A symbol is a `Dim` with its name and range, or, where the graph holds only for some of that range, `Dim.AUTO`.
     """
-    from torch_ir.targets.torch.module import signature_of
+    from torch_ir.targets.torch.nn_module import signature_of
 
     if ir.is_static:
         return None

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch_ir.formats import is_protobuf, lowered_to_protobuf
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.text import shape_text
-from torch_ir.ir.writing import write_bytes
-from torch_ir.targets.values import to_json
+from torch_ir.ir.files.atomic_write import write_bytes
+from torch_ir.ir.text.printer import shape_text
+from torch_ir.targets.attr_values import to_json
 
 NO_LOWERING = "no lowering"
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import ConversionError, GraphError, first_line
 from torch_ir.ir import IR, FunctionRef, OpNode, Origin, TensorMeta
-from torch_ir.ir.functions import fresh, inline, inline_all, outline
-from torch_ir.ir.levels import public_name
-from torch_ir.ir.node import copy_value
-from torch_ir.ir.shared_functions import share_functions
+from torch_ir.ir.graph.node import copy_value
+from torch_ir.ir.regroup.functions import fresh, inline, inline_all, outline
+from torch_ir.ir.regroup.granularity import public_name
+from torch_ir.ir.regroup.shared_functions import share_functions
 from torch_ir.rewrite import Match, match
-from torch_ir.targets.calls import Calls, calls_of, depth, fold_calls, is_whole_block, name_of
-from torch_ir.targets.describe import describe
+from torch_ir.targets.handlers import BODY, Declined, Rule, identifier
 from torch_ir.targets.lowered import NO_LOWERING, Layer, Lowered, Missing, Placeholder
-from torch_ir.targets.rules import BODY, Declined, Rule, identifier
+from torch_ir.targets.module_calls import Calls, calls_of, depth, fold_calls, is_whole_block, name_of
+from torch_ir.targets.node_summary import describe
 
 if TYPE_CHECKING:
     from torch_ir.targets.splitting import Splitter

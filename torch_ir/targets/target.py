@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 from torch_ir.errors import RegistryError
 from torch_ir.ir import IR
 from torch_ir.rewrite import Pattern
+from torch_ir.targets.handler_names import check_key, check_unused
+from torch_ir.targets.handlers import Key, Rule, asked_names, is_same, key_of, place_of, same_operator
 from torch_ir.targets.lowered import Lowered
 from torch_ir.targets.lowering import Lowering, tell
-from torch_ir.targets.names import check_key, check_unused
-from torch_ir.targets.rules import Key, Rule, asked_names, is_same, key_of, place_of, same_operator
 
 F = TypeVar("F", bound=Callable[..., Any])
 

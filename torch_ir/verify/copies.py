@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from torch_ir.ops.torch_internals import memory_key, pytree, storage_key
-from torch_ir.run.shared_memory import storage_of
+from torch_ir.run.overlapping_inputs import storage_of
 
 _Tree = TypeVar("_Tree")
 

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
-from torch_ir.ir.structure import Tree, flat, leaves
+from torch_ir.ir.graph.io_tree import Tree, flat, leaves
 from torch_ir.ops.pytree import structure_of
 from torch_ir.ops.torch_internals import pytree
-from torch_ir.run.compare import Difference, compare
+from torch_ir.run.compiled_plan import computed
 from torch_ir.run.executor import IRExecutor, Outcome
-from torch_ir.run.plan import computed
-from torch_ir.verify.witness import Witness, named_tensors
+from torch_ir.run.tolerances import Difference, compare
+from torch_ir.verify.reference_run import Witness, named_tensors
 
 Details = list[dict[str, Any]]
 

@@ -18,20 +18,20 @@ from torch import nn
 
 from torch_ir.errors import ExecutionError, TorchIRError, WeightWarning
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.functions import inline_all
+from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.ops.schema import HIGHER_ORDER
-from torch_ir.run.compare import Difference, compare
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.stored import loaded
+from torch_ir.run.tolerances import Difference, compare
 from torch_ir.run.weights import fit_weights
 from torch_ir.verify.copies import copied
-from torch_ir.verify.counterparts import argument_counterparts, counterparts
 from torch_ir.verify.divergence import Divergence, Localisation, divergence_at
-from torch_ir.verify.record import Place, Recording, record
+from torch_ir.verify.module_pairs import argument_counterparts, counterparts
+from torch_ir.verify.operator_log import Place, Recording, record
 from torch_ir.verify.reference import Reference, Tolerances
+from torch_ir.verify.reference_run import Call as Inputs
+from torch_ir.verify.reference_run import apart_from, values_outside_state_dict
 from torch_ir.verify.tensor_file import TensorFile
-from torch_ir.verify.witness import Call as Inputs
-from torch_ir.verify.witness import apart_from, values_outside_state_dict
 
 Trial = tuple[Inputs, Mapping[str, torch.Tensor]]  # a call, and what stands in for weights on both sides
 _CHUNK = 1 << 20  # elements of a weight that are compared at once

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_ir.ops.facts import mutated_arguments
+from torch_ir.ops.effects import mutated_arguments
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, memory_key, pytree, schema_of
 from torch_ir.verify.reachable import Reachable, distinct

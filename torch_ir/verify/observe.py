@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta, evaluate
-from torch_ir.ops.facts import is_random, is_uninitialised
-from torch_ir.ops.names import dtype_name
+from torch_ir.ops.effects import is_random, is_uninitialised
 from torch_ir.ops.torch_internals import pytree
-from torch_ir.run.plan import Sizes
-from torch_ir.verify.probes import is_constant
+from torch_ir.ops.torch_types import dtype_name
+from torch_ir.run.compiled_plan import Sizes
+from torch_ir.verify.further_inputs import is_constant
 
 
 class Observer:

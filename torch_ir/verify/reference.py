@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Union
 
 from torch_ir.ir import TensorMeta
-from torch_ir.run.compare import Difference, compare
-from torch_ir.run.plan import Sizes
+from torch_ir.run.compiled_plan import Sizes
+from torch_ir.run.tolerances import Difference, compare
 from torch_ir.verify.observe import undeclared
-from torch_ir.verify.record import Place, Recording
+from torch_ir.verify.operator_log import Place, Recording
 from torch_ir.verify.tensor_file import TensorFile, described
 
 Tolerances = tuple[Union[float, None], Union[float, None]]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call
 
 from torch_ir.errors import ExecutionError, WeightLoadError
-from torch_ir.ops.facts import mutated_arguments
+from torch_ir.ops.effects import mutated_arguments
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     FakeTensor,
@@ -24,7 +24,7 @@ from torch_ir.ops.torch_internals import (
     schema_of,
 )
 from torch_ir.run.stored import Weight, loaded
-from torch_ir.verify.witness import Call, named_tensors
+from torch_ir.verify.reference_run import Call, named_tensors
 
 
 class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it

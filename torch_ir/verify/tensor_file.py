@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from torch_ir.ir import TensorData
-from torch_ir.ops.names import TORCH_DTYPES
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
+from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _NAMED = frozenset(TORCH_DTYPES.values())
 

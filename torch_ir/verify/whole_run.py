@@ -12,12 +12,12 @@ from torch import nn
 
 from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import pytree
-from torch_ir.run.compare import Difference, compare
 from torch_ir.run.executor import IRExecutor, flat_inputs
+from torch_ir.run.tolerances import Difference, compare
 from torch_ir.run.weights import load_weights
 from torch_ir.verify.judge import is_hidden
-from torch_ir.verify.verify import VerificationReport
-from torch_ir.verify.witness import Original
+from torch_ir.verify.reference_run import Original
+from torch_ir.verify.verification import VerificationReport
 
 Weights = Mapping[str, torch.Tensor] | str | os.PathLike[str]
 

@@ -2,7 +2,7 @@
 
 from tests.random_irs.draws import Draw
 from tests.random_irs.violations.kinds import violation
-from torch_ir.analysis.shapes import Shapes
+from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, Dtype, MemoryFormat, OpNode
 from torch_ir.ops.schema import arguments, find_operator

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.random_irs.draws import Draw
 from tests.random_irs.violations.kinds import Record, tables, violation
-from torch_ir.ir.data import DTYPES
+from torch_ir.ir.graph.constant_data import DTYPES
 
 Places = list[tuple[str, dict[str, Any]]]
 

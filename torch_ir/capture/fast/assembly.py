@@ -11,20 +11,19 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from torch_ir.capture.fast.call_tape import Scope, Stamp, Step
+from torch_ir.capture.fast.export_names import Names, input_names, weight_name
+from torch_ir.capture.fast.ghost_recorder import Recorder
 from torch_ir.capture.fast.ghosts import STALE, Form, Ghost, NotCoveredError, form_of_input
-from torch_ir.capture.fast.names import Names, input_names, weight_name
-from torch_ir.capture.fast.recorder import Recorder
 from torch_ir.capture.fast.stamped_calls import STAMP, Stamped, put_calls
-from torch_ir.capture.fast.tape import Scope, Stamp, Step
+from torch_ir.capture.program.functional_writes import Writes, without_writes
 from torch_ir.capture.record.modules import plain_attributes
 from torch_ir.capture.walk import walk
-from torch_ir.capture.writes import Writes, without_writes
 from torch_ir.ir import IR, Branch, OpNode, Origin, Param, Slot, TensorMeta
-from torch_ir.ir.levels import identifier
-from torch_ir.ir.node import copy_value
-from torch_ir.ir.origins import is_below
-from torch_ir.ops.facts import changes_elements
-from torch_ir.ops.names import to_name
+from torch_ir.ir.graph.node import copy_value
+from torch_ir.ir.graph.origins import is_below
+from torch_ir.ir.regroup.granularity import identifier
+from torch_ir.ops.effects import changes_elements
 from torch_ir.ops.pytree import to_structure
 from torch_ir.ops.registry import get_conversion_fn
 from torch_ir.ops.tensor_data import from_tensor
@@ -36,6 +35,7 @@ from torch_ir.ops.torch_internals import (
     parameter_table,
     pytree,
 )
+from torch_ir.ops.torch_types import to_name
 
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)

@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary
 import torch
 
 from torch_ir.errors import ConversionError, TorchIRError
-from torch_ir.ops.names import dtype_name
 from torch_ir.ops.torch_internals import (
     FakeTensor,
     disabled_torch_function,
@@ -20,6 +19,7 @@ from torch_ir.ops.torch_internals import (
     make_wrapper_subclass,
     pytree,
 )
+from torch_ir.ops.torch_types import dtype_name
 
 _CPU = torch.device("cpu")
 STALE = "a tensor that was kept from an earlier capture and has no values; do not keep what forward computes"

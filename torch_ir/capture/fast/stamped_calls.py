@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from torch_ir.capture.fast.call_tape import Stamp
 from torch_ir.capture.fast.stamping import UnlikeError
-from torch_ir.capture.fast.tape import Stamp
 from torch_ir.ir import IR, OpNode
 
 STAMP = "stamp"  # the op_type of what stands for such a layer meanwhile

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_ir.capture.fast.alike_modules import IMMUTABLE, TABLES, Group, Layer, groups, told
+from torch_ir.capture.fast.call_tape import Stamp, Step, Tape
 from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError
-from torch_ir.capture.fast.likeness import IMMUTABLE, TABLES, Group, Layer, groups, told
-from torch_ir.capture.fast.tape import Stamp, Step, Tape
 from torch_ir.capture.instrument import intercepted
 
 _DETACH = torch.ops.aten.detach.default

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.capture.instrument import module_hooks
-from torch_ir.capture.provenance import class_name
+from torch_ir.capture.program.provenance import class_name
 
 
 class ModuleStack:

@@ -11,12 +11,12 @@ import torch
 from torch import fx, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from torch_ir.capture.leaks import all_tensors
+from torch_ir.capture.record.fx_tape import Meta, Tape, address
 from torch_ir.capture.record.leaving import blank
 from torch_ir.capture.record.modules import plain_attributes
 from torch_ir.capture.record.opaque import OpaqueOperators
-from torch_ir.capture.record.tape import Meta, Tape, address
-from torch_ir.ir.document import unfrozen
+from torch_ir.capture.state.tensor_leaks import all_tensors
+from torch_ir.ir.json.json_text import unfrozen
 from torch_ir.ops.torch_internals import FakeTensor, pytree
 
 Place = tuple[str, str]  # a name for it, and the line

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.inputs import InputSpec
+from torch_ir.cli.arguments.input_specs import InputSpec
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.models.names import TRANSFORMERS
-from torch_ir.cli.models.settings import split_settings
+from torch_ir.cli.models.model_kinds import TRANSFORMERS
+from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.cli.models.source import Source
 from torch_ir.errors import CommandError, MissingExtraError, did_you_mean, first_line
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.cli.models.own_code import refuse_foreign_object
-from torch_ir.cli.models.settings import split_settings
 from torch_ir.cli.models.source import Source
 from torch_ir.errors import CommandError, did_you_mean
 

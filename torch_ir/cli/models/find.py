@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch_ir.cli.models.config import find_config, model_types
+from torch_ir.cli.models.exported_program import find_program
 from torch_ir.cli.models.factory import find_factory
-from torch_ir.cli.models.names import CODE, PROGRAM, TIMM, TRANSFORMERS, is_config
+from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, TRANSFORMERS, is_config
+from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.cli.models.own_code import refuse_foreign_name
-from torch_ir.cli.models.program import find_program
-from torch_ir.cli.models.settings import split_settings
 from torch_ir.cli.models.timm import find_timm, is_of_timm, names_of_timm
 from torch_ir.errors import CommandError, did_you_mean
 

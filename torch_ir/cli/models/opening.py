@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 def open_entry(entry: Entry, *, allow_code: bool = False) -> Case:
     """The model that a line names; only the user's own code is imported, or any with `allow_code`."""
-    from torch_ir.cli.capture import capture
-    from torch_ir.cli.dynamic import choose_sizes
-    from torch_ir.cli.input_files import read_files
-    from torch_ir.cli.inputs import read_inputs
+    from torch_ir.cli.arguments.captured_model import capture
+    from torch_ir.cli.arguments.dynamic_sizes import choose_sizes
+    from torch_ir.cli.arguments.input_files import read_files
+    from torch_ir.cli.arguments.input_specs import read_inputs
+    from torch_ir.cli.arguments.input_values import graph_inputs
+    from torch_ir.cli.arguments.size_specs import DimRange
     from torch_ir.cli.models.find import find_model
-    from torch_ir.cli.sizes import DimRange
-    from torch_ir.cli.tensors import graph_inputs
     from torch_ir.ops.pytree import call_of
 
     arguments = argparse.Namespace(input=[*entry.input], dim=[*entry.dim], quiet=True, own_only=not allow_code)

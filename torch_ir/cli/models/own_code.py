@@ -16,8 +16,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from torch_ir.cli.models.names import CODE, PROGRAM, TIMM, is_config
-from torch_ir.cli.models.settings import split_settings
+from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, is_config
+from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.errors import CommandError
 
 _LIBRARY = re.compile(r"(^|[/\\])(site-packages|dist-packages|lib(64)?[/\\]python\d[\d.]*t?)([/\\]|$)", re.IGNORECASE)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_ir.analysis.formulas import base_name
-from torch_ir.analysis.knowledge import Knowledge
+from torch_ir.analysis.cost_model.flop_formulas import base_name
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.passes.clean.canonical_arithmetic import ARITHMETIC, FLOATS
-from torch_ir.passes.registry import apply_once, named_pass
+from torch_ir.passes.pass_registry import apply_once, named_pass
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.rewrite.change_log import current_journal
 
 _NAME = "canonicalize"
 # Other names of the same operators, overload by overload.

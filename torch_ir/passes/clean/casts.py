@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torch_ir.ir import Dtype, OpNode, TensorMeta
-from torch_ir.passes.clean.likeness import is_like
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.clean.same_layout import is_like
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 CAST = "aten.to.dtype"

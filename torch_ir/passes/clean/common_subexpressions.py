@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from operator import itemgetter
 
-from torch_ir.analysis.knowledge import Knowledge
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.origins import origin_for
-from torch_ir.ops.facts import is_pure, is_uninitialised
-from torch_ir.passes.registry import named_pass
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.ir.graph.origins import origin_for
+from torch_ir.ops.effects import is_pure, is_uninitialised
+from torch_ir.passes.pass_registry import named_pass
+from torch_ir.rewrite.change_log import current_journal
 
 
 @named_pass("common-subexpressions", may_raise=["peak"])

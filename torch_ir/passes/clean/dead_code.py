@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from torch_ir.analysis.knowledge import Knowledge
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.functions import called_by, drop_unused
-from torch_ir.passes.registry import named_pass
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.ir.regroup.functions import called_by, drop_unused
+from torch_ir.passes.pass_registry import named_pass
+from torch_ir.rewrite.change_log import current_journal
 
 
 @named_pass("dead-code")

@@ -7,15 +7,15 @@ from collections.abc import Hashable, Iterator
 
 import torch
 
-from torch_ir.analysis.constants import is_small, size_in_bytes
-from torch_ir.analysis.knowledge import Knowledge
-from torch_ir.analysis.sizes import is_inside
+from torch_ir.analysis.shapes.open_sizes import is_inside
+from torch_ir.analysis.values.constants import is_small, size_in_bytes
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, OpNode, Param, TensorData, TensorMeta
-from torch_ir.ir.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ops.tensor_data import from_tensor
-from torch_ir.passes.clean.likeness import is_contracted
-from torch_ir.passes.registry import named_pass
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.passes.clean.same_layout import is_contracted
+from torch_ir.passes.pass_registry import named_pass
+from torch_ir.rewrite.change_log import current_journal
 
 _NAME = "fold-constants"
 _LARGE = "its value takes {size} bytes, more than {limit}; it is computed once, when weights are bound"

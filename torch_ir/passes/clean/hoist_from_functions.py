@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_ir.analysis.knowledge import Knowledge
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.free_names import FreeNames
-from torch_ir.ir.functions import FUSED, STAGE, calls_by_function, fresh, origins_in
-from torch_ir.ir.origins import placed_in
-from torch_ir.ir.structure import call as structure_of_call
-from torch_ir.passes.registry import named_pass
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.io_tree import call as structure_of_call
+from torch_ir.ir.graph.origins import placed_in
+from torch_ir.ir.regroup.functions import FUSED, STAGE, calls_by_function, fresh, origins_in
+from torch_ir.passes.pass_registry import named_pass
+from torch_ir.rewrite.change_log import current_journal
 
 
 @named_pass("hoist-from-functions", may_raise=["nodes", "peak"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR
-from torch_ir.passes.registry import named_pass
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.passes.pass_registry import named_pass
+from torch_ir.rewrite.change_log import current_journal
 
 
 @named_pass("hoist-prologue", may_raise=["peak"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_ir.analysis.aliasing import memory_of
+from torch_ir.analysis.memory.aliasing import memory_of
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ops.facts import gives_its_input
+from torch_ir.ops.effects import gives_its_input
 from torch_ir.passes.clean import neutral_elements, repeated_operators
-from torch_ir.passes.clean.likeness import as_sizes, is_like
 from torch_ir.passes.clean.reshapes import RESHAPE
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.clean.same_layout import as_sizes, is_like
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 # Where the shape stays, every element stays in its place.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_ir.passes.clean import neutral_elements, transposes
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.pass_registry import rule_pass
 
 near_identities = rule_pass(
     "near-identities",

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.clean.likeness import is_like
+from torch_ir.passes.clean.same_layout import is_like
 from torch_ir.rewrite import Builder, op, rule
 
 _AND = ("aten.__and__.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default")

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from torch_ir.analysis.knowledge import Knowledge
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
-from torch_ir.ir.expressions import names_in
+from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ops.guards import DECISION, FIXED_SHAPE
-from torch_ir.ops.names import TORCH_DTYPES
-from torch_ir.passes.registry import apply_once, named_pass
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.passes.pass_registry import apply_once, named_pass
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.rewrite.change_log import current_journal
 
 _NAME = "propagate-sizes"
 _FLOAT, _INT = ("float64", "float32", "float16", "bfloat16"), ("int64", "int32", "int16", "int8", "uint8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 _QUANTIZE = "quantized_decomposed.quantize_per_tensor.default"

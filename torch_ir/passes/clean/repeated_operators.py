@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.clean.likeness import is_like
+from torch_ir.passes.clean.same_layout import is_like
 from torch_ir.rewrite import Builder, op, rule
 
 _ONCE_IS_ENOUGH = tuple(f"aten.{name}.default" for name in ("abs", "ceil", "floor", "round", "sgn", "sign", "trunc"))

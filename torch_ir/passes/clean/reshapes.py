@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_ir.analysis.traffic import is_view
+from torch_ir.analysis.cost_model.traffic import is_view
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.clean.likeness import as_sizes, is_like
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.clean.same_layout import as_sizes, is_like
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 RESHAPE = "aten.reshape.default"

@@ -7,14 +7,23 @@ from typing import Any
 import torch
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.ops.facts import is_pure
+from torch_ir.ops.effects import is_pure
 from torch_ir.ops.registry import executor_of
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
-from torch_ir.passes.clean.likeness import as_sizes, is_like
-from torch_ir.passes.clean.orders import ORDERS, PERMUTE, Order, after, is_still, keeps_elements, order_of, split_before
+from torch_ir.passes.clean.permutations import (
+    ORDERS,
+    PERMUTE,
+    Order,
+    after,
+    is_still,
+    keeps_elements,
+    order_of,
+    split_before,
+)
 from torch_ir.passes.clean.reshapes import RESHAPE
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.clean.same_layout import as_sizes, is_like
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 _CASTS = ("aten.to.dtype", "aten._to_copy.default")

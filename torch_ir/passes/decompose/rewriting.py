@@ -13,8 +13,8 @@ from typing import Any
 
 from torch_ir.ir import IR, OpNode
 from torch_ir.ops.decompose import recorded
-from torch_ir.passes.decompose.open_sizes import decomposed_openly, has_open_sizes
-from torch_ir.passes.decompose.operators import Decomposing
+from torch_ir.passes.decompose.decompose_pass import Decomposing
+from torch_ir.passes.decompose.open_size_rules import decomposed_openly, has_open_sizes
 
 Rule = Callable[..., Any]  # NotImplemented leaves a node as it is
 

@@ -1,10 +1,10 @@
-"""What is recognised as one operator: attention, norms, activations, rotations, chains of element-wise operators."""
+"""Fusion: attention, norms, activations, rotary embeddings, chains of element-wise operators."""
 
 from torch_ir.passes.fuse import (  # noqa: F401  # they register themselves
     activations,
     attention,
     elementwise,
-    layers,
+    fused_layers,
     norms,
     rotary,
 )

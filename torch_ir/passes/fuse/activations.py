@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch_ir.analysis.formulas import base_name
+from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.fuse.spelling import Polynomial, between, maker, polynomial
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.fuse.match_variants import Polynomial, between, maker, polynomial
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 _ARITHMETIC = ("aten.mul", "aten.div", "aten.add", "aten.sub", "aten.rsub", "aten.pow", "aten.square")

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_ir.analysis.formulas import base_name
+from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import Dtype, OpNode, TensorMeta
-from torch_ir.ops.facts import gives_its_input
-from torch_ir.ops.names import TORCH_DTYPES
-from torch_ir.passes.fuse.spelling import CASTS, is_number, maker, orders
-from torch_ir.passes.registry import rule_pass
+from torch_ir.ops.effects import gives_its_input
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.passes.fuse.match_variants import CASTS, is_number, maker, orders
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 SDPA = "aten.scaled_dot_product_attention.default"

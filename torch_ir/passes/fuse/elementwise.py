@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from torch_ir.analysis.formulas import base_name
-from torch_ir.analysis.traffic import is_view
+from torch_ir.analysis.cost_model.flop_formulas import base_name
+from torch_ir.analysis.cost_model.traffic import is_view
 from torch_ir.ir import IR, OpNode
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.passes.fuse.fused_calls import Group, Limits, fuse_groups
-from torch_ir.passes.fuse.spelling import CASTS
-from torch_ir.passes.registry import named_pass
+from torch_ir.passes.fuse.match_variants import CASTS
+from torch_ir.passes.pass_registry import named_pass
 
 _LEAST = 2  # nodes of a group; one alone is no less work when it is called another name
 

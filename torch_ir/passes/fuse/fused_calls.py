@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
 
-from torch_ir.analysis.aliasing import memory_of
-from torch_ir.analysis.prologue import split_prologue
+from torch_ir.analysis.memory.aliasing import memory_of
+from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.functions import FUSED, called_by, enclose, given_by, read_by
-from torch_ir.ir.origins import common_origin
-from torch_ir.ir.shared_functions import SharedFunctions
-from torch_ir.ops.facts import is_pure
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.ir.graph.origins import common_origin
+from torch_ir.ir.regroup.functions import FUSED, called_by, enclose, given_by, read_by
+from torch_ir.ir.regroup.shared_functions import SharedFunctions
+from torch_ir.ops.effects import is_pure
+from torch_ir.rewrite.change_log import current_journal
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.passes.fuse.fused_calls import Group, fuse
-from torch_ir.passes.fuse.spelling import CASTS, between, is_number, maker, orders, uncast
-from torch_ir.passes.registry import named_pass, rule_pass
+from torch_ir.passes.fuse.match_variants import CASTS, between, is_number, maker, orders, uncast
+from torch_ir.passes.pass_registry import named_pass, rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 _WIDE = ("float32", "float64")

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from torch_ir.analysis.formulas import base_name
+from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import obstacle
 from torch_ir.rewrite import Builder, op, rule
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from torch_ir.analysis.knowledge import Knowledge
-from torch_ir.analysis.sizes import is_inside
+from torch_ir.analysis.shapes.open_sizes import is_inside
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, OpNode, Param, TensorMeta
-from torch_ir.ir.functions import fresh
+from torch_ir.ir.regroup.functions import fresh
 from torch_ir.ops.tensor_data import from_tensor
 from torch_ir.passes.pack.convolutions import PACKED, each, objection, packed_bias
-from torch_ir.passes.registry import named_pass
+from torch_ir.passes.pass_registry import named_pass
 from torch_ir.rewrite import Builder, Rule, op, rewrite, rule
 
 TILE, STEP = 6, 4

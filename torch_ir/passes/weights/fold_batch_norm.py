@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import (
     LAYERS,
     Layer,

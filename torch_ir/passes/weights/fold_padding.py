@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_ir.ir import OpNode
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import CONVOLUTIONS
 from torch_ir.rewrite import Builder, op, rule
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.clean.likeness import as_sizes
-from torch_ir.passes.clean.orders import ORDERS, PERMUTE, order_of
-from torch_ir.passes.registry import rule_pass
+from torch_ir.passes.clean.permutations import ORDERS, PERMUTE, order_of
+from torch_ir.passes.clean.same_layout import as_sizes
+from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import (
     FLOATS,
     LINEAR,

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from torch_ir.analysis.knowledge import Knowledge
-from torch_ir.analysis.strides import moved_by
-from torch_ir.analysis.traffic import is_view
+from torch_ir.analysis.cost_model.traffic import is_view
+from torch_ir.analysis.shapes.strides import moved_by
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.free_names import FreeNames
-from torch_ir.passes.registry import named_pass
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.passes.pass_registry import named_pass
 from torch_ir.passes.weights.affine import LINEAR, Layer, layer_of, obstacle
 from torch_ir.rewrite import Builder
-from torch_ir.rewrite.journal import current_journal
+from torch_ir.rewrite.change_log import current_journal
 
 _NAME = "merge-projections"
 

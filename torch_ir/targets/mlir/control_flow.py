@@ -9,10 +9,10 @@ from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_mlir
 from torch_ir.ir import Expr, OpNode
 from torch_ir.targets.mlir.numbers import BOOL, INT, Value
-from torch_ir.targets.mlir.spelling import torch_type
+from torch_ir.targets.mlir.syntax import torch_type
 
 if TYPE_CHECKING:
-    from torch_ir.targets.mlir.writer import Writer
+    from torch_ir.targets.mlir.torch_dialect import Writer
 
 _FOR_EVER = 2**63 - 1  # how often a loop may go round
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch_ir.errors import ConversionError
-from torch_ir.ir.expressions import SIGNS, translate
+from torch_ir.ir.sizes.expressions import SIGNS, translate
 
 INT, FLOAT, BOOL = "!torch.int", "!torch.float", "!torch.bool"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Device, Dtype, Expr, Layout, MemoryFormat
+from torch_ir.targets.mlir.function_text import Text
 from torch_ir.targets.mlir.numbers import FLOAT, INT, Sizes, Value
-from torch_ir.targets.mlir.spelling import DTYPE_CODES, FORMAT_CODES, LAYOUT_CODES
-from torch_ir.targets.mlir.text import Text
+from torch_ir.targets.mlir.syntax import DTYPE_CODES, FORMAT_CODES, LAYOUT_CODES
 
 _CODES: dict[type, dict[str, int]] = {Dtype: DTYPE_CODES, Layout: LAYOUT_CODES, MemoryFormat: FORMAT_CODES}
 _TENSOR_LISTS = {"Tensor": "vtensor", "Optional[Tensor]": "optional<vtensor>"}

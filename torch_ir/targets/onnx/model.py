@@ -11,11 +11,11 @@ import torch
 
 from torch_ir._version import __version__
 from torch_ir.ir import IR, OpNode, TensorData, TensorMeta
-from torch_ir.ir.functions import fresh
-from torch_ir.ops.names import TORCH_DTYPES
-from torch_ir.ops.runnable import with_calls_inline
+from torch_ir.ir.regroup.functions import fresh
+from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
-from torch_ir.targets.onnx.program import NODE, onnx_program, optimize_program, origin_of, quiet
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.targets.onnx.onnx_program import NODE, onnx_program, optimize_program, origin_of, quiet
 
 _MODULE = "torch_ir.module"  # of a node: the path of the module that called it
 _KEYS = "torch_ir.keys"  # of an initialiser that has no value in the graph: its names in a state dict, as JSON

@@ -9,14 +9,14 @@ from typing import Any
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_python
 from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
-from torch_ir.ir.expressions import names_in
-from torch_ir.ir.structure import Tree, leaves
-from torch_ir.ops import facts
+from torch_ir.ir.graph.io_tree import Tree, leaves
+from torch_ir.ir.sizes.expressions import names_in
+from torch_ir.ops import effects as facts
 from torch_ir.ops.calling import keywords
-from torch_ir.ops.runnable import ordered_arguments, returns_one
+from torch_ir.ops.prepare_run import ordered_arguments, returns_one
 from torch_ir.ops.schema import Operator, arguments, find_operator, operator_name
 from torch_ir.ops.torch_internals import OpOverload, schema_of
-from torch_ir.targets.python.text import (
+from torch_ir.targets.python.source_text import (
     Code,
     attribute,
     call,
@@ -27,7 +27,7 @@ from torch_ir.targets.python.text import (
     place,
     solution,
 )
-from torch_ir.targets.torch.graph import is_default, shows, tuples
+from torch_ir.targets.torch.fx_graph import is_default, shows, tuples
 
 _GUARDS = {"torch_ir.decision.default": "decision", "torch_ir.fixed_shape.default": "fixed_shape"}
 

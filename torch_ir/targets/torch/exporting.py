@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from torch_ir.analysis.sizes import points_of
+from torch_ir.analysis.shapes.open_sizes import points_of
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ir.expressions import Number, evaluate
+from torch_ir.ir.sizes.expressions import Number, evaluate
 
 Make = Callable[[TensorMeta, Callable[[int | str], int]], Tensor]
 

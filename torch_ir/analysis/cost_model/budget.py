@@ -1,0 +1,52 @@
+"""Budgets: how much more a graph may cost than the one before it: `flops+5%`, `nodes+0`, `peak+10MB`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch_ir.analysis.cost_model.delta import CostDelta
+from torch_ir.analysis.cost_model.measure import TITLES, change
+from torch_ir.analysis.cost_model.table_text import human
+from torch_ir.analysis.shapes.size_polynomials import weight_of
+from torch_ir.errors import CommandError, did_you_mean
+
+_SPELLING = re.compile(r"([a-z]+)(?:\s*\+\s*(\d+(?:\.\d+)?)\s*(?:(%)|([kMGT]?)B?))?")
+_SCALES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A measure, and how much it may grow: by a number, or by part of what it was."""
+
+    name: str
+    growth: float
+    is_share: bool
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        found = _SPELLING.fullmatch(text.strip())
+        if found is None or found[1] not in TITLES:
+            hint = did_you_mean(found[1], TITLES) if found else ", such as flops+5%, nodes+0 or peak+10MB"
+            raise CommandError(f"{text!r:.60} is no budget{hint}; measures are {', '.join(TITLES)}")
+        number = float(found[2] or 0)
+        growth = number / 100 if found[3] else number * _SCALES[found[4] or ""]
+        return cls(found[1], growth, bool(found[3]), text.strip())
+
+    def excess(self, delta: CostDelta) -> str:
+        """A sentence on how the second graph costs more than allowed; nothing where it does not."""
+        old, new = getattr(delta.before, self.name), getattr(delta.after, self.name)
+        before, after = weight_of(old), weight_of(new)
+        if after <= before + (before * self.growth if self.is_share else self.growth):
+            return ""
+        title, unit = TITLES[self.name]
+        told = f", {change(old, new)}" if change(old, new) else ""
+        return f"{title} grew from {human(old, unit)} to {human(new, unit)}{told}; the budget is {self.text}"
+
+
+def excesses(budgets: Iterable[Budget], deltas: Mapping[str, CostDelta]) -> list[str]:
+    """A sentence on every budget that is not kept, for every entry point."""
+    found = [(name, budget.excess(delta)) for budget in budgets for name, delta in deltas.items()]
+    return [f"{name}: {told}" if name else told for name, told in found if told]

@@ -1,0 +1,36 @@
+"""How many bytes one rank sends to others, by collective and number of ranks, as rings of ranks do it.
+
+all_gather       n - 1 pieces, each of the size that a rank gives
+reduce_scatter   n - 1 pieces, each of the size that a rank gets
+all_reduce       a reduce_scatter and an all_gather of pieces that are an nth of the whole
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch_ir.analysis.cost_model.flop_formulas import base_name
+from torch_ir.analysis.cost_model.traffic import bytes_of
+from torch_ir.analysis.shapes.size_polynomials import product
+from torch_ir.ir import OpNode
+from torch_ir.ir.json.json_fields import Dim
+
+
+def communication(node: OpNode, mesh: Mapping[str, int]) -> Dim:
+    """The bytes that one rank of a mesh sends for a node; 0 for what is no collective."""
+    formula = _FORMULAS.get(base_name(node.op_type))
+    ranks = mesh.get(node.attrs.get("group_name", ""), 1)
+    return formula(node, ranks) if formula is not None and node.inputs and node.outputs else 0
+
+
+def _all_reduce(node: OpNode, ranks: int) -> Dim:
+    whole = bytes_of(node.inputs[0])
+    piece = -(-whole // ranks) if isinstance(whole, int) else f"({whole} + {ranks - 1}) // {ranks}"
+    return product(2 * (ranks - 1), piece)
+
+
+_FORMULAS: dict[str, Callable[[OpNode, int], Dim]] = {
+    "_c10d_functional.all_reduce": _all_reduce,
+    "_c10d_functional.all_gather_into_tensor": lambda node, ranks: product(ranks - 1, bytes_of(node.inputs[0])),
+    "_c10d_functional.reduce_scatter_tensor": lambda node, ranks: product(ranks - 1, bytes_of(node.outputs[0])),
+}

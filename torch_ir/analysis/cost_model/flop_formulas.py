@@ -1,0 +1,172 @@
+"""How many multiplications and additions an operator makes: one row per operator, keyed by its name without overload.
+
+Only contractions have a row: products of matrices, convolutions, attention, recurrent layers. The counts are those of
+`torch.utils.flop_counter`: padding and causal masks save nothing, a bias is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from torch_ir.analysis.shapes.size_polynomials import product, total
+from torch_ir.errors import GraphError
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.json.json_fields import Dim
+
+Shape = tuple[Dim, ...]
+
+
+def macs(node: OpNode) -> Dim:
+    """The multiply-adds of one call; 0 for what is no contraction."""
+    formula = FORMULAS.get(base_name(node.op_type))
+    try:
+        return 0 if formula is None else formula(node)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        raise GraphError(f"{node!r} is not called as its operator is, so its cost is unknown") from None
+
+
+def how_counted(op_type: str) -> str:
+    """How the multiply-adds of an operator are counted, in words; empty for what is no contraction."""
+    return (getattr(FORMULAS.get(base_name(op_type)), "__doc__", None) or "").partition("\n")[0]
+
+
+@lru_cache(maxsize=4096)
+def base_name(op_type: str) -> str:
+    """`aten.conv2d` of `aten.conv2d.default`."""
+    return ".".join(op_type.split(".")[:2])
+
+
+def _shape(node: OpNode, argument: str, rank: int = 1) -> Shape:
+    """The shape of an argument that must be a tensor of at least this rank."""
+    shape: Shape = node[argument].shape
+    if len(shape) < rank:
+        raise ValueError(argument)
+    return shape
+
+
+def _matrices(left: str) -> Callable[[OpNode], Dim]:
+
+    def formula(node: OpNode) -> Dim:
+        """A row of the left operand for every element of the result."""
+        return product(*node.outputs[0].shape, _shape(node, left)[-1])
+
+    return formula
+
+
+def _summed_matrices(node: OpNode) -> Dim:
+    """Products of a batch of matrices, added up."""
+    return product(*_shape(node, "batch1", 3), _shape(node, "batch2", 3)[-1])
+
+
+def _grouped_matrices(node: OpNode) -> Dim:
+    """Every group takes part of the rows, of the columns, or of what is summed over."""
+    left, right = _shape(node, "self", 2), _shape(node, "mat2", 2)
+    if len(left) == len(right) == 2:
+        return product(*left, right[-1])
+    return product(*node.outputs[0].shape, left[-1])
+
+
+def _tensordot(node: OpNode) -> Dim:
+    """What is summed over, for every element of the result."""
+    left = _shape(node, "self", 0)
+    return product(*node.outputs[0].shape, *(left[dim] for dim in node["dims_self"]))
+
+
+def _bilinear(node: OpNode) -> Dim:
+    """The weight with the first input, and what that gives with the second."""
+    first, second = _shape(node, "input1"), _shape(node, "input2")
+    return total([product(*first[:-1], *_shape(node, "weight", 3)), product(*node.outputs[0].shape, second[-1])])
+
+
+def _convolution(node: OpNode) -> Dim:
+    """The whole weight for every place of the result, or of the input where the convolution is transposed."""
+    read, kernel = ("X", "W") if base_name(node.op_type) in _PACKED else ("input", "weight")
+    weight = _shape(node, kernel, 3)
+    is_transposed = base_name(node.op_type) in _TRANSPOSED or node.attrs.get("transposed") is True
+    spatial = len(weight) - 2
+    places = _shape(node, read, spatial + 1) if is_transposed else node.outputs[0].shape
+    return product(*places[: -spatial - 1], *places[-spatial:], *weight)
+
+
+def _attention(node: OpNode) -> Dim:
+    """Scores of every query with every key, and as many values weighed by them; heads are those of the query."""
+    query, key, value = (_shape(node, name, 2) for name in ("query", "key", "value"))
+    return product(*query[:-1], key[-2], total([query[-1], value[-1]]))
+
+
+def _recurrent(node: OpNode) -> Dim:
+    """Every weight matrix once for every step of every sequence."""
+    steps = _shape(node, "data" if "data" in node.args else "input")[:-1]
+    weights = [weight.shape for weight in node.elements("params") if isinstance(weight, TensorMeta)]
+    return product(*steps, total(product(*shape) for shape in weights if len(shape) == 2))
+
+
+def _recurrent_cell(node: OpNode) -> Dim:
+    """Both weight matrices once for every sequence."""
+    weights = [product(*_shape(node, name, 2)) for name in ("w_ih", "w_hh")]
+    return product(*_shape(node, "input")[:-1], total(weights))
+
+
+def _einsum(node: OpNode) -> Dim:
+    """One operand after the other: all labels of a pair, without those that are summed before they meet."""
+    equation = str(node["equation"]).replace(" ", "")
+    left, arrow, result = equation.partition("->")
+    operands = [tensor.shape for tensor in node.elements("tensors") if isinstance(tensor, TensorMeta)]
+    labels = [_labels(text, len(shape)) for text, shape in zip(left.split(","), operands, strict=True)]
+    flat = [label for group in labels for label in group]
+    kept = _labels(result, len(node.outputs[0].shape)) if arrow else [name for name in flat if flat.count(name) == 1]
+    sizes: dict[str, Dim] = {}
+    for group, shape in zip(labels, operands, strict=True):
+        sizes.update((label, size) for label, size in zip(group, shape, strict=True) if sizes.get(label, 1) == 1)
+    costs, met = [], set(labels[0])
+    for index, group in enumerate(labels[1:], 1):
+        needed = set(kept).union(*labels[index + 1 :])
+        summed = (met & set(group)) - needed
+        if summed:
+            costs.append(product(*(sizes[label] for label in summed | ((met | set(group)) & needed))))
+        met = (met | set(group)) & needed
+    return total(costs)
+
+
+def _labels(text: str, rank: int) -> list[str]:
+    """The label of each dimension; those of an ellipsis are numbered from the last."""
+    before, dots, after = text.partition("...")
+    hidden = rank - len(before) - len(after) if dots else 0
+    return [*before, *(f".{number}" for number in range(hidden, 0, -1)), *after]
+
+
+_PACKED = ("mkldnn._convolution_pointwise", "mkldnn._convolution_transpose_pointwise")
+_TRANSPOSED = frozenset([*(f"aten.conv_transpose{rank}d" for rank in (1, 2, 3)), _PACKED[1]])
+_LEFT_OPERAND = {
+    "mm": "self", "bmm": "self", "matmul": "self", "mv": "self", "dot": "self", "vdot": "self", "inner": "self",
+    "linear": "input", "addmm": "mat1", "baddbmm": "batch1", "addmv": "mat", "_int_mm": "self", "_scaled_mm": "self",
+    "_weight_int8pack_mm": "self", "_weight_int4pack_mm": "self",
+}  # fmt: skip
+_CONVOLUTIONS = (
+    "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution",
+    "_convolution", "_convolution_mode", "convolution_overrideable",
+)  # fmt: skip
+_ATTENTIONS = (
+    "scaled_dot_product_attention", "_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_fused_attention_overrideable",
+)  # fmt: skip
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+FORMULAS: dict[str, Callable[[OpNode], Dim]] = {
+    **{f"aten.{name}": _matrices(left) for name, left in _LEFT_OPERAND.items()},
+    **{f"aten.{name}": _convolution for name in _CONVOLUTIONS},
+    **dict.fromkeys(_PACKED, _convolution),
+    "mkldnn._linear_pointwise": _matrices("X"),
+    **{f"aten.{name}": _attention for name in _ATTENTIONS},
+    **{f"aten.{name}": _recurrent for name in _RECURRENT},
+    **{f"aten.{name}_cell": _recurrent_cell for name in _RECURRENT},
+    "aten.addbmm": _summed_matrices,
+    "aten._grouped_mm": _grouped_matrices,
+    "aten._scaled_grouped_mm": _grouped_matrices,
+    "aten.tensordot": _tensordot,
+    "aten.bilinear": _bilinear,
+    "aten.einsum": _einsum,
+    "higher_order.flex_attention": _attention,
+    "transformers.grouped_mm_fallback": _matrices("input"),  # the experts of its mixtures
+}

@@ -1,0 +1,267 @@
+"""What a graph costs: multiply-adds, FLOPs and memory traffic of every node, and of all of them.
+
+    costs = cost(ir)                      # or cost(ir, sizes={"batch": 8})
+    costs.flops, costs.bytes              # numbers, or expressions such as "1024*batch"
+    costs.by_module(depth=2), costs.by_op()
+    costs.once, costs.per_run             # what depends on weights alone, and the rest
+
+`flops` is twice `macs`, and counts contractions alone, as `torch.utils.flop_counter` does; what element-wise
+operators, reductions and normalisations cost shows in the bytes. `traffic.py`
+counts the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from torch_ir.analysis.cost_model.communication import communication
+from torch_ir.analysis.cost_model.flop_formulas import FORMULAS, base_name, macs
+from torch_ir.analysis.cost_model.traffic import traffic
+from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
+from torch_ir.analysis.values.node_memo import once_per_form
+from torch_ir.analysis.values.prologue import split_prologue
+from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.ir import IR, FunctionRef, OpNode
+from torch_ir.ir.graph.origins import joined, modules_around
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import FUSED, called_by
+from torch_ir.ir.sizes.specialize import replace_symbols, substitute
+
+_COND = "higher_order.cond"
+# Namespaces whose operators are contractions only if there is a formula.
+_COUNTED = frozenset(("_c10d_functional", "aten", "prims", "higher_order", "torch_ir"))
+# Operators whose body runs once for every item of this argument.
+_LOOPS = {"higher_order.scan": "xs.0", "higher_order.map_impl": "arg1.0"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """Amounts of work: each a number, or an expression over the sizes that the graph leaves open."""
+
+    macs: Dim = 0
+    flops: Dim = 0
+    bytes_read: Dim = 0
+    bytes_written: Dim = 0
+    communication: Dim = 0  # bytes that one rank of a sharded graph sends to others
+
+    @property
+    def bytes(self) -> Dim:
+        return total([self.bytes_read, self.bytes_written])
+
+    @property
+    def intensity(self) -> float:
+        """FLOPs per byte, with sizes that are open as 1024; 0 where nothing moves."""
+        moved = weight_of(self.bytes)
+        return weight_of(self.flops) / moved if moved else 0.0
+
+    def times(self, count: Dim) -> Work:
+        return self if count == 1 else Work(*(product(count, amount) for amount in self.amounts()))
+
+    def amounts(self) -> tuple[Dim, Dim, Dim, Dim, Dim]:
+        return self.macs, self.flops, self.bytes_read, self.bytes_written, self.communication
+
+
+@dataclass(frozen=True)
+class NodeCost(Work):
+    """The work of one node, with that of the functions that it runs."""
+
+    node: OpNode = field(kw_only=True)
+
+
+@dataclass(frozen=True)
+class Cost(Work):
+    """The work of a graph; `functions` has that of each function by name, as if it ran once.
+
+    `unknown` names the operators that are neither torch's own nor have a body: they count as no FLOPs.
+    """
+
+    nodes: tuple[NodeCost, ...] = ()
+    functions: Mapping[str, Cost] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    _counted: IR | None = field(default=None, repr=False, compare=False)  # None for a function
+
+    @cached_property
+    def once(self) -> Cost:
+        """The part that depends on weights alone, which is computed when weights are bound and never again."""
+        return self._part(self._prologue)
+
+    @cached_property
+    def per_run(self) -> Cost:
+        """The part that every run computes."""
+        return self._part({row.node.name for row in self.nodes} - self._prologue) if self._prologue else self
+
+    @cached_property
+    def _prologue(self) -> set[str]:
+        """Names, as the nodes that were counted may be copies with sizes put in."""
+        return set() if self._counted is None else {node.name for node in split_prologue(self._counted)[0]}
+
+    def _part(self, names: set[str]) -> Cost:
+        rows = tuple(row for row in self.nodes if row.node.name in names)
+        return Cost(*added(rows).amounts(), rows, self.functions, self.unknown)
+
+    def __getitem__(self, node: str) -> NodeCost:
+        """The cost of the node of that name."""
+        for row in self.nodes:
+            if row.node.name == node:
+                return row
+        raise KeyError(f"no node is called {node!r}{did_you_mean(node, (row.node.name for row in self.nodes))}")
+
+    def by_op(self, *, whole_calls: bool = False) -> dict[str, Work]:
+        """The work of all nodes of each op_type, most FLOPs first, then most bytes.
+
+        Of a call the nodes inside count, as if it were put inline; with `whole_calls`, it counts under its own op_type.
+        """
+        return _sorted(self._by_op(whole_calls))
+
+    def by_module(self, depth: int | None = None, *, whole_calls: bool = False) -> dict[str, Work]:
+        """The work of all nodes of each module; with `depth`, a module counts for all that lies deeper."""
+        end = None if depth is None else depth + 1
+        modules = self._by_module(whole_calls).items()
+        return _sorted(_rolled_up((modules_around(path)[:end][-1], work) for path, work in modules))
+
+    def _by_op(self, whole_calls: bool) -> dict[str, Work]:
+        inside = {} if whole_calls else self._inside(lambda body: body._by_op(whole_calls))
+        return _rolled_up(
+            part for row in self.nodes for part in (_parts(row, inside) or {row.node.op_type: row}).items()
+        )
+
+    def _by_module(self, whole_calls: bool) -> dict[str, Work]:
+        inside = {} if whole_calls else self._inside(lambda body: body._by_module(whole_calls))
+        return _rolled_up(
+            (joined(row.node.origin.module, path), work)
+            for row in self.nodes
+            for path, work in (_parts(row, inside) or {"": row}).items()
+        )
+
+    def _inside(self, ask: Callable[[Cost], dict[str, Work]]) -> dict[str, dict[str, Work]]:
+        """What the functions that calls name answer, each asked once."""
+        names = called_by(row.node for row in self.nodes if row.node.is_call)
+        return {name: ask(self.functions[name]) for name in names if name in self.functions}
+
+
+def cost(ir: IR, sizes: Mapping[str, int] | None = None) -> Cost:
+    """The cost of a graph; what depends on sizes that vary, and that `sizes` does not give, is an expression of them.
+
+    A call costs what its body costs; one of a fused operator moves only what it reads and gives. Of a `cond` the
+    branch that costs more FLOPs, then bytes, counts; the body of a `while_loop` counts once, as nobody knows how often
+    it runs; those of `scan` and `map` count for every item.
+    """
+    return replace(_Counting(ir.mesh).graph(sized(ir, sizes or {})), _counted=ir)
+
+
+def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
+    """The graph with these sizes put in and arguments named; the graph itself where there is nothing to do.
+
+    Other than `IR.specialize`, this also takes sizes that the data decides: they are assumed.
+    """
+    check_sizes(ir, sizes)
+    unnamed = any(not node.has_named_args for graph in graphs_of(ir) for node in graph.nodes)
+    if not sizes and not unnamed:
+        return ir
+    copy = ir.clone()
+    if unnamed:
+        _name_arguments(copy)
+    replace_symbols(copy, sizes)
+    return copy
+
+
+def check_sizes(ir: IR, sizes: Mapping[str, int]) -> None:
+    """Refuse sizes that the graph does not have, or does not admit."""
+    for name, size in sizes.items():
+        if name not in ir.symbols:
+            known = ", ".join(ir.symbols) or "none"
+            hint = did_you_mean(name, ir.symbols) or f"; open sizes: {known}"
+            raise GraphError(f"no size is called {name!r}{hint}")
+        if isinstance(size, bool) or not isinstance(size, int) or not ir.symbols[name].admits(size):
+            raise GraphError(f"{name} = {size!r:.40} is out of range: {ir.symbols[name].range}")
+    for text in ir.constraints:
+        if substitute(text, sizes) is False:
+            told = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise GraphError(f"the graph holds only where {text}, but {told}")
+
+
+def graphs_of(ir: IR) -> Iterator[IR]:
+    """A graph, and its functions, and theirs."""
+    yield ir
+    for body in ir.functions.values():
+        yield from graphs_of(body)
+
+
+def _name_arguments(ir: IR) -> None:
+    from torch_ir.ops.schema import name_arguments  # imports torch, which graphs with named arguments do without
+
+    for graph in graphs_of(ir):
+        for node in graph.nodes:
+            name_arguments(node)
+
+
+class _Counting:
+    """One count; a function that many nodes call is counted once, and so are nodes that are alike."""
+
+    def __init__(self, mesh: Mapping[str, int]) -> None:
+        self.mesh = mesh
+        self.unknown: dict[str, None] = {}
+        self.operator = once_per_form(self._operator)
+
+    def graph(self, ir: IR) -> Cost:
+        functions = {name: self.graph(body) for name, body in ir.functions.items()}
+        rows = tuple(NodeCost(*self.node(node, functions).amounts(), node=node) for node in ir.nodes)
+        return Cost(*added(rows).amounts(), rows, functions, tuple(self.unknown))
+
+    def node(self, node: OpNode, functions: Mapping[str, Cost]) -> Work:
+        bodies = [functions[name] for name in bodies_of(node) if name in functions]
+        return _of_bodies(node, bodies) if bodies else self.operator(node)
+
+    def _operator(self, node: OpNode) -> Work:
+        if node.op_type.partition(".")[0] not in _COUNTED and base_name(node.op_type) not in FORMULAS:
+            self.unknown[node.op_type] = None
+        contractions = macs(node)
+        return Work(contractions, product(2, contractions), *traffic(node), communication(node, self.mesh))
+
+
+def _of_bodies(node: OpNode, bodies: list[Cost]) -> Work:
+    if node.op_type == _COND:
+        return max(bodies, key=lambda body: (weight_of(body.flops), weight_of(body.bytes)))
+    work = added(bodies).times(rounds(node))
+    is_fused = node.op_type.startswith(FUSED)
+    return Work(work.macs, work.flops, *traffic(node), work.communication) if is_fused else work
+
+
+def is_open(node: OpNode) -> bool:
+    """Whether the nodes inside a node count one by one: it is a call, and not of a fused operator."""
+    return node.is_call and not node.op_type.startswith(FUSED)
+
+
+def bodies_of(node: OpNode) -> list[FunctionRef]:
+    """The functions that a node runs, but for those that its formula counts already."""
+    return [] if base_name(node.op_type) in FORMULAS else called_by([node])
+
+
+def rounds(node: OpNode) -> Dim:
+    """How often a node runs its bodies, as far as that is known."""
+    loop = _LOOPS.get(node.op_type)
+    return 1 if loop not in node.args else node.inputs[node.args.index(loop)].shape[0]
+
+
+def added(rows: Iterable[Work]) -> Work:
+    """The work of all of these."""
+    columns = list(zip(*(row.amounts() for row in rows), strict=True))
+    return Work(*map(total, columns))
+
+
+def _parts(row: NodeCost, inside: Mapping[str, dict[str, Work]]) -> dict[str, Work]:
+    """The work inside a call; nothing for what is no call, or fused: what is inside moves nothing."""
+    return inside.get(row.node.attrs["function"], {}) if is_open(row.node) else {}
+
+
+def _rolled_up(parts: Iterable[tuple[str, Work]]) -> dict[str, Work]:
+    groups: dict[str, list[Work]] = {}
+    for name, work in parts:
+        groups.setdefault(name, []).append(work)
+    return {name: added(group) for name, group in groups.items()}
+
+
+def _sorted(sums: dict[str, Work]) -> dict[str, Work]:
+    return dict(sorted(sums.items(), key=lambda item: (-weight_of(item[1].flops), -weight_of(item[1].bytes))))

@@ -1,0 +1,137 @@
+"""The rows of a cost report: work, parameters and time, by module, operator or node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from torch_ir.analysis.cost_model.node_costs import Cost, Work, added, is_open
+from torch_ir.analysis.cost_model.roofline import Roofline
+from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.origins import joined, modules_around
+from torch_ir.ir.json.json_fields import Dim
+
+Weights = frozenset[TensorMeta]
+Group = Callable[["Leaf"], str]
+_NOTHING: Weights = frozenset()
+
+
+@dataclass(frozen=True)
+class Row:
+    """The work of a group of nodes, and the parameters that they read or that the module owns.
+
+    `computing` is the time of those nodes that computing holds up, `moving` that of those that memory does, in seconds.
+    """
+
+    name: str
+    count: int
+    work: Work
+    params: Dim
+    computing: float = 0.0
+    moving: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return self.computing + self.moving
+
+    @property
+    def bound(self) -> str:
+        """What takes most of the time."""
+        return "compute" if self.computing > self.moving else "memory"
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("macs", "flops", "bytes_read", "bytes_written", "communication")
+        amounts = dict(zip(names, self.work.amounts(), strict=True))
+        if not self.work.communication:  # as of all graphs that are not sharded
+            del amounts["communication"]
+        facts = {"name": self.name, "nodes": self.count, **amounts, "intensity": self.work.intensity}
+        return {**facts, "params": self.params}
+
+
+class Leaf(NamedTuple):
+    """A node that does work, maybe deep inside a call, and the weights that reach it."""
+
+    top: str  # the node of the graph in which it lies
+    module: str
+    op_type: str
+    work: Work
+    weights: Weights
+
+
+def leaves_of(costs: Cost, carried: dict[str, Weights], module: str = "", top: str = "") -> Iterator[Leaf]:
+    """The nodes of a graph, and those inside its calls; `carried` are the weights behind tensors, by name."""
+    for row in costs.nodes:
+        node, path, name = row.node, joined(module, row.node.origin.module), top or row.node.name
+        body = costs.functions.get(node.attrs["function"]) if is_open(node) else None
+        reached = [carried.get(tensor.name, _NOTHING) for tensor in node.inputs]
+        if body is None:
+            yield Leaf(name, path, node.op_type, row, _NOTHING.union(*reached))
+        else:
+            yield from leaves_of(body, dict(zip(node.args, reached, strict=True)), path, name)
+
+
+def weights_behind(params: Iterable[TensorMeta], once: Iterable[OpNode]) -> dict[str, Weights]:
+    """The weights, and those behind what is computed of weights alone, by name of the tensor."""
+    carried: dict[str, Weights] = {param.name: frozenset([param]) for param in params}
+    for node in once:
+        reached = _NOTHING.union(*(carried.get(tensor.name, _NOTHING) for tensor in node.inputs))
+        carried.update((tensor.name, reached) for tensor in node.outputs)
+    return carried
+
+
+def row_of(name: str, leaves: Sequence[Leaf], device: Roofline | None) -> Row:
+    params = parameters(_NOTHING.union(*(leaf.weights for leaf in leaves)))
+    times = [(device.is_compute_bound(leaf.work), device.seconds(leaf.work)) for leaf in leaves] if device else []
+    computing, moving = (sum(time for is_such, time in times if is_such is kind) for kind in (True, False))
+    return Row(name, len(leaves), added(leaf.work for leaf in leaves), params, computing, moving)
+
+
+def rows_of(leaves: Iterable[Leaf], group: Group, device: Roofline | None) -> list[Row]:
+    """A row for every group."""
+    groups: dict[str, list[Leaf]] = {}
+    for leaf in leaves:
+        groups.setdefault(group(leaf), []).append(leaf)
+    return [row_of(name, members, device) for name, members in groups.items()]
+
+
+def rows_by_module(
+    leaves: Iterable[Leaf], params: Iterable[TensorMeta], depth: int | None, device: Roofline | None
+) -> list[Row]:
+    """A row for every module, with the parameters that it owns by their keys, whoever reads them."""
+
+    def shown(path: str) -> str:
+        return modules_around(path)[: None if depth is None else depth + 1][-1]
+
+    owned: dict[str, list[TensorMeta]] = {}
+    for param in params:
+        owned.setdefault(shown((param.key or "").rpartition(".")[0]), []).append(param)
+    rows = {row.name: row for row in rows_of(leaves, lambda leaf: shown(leaf.module), device)}
+    for name in owned:
+        rows.setdefault(name, row_of(name, (), device))
+    found = [replace(row, params=parameters(owned.get(name, ()))) for name, row in rows.items()]
+    return [row for row in found if row.count or row.params]
+
+
+def most_first(rows: Iterable[Row], top: int | None) -> list[Row]:
+    """Rows by time, then FLOPs, then bytes; those after the first `top` become one."""
+    found = sorted(rows, key=lambda row: (-row.seconds, -weight_of(row.work.flops), -weight_of(row.work.bytes)))
+    kept, rest = (found, []) if top is None or len(found) <= top + 1 else (found[:top], found[top:])
+    return [*kept, *([_joined(rest)] if rest else [])]
+
+
+def _joined(rows: Sequence[Row]) -> Row:
+    return Row(
+        f"{len(rows)} more",
+        sum(row.count for row in rows),
+        added(row.work for row in rows),
+        total(row.params for row in rows),
+        sum(row.computing for row in rows),
+        sum(row.moving for row in rows),
+    )
+
+
+def parameters(weights: Iterable[TensorMeta]) -> Dim:
+    """How many numbers are learnt: those of parameters, without buffers and constants."""
+    return total(product(*weight.shape) for weight in weights if weight.param and weight.param.kind == "parameter")

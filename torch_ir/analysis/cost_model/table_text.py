@@ -1,0 +1,133 @@
+"""A cost report for people: a table, and lines about what a table cannot say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch_ir.analysis.cost_model.text_table import aligned, cut
+from torch_ir.analysis.shapes.size_polynomials import weight_of
+from torch_ir.ir.json.json_fields import Dim
+
+if TYPE_CHECKING:
+    from torch_ir.analysis.cost_model.cost_table import CostReport
+    from torch_ir.analysis.cost_model.table_rows import Row
+    from torch_ir.analysis.memory.live_tensors import Liveness, Step
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+_SMALL = ("", "m", "µ", "n", "p")
+_LONG_NUMBER = re.compile(r"\b\d{4,}\b")
+_NAME_WIDTH = 44
+_AMOUNT_WIDTH = 36  # of an expression
+_SHOWN_ALIVE = 3
+_LEAST = (5, 8, 4, 2, 6)  # columns that a narrow terminal goes without: FLOPs/byte, shares, params
+
+
+def as_text(report: CostReport, width: int | None = None) -> str:
+    """The report in lines, the table at most that wide; rows of views alone, which cost nothing, are left out."""
+    rows = [row for row in report.rows if row.params or any(row.work.amounts())]
+    cells = [_titles(report), *(_cells(report, row) for row in (*rows, report.total))]
+    *table, whole = aligned(cells, width=width, least=[index for index in _LEAST if index < len(cells[0])])
+    return "\n".join([*_head(report), "", *table, "-" * len(table[0]), whole, "", *_notes(report)])
+
+
+def human(amount: Dim, unit: str = "") -> str:
+    """Three digits and a prefix: `3.63 GB`; in an expression, of every long number: `3.63G*batch`."""
+    if isinstance(amount, str):
+        text = _LONG_NUMBER.sub(lambda match: _scaled(int(match[0]), ""), amount)
+        return f"{text} {unit}".strip()
+    return _scaled(amount, " ") + unit if abs(amount) >= 1000 else f"{amount} {unit}".strip()
+
+
+def duration(seconds: float) -> str:
+    if not seconds:
+        return "0"
+    power = next((power for power in range(len(_SMALL)) if seconds * 1000**power >= 1), len(_SMALL) - 1)
+    return f"{_digits(seconds * 1000**power)} {_SMALL[power]}s"
+
+
+def _scaled(number: float, gap: str) -> str:
+    power = 0
+    while abs(number) >= 999.5 and power < len(_PREFIXES) - 1:
+        number, power = number / 1000, power + 1
+    return f"{_digits(number)}{gap}{_PREFIXES[power]}"
+
+
+def _digits(number: float) -> str:
+    """Three of them: 3.63, 36.3, 363."""
+    return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
+
+
+def _head(report: CostReport) -> Iterator[str]:
+    weights = f"{human(report.total.params)} parameters, {human(report.weight_bytes, 'B')} of weights"
+    yield f"{report.model_name or 'the graph'}: {report.total.count} nodes per run, {weights}"
+    if report.sizes:
+        yield f"with {', '.join(f'{name} = {size}' for name, size in report.sizes.items())}"
+    if report.open_sizes:
+        yield f"open: {', '.join(report.open_sizes)}; shares, intensities, order and times are those with 1024 for each"
+    if report.device:
+        device = report.device
+        figures = f"{human(round(device.peak), 'FLOP/s')}, {human(round(device.bandwidth), 'B/s')}"
+        yield f"device: {figures}; computing takes longer than moving from {_digits(device.ridge)} FLOPs per byte"
+
+
+def _titles(report: CostReport) -> list[str]:
+    timed = ["time", "share", "bound"] if report.device else []
+    sent = ["sent"] if report.collectives else []
+    return [report.by, "FLOPs", "share", "bytes", "share", "FLOPs/byte", *sent, "params", *timed]
+
+
+def _cells(report: CostReport, row: Row) -> list[str]:
+    whole = report.total.work
+    cells = [
+        cut(row.name or "(model)", _NAME_WIDTH),
+        _cut(human(row.work.flops)),
+        _share(weight_of(row.work.flops), weight_of(whole.flops)),
+        _cut(human(row.work.bytes, "" if isinstance(row.work.bytes, str) else "B")),
+        _share(weight_of(row.work.bytes), weight_of(whole.bytes)),
+        f"{row.work.intensity:.2f}",
+        *([_cut(human(row.work.communication, "B"))] if report.collectives else []),
+        human(row.params),
+    ]
+    if report.device:
+        cells += [duration(row.seconds), _share(row.seconds, report.total.seconds), row.bound if row.seconds else "-"]
+    return cells
+
+
+def _notes(report: CostReport) -> Iterator[str]:
+    once, memory, cache = report.once, report.memory, report.cache
+    for name, amount in (("FLOPs", report.total.work.flops), ("bytes", report.total.work.bytes)):
+        if isinstance(amount, str):
+            yield f"{name} per run: {amount}"
+    for row in report.collectives:
+        name = row.name.split(".")[1]
+        yield f"sent by each rank: {human(row.work.communication, 'B')} in {row.count} times {name}"
+    if once.count:
+        work = f"{human(once.work.flops)} FLOPs, {human(once.work.bytes, 'B')} moved"
+        yield f"once, when weights are bound: {once.count} nodes, {work}, {human(memory.once, 'B')} kept"
+    if memory.at:
+        yield f"peak activation memory: {human(memory.peak, 'B')} at {memory.at.node.name}: {_alive(memory, memory.at)}"
+    yield f"held besides: inputs {human(memory.inputs, 'B')}, weights {human(memory.weights, 'B')}"
+    if cache.given or cache.left:
+        yield f"KV cache: {human(cache.bytes_given, 'B')} given, {human(cache.bytes_left, 'B')} left"
+    if report.unknown:
+        yield f"no FLOPs are known of: {', '.join(report.unknown)}"
+
+
+def _alive(memory: Liveness, step: Step) -> str:
+    """The tensors of a step, the largest first."""
+    parts = {tensor.name: size for tensor, size in memory.alive(step).items()}
+    if step.inside:
+        parts["inside it"] = step.inside
+    largest = sorted(parts.items(), key=lambda part: -weight_of(part[1]))
+    more = [f"{len(largest) - _SHOWN_ALIVE} more"] if len(largest) > _SHOWN_ALIVE else []
+    return ", ".join([*(f"{name} {human(size, 'B')}" for name, size in largest[:_SHOWN_ALIVE]), *more])
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _AMOUNT_WIDTH else f"{text[: _AMOUNT_WIDTH - 1]}…"

@@ -1,0 +1,71 @@
+"""How many bytes an operator reads and writes, if nothing is fused and nothing stays in a cache.
+
+Every tensor that a node reads counts once, every tensor that it makes once; elements that a stride of 0 repeats count
+once. A view moves nothing. A look-up reads as much of its table as it gives, not the whole table.
+"""
+
+from __future__ import annotations
+
+from torch_ir.analysis.cost_model.flop_formulas import base_name
+from torch_ir.analysis.shapes.size_polynomials import product, total
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.json.json_fields import Dim
+
+VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_conj", "_indices", "_neg_view", "_reshape_alias", "_unsafe_view", "_values", "adjoint", "alias", "as_strided",
+        "broadcast_tensors", "broadcast_to", "ccol_indices", "chunk", "col_indices", "conj", "crow_indices", "detach",
+        "diagonal", "dsplit", "expand", "expand_as", "hsplit", "imag", "indices", "lift_fresh", "linalg_diagonal", "mH",
+        "mT", "matrix_H", "meshgrid", "moveaxis", "movedim", "narrow", "numpy_T", "permute", "positive", "real",
+        "row_indices", "select", "slice", "split", "split_with_sizes", "squeeze", "swapaxes", "swapdims", "t",
+        "tensor_split", "transpose", "unbind", "unflatten", "unfold", "unsqueeze", "values", "view", "view_as",
+        "view_as_complex", "view_as_real", "vsplit",
+    )
+)  # fmt: skip
+# They copy only where they must: for another dtype, for other strides, or when they are told to.
+SOMETIMES_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "contiguous", "flatten", "ravel", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "to", "type_as",
+    )
+)  # fmt: skip
+_DROPOUTS = frozenset(
+    f"aten.{name}dropout" for name in ("", "alpha_", "feature_", "feature_alpha_")
+)  # nothing, but in training
+_WAITING = "_c10d_functional.wait_tensor"  # gives what it waits for
+# What they read of the table under this argument is what they give.
+_LOOK_UPS = {
+    "aten.embedding": "weight", "aten.index": "self", "aten._unsafe_index": "self", "aten.index_select": "self",
+    "aten.gather": "self", "aten.take": "self", "aten.take_along_dim": "self",
+}  # fmt: skip
+
+
+def bytes_of(tensor: TensorMeta) -> Dim:
+    """The size of a tensor, without repetitions."""
+    strides = tensor.stride or (1,) * len(tensor.shape)
+    return product(DTYPES[tensor.dtype], *(dim for dim, step in zip(tensor.shape, strides, strict=True) if step != 0))
+
+
+def traffic(node: OpNode) -> tuple[Dim, Dim]:
+    """The bytes that one call reads and writes."""
+    if is_view(node) or not node.outputs:  # without outputs it is a check, which is not part of the work
+        return 0, 0
+    written = total(map(bytes_of, node.outputs))
+    table = _LOOK_UPS.get(base_name(node.op_type))
+    whole = dict.fromkeys(tensor for name, tensor in zip(node.args, node.inputs, strict=True) if name != table)
+    read = [*map(bytes_of, whole), *([written] if table in node.args else [])]
+    return total(read), written
+
+
+def is_view(node: OpNode) -> bool:
+    """Whether what a node gives is what it reads, seen in another way."""
+    name = base_name(node.op_type)
+    if name in _DROPOUTS:
+        return node.attrs.get("train") is False
+    if name not in SOMETIMES_VIEWS or not node.inputs or not node.outputs:
+        return name in VIEWS or name == _WAITING
+    source, made = node.inputs[0], node.outputs[0]
+    is_packed = source.stride is not None and made.stride is None
+    return source.dtype == made.dtype and not is_packed and not node.attrs.get("copy")

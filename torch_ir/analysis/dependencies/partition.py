@@ -1,0 +1,125 @@
+"""Islands: the pieces of a graph that one device can run without handing over in between."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+from torch_ir.analysis.cost_model.traffic import bytes_of
+from torch_ir.analysis.shapes.size_polynomials import total
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.json.json_fields import Dim
+
+
+@dataclass(frozen=True)
+class Island:
+    """Nodes that run in one piece, in program order, and the bytes that go in before and come out after."""
+
+    nodes: tuple[OpNode, ...]
+    bytes_in: Dim
+    bytes_out: Dim
+
+
+def islands(ir: IR, chosen: Container[OpNode], weights: Container[TensorMeta] = ()) -> list[Island]:
+    """The chosen nodes in as few pieces as joining neighbours can give, in the order of their first nodes.
+
+    A piece is connected, and convex: nothing that it makes comes back to it through a node outside. Nodes are taken in
+    program order; each joins every piece that it reads from, unless it also depends on that piece through a node of
+    another piece or none. So no two pieces in which one reads from the other could be run as one.
+
+    What goes in is every tensor that a piece reads and does not make, params and `weights` excepted; what comes out is
+    every tensor that it makes and somebody else reads, the caller of the graph included. Each counts once. A node that
+    makes nothing is an assertion: it lies in no piece, and nothing is handed over to it.
+    """
+    pieces = _Pieces()
+    for node in ir.nodes:
+        if node.outputs:
+            pieces.add(node, node in chosen)
+    found = [nodes for nodes in pieces.nodes.values() if nodes[0] in chosen]
+    first_come = sorted(found, key=lambda nodes: pieces.positions[nodes[0]])
+    readers = {*pieces.positions, ir.returns}
+    return [_with_borders(nodes, readers, weights) for nodes in first_come]
+
+
+def _with_borders(nodes: list[OpNode], readers: Container[OpNode], weights: Container[TensorMeta]) -> Island:
+    inside = set(nodes)
+    read = dict.fromkeys(
+        tensor
+        for node in nodes
+        for tensor in node.inputs
+        if tensor.producer not in inside and tensor.param is None and tensor not in weights
+    )
+    made = [
+        tensor
+        for node in nodes
+        for tensor in node.outputs
+        if any(user not in inside and user in readers for user in tensor.consumers)
+    ]
+    return Island(tuple(nodes), total(map(bytes_of, read)), total(map(bytes_of, made)))
+
+
+class _Pieces:
+    """The nodes so far as pieces that depend on each other in one direction; one that is not chosen is alone.
+
+    A set of pieces is a number with a bit for each. A piece that nobody is going to read from any more is closed.
+    """
+
+    def __init__(self) -> None:
+        self.positions: dict[OpNode, int] = {}
+        self.piece: dict[OpNode, int] = {}
+        self.nodes: dict[int, list[OpNode]] = {}
+        self.before: dict[int, int] = {}  # of each open piece, all pieces that have to run before it
+        self.readers: dict[int, int] = {}  # of each open piece, how many times it is still read
+        self.joinable: set[int] = set()
+
+    def add(self, node: OpNode, is_chosen: bool) -> None:
+        self.positions[node] = len(self.positions)
+        reads = [self.piece[tensor.producer] for tensor in node.inputs if tensor.producer in self.piece]
+        sources = set(reads)
+        joined = [piece for piece in sources if is_chosen and self._can_join(piece, sources)]
+        own = max(joined, key=lambda piece: len(self.nodes[piece]), default=self.positions[node])
+        self._merge(own, [piece for piece in joined if piece != own])
+        known = self.before.get(own, 0)
+        self.before[own] = known | self._all_before(sources - set(joined))
+        if joined and self.before[own] != known:
+            self._tell_later([own], self.before[own])
+        self.piece[node] = own
+        self.nodes.setdefault(own, []).append(node)
+        if is_chosen:
+            self.joinable.add(own)
+        uses = sum(bool(user.outputs) for tensor in node.outputs for user in tensor.consumers)
+        self.readers[own] = self.readers.get(own, 0) + uses
+        for piece in [own if piece in joined else piece for piece in reads]:
+            self.readers[piece] -= 1
+        for piece in {own, *sources.difference(joined)}:
+            if not self.readers[piece]:
+                del self.before[piece], self.readers[piece]
+
+    def _can_join(self, piece: int, sources: Iterable[int]) -> bool:
+        """Whether nothing else that a node reads depends on that piece."""
+        return piece in self.joinable and not any(self.before[other] >> piece & 1 for other in sources)
+
+    def _merge(self, own: int, others: list[int]) -> None:
+        """Make others part of a piece on which they do not depend, nor it on them."""
+        if not others:
+            return
+        for other in others:
+            self.piece.update(dict.fromkeys(self.nodes[other], own))
+            self.nodes[own] += self.nodes.pop(other)
+            self.before[own] |= self.before.pop(other)
+            self.readers[own] += self.readers.pop(other)
+        self.nodes[own].sort(key=self.positions.__getitem__)
+        self._tell_later([own, *others], self.before[own] | 1 << own)
+
+    def _tell_later(self, pieces: Iterable[int], needed: int) -> None:
+        """Whatever depends on one of these pieces now depends on all that they need."""
+        mask = sum(1 << piece for piece in pieces)
+        for piece, before in self.before.items():
+            if before & mask:
+                self.before[piece] = before | needed
+
+    def _all_before(self, pieces: Iterable[int]) -> int:
+        needed = 0
+        for piece in pieces:
+            needed |= self.before[piece] | 1 << piece
+        return needed

@@ -1,0 +1,124 @@
+"""What depends on what: the nodes before and after tensors, those in between, and a graph cut out of another.
+
+Tensors are given as they are in the graph, or by name; nodes come in program order. A call of a function is one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Union
+
+from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.ir import IR, Expr, OpNode, Symbol, TensorMeta
+from torch_ir.ir.regroup.functions import called_by
+from torch_ir.ir.sizes.expressions import names_in
+
+Tensors = Iterable[Union[TensorMeta, str]]
+
+
+def ancestors(ir: IR, tensors: Tensors, *, stop: Tensors = ()) -> list[OpNode]:
+    """The nodes that these tensors depend on; the way back ends at the tensors of `stop`."""
+    known = set(_found(ir, stop))
+    needed = set(_found(ir, tensors)) - known
+    nodes = []
+    for node in reversed(ir.nodes):
+        if not needed.isdisjoint(node.outputs):
+            nodes.append(node)
+            needed.update(tensor for tensor in node.inputs if tensor not in known)
+    return nodes[::-1]
+
+
+def descendants(ir: IR, tensors: Tensors) -> list[OpNode]:
+    """The nodes that depend on any of these tensors."""
+    reached = set(_found(ir, tensors))
+    nodes = []
+    for node in ir.nodes:
+        if not reached.isdisjoint(node.inputs):
+            nodes.append(node)
+            reached.update(node.outputs)
+    return nodes
+
+
+def slice_between(ir: IR, inputs: Tensors, outputs: Tensors) -> list[OpNode]:
+    """The nodes on the way from any of these inputs to any of these outputs."""
+    first = _found(ir, inputs)
+    after = set(descendants(ir, first))
+    return [node for node in ancestors(ir, outputs, stop=first) if node in after]
+
+
+def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
+    """A graph of its own that makes these outputs of these inputs; it runs with the weights of the whole.
+
+    Whatever the outputs need beside the inputs comes along: nodes over weights, functions, and the weights themselves.
+    What the whole graph writes to buffers and inputs stays behind.
+    """
+    first, last = _found(ir, inputs), _found(ir, outputs)
+    nodes = ancestors(ir, last, stop=first)
+    read = {tensor for node in nodes for tensor in node.inputs}.union(last)
+    lacking = next((tensor for tensor in ir.graph_inputs if tensor in read and tensor not in first), None)
+    if lacking is not None:
+        raise GraphError(f"the outputs also depend on {lacking.name!r}, which is not among the inputs")
+    copies: dict[TensorMeta, TensorMeta] = {tensor: tensor.copy() for tensor in first}
+    for tensor in copies.values():
+        tensor.param = None
+
+    def copied(tensor: TensorMeta) -> TensorMeta:
+        return copies.setdefault(tensor, tensor.copy())
+
+    functions = {name: ir.functions[name] for name in called_by(nodes) if name in ir.functions}
+    named = sizes_of(nodes, [*first, *last, *read], functions.values())
+    return IR(
+        [node.copy(copied) for node in nodes],
+        map(copied, first),
+        map(copied, last),
+        params=[copied(param) for param in ir.params if param in read and param not in first],
+        functions={name: body.clone() for name, body in functions.items()},
+        symbols=[_bound(symbol, first, copies) for symbol in ir.symbols.values() if symbol.name in named],
+        constraints=[text for text in ir.constraints if names_in(text) <= named],
+        model_name=ir.model_name,
+        pytorch_version=ir.pytorch_version,
+        device=ir.device,
+        mesh=ir.mesh,
+        modules=ir.modules,
+    ).check()
+
+
+def names_of(value: Any) -> Iterator[str]:
+    """The sizes that an argument, or what is nested in it, speaks of."""
+    if isinstance(value, Expr):
+        yield from names_in(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from names_of(item)
+
+
+def _found(ir: IR, tensors: Tensors) -> list[TensorMeta]:
+    """The tensors of the graph that are meant, each once."""
+    by_name = {tensor.name: tensor for tensor in ir.tensors()}
+    names = [tensor if isinstance(tensor, str) else tensor.name for tensor in tensors]
+    for name in names:
+        if name not in by_name:
+            raise GraphError(f"no tensor is called {name!r}{did_you_mean(name, by_name)}")
+    return [by_name[name] for name in dict.fromkeys(names)]
+
+
+def sizes_of(nodes: Iterable[OpNode], tensors: Iterable[TensorMeta], functions: Iterable[IR]) -> set[str]:
+    """The sizes that a part of a graph speaks of."""
+    bodies = list(functions)
+    inner = [node for body in bodies for node in body.all_nodes()]
+    every = [*tensors, *(tensor for body in bodies for tensor in body.tensors())]
+    made = [tensor for node in nodes for tensor in node.outputs]
+    shapes = {name for tensor in [*every, *made] for dim in tensor.shape for name in names_in(dim)}
+    return shapes.union(name for node in [*nodes, *inner] for name in names_of(list(node.attrs.values())))
+
+
+def _bound(symbol: Symbol, inputs: Sequence[TensorMeta], copies: dict[TensorMeta, TensorMeta]) -> Symbol:
+    """A size of the whole graph as the part knows it: read off where it was, or off an input that shows it."""
+    if symbol.tensor is None or symbol.tensor in copies:
+        return replace(symbol, tensor=symbol.tensor and copies[symbol.tensor])
+    for tensor in inputs:
+        for at, dim in enumerate(tensor.shape):
+            if dim == symbol.name:
+                return replace(symbol, tensor=copies[tensor], dim=at)
+    raise GraphError(f"no input of the part shows the size {symbol.name!r}; cut where one does")

@@ -1,0 +1,1 @@
+"""Two graphs: which nodes match, and how they differ."""

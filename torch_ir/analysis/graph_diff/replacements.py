@@ -1,0 +1,89 @@
+"""Replacements: what stands in the second graph for nodes of the first, as the nodes themselves tell by `origins`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from torch_ir.analysis.graph_diff.node_diff import NodeDiff
+from torch_ir.ir import OpNode
+
+_SHOWN = 4  # names in a detail
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Nodes of the first graph, and those of the second that stand for them, by name."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+
+
+def replacements(rows: Iterable[NodeDiff]) -> list[Replacement]:
+    """Groups of nodes that differ and share captured nodes, as far as passes have made new nodes of them."""
+    differing = [row for row in rows if row.status in ("added", "removed", "changed")]
+    groups = _Groups()
+    for row in differing:
+        for made in filter(None, (row.first, row.second)):
+            if _stands_for_others(made):
+                groups.join(made.origins)
+    members: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for row in differing:
+        for side, node in enumerate((row.first, row.second)):
+            for name in node.origins if node else ():
+                if name in groups and node:
+                    members.setdefault(groups.head(name), ({}, {}))[side][node.name] = None
+    changed = {Replacement((row.first.name,), (row.second.name,)) for row in differing if row.first and row.second}
+    found = (Replacement(tuple(first), tuple(second)) for first, second in members.values() if first and second)
+    return [group for group in found if group not in changed]
+
+
+def with_replacements(rows: Sequence[NodeDiff]) -> list[NodeDiff]:
+    """The rows, with details on what added nodes stand for, and on what stands for removed ones."""
+    captured = {name for row in rows if row.first for name in row.first.origins}
+    standing: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if row.second and row.status in ("added", "changed") and _stands_for_others(row.second):
+            for name in row.second.origins:
+                standing.setdefault(name, {})[row.second.name] = None
+    return [_detailed(row, captured, standing) for row in rows]
+
+
+def _detailed(row: NodeDiff, captured: set[str], standing: dict[str, dict[str, None]]) -> NodeDiff:
+    if row.status == "added" and _stands_for_others(row.node):
+        names = [name for name in row.node.origins if name in captured]
+        return replace(row, details=(f"stands for {listed(names)}",)) if names else row
+    if row.status == "removed":
+        names = list(dict.fromkeys(name for origin in row.node.origins for name in standing.get(origin, ())))
+        # what is computed of weights alone comes first in a program, and tells least
+        return replace(row, details=(f"now in {listed(names[::-1])}",)) if names else row
+    return row
+
+
+def _stands_for_others(node: OpNode) -> bool:
+    return node.origins != (node.name,)
+
+
+def listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+class _Groups:
+    """Names that belong together, directly or by way of others."""
+
+    def __init__(self) -> None:
+        self._above: dict[str, str] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._above
+
+    def head(self, name: str) -> str:
+        while self._above.setdefault(name, name) != name:
+            self._above[name] = name = self._above[self._above[name]]
+        return name
+
+    def join(self, names: Iterable[str]) -> None:
+        first, *others = map(self.head, names)
+        for other in others:
+            self._above[self.head(other)] = self.head(first)

@@ -1,0 +1,112 @@
+"""Memory: which tensors share it, and what of it the caller gets to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from torch_ir.analysis.cost_model.flop_formulas import base_name
+from torch_ir.analysis.cost_model.traffic import SOMETIMES_VIEWS, VIEWS, is_view
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.checks.limits import Budget
+from torch_ir.ops.effects import gives_its_input, may_alias
+from torch_ir.ops.registry import executor_of
+from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
+
+Functions = Mapping[str, IR]
+_NONE: Functions = MappingProxyType({})
+_RETURN = "return"
+_MOST_STEPS = 64  # of views of views; models have ten
+_MOST_VIEWS = 256  # of one tensor
+_COPIES_OTHER_STRIDES = frozenset(("aten.contiguous", "aten.to"))
+
+
+def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
+    """Whether what a node makes may lie where something that it reads lies; a call is judged by its body, if given."""
+    operator = find_operator(node.op_type)
+    if executor_of(node) is not None or gives_its_input(node.op_type, node.attrs):
+        return True
+    if not isinstance(operator, OpOverload):
+        body = functions.get(node.attrs["function"]) if operator is None and node.is_call else None
+        return body is None or _gives_inputs(body)
+    if base_name(node.op_type) not in SOMETIMES_VIEWS:
+        return may_alias(operator)
+    is_open = not all(made.is_static for made in node.outputs)  # what copies at most sizes is a view at a size of 1
+    return is_view(node) or (is_open and node.inputs[0].dtype == node.outputs[0].dtype and not node.attrs.get("copy"))
+
+
+def _gives_inputs(body: IR) -> bool:
+    """Whether a result of a function may lie in one of its inputs."""
+    given = set(body.graph_inputs)
+    found = (memory_of(result, body.functions) for result in body.graph_outputs)
+    return any(memory is None or not given.isdisjoint(memory) for memory in found)
+
+
+def memory_of(tensor: TensorMeta, functions: Functions = _NONE) -> set[TensorMeta] | None:
+    """Return the tensors whose storage this one may share: inputs, weights, or results that own their storage.
+
+    Return None where the chain of views is longer than `_MOST_STEPS`.
+    """
+    found: set[TensorMeta] = set()
+    seen = {tensor}
+    left = [tensor]
+    work = Budget(_MOST_STEPS)
+    while left:
+        if not work.take():
+            return None
+        maker = (one := left.pop()).producer
+        if maker is None or not shares_memory(maker, functions):
+            found.add(one)
+        else:
+            left += [source for source in maker.inputs if source not in seen]
+            seen.update(maker.inputs)
+    return found
+
+
+def home_of(tensor: TensorMeta) -> TensorMeta:
+    """Return the tensor whose storage this one certainly shares; on a chain of many views, one part of the way up."""
+    for _ in range(_MOST_STEPS):
+        if (maker := tensor.producer) is None or not _is_sure_to_share(maker):
+            break
+        tensor = maker.inputs[0]
+    return tensor
+
+
+def _is_sure_to_share(node: OpNode) -> bool:
+    """Whether what a node makes lies where the first tensor that it reads lies, whatever it is given."""
+    name = base_name(node.op_type)
+    if executor_of(node) is not None or not (len(node.inputs) == 1 or name.endswith("_as")):
+        return False
+    if name in _COPIES_OTHER_STRIDES:
+        return is_view(node) and node.inputs[0].stride == node.outputs[0].stride
+    if name in SOMETIMES_VIEWS:
+        return is_view(node) and not name.startswith("aten.resolve_")
+    return name in VIEWS or gives_its_input(node.op_type, node.attrs)
+
+
+def is_held_by_caller(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
+    """Return whether a result of the graph may share storage with this tensor; True if it has too many views."""
+    seen = {tensor}
+    left = [tensor]
+    while left:
+        if len(seen) > _MOST_VIEWS:
+            return True
+        for reader in left.pop()._uses:
+            if reader.op_type == _RETURN:
+                return True
+            if shares_memory(reader, functions):
+                left += [made for made in reader.outputs if made not in seen]
+                seen.update(reader.outputs)
+    return False
+
+
+def moves_results(old: TensorMeta, new: TensorMeta, functions: Functions = _NONE) -> bool:
+    """Whether the caller would see that `new` stands for `old`: a result would share memory that it did not share."""
+    if not is_held_by_caller(old, functions):
+        return False
+    found = memory_of(new, functions)
+    if found is None:
+        return True
+    others = found - {home_of(old)}
+    return any(memory.producer is None or is_held_by_caller(memory, functions) for memory in others)

@@ -1,0 +1,212 @@
+"""Which tensors are alive when, and how much memory they take at every step.
+
+    memory = liveness(ir)                        # or liveness(ir, sizes={"batch": 8})
+    memory.peak, memory.at.node, memory.alive(memory.at)
+
+A tensor is alive from the node that makes it to the last node that reads it or a view of it; outputs, and new values
+of what the graph changes, are alive to the end. A view has no memory of its own: it stands for what it shows. Inputs,
+weights, and what is computed once of weights are held by whoever runs the graph, and are counted apart. This is what
+`IRExecutor` does; what a kernel takes for itself while it runs comes on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch_ir.analysis.cost_model.node_costs import bodies_of, check_sizes
+from torch_ir.analysis.cost_model.traffic import bytes_of, is_view
+from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
+from torch_ir.analysis.values.prologue import split_prologue
+from torch_ir.errors import ExpressionError
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.checks.limits import Budget
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import FUSED
+from torch_ir.ir.sizes.specialize import substitute
+
+_COND = "higher_order.cond"
+_MOST_CHARACTERS = 1 << 20  # of the sums of all steps
+_CHARACTERS_PER_NODE = 200  # beside them
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node, and the bytes that are held while it runs.
+
+    `makes` are the tensors that it gives memory to, with their bytes; `dies` are those that nobody reads afterwards.
+    `inside` is what the functions that it runs hold beside their results.
+    """
+
+    node: OpNode
+    makes: Mapping[TensorMeta, Dim]
+    dies: tuple[TensorMeta, ...]
+    inside: Dim
+    bytes: Dim
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """The steps of a run in order, and what is held all the time.
+
+    Where sizes are open, amounts are expressions, and `at` is the step that needs most if every open size is 1024.
+    """
+
+    steps: tuple[Step, ...]
+    inputs: Dim
+    weights: Dim
+    once: Dim  # computed of weights, and kept
+
+    @cached_property
+    def at(self) -> Step | None:
+        """The first step that needs most memory; None for a graph without nodes."""
+        return max(self.steps, key=lambda step: weight_of(step.bytes), default=None)
+
+    @property
+    def peak(self) -> Dim:
+        """The memory of activations, outputs included, where it is most."""
+        return self.at.bytes if self.at else 0
+
+    def alive(self, step: Step) -> dict[TensorMeta, Dim]:
+        """The tensors that have memory while a step runs, with their bytes."""
+        alive: dict[TensorMeta, Dim] = {}
+        for each in self.steps:
+            alive.update(each.makes)
+            if each is step:
+                break
+            for tensor in each.dies:
+                del alive[tensor]
+        return alive
+
+
+def liveness(ir: IR, sizes: Mapping[str, int] | None = None) -> Liveness:
+    """What is alive at every step of the graph in program order, at these sizes.
+
+    A call needs what its body needs. Of a `cond` the branch that needs more counts; of loops one round.
+    """
+    check_sizes(ir, sizes or {})
+    once, every = split_prologue(ir)
+    memory = Memory(ir, every, sizes or {})
+    ready = {tensor for node in once for tensor in node.outputs}
+    kept = {memory.owner[tensor] for node in every for tensor in node.inputs if tensor in ready}
+    return Liveness(
+        tuple(memory.steps(every)),
+        memory.sum(ir.graph_inputs),
+        memory.sum(ir.params),
+        memory.sum(tensor for tensor in kept if tensor.producer is not None),
+    )
+
+
+class Memory:
+    """The memory of a graph: which tensor shares that of which, how large each is, and what nodes hold inside.
+
+    `nodes` are those that run; whatever they read and do not make is held by others.
+    """
+
+    def __init__(self, ir: IR, nodes: Sequence[OpNode], sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self._known: dict[TensorMeta, Dim] = {}
+        called = dict.fromkeys(name for node in ir.nodes for name in bodies_of(node) if name in ir.functions)
+        bodies = {name: Memory(ir.functions[name], ir.functions[name].nodes, sizes) for name in called}
+        self.owner: dict[TensorMeta, TensorMeta] = {tensor: tensor for tensor in ir.tensors()}
+        self.results = ir.graph_outputs
+        self.given = ir.graph_inputs
+        self.inside: dict[OpNode, Dim] = {}
+        for node in ir.nodes:
+            own = [bodies[name] for name in bodies_of(node) if name in bodies]
+            self.owner.update(zip(node.outputs, self._owners(node, own), strict=True))
+            self.inside[node] = self._inside(node, own)
+        running = set(nodes)
+        self.made = {node: self._made_by(node) if node in running else [] for node in ir.nodes}
+        self.kept = {self.owner[tensor] for tensor in ir.returns.inputs}
+        self._nodes = nodes
+
+    @cached_property
+    def peak(self) -> Dim:
+        """The peak in the order that was given."""
+        return self.peak_of(self._nodes)
+
+    def size(self, tensor: TensorMeta) -> Dim:
+        """The bytes of the memory that a tensor owns; a result of a call may show part of what its body made."""
+        if tensor not in self._known:
+            self._known[tensor] = product(substitute(bytes_of(tensor), self.sizes))
+        return self._known[tensor]
+
+    def sum(self, tensors: Iterable[TensorMeta]) -> Dim:
+        return total(map(self.size, tensors))
+
+    def steps(self, nodes: Sequence[OpNode]) -> Iterator[Step]:
+        """What is alive if the nodes run in this order."""
+        dying = self._last_reads(nodes)
+        held: Dim = 0
+        work = Budget(_MOST_CHARACTERS + _CHARACTERS_PER_NODE * len(nodes))
+        for node in nodes:
+            makes = {tensor: self.size(tensor) for tensor in self.made[node]}
+            held = total([held, *makes.values()])
+            if not work.take(len(str(held))):
+                message = f"live memory at {node.name!r:.80} is a sum of too many symbolic sizes"
+                raise ExpressionError(f"{message}; set them to numbers (sizes=, or --set NAME=SIZE)")
+            yield Step(node, makes, tuple(dying[node]), self.inside[node], total([held, self.inside[node]]))
+            held = total([held, product(-1, self.sum(dying[node]))])
+
+    def peak_of(self, nodes: Sequence[OpNode]) -> Dim:
+        """The memory at the step that needs most, if the nodes run in this order."""
+        return _largest(step.bytes for step in self.steps(nodes))
+
+    def read_by(self, node: OpNode) -> list[TensorMeta]:
+        """The owners of the memory that a node reads, each once."""
+        return list(dict.fromkeys(self.owner[tensor] for tensor in node.inputs))
+
+    def _last_reads(self, nodes: Sequence[OpNode]) -> dict[OpNode, list[TensorMeta]]:
+        """What goes after each node: read for the last time, or made and never read."""
+        seen = set(self.kept)
+        mortal = {tensor for node in nodes for tensor in self.made[node]}
+        dying: dict[OpNode, list[TensorMeta]] = {}
+        for node in reversed(nodes):
+            used = dict.fromkeys([*self.read_by(node), *self.made[node]])
+            dying[node] = [tensor for tensor in used if tensor in mortal and tensor not in seen]
+            seen.update(used)
+        return dying
+
+    def _made_by(self, node: OpNode) -> list[TensorMeta]:
+        """The tensors to which a node gives memory of their own."""
+        return [tensor for tensor in node.outputs if self.owner[tensor] is tensor]
+
+    def _owners(self, node: OpNode, bodies: Sequence[Memory]) -> list[TensorMeta]:
+        """The tensor whose memory each output has."""
+        if node.is_call and bodies:
+            return self._owners_of_results(node, bodies[0])
+        if not is_view(node) or not node.inputs:
+            return list(node.outputs)
+        several = len(node.outputs) == len(node.inputs)  # each output shows an input, as of `broadcast_tensors`
+        shown = node.inputs if several else [node.inputs[0]] * len(node.outputs)
+        return [self.owner[tensor] for tensor in shown]
+
+    def _owners_of_results(self, node: OpNode, body: Memory) -> list[TensorMeta]:
+        """A result of a body may show one of its inputs, or share its memory with another result."""
+        operands = dict(zip(node.args, node.inputs, strict=True))
+        owners = {tensor: self.owner[operands[tensor.name]] for tensor in body.given if tensor.name in operands}
+        found = []
+        for inner, outer in zip(map(body.owner.__getitem__, body.results), node.outputs, strict=True):
+            self._known[outer] = body.size(inner)
+            found.append(owners.setdefault(inner, outer))
+        return found
+
+    def _inside(self, node: OpNode, bodies: Sequence[Memory]) -> Dim:
+        """What bodies hold at most; their results are those of the node, but for loops. A fused one holds nothing."""
+        if node.op_type.startswith(FUSED):
+            return 0
+        ends_with_results = node.is_call or node.op_type == _COND
+        return _largest(
+            total([body.peak, product(-1, body.sum(_made_results(body)))]) if ends_with_results else body.peak
+            for body in bodies
+        )
+
+
+def _made_results(body: Memory) -> list[TensorMeta]:
+    return [tensor for tensor in body.kept if tensor.producer in body.made]
+
+
+def _largest(amounts: Iterable[Dim]) -> Dim:
+    return max(amounts, key=weight_of, default=0)

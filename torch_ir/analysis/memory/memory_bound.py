@@ -1,0 +1,124 @@
+"""What a run holds at most, by sizes that a file declares and nobody vouches for.
+
+    demand = Demand(ir)
+    demand.bound(sizes)          # quick: as if nothing ever went
+    demand.peak(sizes)           # Peak(bytes=…, node=…): what is read for the last time goes
+
+Where `liveness` says what a graph needs, this says what it could need: strides are not believed, and what copies only
+where it must counts as a copy. Sizes that the data decides are not known before a run, and do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from torch_ir.analysis.cost_model.flop_formulas import base_name
+from torch_ir.analysis.cost_model.traffic import VIEWS, bytes_of
+from torch_ir.analysis.shapes.size_polynomials import product, total
+from torch_ir.ir import IR, Device, OpNode, TensorMeta, evaluate
+from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import called_by
+from torch_ir.ir.sizes.expressions import Number, names_in
+
+Sizes = Mapping[str, Number]
+
+
+class Peak(NamedTuple):
+    """The most bytes that are held at once, and the node that takes most of them."""
+
+    bytes: int
+    node: OpNode | None
+
+
+class Demand:
+    """The memory that one graph asks for; with `streamed`, weights are held from their first use to their last."""
+
+    def __init__(self, ir: IR, *, streamed: bool = False) -> None:
+        self._ir = ir
+        self._streamed = streamed
+        called = [name for name in called_by(ir.nodes) if name in ir.functions]
+        self._bodies = {name: Demand(ir.functions[name]) for name in called}
+
+    def bound(self, sizes: Sizes) -> int:
+        """The bytes of everything that is given or made."""
+        return sum(_number(amount, sizes) for names, amount in self._amounts.items() if sizes.keys() >= names)
+
+    @cached_property
+    def _amounts(self) -> dict[frozenset[str], Dim]:
+        """The bytes of everything, by the open sizes that they depend on."""
+        found: dict[frozenset[str], list[Dim]] = {}
+        for size in self._everything():
+            found.setdefault(frozenset(names_in(size)), []).append(size)
+        return {names: total(sizes) for names, sizes in found.items()}
+
+    def _everything(self) -> Iterator[Dim]:
+        yield from map(bytes_of, [*self._ir.graph_inputs, *self._ir.params])
+        for node in self._ir.nodes:
+            yield from map(_size, _made(node))
+            for name in called_by([node]):
+                yield from self._bodies[name]._amounts.values() if name in self._bodies else ()
+
+    def peak(self, sizes: Sizes) -> Peak:
+        """What is held where most is held, if every value goes after its last use."""
+        inside = {name: body.peak(sizes).bytes for name, body in self._bodies.items()}
+        begins, ends = self._lives()
+        held = _sum(map(bytes_of, [*self._ir.graph_inputs, *(() if self._streamed else self._ir.params)]), sizes)
+        peak, largest, where = held, -1, None
+        for node, born, dead in zip(self._ir.nodes, begins, ends, strict=True):
+            needs = max((inside.get(name, 0) for name in called_by([node])), default=0) + _sum(map(_size, born), sizes)
+            peak = max(peak, held + needs)
+            held += _sum(map(_size, born), sizes) - _sum(map(_size, dead), sizes)
+            if needs > largest:
+                largest, where = needs, node
+        return Peak(peak, where)
+
+    def _lives(self) -> tuple[list[list[TensorMeta]], list[list[TensorMeta]]]:
+        """For each node, the tensors that get memory with it, and those that give it back after it."""
+        nodes = self._ir.nodes
+        last = _last_uses(nodes, self._ir.returns.inputs)
+        begins = [_made(node) for node in nodes]
+        if self._streamed:
+            first = {param: index for index, node in reversed(list(enumerate(nodes))) for param in node.inputs}
+            for param in self._ir.params:
+                if param in first:
+                    begins[first[param]].append(param)
+        ends: list[list[TensorMeta]] = [[] for _ in nodes]
+        for tensor in (tensor for born in begins for tensor in born):
+            if last[tensor] < len(nodes):
+                ends[last[tensor]].append(tensor)
+        return begins, ends
+
+
+def _last_uses(nodes: Sequence[OpNode], returned: Iterable[TensorMeta]) -> dict[TensorMeta, int]:
+    """The position of the node after which each tensor can go; what a view shows stays as long as the view."""
+    last = dict.fromkeys(returned, len(nodes))
+    for index in range(len(nodes) - 1, -1, -1):
+        node = nodes[index]
+        end = max((last.setdefault(tensor, index) for tensor in node.outputs), default=index)
+        for tensor in node.inputs:
+            last[tensor] = max(last.get(tensor, index), end if _is_view(node) else index)
+    return last
+
+
+def _made(node: OpNode) -> list[TensorMeta]:
+    """The outputs that have memory of their own; those on meta have none."""
+    return [] if _is_view(node) or node.attrs.get("device") == Device("meta") else list(node.outputs)
+
+
+def _is_view(node: OpNode) -> bool:
+    return base_name(node.op_type) in VIEWS and bool(node.inputs)
+
+
+def _size(tensor: TensorMeta) -> Dim:
+    return product(DTYPES[tensor.dtype], *tensor.shape)
+
+
+def _sum(sizes: Iterable[Dim], known: Sizes) -> int:
+    return sum(_number(size, known) for size in sizes if known.keys() >= set(names_in(size)))
+
+
+def _number(size: Dim, known: Sizes) -> int:
+    return int(evaluate(size, known))

@@ -1,0 +1,130 @@
+"""An order of nodes that needs less memory than the order of the program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch_ir.analysis.cost_model.node_costs import check_sizes
+from torch_ir.analysis.dependencies.slices import names_of
+from torch_ir.analysis.memory.live_tensors import Memory
+from torch_ir.analysis.shapes.size_polynomials import weight_of
+from torch_ir.analysis.values.prologue import split_prologue
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import called_by
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """All nodes of a graph in an order in which they can run, and the peaks of memory with it and before.
+
+    `ir.nodes = list(schedule.nodes)` puts it into effect.
+    """
+
+    nodes: tuple[OpNode, ...]
+    peak: Dim
+    before: Dim
+
+
+def schedule(ir: IR, sizes: Mapping[str, int] | None = None) -> Schedule:
+    """The best order found, at these sizes; sizes that stay open count as 1024. The graph stays as it is.
+
+    Two greedy orders are tried: at every step the node that leaves least memory behind, or one that goes on with what
+    was made last. The order of the program stays where neither needs less, or where a node writes in place. Nodes that
+    draw random numbers or assert keep their order.
+    """
+    from torch_ir.ops.effects import writes_in_place  # imports torch
+
+    check_sizes(ir, sizes or {})
+    once, every = split_prologue(ir)
+    memory = Memory(ir, every, sizes or {})
+    orders = [every]
+    if not any(map(writes_in_place, ir.all_nodes())):
+        needed = _needed(ir, every)
+        orders += [_greedy(every, needed, memory, deep) for deep in (False, True)]
+    peaks = [memory.peak_of(order) for order in orders]
+    best = min(range(len(orders)), key=lambda index: weight_of(peaks[index]))
+    return Schedule((*once, *orders[best]), peaks[best], peaks[0])
+
+
+def _needed(ir: IR, nodes: Sequence[OpNode]) -> dict[OpNode, set[OpNode]]:
+    """The nodes that must run before each: those it reads from, that give its sizes, or whose effect comes first."""
+    makers = {name: symbol.tensor.producer for name, symbol in ir.symbols.items() if symbol.tensor is not None}
+    running = set(nodes)
+    last_effect: OpNode | None = None
+    needed: dict[OpNode, set[OpNode]] = {}
+    for node in nodes:
+        before = {tensor.producer for tensor in node.inputs} | {makers.get(name) for name in _sizes_read(ir, node)}
+        if _has_effect(ir, node):
+            before.add(last_effect)
+            last_effect = node
+        needed[node] = {other for other in before if other in running and other is not node and other is not None}
+    return needed
+
+
+def _sizes_read(ir: IR, node: OpNode) -> set[str]:
+    """The sizes that a node, or a function that it runs, takes as numbers."""
+    inner = [body for name in called_by([node]) for body in ir.functions[name].all_nodes()]
+    return {name for each in (node, *inner) for name in names_of(list(each.attrs.values()))}
+
+
+def _has_effect(ir: IR, node: OpNode) -> bool:
+    from torch_ir.ops.effects import is_pure
+
+    bodies = [ir.functions[name] for name in called_by([node])]
+    if bodies:
+        return any(_has_effect(body, inner) for body in bodies for inner in body.nodes)
+    return not is_pure(node)
+
+
+def _greedy(nodes: Sequence[OpNode], needed: Mapping[OpNode, set[OpNode]], memory: Memory, deep: bool) -> list[OpNode]:
+    """At every step the ready node that leaves least behind; with `deep`, those that read what was made last first."""
+    places = {node: place for place, node in enumerate(nodes)}
+    waiting = {node: set(before) for node, before in needed.items()}
+    followers: dict[OpNode, list[OpNode]] = {}
+    for node, before in needed.items():
+        for other in before:
+            followers.setdefault(other, []).append(node)
+    held = _Held(nodes, memory)
+    ready = {node for node in nodes if not waiting[node]}
+    made_at: dict[TensorMeta, int] = {}
+    order: list[OpNode] = []
+
+    def preference(node: OpNode) -> tuple[float, ...]:
+        left = held.left_by(node)
+        age = -max((made_at.get(tensor, 0) for tensor in memory.read_by(node)), default=0)
+        return (left > 0, age, left, places[node]) if deep else (left, age, places[node])
+
+    while ready:
+        node = min(ready, key=preference)
+        ready.remove(node)
+        order.append(node)
+        held.run(node)
+        made_at.update(dict.fromkeys(memory.made[node], len(order)))
+        for follower in followers.get(node, ()):
+            waiting[follower].discard(node)
+            if not waiting[follower]:
+                ready.add(follower)
+    return order
+
+
+class _Held:
+    """The memory of a run that is under way: how many nodes are still to read each tensor."""
+
+    def __init__(self, nodes: Sequence[OpNode], memory: Memory) -> None:
+        self.memory = memory
+        made = [tensor for node in nodes for tensor in memory.made[node]]
+        self.size = {tensor: weight_of(memory.size(tensor)) for tensor in made}
+        self.readers = Counter(tensor for node in nodes for tensor in memory.read_by(node))
+        self.readers.update(memory.kept)
+
+    def left_by(self, node: OpNode) -> float:
+        """How much more memory is held after a node than before it."""
+        made = sum(self.size[tensor] for tensor in self.memory.made[node] if self.readers[tensor])
+        gone = [tensor for tensor in self.memory.read_by(node) if self.readers[tensor] == 1]
+        return made - sum(self.size.get(tensor, 0) for tensor in gone)
+
+    def run(self, node: OpNode) -> None:
+        self.readers.subtract(self.memory.read_by(node))

@@ -1,0 +1,1 @@
+"""Shapes: inference by torch's rules, open sizes, strides."""

@@ -1,0 +1,231 @@
+"""Shapes, dtypes and strides of what an operator makes, asked of torch without a value and without a weight.
+
+    shapes = Shapes(ir)
+    shapes.results("aten.mm.default", {"self": x, "mat2": w}, {})     # [TensorMeta("", (2, 8), "float32")]
+    wrong_shapes(ir)                                                  # nodes that do not make what the graph says
+
+Answers are kept for the whole process. Where sizes are open, torch is asked at several sizes that the graph admits,
+and a size of the result is the expression that is right at all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from torch_ir.analysis.shapes.open_sizes import Points, decided_by_data, expressed, inside, points_of, products
+from torch_ir.analysis.shapes.shape_rules import Made, call_rule
+from torch_ir.analysis.shapes.shape_worker import WORKER
+from torch_ir.errors import ExpressionError, ShapeError
+from torch_ir.ir import IR, Dim, Expr, OpNode, TensorMeta, evaluate
+from torch_ir.ir.sizes.expressions import names_in
+from torch_ir.ops.effects import gives_new_values, is_forbidden
+from torch_ir.ops.registry import executor_of
+from torch_ir.ops.safe_shape_calls import is_safe_in_process, may_be_asked
+from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
+
+Sizes = Mapping[str, Any]
+_MOST_KNOWN = 1 << 16  # answers; a process that reads many files starts again
+_NUMBERS: Points = ({},)  # where no size is open, one look is enough
+
+
+class Shapes:
+    """What operators make of the tensors of one graph."""
+
+    known: ClassVar[dict[Any, list[Made] | str]] = {}
+
+    def __init__(self, ir: IR) -> None:
+        self._ir = ir
+        self._points: Points | None = None
+
+    def results(
+        self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], hints: Sequence[Dim] = ()
+    ) -> list[TensorMeta] | None:
+        """What a call makes, as tensors without names; None where torch cannot say.
+
+        Arguments that do not go together are a ShapeError. `hints` are sizes that the result may well have.
+        """
+        found = self.at_points(op_type, inputs, attrs)
+        if found is None:
+            return None
+        points, at_points = found
+        if points is _NUMBERS:
+            return [TensorMeta("", shape, dtype, stride=stride) for shape, dtype, stride in at_points[0]]
+        known: list[Any] = [dim for tensor in inputs.values() for dim in (*tensor.shape, *(tensor.stride or ()))]
+        known += [str(value) for value in _leaves(list(attrs.values())) if isinstance(value, Expr)]
+        return self._expressed(op_type, at_points, [*hints, *known])
+
+    def at_points(
+        self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
+    ) -> tuple[Points, list[list[Made]]] | None:
+        """What a call makes in numbers, at one choice of the open sizes or several; None where torch cannot say."""
+        operator = find_operator(op_type)
+        if not isinstance(operator, OpOverload) or is_forbidden(op_type):
+            return None
+        points = self.points if _is_open(inputs.values(), attrs) else _NUMBERS
+        try:
+            made = [self._at(point, operator, inputs, attrs) for point in points]
+        except ShapeError:
+            if not self.is_decided(inputs, attrs):
+                raise
+            return None  # sizes that the data decides may go together in a way that nobody told
+        at_points = [rows for rows in made if rows is not None]
+        return (points, at_points) if made and len(at_points) == len(made) else None
+
+    @property
+    def points(self) -> Points:
+        """Sizes that the graph admits, to ask at."""
+        if self._points is None:
+            self._points = points_of(self._ir)
+        return self._points
+
+    @cached_property
+    def decided(self) -> frozenset[str]:
+        """The open sizes that no caller chooses."""
+        return decided_by_data(self._ir)
+
+    def is_decided(self, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]) -> bool:
+        """Whether a call speaks of an open size that no caller chooses."""
+        return not self.decided.isdisjoint(_names(inputs.values(), attrs))
+
+    def of(self, node: OpNode) -> list[TensorMeta] | None:
+        """What a node makes of what it reads; None where torch cannot say."""
+        if executor_of(node) is not None or gives_new_values(node):
+            return None
+        said = [dim for tensor in node.outputs for dim in (*tensor.shape, *(tensor.stride or ()))]
+        return self.results(node.op_type, dict(zip(node.args, node.inputs, strict=True)), node.attrs, said)
+
+    def agree(self, one: TensorMeta, other: TensorMeta) -> bool:
+        """Whether two tensors have the same shape and dtype, however their sizes are written."""
+        if one.dtype != other.dtype or len(one.shape) != len(other.shape):
+            return False
+        return one.shape == other.shape or all(map(self.is_same_size, one.shape, other.shape))
+
+    def is_same_size(self, one: Any, other: Any) -> bool:
+        """Whether two sizes are equal wherever the graph holds."""
+        if one == other or (isinstance(one, int) and isinstance(other, int)):
+            return bool(one == other)
+        return bool(self.points) and all(evaluate(one, point) == evaluate(other, point) for point in self.points)
+
+    def _at(
+        self, sizes: Sizes, operator: OpOverload, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
+    ) -> list[Made] | None:
+        """What a call makes at some sizes, remembered."""
+        try:
+            tensors = {name: _numbers(tensor, sizes) for name, tensor in inputs.items()}
+            values = {name: _number(value, sizes) for name, value in attrs.items()} if sizes else attrs
+        except (ExpressionError, OverflowError, ValueError) as error:  # the latter two of a size that is inf or nan
+            raise ShapeError(f"{operator} would be given a size that is none: {error}") from None
+        if sizes and any(size < 0 for shape, _, _ in tensors.values() for size in shape):
+            raise ShapeError(f"{operator} would be given a negative size")
+        key = (operator, tuple(tensors.items()), repr(values))
+        found = self.known.get(key)
+        if found is None:
+            found = _rule_result(operator, tensors, values)
+            if operator.namespace in ("aten", "mkldnn"):  # the rule of a custom operator may be registered anew
+                if len(self.known) >= _MOST_KNOWN:
+                    self.known.clear()
+                self.known[key] = found
+        if isinstance(found, str):
+            if found:
+                raise ShapeError(f"{operator} refuses its arguments: {found}")
+            return None
+        return found
+
+    def _expressed(self, op_type: str, made: list[list[Made]], known: Sequence[Dim]) -> list[TensorMeta]:
+        tensors = []
+        if len({tuple(len(shape) for shape, _, _ in rows) for rows in made}) > 1:
+            raise ShapeError(f"{op_type} gives a number of results or dimensions that depends on the sizes")
+        for rows in zip(*made, strict=True):
+            shapes, dtypes, strides = zip(*rows, strict=True)
+            shape = self._sizes(op_type, shapes, known)
+            laid: Any = None
+            if None not in strides:
+                laid = self._sizes(op_type, strides, [*known, *products(shape)])
+            elif any(stride is not None for stride in strides):
+                raise ShapeError(f"{op_type} gives strides that depend on the sizes in a way that has no expression")
+            tensors.append(TensorMeta("", shape, dtypes[0], stride=laid))
+        return tensors
+
+    def _sizes(self, op_type: str, columns: Sequence[tuple[int, ...]], known: Sequence[Any]) -> list[Any]:
+        found = []
+        for values in zip(*columns, strict=True):
+            size = expressed(values, known, self.points)
+            if size is None:
+                raise ShapeError(f"{op_type} gives sizes, {', '.join(map(str, values))}, that have no expression")
+            found.append(size)
+        return found
+
+
+def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
+    """Nodes that do not make what the graph says, here and in functions, each with what is wrong."""
+    shapes = Shapes(ir)
+    for node in ir.nodes:
+        try:
+            made = shapes.of(node)
+        except ShapeError as error:
+            yield node, str(error)
+            continue
+        if made is None:
+            continue
+        if len(made) != len(node.outputs) or not all(map(shapes.agree, node.outputs, made)):
+            yield node, f"makes {_listed(made)}, but the graph says {_listed(node.outputs)}"
+    with inside(ir):
+        for body in ir.functions.values():
+            yield from wrong_shapes(body)
+
+
+def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
+    """Return what torch's shape rule says, called in this process only where it is known to check its operands."""
+    shapes = [shape for shape, _, _ in tensors.values()]
+    if not may_be_asked(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
+        return ""
+    if is_safe_in_process(operator, shapes, attrs):
+        return call_rule(operator, tensors, attrs)
+    return WORKER.call_rule(operator, tensors, attrs)
+
+
+def _numbers(tensor: TensorMeta, sizes: Sizes) -> Made:
+    if not sizes:
+        return tensor.shape, tensor.dtype, tensor.stride  # type: ignore[return-value]  # none of them is open
+    shape = tuple(int(evaluate(dim, sizes)) for dim in tensor.shape)
+    stride = None if tensor.stride is None else tuple(int(evaluate(step, sizes)) for step in tensor.stride)
+    return shape, tensor.dtype, stride
+
+
+def _number(value: Any, sizes: Sizes) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_number(item, sizes) for item in value]
+    return evaluate(value, sizes) if isinstance(value, Expr) else value
+
+
+def _is_open(tensors: Any, attrs: Mapping[str, Any]) -> bool:
+    for tensor in tensors:
+        for dim in (*tensor.shape, *(tensor.stride or ())):
+            if type(dim) is not int:
+                return True
+    return any(isinstance(value, Expr) for value in _leaves(list(attrs.values())))
+
+
+def _names(tensors: Iterable[TensorMeta], attrs: Mapping[str, Any]) -> Iterator[str]:
+    """The open sizes that a call speaks of."""
+    for tensor in tensors:
+        for dim in (*tensor.shape, *(tensor.stride or ())):
+            yield from names_in(dim)
+    for value in _leaves(list(attrs.values())):
+        if isinstance(value, Expr):
+            yield from names_in(value)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _listed(tensors: Sequence[TensorMeta]) -> str:
+    return ", ".join(f"{tensor.dtype}{list(tensor.shape)}" for tensor in tensors) or "nothing"

@@ -1,0 +1,139 @@
+"""Open sizes: numbers that a graph admits for them, and the expression behind numbers that were seen at several."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import combinations_with_replacement, islice
+
+from torch_ir.analysis.shapes.size_polynomials import product, total
+from torch_ir.errors import ExpressionError
+from torch_ir.ir import IR, evaluate
+from torch_ir.ir.json.json_fields import Dim
+
+Points = tuple[Mapping[str, int], ...]
+_WANTED = 5
+_TRIES = 20_000
+_MOST_READ = 1_000_000  # symbols drawn and characters of constraints read, in all tries together
+_MOST_PRODUCTS = 1024
+_MOST_PAIRED = 64  # sizes that are combined two by two
+_LARGEST_DIVISOR = 32
+_MOST = 4096  # of a size that has no bound
+
+
+_around: ContextVar[tuple[IR, ...]] = ContextVar("the graphs around, the outermost first", default=())
+
+
+@contextmanager
+def inside(ir: IR) -> Iterator[None]:
+    """While functions of this graph are looked at, they may speak of its sizes and of those of graphs around it."""
+    token = _around.set((*_around.get(), ir))
+    try:
+        yield
+    finally:
+        _around.reset(token)
+
+
+def is_inside() -> bool:
+    """Whether what is looked at is a function of a graph."""
+    return bool(_around.get())
+
+
+def decided_by_data(ir: IR) -> frozenset[str]:
+    """The open sizes that no caller chooses, so that nobody knows which of them go together."""
+    graphs = (*_around.get(), ir)
+    symbols = {name: symbol for graph in graphs for name, symbol in graph.symbols.items()}
+    given = {id(tensor) for graph in graphs for tensor in graph.graph_inputs}
+    return frozenset(name for name, symbol in symbols.items() if id(symbol.tensor) not in given)
+
+
+def points_of(ir: IR) -> Points:
+    """Several choices of the open sizes that the graph admits, different in every size where that is possible."""
+    found: Points = ()
+    for graph in (*(each for each in _around.get() if each is not ir), ir):
+        if graph.symbols:
+            found = _found_points(graph, found or ({},))
+            if not found:
+                break
+    return found
+
+
+def _found_points(ir: IR, outer: Points) -> Points:
+    """Choices of the graph's own sizes, beside those of the graphs around it."""
+    draw = random.Random(0)
+    found: list[dict[str, int]] = []
+    texts = (*ir.symbols, *ir.constraints, *(dim for tensor in ir.graph_inputs for dim in tensor.shape))
+    length = sum(len(str(text)) for text in texts)
+    for attempt in range(min(_TRIES, _MOST_READ // (length + 1) + _WANTED)):
+        most = _MOST if attempt % 2 else 64  # some are small, so that one of two sizes may be the smaller one
+        sizes = dict(outer[len(found) % len(outer)])
+        for name, symbol in ir.symbols.items():
+            low = max(symbol.min or 0, 2)
+            high = most if symbol.max is None else min(symbol.max, max(most, low))
+            sizes[name] = draw.randint(min(low, high), max(low, high)) if high >= low else high
+        if sizes not in found and admits(ir, sizes):
+            found.append(sizes)
+            if len(found) == _WANTED:
+                break
+    return tuple(found)
+
+
+def admits(ir: IR, sizes: Mapping[str, int]) -> bool:
+    """Whether the constraints of a graph hold at these sizes."""
+    try:
+        return all(evaluate(text, sizes) for text in ir.constraints) and all(
+            evaluate(dim, sizes) >= 0 for tensor in ir.graph_inputs for dim in tensor.shape
+        )
+    except (ExpressionError, ZeroDivisionError):
+        return False
+
+
+def expressed(values: Sequence[int], known: Sequence[Dim], points: Points) -> Dim | None:
+    """The expression that has these values at these points: a number, a size that is known, or one made of such."""
+    if len(set(values)) == 1 and len(points) > 1:
+        return values[0]
+    seen = list(zip(points, values, strict=True))
+    for candidate in _candidates(known, points):
+        if all(evaluate(candidate, point) == value for point, value in seen):
+            return candidate
+    sizes = dict.fromkeys(size for size in (*known, *points[0]) if isinstance(size, str)) if points else {}
+    for size in islice(sizes, _MOST_PAIRED):
+        if (found := _divided(size, seen)) is not None:
+            return found
+    return None
+
+
+def products(shape: Sequence[Dim]) -> list[Dim]:
+    """Every product of some of these sizes, which strides are made of; of a high rank, those of the last dimensions."""
+    found: dict[Dim, None] = {1: None}
+    for dim in reversed(shape):
+        if len(found) > _MOST_PRODUCTS:
+            break
+        found |= {product(dim, other): None for other in found}
+    return list(found)
+
+
+def _candidates(known: Sequence[Dim], points: Points) -> Iterator[Dim]:
+    """Sizes that are known, then single symbols, then sums, multiples and products of two of these."""
+    names = list(points[0]) if points else []
+    sizes = list(dict.fromkeys([*known, *names]))
+    yield from (size for size in sizes if isinstance(size, str))
+    for one, other in combinations_with_replacement(sizes[:_MOST_PAIRED], 2):
+        if isinstance(one, str) or isinstance(other, str):
+            yield product(one, other)
+            yield total([one, other])
+            yield total([one, product(-1, other)])
+            yield total([other, product(-1, one)])
+
+
+def _divided(size: str, seen: Sequence[tuple[Mapping[str, int], int]]) -> Dim | None:
+    """A size over a small number, rounded down, as windows and steps make it; `(height - 1) // 2 + 1`."""
+    for divisor in range(1, _LARGEST_DIVISOR + 1):
+        for shift in range(divisor):
+            rest = {value - (evaluate(size, point) - shift) // divisor for point, value in seen}
+            if len(rest) == 1:
+                shifted = f"({size} - {shift})" if shift else f"({size})"
+                return total([f"{shifted} // {divisor}" if divisor > 1 else shifted, int(rest.pop())])
+    return None

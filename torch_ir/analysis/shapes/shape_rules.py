@@ -1,0 +1,91 @@
+"""Calls of torch's shape rules: what an operator makes of tensors without memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torch_ir.analysis.shapes.mute_logger import Silence
+from torch_ir.analysis.shapes.onednn_shapes import RULES
+from torch_ir.errors import first_line
+from torch_ir.ir import Device
+from torch_ir.ops.calling import empty, keywords, results
+from torch_ir.ops.dim_range_checks import check_dims
+from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.torch_internals import (
+    FAKE_TENSOR_LOGGER,
+    FakeTensor,
+    FakeTensorMode,
+    ForceDispatchKeyGuard,
+    OpOverload,
+    enable_python_dispatcher,
+    excluded_dispatch_keys,
+    included_dispatch_keys,
+)
+from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_torch
+
+# One result in numbers: shape, dtype, and strides, None for row-major order.
+Made = tuple[tuple[int, ...], str, "tuple[int, ...] | None"]
+_CPU = torch.device("cpu")
+_silence = Silence(FAKE_TENSOR_LOGGER)  # which logs a traceback for every call that torch refuses
+
+
+def call_rule(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
+    """Return the results, the reason why the call is refused, or an empty text where torch has no shape rule.
+
+    A rule that raises can leave dispatch keys excluded; the exception restores them late and wrong when it is freed,
+    after which fake tensors are taken for real ones. So the dispatch state of this thread is restored here.
+    """
+    include, exclude = included_dispatch_keys(), excluded_dispatch_keys()
+    with ForceDispatchKeyGuard(include, exclude):
+        return _answer(operator, tensors, attrs)
+
+
+def _answer(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
+    # without a shape rule, torch would run the kernel itself on zeros of the declared sizes
+    mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+    mode.cache_enabled = False  # torch's own cache of calls is unbounded
+    try:
+        given = {
+            name: FakeTensor(mode, empty(shape, TORCH_DTYPES[dtype], stride), _CPU)
+            for name, (shape, dtype, stride) in tensors.items()
+        }
+        arguments = keywords(given, attrs, _on_cpu)
+        check_dims(str(operator), arguments)
+        with _silence, NeutralState(), enable_python_dispatcher(), mode:
+            made = results(RULES.get(str(operator), operator), arguments)
+    except ArithmeticError:  # a mistake of the shape rule, not of the call
+        return ""
+    except Exception as error:
+        is_unknown = type(error).__module__.startswith("torch") or "no fake impl registered" in str(error)
+        return "" if is_unknown else first_line(error)[:200]
+    return [_described(tensor) for tensor in made] if all(map(_is_plain, made)) else ""
+
+
+def _is_plain(made: Any) -> bool:
+    """Whether a result is a strided tensor of known sizes; rules that check too little make others."""
+    if not isinstance(made, torch.Tensor) or made.layout is not torch.strided:
+        return False
+    shape, stride = tuple(made.shape), made.stride()
+    return len(shape) == len(stride) and all(type(size) is int and size >= 0 for size in (*shape, *stride))
+
+
+def _described(tensor: torch.Tensor) -> Made:
+    shape = tuple(tensor.shape)
+    return shape, dtype_name(tensor.dtype), None if is_row_major(shape, tensor.stride()) else tensor.stride()
+
+
+def is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether the elements are stored in the order in which they are counted."""
+    expected = 1
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if size != 1 and step != expected and 0 not in shape:
+            return False
+        expected *= size
+    return True
+
+
+def _on_cpu(value: Any) -> Any:
+    return _CPU if isinstance(value, Device) else to_torch(value)

@@ -1,0 +1,127 @@
+"""Sums and products of sizes: numbers, or expressions over the sizes that a graph leaves open.
+
+product(2, "batch", 512)        ->  "1024*batch"
+total(["1024*batch", "batch"])  ->  "1025*batch"
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.sizes.expressions import SIGNS, Call, evaluate, names_in, parse
+
+# A polynomial: from the factors of each term, sorted, to how often the term is taken.
+Terms = dict[tuple[str, ...], int]
+_LONG = 1000  # characters of an expression that is not kept
+_MOST_TERMS = 1000  # of a product; a longer one is not multiplied out
+
+
+def product(*sizes: Dim) -> Dim:
+    """All of these, multiplied."""
+    if all(isinstance(size, int) for size in sizes):
+        return math.prod(size for size in sizes if isinstance(size, int))
+    factors = [_terms(size) for size in sizes]
+    if math.prod(map(len, factors)) > _MOST_TERMS:
+        factors = [factor if len(factor) < 2 else {(_bracketed(str(_text(factor))),): 1} for factor in factors]
+    terms: Terms = {(): 1}
+    for factor in factors:
+        terms = _times(terms, factor)
+    return _text(terms)
+
+
+def total(sizes: Iterable[Dim]) -> Dim:
+    """All of these, added."""
+    sizes = list(sizes)
+    number = sum(size for size in sizes if isinstance(size, int))
+    expressions = [size for size in sizes if isinstance(size, str)]
+    if not expressions:
+        return number
+    terms: Terms = {(): number}
+    for size in expressions:
+        _add(terms, _terms(size))
+    return _text(terms)
+
+
+def weight_of(size: Dim) -> float:
+    """How large an amount is, for comparing: sizes that are open count as 1024."""
+    try:
+        return float(evaluate(size, dict.fromkeys(names_in(size), 1024)))
+    except OverflowError:
+        return math.inf
+
+
+def _terms(size: Dim) -> Terms:
+    if isinstance(size, int):
+        return {(): size}
+    return _kept(size) if len(size) < _LONG else _parsed(size)
+
+
+@lru_cache(maxsize=4096)
+def _kept(text: str) -> Terms:
+    return _parsed(text)
+
+
+def _parsed(text: str) -> Terms:
+    """An expression of sums and products multiplied out; any other is one factor as it stands."""
+    whole: Terms = {(_bracketed(text),): 1}
+    stack: list[Terms] = []
+    for step in parse(text):
+        if isinstance(step, str):
+            stack.append({(step,): 1})
+        elif type(step) is int:
+            stack.append({(): step})
+        elif isinstance(step, Call) and SIGNS[step.function] in ("+", "-", "*"):
+            sides = [stack.pop() for _ in range(step.arity)]
+            stack.append(_applied(SIGNS[step.function], sides[::-1]))
+        else:
+            return whole
+        if len(stack[-1]) > _MOST_TERMS:
+            return whole
+    return stack[0]
+
+
+def _bracketed(text: str) -> str:
+    """The text in brackets; one that has them around the whole of it stays as it is."""
+    depth = 0
+    for at, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if not depth and at < len(text) - 1:
+            return f"({text})"
+    return text
+
+
+def _applied(sign: str, sides: list[Terms]) -> Terms:
+    if sign == "*":
+        return _times(*sides)
+    last = {factors: -count for factors, count in sides[-1].items()} if sign == "-" else sides[-1]
+    return last if len(sides) == 1 else _add(sides[0], last)
+
+
+def _add(terms: Terms, more: Terms) -> Terms:
+    """Add to the first of these in place: a sum of many is read term by term."""
+    for factors, count in more.items():
+        terms[factors] = terms.get(factors, 0) + count
+    return terms
+
+
+def _times(one: Terms, other: Terms) -> Terms:
+    terms: Terms = Counter()
+    for left, count in one.items():
+        for right, times in other.items():
+            terms[tuple(sorted((*left, *right)))] += count * times
+    return terms
+
+
+def _text(terms: Terms) -> Dim:
+    """The number, or the expression with the terms of most factors first."""
+    kept = sorted(((factors, count) for factors, count in terms.items() if count), key=lambda t: (-len(t[0]), t[0]))
+    if not any(factors for factors, _ in kept):
+        return kept[0][1] if kept else 0
+    texts = ["*".join([*([str(abs(count))] if abs(count) != 1 or not f else []), *f]) for f, count in kept]
+    signs = ["-" if count < 0 else "+" for _, count in kept]
+    first = f"-{texts[0]}" if signs[0] == "-" else texts[0]
+    return " ".join([first, *(f"{sign} {text}" for sign, text in zip(signs[1:], texts[1:], strict=True))])

@@ -1,0 +1,1 @@
+"""Values that are known: constants, what depends on weights alone, facts for rewriting."""

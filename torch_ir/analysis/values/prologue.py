@@ -1,0 +1,104 @@
+"""Which nodes depend on weights alone, so that they are computed once when weights are bound.
+
+torch, which knows what operators do, is imported only for a graph that has such nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta
+
+
+def split_prologue(ir: IR) -> tuple[list[OpNode], list[OpNode]]:
+    """The nodes to compute once, and the nodes to compute in every run; all of them where any writes in place."""
+    if not any(is_fixed(node, ir.functions) for node in _over_weights(ir)) or _writes(ir):
+        return [], list(ir.nodes)
+    changing = {target for target, _ in ir.mutations}
+    fixed: set[TensorMeta] = {param for param in ir.params if param not in changing}
+    barred = _escaping(ir) | {symbol.tensor for symbol in ir.symbols.values() if symbol.tensor is not None}
+    once: list[OpNode] = []
+    every: list[OpNode] = []
+    for node in ir.nodes:
+        is_known = all(tensor in fixed for tensor in node.inputs) and barred.isdisjoint(node.outputs)
+        if is_known and is_fixed(node, ir.functions):
+            once.append(node)
+            fixed.update(node.outputs)
+        else:
+            every.append(node)
+    return once, every
+
+
+def crossing(once: Iterable[OpNode], every: Iterable[OpNode], ir: IR) -> list[TensorMeta]:
+    """What the prologue makes and the rest reads."""
+    read = {tensor for node in [*every, ir.returns] for tensor in node.inputs}
+    return [tensor for node in once for tensor in node.outputs if tensor in read]
+
+
+def _over_weights(ir: IR) -> list[OpNode]:
+    """The nodes that read nothing but weights: without any of them, none depends on weights alone."""
+    return [node for node in ir.nodes if node.outputs and all(tensor.param is not None for tensor in node.inputs)]
+
+
+def is_fixed(node: OpNode, functions: Mapping[str, IR] = MappingProxyType({})) -> bool:
+    """Whether the same inputs always give the same outputs; a call is judged by its body, if given and plain."""
+    body = functions.get(node.attrs["function"]) if node.is_call and _runs_body(node) else None
+    if any(_is_steered(value) for name, value in node.attrs.items() if body is None or name != "function"):
+        return False
+    if body is not None:
+        return not body.params and all(map(is_fixed, body.nodes))
+    from torch_ir.ops.effects import is_pure
+    from torch_ir.ops.registry import get_execution_fn
+
+    return is_pure(node) and get_execution_fn(node.op_type) is None
+
+
+def _writes(ir: IR) -> bool:
+    from torch_ir.ops.effects import writes_in_place
+
+    return any(map(writes_in_place, ir.all_nodes()))
+
+
+def _is_steered(value: object) -> bool:
+    """Whether an attribute depends on the run, or names a function."""
+    return any(map(_is_steered, value)) if isinstance(value, (list, tuple)) else isinstance(value, (Expr, FunctionRef))
+
+
+def _escaping(ir: IR) -> set[TensorMeta]:
+    """Tensors that the caller gets to hold, themselves or through a view: those are made anew in every run."""
+    escaping = set(ir.returns.inputs)
+    lent: dict[str, set[str]] = {}  # by function: the inputs in whose memory its outputs may lie
+    for node in reversed(ir.nodes):
+        if escaping.isdisjoint(node.outputs) or _makes_anew(node):
+            continue
+        if not _runs_body(node):
+            escaping.update(node.inputs)
+            continue
+        function = node.attrs["function"]
+        if function not in lent:
+            lent[function] = {tensor.name for tensor in _escaping(ir.functions[function])}
+        escaping.update(node[name] for name in node.args if name in lent[function])
+    return escaping
+
+
+def _runs_body(node: OpNode) -> bool:
+    """Whether a node is nothing but a call of a function of the graph."""
+    from torch_ir.ops.registry import get_execution_fn
+    from torch_ir.ops.schema import find_operator
+
+    return node.is_call and get_execution_fn(node.op_type) is None and find_operator(node.op_type) is None
+
+
+def _makes_anew(node: OpNode) -> bool:
+    """Whether the outputs are sure to share no memory with the inputs."""
+    from torch_ir.ops.effects import may_alias
+    from torch_ir.ops.registry import get_execution_fn
+    from torch_ir.ops.schema import find_operator
+    from torch_ir.ops.torch_internals import OpOverload
+
+    operator = find_operator(node.op_type)
+    if get_execution_fn(node.op_type) is not None or not isinstance(operator, OpOverload):
+        return False
+    is_cast = node.op_type.startswith("aten.to.") and node.inputs[0].dtype != node.outputs[0].dtype
+    return is_cast or not may_alias(operator)

@@ -1,0 +1,182 @@
+"""What is known about a graph while it is rewritten: operators, shapes, weights, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from torch_ir.analysis.memory.aliasing import is_held_by_caller, moves_results
+from torch_ir.analysis.shapes.inference import Shapes
+from torch_ir.analysis.shapes.strides import moved_by
+from torch_ir.analysis.values.constants import Constants, Number, new_budget
+from torch_ir.analysis.values.prologue import is_fixed
+from torch_ir.errors import ShapeError, UnknownOperatorError
+from torch_ir.ir import IR, Device, Dim, OpNode, TensorMeta
+from torch_ir.ir.checks.limits import Budget
+from torch_ir.ops.effects import is_pure
+from torch_ir.ops.known_names import objection, operator_objection
+from torch_ir.ops.schema import bind, find_operator
+from torch_ir.ops.torch_types import to_name
+
+_kept: ContextVar[tuple[dict[IR, Knowledge], Budget] | None] = ContextVar("knowledge", default=None)
+
+
+@contextmanager
+def remembering() -> Iterator[None]:
+    """Until the end of the block, what is found out about a graph is kept, also while it is rewritten."""
+    token = _kept.set(({}, new_budget()))
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+class Knowledge:
+    """Answers about one graph; it may change in between, as long as tensors keep their values."""
+
+    @classmethod
+    def of(cls, ir: IR) -> Knowledge:
+        """What is known about a graph already, or a fresh start."""
+        kept = _kept.get()
+        return cls(ir) if kept is None else _kept_in(*kept, ir)
+
+    def __init__(self, ir: IR, budget: Budget | None = None) -> None:
+        self._ir = ir
+        self._devices: set[str] | None = None
+        self.shapes = Shapes(ir)
+        self.constants = Constants(ir, budget)
+        self._fixed: dict[TensorMeta, bool] = {target: False for target, _ in ir.mutations}
+        self._sizes = {symbol.tensor: name for name, symbol in ir.symbols.items() if symbol.tensor is not None}
+
+    def assume(self, tensor: TensorMeta, values: Collection[TensorMeta], outer: Knowledge) -> None:
+        """Take an input of a function for what all its calls give it: a weight, or one and the same constant."""
+        self._fixed[tensor] = self._fixed.get(tensor, False) or all(map(outer.is_weight, values))
+        if self._fixed[tensor] and len(values) == 1:
+            self.constants.assume(tensor, outer.value_of(*values))
+
+    def assume_weights(self, tensors: Iterable[TensorMeta]) -> None:
+        """Take these inputs of a function for weights."""
+        self._fixed.update(dict.fromkeys(tensors, True))
+
+    def call(
+        self, op_type: str, arguments: Mapping[str, Any], hints: Sequence[Dim] = ()
+    ) -> tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]:
+        """A call in full: its tensors and attributes by name, defaults filled in, and what it makes."""
+        operator = find_operator(op_type)
+        if operator is None:
+            raise UnknownOperatorError(operator_objection(op_type) or f"there is no operator {op_type!r}")
+        if told := objection([op_type], arguments):
+            raise UnknownOperatorError(told)
+        inputs: dict[str, TensorMeta] = {}
+        attrs: dict[str, Any] = {}
+        for name, value in bind(operator, (), arguments).items():
+            _sort(name, value, inputs, attrs)
+        made = self.shapes.results(op_type, inputs, attrs, hints)
+        if made is None:
+            raise ShapeError(f"nobody can say what {op_type} makes here")
+        return inputs, attrs, made
+
+    def ask_again(self) -> None:
+        """Forget what was no weight: it may be one now that something else stands for what it is made of."""
+        self._fixed = {tensor: True for tensor, is_weight in self._fixed.items() if is_weight}
+        self._fixed.update((target, False) for target, _ in self._ir.mutations)
+
+    def is_weight(self, tensor: TensorMeta) -> bool:
+        """Whether a tensor depends on weights and constants alone, so that it is computed once when they are bound."""
+        left = [tensor]
+        while left:
+            one = left[-1]
+            if one not in self._fixed:
+                maker = one.producer
+                if maker is None:
+                    self._fixed[one] = one.param is not None
+                elif not is_fixed(maker, self._ir.functions):
+                    self._fixed[one] = False
+                elif unknown := [source for source in maker.inputs if source not in self._fixed]:
+                    left += unknown
+                    continue
+                else:
+                    self._fixed[one] = all(self._fixed[source] for source in maker.inputs)
+            left.pop()
+        return self._fixed[tensor]
+
+    def is_home(self, device: str | None) -> bool:
+        """Whether everything is on that device, which is the graph's, or is not given: no node speaks of another."""
+        if self._devices is None:
+            named = (value for node in self._ir.nodes for value in node.attrs.values() if type(value) is Device)
+            self._devices = {self._ir.device, *named}
+        return self._devices == {device or self._ir.device}
+
+    def scalar_of(self, tensor: TensorMeta) -> Number | None:
+        """The number that every element of a tensor is known to be without any weight; None where there is none."""
+        return self.constants.scalar_of(tensor)
+
+    def value_of(self, tensor: TensorMeta) -> torch.Tensor | None:
+        """The value of a tensor, which is not to be changed; None where it is not known without weights, or large."""
+        return self.constants.value(tensor)
+
+    def is_idle(self, node: OpNode) -> bool:
+        """Whether a node may go: nobody reads it, it does nothing else, and no size is read off it."""
+        return not any(made._uses for made in node.outputs) and is_pure(node) and self.names_no_size(node)
+
+    def names_no_size(self, node: OpNode) -> bool:
+        return not any(made in self._sizes for made in node.outputs)
+
+    def agree(self, one: TensorMeta, other: TensorMeta) -> bool:
+        """Whether two tensors have the same shape and dtype, however their sizes are written."""
+        return self.shapes.agree(one, other)
+
+    def is_held(self, tensor: TensorMeta) -> bool:
+        """Whether the caller gets to hold this tensor, itself or through a view."""
+        return is_held_by_caller(tensor, self._ir.functions)
+
+    def objection(self, old: TensorMeta, new: TensorMeta) -> str:
+        """Why `new` cannot stand for `old` wherever that is read, or nothing."""
+        if old in self._sizes:
+            return f"the graph reads the size {self._sizes[old]!r} off it"
+        if old.placement != new.placement:
+            return "the two lie on the ranks of the mesh in different ways"
+        if any(reader.op_type.startswith("aten.as_strided") for reader in old._uses):
+            return "a node reads the memory where its elements lie"
+        if moves_results(old, new, self._ir.functions):
+            return "the caller would hold a tensor that shares memory with another one"
+        try:
+            if old.stride != new.stride:
+                moved_by(self.shapes, old, new.stride)
+        except ShapeError as error:
+            return str(error)
+        return ""
+
+    def replace(self, old: TensorMeta, new: TensorMeta) -> None:
+        """Let `new` stand for `old`; where it lies otherwise, what is computed from it may too, and says so."""
+        moved = moved_by(self.shapes, old, new.stride) if old.stride != new.stride else {}
+        old.replace_all_uses_with(new)
+        for tensor, stride in moved.items():
+            if tensor is not old:
+                tensor.stride = stride
+
+
+def _kept_in(kept: dict[IR, Knowledge], budget: Budget, ir: IR) -> Knowledge:
+    if ir not in kept:
+        kept[ir] = Knowledge(ir, budget)
+    kept[ir].ask_again()
+    return kept[ir]
+
+
+def _sort(name: str, value: Any, inputs: dict[str, TensorMeta], attrs: dict[str, Any]) -> None:
+    """An argument to the tensors or to the attributes; a list with tensors goes element by element."""
+    if isinstance(value, TensorMeta):
+        inputs[name] = value
+    elif isinstance(value, (list, tuple)) and any(isinstance(item, TensorMeta) for item in value):
+        for index, item in enumerate(value):
+            _sort(f"{name}.{index}", item, inputs, attrs)
+    else:
+        attrs[name] = _named(value)
+
+
+def _named(value: Any) -> Any:
+    return [_named(item) for item in value] if isinstance(value, (list, tuple)) else to_name(value)

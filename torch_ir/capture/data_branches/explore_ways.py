@@ -1,0 +1,51 @@
+"""Every way that a model can go where its Python decides on data: a run for each, and all of them in one graph."""
+
+from __future__ import annotations
+
+import heapq
+import warnings
+from collections.abc import Callable, Mapping
+from itertools import islice
+
+from torch_ir.capture.data_branches.decision_paths import Path
+from torch_ir.capture.data_branches.join_runs import Outcomes, Way, WaysDifferError, join
+from torch_ir.errors import CaptureWarning, ConversionError, ExportError, TorchIRError
+from torch_ir.ir import IR
+
+
+def explored(capture: Callable[[Path], IR], limit: int) -> IR:
+    """The graph of every way that a model can go, of at most `limit` of them; what is left out stays guarded."""
+    ways: list[Way] = []
+    failures: dict[Outcomes, TorchIRError] = {}
+    waiting: list[tuple[int, Outcomes]] = [(0, ())]  # the shortest come first, so that early decisions are complete
+    while waiting and len(ways) + len(failures) < limit:
+        told = heapq.heappop(waiting)[1]
+        path = Path(told, may_choose=limit > 1)
+        try:
+            ir = capture(path)
+        except (ExportError, ConversionError) as error:
+            failures[tuple(path.taken)] = error
+        else:
+            ways.append(Way(tuple(path.taken), ir))
+        for depth in range(len(told), len(path.taken)):
+            other = (*path.taken[:depth], not path.taken[depth])
+            heapq.heappush(waiting, (len(other), other))
+    if not ways:
+        raise next(iter(failures.values()))
+    if limit > 1 and (waiting or failures):
+        _tell_what_is_left_out(limit if waiting else 0, failures)
+    try:
+        return join(ways)
+    except WaysDifferError:  # where only one of two writes, torch names the nodes of only one anew
+        retraced = ((way.taken, Path(way.taken, is_retraced=True)) for way in ways)
+        return join([Way(taken, capture(path)) for taken, path in retraced])
+
+
+def _tell_what_is_left_out(limit: int, failures: Mapping[Outcomes, TorchIRError]) -> None:
+    reasons = [f"{limit} ways were explored and there are more"] if limit else []
+    reasons += [str(error) for error in islice(failures.values(), 2)]
+    warnings.warn(
+        f"not every way that the model can go is in the graph: {'; '.join(reasons)}",
+        CaptureWarning,
+        stacklevel=2,
+    )

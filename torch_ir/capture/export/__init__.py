@@ -1,0 +1,1 @@
+"""The way by torch.export: its program, traced without weights."""

@@ -1,0 +1,181 @@
+"""Sizes that vary: what the user asked for, what the model decides on them, and which it fixes all the same."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+from torch.export import Dim
+
+from torch_ir.capture.instrument import intercepted
+from torch_ir.capture.program.provenance import is_users
+from torch_ir.errors import Cause, ExportError, ExpressionError
+from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
+from torch_ir.ir.sizes.expressions import names_in
+from torch_ir.ir.sizes.specialize import replace_symbols, substitute
+from torch_ir.ops.pytree import values_along
+from torch_ir.ops.torch_internals import combine_args, map_dynamic_shapes, pytree
+
+_TRIALS = 500
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword inputs
+DECISIONS = "torch_ir_decisions"  # where a graph module keeps them
+
+
+@contextmanager
+def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
+    """What the user's code decides on sizes while it is traced.
+
+    Torch takes every size that varies for 2 or more, so that `if n == 1` is decided and leaves no guard behind.
+    """
+    made: list[sympy.Basic] = []
+    if dynamic_shapes is None:
+        yield made
+        return
+
+    def record(decide: Callable[[torch.SymBool], bool], condition: torch.SymBool) -> bool:
+        outcome = decide(condition)
+        frame = sys._getframe(2)  # of the caller of the patched method
+        if frame.f_code.co_filename == torch.__file__ and frame.f_back is not None:  # `if n:` asks `n != 0`
+            frame = frame.f_back
+        if is_users(frame.f_code.co_filename):
+            made.append(condition.node.expr if outcome else sympy.Not(condition.node.expr))
+        return outcome
+
+    # torch asks the user's frame whether it stands in an assertion; this one must pass for a frame of torch
+    record.__code__ = record.__code__.replace(co_filename=torch.__file__)
+    with intercepted(torch.SymBool, "__bool__", record):  # torch offers no hook
+        yield made
+
+
+def requested_minimums(dynamic_shapes: Any) -> dict[str, int]:
+    """The lower bounds that the user gave to named dimensions."""
+    dims = [leaf for leaf in pytree.tree_leaves(dynamic_shapes) if isinstance(leaf, Dim)]
+    return {dim.__name__: dim.min for dim in (getattr(dim, "root", dim) for dim in dims)}  # 2*seq speaks of seq
+
+
+def fixed_sizes(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> list[str]:
+    """Dimensions that were asked to vary (`Dim.AUTO`), but have one size in the graph; a line for each."""
+    return [
+        f"dimension {dim} of {tensor.name!r} is always {tensor.shape[dim]}"
+        for tensor, dim, asked in _asked(ir, model, call, dynamic_shapes)
+        if getattr(asked, "type", None) == Dim.AUTO.type and isinstance(tensor.shape[dim], int)
+    ]
+
+
+def narrowed_size(ir: IR, dynamic_shapes: Any) -> str:
+    """A size that a `Dim` promises and the graph refuses, because the model decided on it; empty if none is found."""
+    is_promised = any(isinstance(leaf, Dim) for leaf in pytree.tree_leaves(dynamic_shapes))
+    return _broken_constraint(ir) if is_promised else ""
+
+
+def loosened(dynamic_shapes: Any) -> Any:
+    """The same request with torch left to find out what it cannot prove; `keep_promises` is the second half.
+
+    A `Dim` is a promise for its whole range, and much that is plain to see is beyond torch, such as
+    `min(past, 2 * past) == past`.
+    """
+    return pytree.tree_map_only(Dim, lambda dim: Dim.AUTO(min=dim.min, max=_highest(dim)), dynamic_shapes)
+
+
+def keep_promises(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> None:
+    """Give the sizes that torch found the names and ranges of the user's `Dim`s; refuse what does not hold for them."""
+    asked = [each for each in _asked(ir, model, call, dynamic_shapes) if isinstance(each[2], Dim)]
+    asked.sort(key=lambda each: hasattr(each[2], "root"))  # `seq` before `2*seq`
+    problem = _name_sizes(ir, asked) or _widen_ranges(ir, asked) or _broken_constraint(ir)
+    if problem:
+        told = f"cannot capture {type(model).__name__}: a size cannot vary as asked: {problem}"
+        raise ExportError(told, cause=Cause.SIZE_CANNOT_VARY)
+
+
+def _name_sizes(ir: IR, asked: Sequence[tuple[TensorMeta, int, Any]]) -> str:
+    """Rename what torch found to what was asked for; the answer is what is not as asked."""
+    names: dict[str, str] = {}
+    for tensor, dim, wanted in asked:
+        found = substitute(tensor.shape[dim], names)
+        if found in ir.symbols and found not in names:
+            names[found] = wanted.__name__
+        elif not _is_same(found, wanted.__name__):
+            return f"{wanted.__name__}, dimension {dim} of {tensor.name!r}, is always {found}"
+    replace_symbols(ir, names)
+    return ""
+
+
+def _widen_ranges(ir: IR, asked: Sequence[tuple[TensorMeta, int, Any]]) -> str:
+    """Put the ranges that were asked for; the answer is one that the model narrows."""
+    for wanted in (getattr(dim, "root", dim) for _, _, dim in asked):
+        symbol, promised = ir.symbols[wanted.__name__], Symbol(wanted.__name__, wanted.min, _highest(wanted))
+        if not symbol.admits(max(wanted.min, 2)) or not symbol.admits(_highest(wanted) or symbol.max or inf):
+            return f"{promised.range} was asked for, but the model holds only where {symbol.range}"
+        symbol.min, symbol.max = promised.min, promised.max
+    return ""
+
+
+def _is_same(found: Any, wanted: str) -> bool:
+    """Whether two expressions over one size agree wherever they are tried."""
+    names = names_in(found) | names_in(wanted)
+    return len(names) == 1 and all(
+        evaluate(found, {name: size}) == evaluate(wanted, {name: size}) for name in names for size in range(2, 66)
+    )
+
+
+def _broken_constraint(ir: IR) -> str:
+    """A constraint with sizes within the ranges that are against it, if any are found."""
+    drawn = random.Random(0)
+    choices = {name: _trial_sizes(symbol) for name, symbol in ir.symbols.items() if symbol.tensor in ir.graph_inputs}
+    for _ in range(_TRIALS):
+        sizes = {name: drawn.choice(found) for name, found in choices.items()}
+        for text in ir.constraints:
+            if not _holds(text, sizes):
+                against = ", ".join(f"{name} = {sizes[name]}" for name in sorted(names_in(text)))
+                return f"{against} is within the range, but the model holds only where {text}"
+    return ""
+
+
+def _holds(text: str, sizes: Mapping[str, int]) -> bool:
+    try:
+        return bool(evaluate(text, sizes))
+    except ExpressionError:  # a division by a size that is nothing
+        return False
+
+
+def _trial_sizes(symbol: Symbol) -> list[int]:
+    low = max(symbol.min or 0, 1)  # nobody means an empty dimension
+    high = symbol.max or 1 << 20
+    return sorted(
+        {
+            *range(low, min(low + 64, high + 1)),
+            *(size for size in (100, 127, 128, 1000, 4096) if low <= size <= high),
+            high,
+        }
+    )
+
+
+def _highest(dim: Any) -> int | None:
+    return dim.max if isinstance(dim.max, int) else None
+
+
+def _asked(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> Iterator[tuple[TensorMeta, int, Any]]:
+    """Every dimension of an input of the graph about which something was asked, with what was asked."""
+    if not isinstance(dynamic_shapes, (dict, tuple, list)):
+        return
+    combined: Any = combine_args(model, *call)
+    if not isinstance(dynamic_shapes, dict):
+        combined = type(dynamic_shapes)(combined.values())
+    requests: dict[int, dict[int, Any]] = {}
+
+    def note(path: Any, value: Any, asked: Any) -> None:
+        if isinstance(value, torch.Tensor) and isinstance(asked, (dict, tuple, list)):
+            requests[id(value)] = dict(asked.items() if isinstance(asked, dict) else enumerate(asked))
+
+    map_dynamic_shapes(note, combined, dynamic_shapes, tree_name="inputs")
+    for _, leaf, value in values_along(ir.input_tree, call):
+        if isinstance(leaf, Slot):
+            for dim, asked in requests.get(id(value), {}).items():
+                yield ir.graph_inputs[leaf], dim, asked

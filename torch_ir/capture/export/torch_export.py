@@ -1,0 +1,145 @@
+"""A model by way of torch.export: the program that it traces, and the IR of that, without reading a weight."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from torch_ir.capture.data_branches.decision_paths import Path
+from torch_ir.capture.diagnosis import definition, explained, refuse_hidden_state, refuse_untracked
+from torch_ir.capture.example_inputs import OwnMemory
+from torch_ir.capture.export.dynamic import (
+    DECISIONS,
+    Call,
+    keep_promises,
+    loosened,
+    recorded_decisions,
+    requested_minimums,
+)
+from torch_ir.capture.export.fake_weights import fake_copy, weight_free
+from torch_ir.capture.export.forced_branches import ForcedOutcomes
+from torch_ir.capture.export.held_weights import held_weights_followed
+from torch_ir.capture.export.untraceable import refuse_scripted
+from torch_ir.capture.instrument import capturing, export_in_this_thread
+from torch_ir.capture.program.explicit_inputs import graphs
+from torch_ir.capture.program.no_op_copies import COPIES, no_op_copies, torch_version
+from torch_ir.capture.program.program_to_ir import convert_exported_program
+from torch_ir.capture.quiet import quiet
+from torch_ir.capture.state.ambient_notes import AmbientNotes, ambient_notes
+from torch_ir.capture.state.assigned_buffers import assignments_written, drop_memos
+from torch_ir.capture.state.layout_questions import LAYOUT, layout_questions
+from torch_ir.capture.state.side_effects import constants_kept, drop_failed_calls, left_as_it_was
+from torch_ir.capture.state.tensor_leaks import contained
+from torch_ir.capture.state.tensor_memory import DataAttribute, refuse_set_memory
+from torch_ir.capture.walk import modules, walk
+from torch_ir.errors import Cause, ConversionError, ExportError
+from torch_ir.ir import IR
+from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, pytree
+
+
+def export_to_ir(
+    model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, *, in_strict_mode: bool = False
+) -> IR:
+    """The IR by way of `torch.export`, in one of its modes; with a path, along that."""
+    refuse_scripted(model)
+    asked = requested_minimums(dynamic_shapes)
+    try:
+        return _converted(asked, model, call, dynamic_shapes, path, in_strict_mode)
+    except ExportError as error:
+        if error.cause is not Cause.SIZE_CANNOT_VARY:
+            raise
+    ir = _converted(asked, model, call, loosened(dynamic_shapes), path and path.again(), in_strict_mode)
+    keep_promises(ir, model, call, dynamic_shapes)
+    return ir
+
+
+def _converted(
+    minimums: dict[str, int], model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None, in_strict_mode: bool
+) -> IR:
+    """One run of `torch.export`, as an IR; none of its tensors outlives it."""
+    noted = nullcontext(AmbientNotes()) if in_strict_mode else ambient_notes()  # strict mode would trace the notes
+    with capturing(), contained(model) as tensors, tensors.of_every_mode(), noted as notes:
+        program = trace(model, call, dynamic_shapes, path, in_strict_mode)
+        refuse_hidden_state(program, model)
+        is_retraced = path is not None and path.is_retraced
+        ir = convert_exported_program(program, requested_minimums=minimums, always_retraced=is_retraced)
+        refuse_set_memory(ir)
+        meta = program.graph_module.meta
+        ir.fixed_layout = meta[LAYOUT] or ir.fixed_layout or meta[COPIES]
+        _drop_values(program)
+        del program, meta
+    notes.check(ir)
+    return ir
+
+
+def _drop_values(program: ExportedProgram) -> None:
+    """Let the nodes of a program that is converted hold no tensors: handlers of the user's may keep nodes."""
+    for module in graphs(program.graph_module):
+        for node in module.graph.nodes:
+            node.meta.clear()
+
+
+def trace(
+    model: nn.Module,
+    call: Call,
+    dynamic_shapes: Any,
+    path: Path | None = None,
+    in_strict_mode: bool = False,
+) -> ExportedProgram:
+    """`torch.export` in one of its modes; what goes wrong there is explained."""
+    with weight_free(model) as (mode, fakes), ExitStack() as stack:
+        if path is not None:
+            stack.enter_context(ForcedOutcomes(path))
+        if torch.get_default_device().type == "meta":  # literals in forward must keep their values
+            stack.enter_context(torch.device("cpu"))
+        # strict mode does not tell what the model asked; it may have asked for strides
+        questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
+        if not in_strict_mode:
+            stack.enter_context(export_in_this_thread())
+            stack.enter_context(held_weights_followed(model))
+            stack.enter_context(assignments_written(model))
+        # torch.export runs forward on stand-ins of modules that have several names, which forget what it changes
+        is_blind = in_strict_mode or len(walk(model)) > len(modules(model))
+        stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode, is_blind=is_blind))
+        stack.enter_context(constants_kept(model))
+        args, keywords = _each_its_own(call, mode)
+        try:
+            copies = stack.enter_context(nullcontext() if in_strict_mode else no_op_copies(torch_version))
+            stack.enter_context(nullcontext() if in_strict_mode else DataAttribute())
+            with torch.no_grad(), quiet(), recorded_decisions(dynamic_shapes) as decisions, questions as lines:
+                program = torch.export.export(
+                    model, args, keywords, dynamic_shapes=dynamic_shapes, strict=in_strict_mode
+                )
+            program.graph_module.meta[DECISIONS] = decisions
+            program.graph_module.meta[LAYOUT] = lines[0] if lines else ""
+            program.graph_module.meta[COPIES] = copies.written_later() if copies else ""
+        except ConversionError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
+            raise explained(error, model) from error
+        refuse_untracked(program, model, fakes)
+    _forget_gradients(program)
+    drop_failed_calls(program.graph_module)
+    drop_memos(program.graph_module)
+    return program
+
+
+def _forget_gradients(program: ExportedProgram) -> None:
+    """Let no weight of a traced program require a gradient, or torch would trace a backward pass next."""
+    values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
+    for tensor in (*values, *program.state_dict.values()):
+        if isinstance(tensor, FakeTensor) and tensor.is_leaf:
+            tensor.requires_grad_(False)
+
+
+def _each_its_own(call: Call, mode: FakeTensorMode) -> Call:
+    """The inputs, fake where they are on meta; torch would take tensors that share memory for views of one input."""
+    own = OwnMemory()
+    made: Call = pytree.tree_map_only(
+        torch.Tensor, lambda tensor: fake_copy(tensor, mode) if tensor.is_meta else own(tensor), call
+    )
+    return made

@@ -1,0 +1,177 @@
+"""extract_ir: a model and example inputs in, an IR out, no weight read."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from torch_ir.capture.export.dynamic import Call, fixed_sizes, narrowed_size
+from torch_ir.capture.export.fake_weights import has_no_values
+from torch_ir.capture.export.torch_export import trace
+from torch_ir.capture.export.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
+from torch_ir.capture.graph_warnings import (
+    warn_of_class_questions,
+    warn_of_gaps,
+    warn_of_lost_values,
+    warn_of_shared_inputs,
+)
+from torch_ir.capture.instrument import capturing, exclusive, not_compiled
+from torch_ir.capture.ladder import TIME_LIMIT, climb
+from torch_ir.capture.state.default_dtype import refuse_close_integers
+from torch_ir.capture.state.outer_autocast import autocast_inside
+from torch_ir.capture.steps import Request, steps
+from torch_ir.capture.walk import walk
+from torch_ir.errors import CaptureWarning, ExportError, did_you_mean
+from torch_ir.ir import IR
+from torch_ir.ir.regroup.repeated_blocks import has_blocks
+from torch_ir.ops.torch_internals import FakeTensor, parameter_table, pytree
+
+WAYS_WITHOUT_DATA = 16
+_CAPTURES = ("auto", "export", "record")
+_BLOCKS = ("inline", "function")
+
+
+@not_compiled
+def extract_ir(
+    model: nn.Module,
+    example_inputs: tuple[Any, ...],
+    *,
+    model_name: str | None = None,
+    strict: bool = True,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    capture: str = "auto",
+    explore: int | None = None,
+    level: str = "aten",
+    leaf: Collection[str | type] = (),
+    blocks: str = "inline",
+    stamp: bool = False,
+    crosscheck: bool = False,
+    isolated: bool = False,
+    time_limit: float = TIME_LIMIT,
+) -> IR:
+    """Capture a model as an IR without reading a weight.
+
+    With `strict`, parameters and inputs must be on meta; `strict=False` takes real tensors and still keeps no weight.
+    `kwargs` are keyword inputs. `dynamic_shapes` is what `torch.export` takes: which sizes may vary.
+    `capture` is "export", "record", which runs the model once in ordinary Python, or "auto": the one, else the other.
+    `explore` is how many ways to go at most where Python decides on data; 16 if there is no data to decide, else 1.
+    `level` and `leaf` choose what a node is: an operator, a torch function, or a layer (see `IR.at_level`).
+    `blocks="function"` keeps layers that repeat as one function that is called once for each; with `stamp`, only some
+    of those that are alike are run, which is faster and rests on more than what was seen (see docs/fast-capture.md).
+    `crosscheck` compares a graph that was recorded quickly with that of `torch.export`, which rules.
+    `isolated` runs the model's code in a child process only, for at most `time_limit` seconds a try.
+    """
+    call = (_as_tuple(example_inputs), dict(kwargs or {}))
+    with exclusive():  # while a thread captures, its model has other tensors
+        _check_request(model, call, strict)
+        _check_options(capture, blocks, stamp, dynamic_shapes)
+        ways, in_blocks = _ways(model, call, explore), blocks == "function"
+        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, stamp, in_blocks)
+        with autocast_inside(model):
+            ir = climb(list(steps(request)), isolated=isolated, time_limit=time_limit)
+        refuse_close_integers(ir, torch.get_default_dtype())
+    ir.model_name = type(model).__name__ if model_name is None else model_name
+    warn_of_lost_values(ir)
+    warn_of_class_questions(model, call, ir, capture)
+    warn_of_gaps(ir)
+    warn_of_shared_inputs(ir, call)
+    fixed = fixed_sizes(ir, model, call, dynamic_shapes)
+    if fixed:
+        warnings.warn(f"a size that was asked to vary does not: {', '.join(fixed)}", CaptureWarning, stacklevel=2)
+    if narrowed := narrowed_size(ir, dynamic_shapes):
+        warnings.warn(f"a size does not vary as asked: {narrowed}", CaptureWarning, stacklevel=2)
+    if level != "aten" or leaf:
+        return ir.at_level(level, leaf)
+    if has_blocks(ir):  # some layers were stamped
+        return ir if blocks == "function" else ir.at_level("aten")
+    return ir.fold_blocks() if blocks == "function" else ir
+
+
+def _check_options(capture: str, blocks: str, stamp: bool, dynamic_shapes: Any) -> None:
+    for name, value, known in (("capture", capture, _CAPTURES), ("blocks", blocks, _BLOCKS)):
+        if value not in known:
+            nearest = did_you_mean(str(value), known)
+            raise ExportError(f"{name}={value!r:.40} is none of {', '.join(known)}{nearest}")
+    if capture == "record" and dynamic_shapes is not None:
+        raise ExportError("a recording has the sizes of its example inputs; dynamic_shapes need capture='export'")
+    if stamp and (capture == "export" or dynamic_shapes is not None):
+        raise ExportError("stamp=True is a way to record; torch.export, which dynamic_shapes need, runs every layer")
+
+
+def _ways(model: nn.Module, call: Call, explore: int | None) -> int:
+    """How many ways through the decisions of a model to go at most."""
+    if explore is None:
+        return WAYS_WITHOUT_DATA if has_no_values(model, call) else 1
+    if isinstance(explore, bool) or not isinstance(explore, int) or explore < 1:
+        raise ExportError(f"explore={explore!r:.40} must be a whole number from 1: how many ways to go at most")
+    return explore
+
+
+@not_compiled
+def export_model(
+    model: nn.Module,
+    example_inputs: tuple[Any, ...],
+    *,
+    strict: bool = True,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+) -> ExportedProgram:
+    """`torch.export` of a model, with its weights as fake tensors; the arguments are those of `extract_ir`."""
+    call = (_as_tuple(example_inputs), dict(kwargs or {}))
+    with exclusive():
+        _check_request(model, call, strict)
+        refuse_scripted(model)
+        with capturing(), autocast_inside(model):
+            return trace(model, call, dynamic_shapes)
+
+
+def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
+    """Refuse what no step can capture, before any is tried."""
+    if not isinstance(model, nn.Module):
+        raise ExportError(f"extract_ir takes an nn.Module, not {model!r:.80}")
+    refuse_nameless(call)
+    if strict:
+        _require_meta(model, call)
+    refuse_untraceable(model, call)
+    if model.training:
+        warnings.warn(
+            f"{type(model).__name__} is in training mode: dropout and batch statistics are captured; "
+            "call model.eval() first for inference",
+            CaptureWarning,
+            stacklevel=3,
+        )
+
+
+def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
+    if isinstance(example_inputs, torch.Tensor):
+        raise ExportError("example_inputs is a tensor; wrap it in a tuple: (tensor,)")
+    if not isinstance(example_inputs, (tuple, list)):
+        raise ExportError(f"example_inputs must be a tuple, not {type(example_inputs).__name__}")
+    return tuple(example_inputs)
+
+
+def _require_meta(model: nn.Module, inputs: Any) -> None:
+    held = ((path, parameter_table(module).items()) for path, module in walk(model))
+    found = (
+        (path, name) for path, table in held for name, weight in table if weight is not None and not weight.is_meta
+    )
+    if (first := next(found, None)) is not None:
+        real = ".".join(filter(None, first))
+        raise ExportError(
+            f"Model must be on meta device for weight-free IR extraction: {real!r} is not. Build it under "
+            "`with torch.device('meta'):` (or torch_ir.meta_init()), convert it with model.to('meta'), "
+            "or pass strict=False"
+        )
+    for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
+        if isinstance(leaf, torch.Tensor) and not leaf.is_meta and not isinstance(leaf, FakeTensor):
+            place = pytree.keystr(path[1:])
+            raise ExportError(
+                f"Example inputs must be on meta device: input{place} is on {leaf.device}. Use "
+                "torch.empty(..., device='meta') or tensor.to('meta'), or pass strict=False"
+            )

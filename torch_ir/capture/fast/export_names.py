@@ -1,0 +1,100 @@
+"""The names that torch.export gives to weights, inputs and calls."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+from torch import nn
+
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ops.torch_internals import (
+    FxNamespace,
+    bind_signature_to_inputs,
+    name_of_target,
+    pytree,
+    rename_without_collisions,
+)
+
+
+class Names:
+    """The names of one graph: weights and inputs first, then calls, which give way to them."""
+
+    def __init__(self) -> None:
+        self.taken: set[str] = set()
+        self.left = FreeNames(self.taken)
+        self._given: dict[str, str] = {}
+        self._numbers: dict[str, int] = defaultdict(int)
+        self._unsettled: list[str] = []  # placeholders that met no other so far
+
+    def placeholder(self, wanted: str) -> str:
+        """A name for what the graph is given."""
+        if wanted not in self.taken and not self._given:
+            self.taken.add(wanted)
+            self._unsettled.append(wanted)
+            return wanted
+        return self._settled(wanted, is_placeholder=True)
+
+    def calls(self, wanted: Iterable[str]) -> list[str]:
+        """Names for the calls of a graph in order, after the operators."""
+        counts: dict[str, int] = {}
+        found = []
+        for base in wanted:
+            count = counts[base] = counts[base] + 1 if base in counts else _first(base)
+            found.append(f"{base}_{count}" if count else base)
+        if self.taken.isdisjoint(found):
+            self.taken.update(found)
+            return found
+        return [self._settled(name, is_placeholder=False) for name in found]
+
+    def fresh(self, name: str) -> str:
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        return name
+
+    def _settled(self, name: str, is_placeholder: bool) -> str:
+        """A name as torch.export settles it where two are the same; it must then have seen those before."""
+        for earlier in self._unsettled:
+            self.taken.discard(earlier)
+            rename_without_collisions(self._given, self._numbers, self.taken, earlier, earlier, True)
+        self._unsettled.clear()
+        rename_without_collisions(self._given, self._numbers, self.taken, name, name, is_placeholder)
+        return self._given[name]
+
+
+@cache
+def _first(base: str) -> int:
+    """The number of the first call of that name: none, unless the bare name is a word of Python."""
+    name = FxNamespace().create_name(base, None)
+    return int(name[len(base) + 1 :]) if name != base else 0
+
+
+@cache
+def call_name(packet: str) -> str:
+    """How a call of an operator is called before it is numbered."""
+    return name_of_target(packet)
+
+
+def weight_name(prefix: str, key: str) -> str:
+    plain = key.lower().replace(".", "_")
+    if not plain.isidentifier() or not plain.isascii():
+        plain = re.sub(r"[^a-zA-Z0-9]", "_", plain)
+    return f"{prefix}_{plain}"
+
+
+def input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """What the leaves of the inputs are called: after the arguments of forward, and where in them they lie."""
+    bound = bind_signature_to_inputs(model, args, kwargs)  # type: ignore[no-untyped-call]  # torch's own
+    paths = pytree.tree_flatten_with_path(bound)[0]
+    return ["_".join(map(_step, path)) for path, _ in paths]
+
+
+def _step(key: Any) -> str:
+    """One step into a container: a key, an index or a field."""
+    if isinstance(key, pytree.MappingKey):
+        return re.sub(r"[^a-zA-Z0-9]", "_", str(key.key)).lower()
+    return str(key.idx if isinstance(key, pytree.SequenceKey) else key.name).lower()

@@ -1,0 +1,269 @@
+"""One run of a model on ghosts: every operator call goes onto a tape, with the module and the line that made it."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from torch_ir.capture.fast.call_tape import Scope, Step, Tape
+from torch_ir.capture.fast.ghosts import STALE, Ghost, NotCoveredError
+from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
+from torch_ir.capture.fast.stamping import Stamping
+from torch_ir.capture.instrument import intercepted
+from torch_ir.capture.program.provenance import class_name, function_name, is_users, user_line
+from torch_ir.capture.walk import walk
+from torch_ir.ir.graph.origins import is_below
+from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree
+
+# Asked at every call: the functions themselves, not what captures put in their place.
+_is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
+_LIFT = torch.ops.aten.lift_fresh.default
+_LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
+    """Watches a run; whatever it cannot follow exactly ends the run with a NotCoveredError."""
+
+    def __init__(self, model: nn.Module, stamp: bool = False, with_functions: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
+        self.model = model
+        self.tape = Tape()
+        self.stamping = Stamping(model, self.tape) if stamp else None
+        self.modules = ModuleCalls(model, self.stamping)
+        self.literals = Literals()
+        self._inference = Inference()
+        self.ghosts: dict[int, Ghost] = {}  # of tensors that were there before, by identity
+        self._functions = Functions() if with_functions else None
+        self._writes: Counter[int] = Counter()  # by the memory that was written to
+        self._lines = Lines(Recorder.run.__code__)
+
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        with self.modules.watched(), self, self._functions or nullcontext():
+            return self.model(*args, **kwargs)
+
+    def version(self, tensor: torch.Tensor) -> int:
+        """How often the memory of a tensor was written to."""
+        return self._writes[self.tape.memory[tensor.value]] if isinstance(tensor, Ghost) else 0
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to see to that at every call would take longer than the call
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if not isinstance(func, OpOverload):
+            raise NotCoveredError(f"{func} has a body of its own")
+        if _is_grad_enabled():
+            raise NotCoveredError("a region that asks for gradients")
+        if func is _LIFT:
+            func = _LIFT_COPY
+        tensors: list[Ghost] = []
+        try:
+            key = (func, _default_dtype(), *[key_of(value, tensors) for value in args])
+            if kwargs:
+                key += tuple([(name, key_of(value, tensors)) for name, value in kwargs.items()])
+        except UnknownTensorError:
+            return self._with_constants(func, args, kwargs or {})
+        return self._called(key, func, args, kwargs or {}, tensors)
+
+    def _called(
+        self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[Ghost]
+    ) -> Any:
+        known = self.literals.result(func, args, kwargs, tensors) if self.literals else None
+        if known is not None and torch.Tag.data_dependent_output in func.tags:
+            return known
+        rule = Inference.known.get(key) or self._inference.rule(key, func, args, kwargs)
+        if rule.is_question:
+            return rule.answer
+        result = self._write(rule, tensors)
+        if known is not None:
+            self.literals.keep(result, known)
+        return result
+
+    def _write(self, rule: Rule, tensors: list[Ghost]) -> Any:
+        if rule.assertion is not None:
+            self._write(rule.assertion, tensors[:1])
+        tape = self.tape
+        run = tape.run
+        for tensor in tensors:
+            if tensor.run is not run:
+                raise NotCoveredError(f"{rule.func} is called on {STALE}")
+        values = [tensor.value for tensor in tensors]
+        if rule.new_value is not None:
+            self._writes[tape.memory[values[rule.order[0]]]] += 1
+        first = len(tape.forms)
+        made: list[Ghost | None] = []
+        for output in rule.outputs:
+            if output is None:
+                made.append(None)
+                continue
+            value = len(tape.forms)
+            tape.forms.append(output.form)
+            tape.memory.append(value if output.view_of is None else tape.memory[values[output.view_of]])
+            if output.same_as is None:
+                ghost = output.form.ghost(value, run)
+                made.append(ghost)
+                if self.stamping is not None and self.stamping.born is not None:
+                    self.stamping.born.append(weakref.ref(ghost))
+            else:
+                tensors[output.same_as].value = value
+                made.append(tensors[output.same_as])
+        inputs = [values[place] for place in rule.order]
+        function = self._functions.running if self._functions is not None else ""
+        tape.steps.append(Step(rule, inputs, first, self.modules.scope, self._lines.here(), function))
+        if rule.makes_list is None:
+            return made[0] if made else None
+        return rule.makes_list(made)
+
+    def _with_constants(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call that also takes tensors which were there before, as constants."""
+        given = [self.known(value) for value in args]
+        words = {name: self.known(value) for name, value in kwargs.items()}
+        tensors: list[Ghost] = []
+        try:
+            key = (func, _default_dtype(), *[key_of(value, tensors) for value in given])
+            key += tuple([(name, key_of(value, tensors)) for name, value in words.items()])
+        except UnknownTensorError:
+            raise NotCoveredError(f"{func} is called on a tensor that no operator of the model has made") from None
+        result = self._called(key, func, given, words, tensors)
+        if func is _LIFT_COPY:
+            self.literals.keep(result, args[0].clone())
+        return result
+
+    def known(self, value: Any) -> Any:
+        """What a ghost stands for is known; a real tensor is a constant of the graph."""
+        if isinstance(value, (list, tuple)):
+            return [self.known(item) for item in value]
+        if id(value) in self.ghosts:
+            return self.ghosts[id(value)]
+        if type(value) is not torch.Tensor:
+            return value
+        if value.is_meta:
+            raise NotCoveredError("a tensor on meta that is no weight and no input")
+        ghost = self.ghosts[id(value)] = self.tape.given(value)
+        self.tape.constants[ghost.value] = (value, self.modules.scope)
+        return ghost
+
+
+class Functions(TorchFunctionMode):
+    """Which torch function the model has called, with the number of the call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = ""
+        self._calls: Counter[str] = Counter()
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = function_name(func)
+        if not name:
+            return func(*args, **(kwargs or {}))
+        self.running = f"{name}@{self._calls[name]}"
+        self._calls[name] += 1
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.running = ""
+
+
+class Literals(dict[int, torch.Tensor]):
+    """Values of single numbers that the model wrote down itself, so that it may ask for them: value -> tensor."""
+
+    def result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Ghost]) -> Any:
+        """What a call gives on nothing but literals; None for any other call."""
+        if not tensors or torch.Tag.nondeterministic_seeded in func.tags:
+            return None
+        if not all(tensor.value in self for tensor in tensors):
+            return None
+        given = pytree.tree_map_only(Ghost, lambda tensor: self[tensor.value], (tuple(args), dict(kwargs)))
+        return func(*given[0], **given[1])
+
+    def keep(self, result: Any, known: Any) -> None:
+        if type(result) is Ghost and isinstance(known, torch.Tensor) and known.numel() <= 1:
+            self[result.value] = known
+
+
+class ModuleCalls:
+    """Which call of which module is running."""
+
+    def __init__(self, model: nn.Module, stamping: Stamping | None) -> None:
+        self.scope: Scope | None = None
+        self._stamping = stamping
+        self._paths: dict[nn.Module, list[str]] = {}
+        for path, module in walk(model):
+            self._paths.setdefault(module, []).append(path)
+        self._calls: Counter[str] = Counter()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        def call(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            outside = self.scope
+            self.scope = self._entered(module, outside)
+            try:
+                if self._stamping is None or self.scope is outside or self.scope is None:
+                    return original(module, *args, **kwargs)
+                run = partial(original, module, *args, **kwargs)
+                return self._stamping.call(module, self.scope.module, run, (args, kwargs))
+            finally:
+                self.scope = outside
+
+        with intercepted(nn.Module, "__call__", call):  # torch's own hooks for all modules take far longer
+            yield
+
+    def _entered(self, module: nn.Module, outside: Scope | None) -> Scope | None:
+        paths = self._paths.get(module)
+        if paths is None:  # forward has made it, and it has no name
+            return outside
+        path = paths[0] if len(paths) == 1 else _only_one_below(outside, paths)
+        number = self._calls[path]
+        self._calls[path] += 1
+        return Scope(path, number, class_name(type(module)), outside)
+
+
+def _only_one_below(outside: Scope | None, paths: list[str]) -> str:
+    """Of several names of a module, the one by which the running module has called it."""
+    below = [path for path in paths if outside is None or is_below(path, outside.module)]
+    if len(below) != 1:
+        raise NotCoveredError(f"a module that goes by the names {', '.join(paths)}")
+    return below[0]
+
+
+class Lines:
+    """The innermost line of a `forward` of the user's that is running: what torch.export tells of a call."""
+
+    def __init__(self, outermost: CodeType) -> None:
+        self._outermost = outermost
+        self._is_users: dict[CodeType, bool] = {}
+        self._known: dict[tuple[CodeType, int], str] = {}
+
+    def here(self) -> str:
+        frame: FrameType | None = sys._getframe(2)
+        known = self._is_users
+        while frame is not None:
+            code = frame.f_code
+            users = known.get(code)
+            if users is None:
+                users = known[code] = code.co_name == "forward" and is_users(code.co_filename)
+            if users:
+                place = (code, frame.f_lineno)
+                if place not in self._known:
+                    self._known[place] = user_line(f'File "{code.co_filename}", line {frame.f_lineno}')
+                return self._known[place]
+            if code is self._outermost:
+                return ""
+            frame = frame.f_back
+        return ""

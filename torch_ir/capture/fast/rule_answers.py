@@ -1,0 +1,254 @@
+"""What an operator gives for inputs of some form: asked of torch once, then remembered for the whole process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from typing import Any, ClassVar
+
+import torch
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+
+from torch_ir.capture.fast.export_names import call_name
+from torch_ir.capture.fast.ghosts import Form, Ghost, NotCoveredError, form_of
+from torch_ir.capture.program.functional import functional_twin
+from torch_ir.ops.effects import gives_its_input, is_forbidden, may_alias, mutated_arguments, updates_statistics
+from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import (
+    DataDependentOutputError,
+    DynamicOutputShapeError,
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    enable_python_dispatcher,
+    memory_key,
+    pytree,
+)
+from torch_ir.ops.torch_types import to_name
+
+Key = tuple[Any, ...]
+_CASTS = (torch.ops.aten.to.device, torch.ops.aten.to.dtype, torch.ops.aten.to.dtype_layout)
+_ASSERT = torch.ops.aten._assert_tensor_metadata.default
+_PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+_NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputError, DynamicOutputShapeError)
+_TRUE, _FALSE = ("true",), ("false",)
+_MOST_KNOWN = 1 << 16  # rules; a model asks for hundreds
+_ATTRIBUTES = (bool, int, float, complex, str, type(None))
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """One result: its form, and the place among the inputs of the one that it is, or shares memory with."""
+
+    form: Form
+    same_as: int | None = None
+    view_of: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """One kind of call: an operator with everything but its tensors, and what comes out."""
+
+    func: OpOverload
+    op_type: str
+    name: str
+    args: tuple[str, ...]  # the argument that each input is
+    order: tuple[int, ...]  # which of the tensors in the call each input is
+    attrs: Mapping[str, Any]
+    outputs: tuple[Output | None, ...]
+    makes_list: type | None  # what the results come in, where there are several
+    answer: Any = None  # of a call that gives no tensor and leaves no node
+    is_question: bool = False
+    new_value: Form | None = None  # of a call that writes: the form of what its functional twin gives
+    assertion: Rule | None = None  # what torch.export puts before a cast
+
+    @cached_property
+    def elements(self) -> list[int | None]:
+        """The numbers of the results that are there, among several; None stands for a result that is alone."""
+        if self.makes_list is None:
+            return [None] if self.outputs else []
+        return [index for index, output in enumerate(self.outputs) if output is not None]
+
+
+class UnknownTensorError(Exception):
+    """A tensor that is no ghost."""
+
+
+def key_of(value: Any, tensors: list[Ghost]) -> Any:
+    """What tells one call from another: forms for tensors, which are collected, and values with their types."""
+    kind = type(value)
+    if kind is Ghost:
+        tensors.append(value)
+        return value.form
+    if kind in _PLAIN:
+        return value
+    if kind is bool:  # which is equal to a number
+        return _TRUE if value else _FALSE
+    if kind is float or kind is complex:  # 0.0 is equal to -0.0 and to 0
+        return (kind, repr(value))
+    if kind is list or kind is tuple:
+        return tuple([key_of(item, tensors) for item in value])
+    if kind is torch.Size:
+        return tuple(value)
+    if isinstance(value, torch.Tensor):
+        raise UnknownTensorError
+    raise NotCoveredError(f"an argument of type {kind.__name__}")
+
+
+class Inference:
+    """The rules that one run asks for; those of torch's own operators are kept for the runs to come."""
+
+    known: ClassVar[dict[Key, Rule]] = {}
+
+    def __init__(self) -> None:
+        self._custom: dict[Key, Rule] = {}  # that of a custom operator may be registered anew
+        self._mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+    def rule(self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:
+        """What a call gives, if need be asked of torch."""
+        rules = self.known if func.namespace == "aten" else self._custom
+        found = rules.get(key)
+        if found is None:
+            found = self._asked(func, args, kwargs)
+            if len(rules) >= _MOST_KNOWN:
+                rules.clear()
+            rules[key] = found
+        return found
+
+    def _asked(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:
+        """Ask on fake tensors, the way torch.export does."""
+        if is_forbidden(str(func)):
+            raise NotCoveredError(f"{func} may be in no graph")
+        if torch.Tag.data_dependent_output in func.tags:
+            raise NotCoveredError(f"{func} depends on the data")
+        places = _Places()
+        twin = _functional_twin(func) if mutated_arguments(func) else func
+        bound = bind(twin, *places.in_place_of_tensors(args, kwargs))
+        if updates_statistics(func, bound):
+            raise NotCoveredError(f"{func} updates running statistics")
+        fakes = [FakeTensor(self._mode, form.fake(), form.device) for form in places.forms]
+        with enable_python_dispatcher(), self._mode:
+            given, words = _filled(args, iter(fakes)), _filled(kwargs, iter(fakes[places.first_keyword :]))
+            try:
+                new_value = form_of(twin(*given, **words)) if twin is not func else None
+                result = func(*given, **words)
+            except _NEEDS_DATA as error:
+                raise NotCoveredError(f"{func} depends on the data") from error
+        if any(form_of(fake) is not form for fake, form in zip(fakes, places.forms, strict=True)):
+            raise NotCoveredError(f"{func} changes the shape of what it is given")
+        rule = replace(_described(func, twin, bound, result, fakes), new_value=new_value)
+        if func in _CASTS:
+            rule = replace(rule, assertion=_assertion(places.forms[0]))
+        return rule
+
+
+class _Place(int):
+    """Which of the tensors of a call stands here."""
+
+
+class _Places:
+    """The tensors of a call, counted through its arguments and then its keywords."""
+
+    def __init__(self) -> None:
+        self.forms: list[Form] = []
+        self.first_keyword = 0
+
+    def in_place_of_tensors(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        positional = [self._replaced(value) for value in args]
+        self.first_keyword = len(self.forms)
+        return positional, {name: self._replaced(value) for name, value in kwargs.items()}
+
+    def _replaced(self, value: Any) -> Any:
+        if type(value) is Ghost:
+            self.forms.append(value.form)
+            return _Place(len(self.forms) - 1)
+        return [self._replaced(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _filled(value: Any, fakes: Iterator[torch.Tensor]) -> Any:
+    """Arguments with fake tensors in the place of ghosts."""
+    if type(value) is Ghost:
+        return next(fakes)
+    if isinstance(value, Mapping):
+        return {name: _filled(item, fakes) for name, item in value.items()}
+    return [_filled(item, fakes) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _functional_twin(func: OpOverload) -> OpOverload:
+    """The operator that computes what an in-place call leaves behind."""
+    twin = functional_twin(func) if mutated_arguments(func) == ("self",) else None
+    if twin is None:
+        raise NotCoveredError(f"{func} writes to its arguments")
+    return twin
+
+
+def _described(
+    func: OpOverload, twin: OpOverload, bound: Mapping[str, Any], result: Any, given: Sequence[torch.Tensor]
+) -> Rule:
+    inputs: dict[str, int] = {}
+    attrs: dict[str, Any] = {}
+    for name, value in bound.items():
+        _sort(name, value, inputs, attrs)
+    output = partial(_output, given=given, is_input=gives_its_input(str(func), attrs), may_alias=may_alias(func))
+    is_several = isinstance(result, (list, tuple))
+    results = list(result) if is_several else [result]
+    is_question = not all(item is None or isinstance(item, torch.Tensor) for item in results)
+    if is_question and any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(result)):
+        raise NotCoveredError(f"{func} gives a list of tensors beside others")
+    return Rule(
+        func,
+        str(twin),
+        call_name(func.overloadpacket.__name__),
+        tuple(inputs),
+        tuple(inputs.values()),
+        attrs,
+        () if is_question or result is None else tuple(output(item) for item in results),
+        type(result) if is_several else None,
+        result if is_question else None,
+        is_question,
+    )
+
+
+@cache
+def _assertion(form: Form) -> Rule:
+    """That a tensor is what it was when it was cast."""
+    facts = {"dtype": form.dtype, "device": form.device, "layout": torch.strided}
+    bound = bind(_ASSERT, (_Place(0),), facts)
+    return replace(_described(_ASSERT, _ASSERT, bound, None, ()), name="_assert_tensor_metadata_default")
+
+
+def _sort(name: str, value: Any, inputs: dict[str, int], attrs: dict[str, Any]) -> None:
+    """Tensors by argument name, and everything else; a list with tensors goes element by element."""
+    if type(value) is _Place:
+        inputs[name] = int(value)
+    elif isinstance(value, (list, tuple)) and _has_place(value):
+        for index, item in enumerate(value):
+            _sort(f"{name}.{index}", item, inputs, attrs)
+    else:
+        attrs[name] = _attribute(value)
+
+
+def _has_place(value: Any) -> bool:
+    return any(map(_has_place, value)) if isinstance(value, (list, tuple)) else type(value) is _Place
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_attribute(item) for item in value]
+    named = to_name(value)
+    if not isinstance(named, _ATTRIBUTES):
+        raise NotCoveredError(f"an argument of type {type(value).__name__}")
+    return named
+
+
+def _output(
+    result: torch.Tensor | None, given: Sequence[torch.Tensor], is_input: bool, may_alias: bool
+) -> Output | None:
+    if result is None:
+        return None
+    form = form_of(result)
+    same = next((index for index, tensor in enumerate(given) if tensor is result), None)
+    memory = memory_key(result) if may_alias else None
+    shared = next((index for index, tensor in enumerate(given) if memory_key(tensor) == memory), None)
+    return Output(form, same, 0 if is_input else shared)

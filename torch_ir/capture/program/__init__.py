@@ -1,0 +1,1 @@
+"""A traced or recorded program as an IR, in functional form."""

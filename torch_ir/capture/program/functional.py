@@ -1,0 +1,242 @@
+"""The functional standard form: every value is made once and never written to.
+
+Calls that write become their functional twins while the graph is converted, and readers read the new values, which
+keeps operators whole (see `writes.py`). What cannot be followed that way goes through torch's own functionalisation.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from torch_ir.capture.program.explicit_inputs import copied, graphs, with_explicit_inputs
+from torch_ir.capture.program.provenance import user_line
+from torch_ir.capture.program.wide_results import with_wide_results
+from torch_ir.capture.program.writing_branches import without_writes_in_branches
+from torch_ir.capture.quiet import quiet
+from torch_ir.errors import ConversionError, first_line
+from torch_ir.ops.effects import may_pass_on, mutated_arguments, updates_statistics
+from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import (
+    DispatchKey,
+    FakeTensor,
+    HigherOrderOperator,
+    OpOverload,
+    call_kernel,
+    memory_key,
+    schema_of,
+    updated,
+)
+
+# Regions that only steer autograd or autocast: functionalisation dissolves them.
+_REGIONS = frozenset(("wrap_with_set_grad_enabled", "wrap_with_autocast"))
+_INSTANCE_NORM = torch.ops.aten.instance_norm.default
+# Views that torch puts back by adding up differences, or without what they leave out.
+_PUT_BACK_BADLY = frozenset(
+    (
+        *(torch.ops.aten.expand.default, torch.ops.aten.expand_as.default, torch.ops.aten.broadcast_to.default),
+        torch.ops.aten.unfold.default,
+    )
+)
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
+
+
+@dataclass(frozen=True)
+class Twin:
+    """What a call that writes becomes: an operator that does not, and the value that it gives."""
+
+    operator: OpOverload
+    value: torch.Tensor
+
+
+Twins = dict[fx.Node, Twin]
+
+
+def standard_form(program: ExportedProgram) -> tuple[ExportedProgram, Twins | None]:
+    """A program that says all that it reads, and the twins of its calls that write; None if one has no twin."""
+    for step in (with_explicit_inputs, with_wide_results, without_writes_in_branches):
+        program = step(program)
+    twins: Twins = {}
+    is_plain = all(_add_twins(module, twins) for module in graphs(program.graph_module))
+    return program, twins if is_plain else None
+
+
+def functionalised(program: ExportedProgram) -> ExportedProgram:
+    """A program that writes to nothing, made by torch itself, which names nodes anew."""
+    for module in graphs(program.graph_module):
+        _refuse_lost_writes(module)
+    return _functionalise(_without_idle_dropout(program))
+
+
+def _functionalise(program: ExportedProgram) -> ExportedProgram:
+    """Torch's own way, with operators kept whole; a custom operator that writes becomes one call that gives copies."""
+    from torch_ir.ops.torch_internals import export_config
+
+    whole_arguments = export_config.patch(enable_auto_functionalized_v2_for_export=False)
+    try:
+        with whole_arguments, quiet():
+            functional: ExportedProgram = program.run_decompositions({_INSTANCE_NORM: _instance_norm})
+            return functional
+    except Exception as error:  # torch says it in many ways
+        raise ConversionError(f"torch cannot functionalise the captured graph: {first_line(error)}") from error
+
+
+def _refuse_lost_writes(module: fx.GraphModule) -> None:
+    """End where torch would give other numbers than the model."""
+    for node in module.graph.nodes:
+        written = mutated_arguments(node.target) if isinstance(node.target, OpOverload) else ()
+        for name in written:
+            views = list(_views(bind(node.target, node.args, node.kwargs).get(name)))
+            told = ""
+            if any(view.target in _PUT_BACK_BADLY or _repeats_elements(view.meta["val"]) for view in views):
+                told = "forward writes to an expanded or unfolded tensor, which torch does not follow; clone it first"
+            elif any(map(_is_idle_dropout, views)) and _has_another_form(node, views[0]):
+                told = "forward gives another shape to what idle dropout passed on, its input; clone it first"
+            if told:
+                line = user_line(node.meta.get("stack_trace") or "")
+                raise ConversionError(f"{line}: {told}" if line else told)
+
+
+def _has_another_form(call: fx.Node, written: fx.Node) -> bool:
+    """Whether a call in place changes the shape or strides of what it is given, as `t_` does."""
+    return _has_tensor(call) and bool(_form(call.meta["val"]) != _form(written.meta["val"]))
+
+
+def _views(written: Any) -> Iterator[fx.Node]:
+    """A tensor, and those in its memory that it was taken of."""
+    node = written if _memory(written) else None
+    while node is not None:
+        yield node
+        call, memory = node.all_input_nodes[0] if node.target is operator.getitem else node, _memory(node)
+        node = next((it for it in call.all_input_nodes if _memory(it) == memory), None)
+
+
+def _memory(node: Any) -> int | None:
+    """What is equal where two tensors share memory; inside of torch.vmap they have none of their own."""
+    is_plain = has_storage(node) and isinstance(node.meta["val"], FakeTensor)
+    return memory_key(node.meta["val"]) if is_plain else None
+
+
+def _repeats_elements(tensor: torch.Tensor) -> bool:
+    """Whether one element in memory stands for several, as in an expanded tensor."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(type(stride) is int and stride == 0 and _is_several(size) for size, stride in sizes)
+
+
+def _is_several(size: int | torch.SymInt) -> bool:
+    return not isinstance(size, int) or size > 1
+
+
+def _instance_norm(*args: Any) -> Any:
+    """Where it updates running statistics, its schema does not say so: write it out; else keep it whole."""
+    if not updates_statistics(_INSTANCE_NORM, bind(_INSTANCE_NORM, args, {})):
+        return NotImplemented
+    return call_kernel(_INSTANCE_NORM, _COMPOSITE, *args)
+
+
+def _without_idle_dropout(program: ExportedProgram) -> ExportedProgram:
+    """A program where dropout that drops nothing is its input, as when run; functionalisation takes it for a copy."""
+    if not any(_passes_on(node) for module in graphs(program.graph_module) for node in module.graph.nodes):
+        return program
+    changed = copied(program.graph_module)
+    for module in graphs(changed):
+        for node in filter(_passes_on, module.graph.nodes):
+            node.target, node.args = torch.ops.aten.alias.default, node.args[:1]
+        module.recompile()
+    return updated(program, changed, program.graph_signature)
+
+
+def _passes_on(node: fx.Node) -> bool:
+    """Whether a call gives the very tensor that it is given, though its schema does not say so."""
+    if _is_idle_dropout(node):
+        return True
+    if not isinstance(node.target, OpOverload) or not may_pass_on(node.target):
+        return False
+    source = node.all_input_nodes[0]
+    return _memory(source) == _memory(node) is not None and _form(source.meta["val"]) == _form(node.meta["val"])
+
+
+def _is_idle_dropout(node: fx.Node) -> bool:
+    if not _may_return_its_input(node.target) or "dropout" not in str(node.target):
+        return False
+    _, probability, training = node.args
+    return training is False or bool(probability == 0.0)
+
+
+def _add_twins(module: fx.GraphModule, twins: Twins) -> bool:
+    """Whether every call of a graph that writes has a twin; these are added to `twins`."""
+    known: dict[str, torch.Tensor] = {}
+    for node in module.graph.nodes:
+        target = node.target
+        if isinstance(target, HigherOrderOperator):
+            if str(target) in _REGIONS:
+                return False
+        elif isinstance(target, OpOverload):
+            if updates_statistics(target, bind(target, node.args, node.kwargs)):
+                return False
+            if schema_of(target).is_mutable and not _add_twin(node, target, twins, known):
+                return False
+        elif node.op == "call_function" and target is not operator.getitem and _has_tensor(node):
+            return False
+    return True
+
+
+def _add_twin(node: fx.Node, target: OpOverload, twins: Twins, known: dict[str, torch.Tensor]) -> bool:
+    """Ask what the twin gives; the same question is asked once."""
+    written = bind(target, node.args, node.kwargs).get("self")
+    twin = functional_twin(target) if mutated_arguments(target) == ("self",) else None
+    if twin is None or not isinstance(written, fx.Node) or not has_storage(written):
+        return False
+    key = str((twin, fx.map_arg((node.args, node.kwargs), lambda argument: _form(argument.meta["val"]))))
+    if key not in known:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta["val"])
+        with torch.no_grad(), written.meta["val"].fake_mode:
+            known[key] = twin(*args, **kwargs)
+    twins[node] = Twin(twin, known[key])
+    return True
+
+
+def _may_return_its_input(target: Any) -> bool:
+    """Such as dropout in inference, though its schema and its fake kernel do not say so."""
+    return isinstance(target, OpOverload) and torch.Tag.maybe_aliasing_or_mutating in target.tags
+
+
+def _has_tensor(node: Any) -> bool:
+    return isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def has_storage(node: Any) -> bool:
+    return _has_tensor(node) and node.meta["val"].layout == torch.strided
+
+
+def _form(value: Any) -> Any:
+    """Dtype, shape and strides, comparable without asking what symbolic sizes may be."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return str(value)
+    return value.dtype, _written(value.shape), _written(value.stride())
+
+
+def _written(sizes: Iterable[Any]) -> list[str]:
+    return [str(size) for size in sizes]
+
+
+def functional_twin(target: OpOverload) -> OpOverload | None:
+    """`aten.relu_.default` -> `aten.relu.default`, if it takes the same arguments."""
+    namespace, name, overload = str(target).split(".")
+    packet = getattr(getattr(torch.ops, namespace), name.removesuffix("_"), None) if name.endswith("_") else None
+    twin = getattr(packet, overload, None) if packet is not None else None
+    if not isinstance(twin, OpOverload) or schema_of(twin).is_mutable:
+        return None
+    return twin if _signature(twin) == _signature(target) else None
+
+
+def _signature(target: OpOverload) -> list[tuple[str, str]]:
+    """The arguments with their types; what is written to goes by another name in some twins."""
+    first, *others = schema_of(target).arguments
+    return [("", str(first.type)), *((argument.name, str(argument.type)) for argument in others)]

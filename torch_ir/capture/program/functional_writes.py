@@ -1,0 +1,244 @@
+"""Calls that write, as calls that give new values: the functional form, with every operator kept whole.
+
+Whoever reads memory after a write reads a value made after it: what was written itself, a view of it taken anew, or
+what it was a view of, with the new part put in.
+
+    before   part = aten.slice.Tensor(self=whole, end=2);  aten.copy_.default(self=part, src=x);  whole is read
+    after    whole_1 = aten.slice_scatter.default(self=whole, src=x, end=2);                      whole_1 is read
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from torch_ir.capture.program.may_copy import layout_of_writes
+from torch_ir.errors import ConversionError
+from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.node import copy_value
+from torch_ir.ops.view_inverse import gives_all, put_back
+
+_COPY = "aten.copy.default"
+
+
+class UnfollowedWriteError(ConversionError):
+    """A write whose effect on other names of the same memory cannot be told."""
+
+
+@dataclass
+class Writes:
+    """What a capture knows of memory: where each tensor lies, and what each call that writes is given to write to."""
+
+    memory: dict[TensorMeta, Hashable] = field(default_factory=dict)
+    written: dict[OpNode, TensorMeta] = field(default_factory=dict)
+
+
+@dataclass
+class Functional:
+    """Nodes that write to nothing, what stands for the returned tensors, and new values of what was given."""
+
+    nodes: list[OpNode]
+    returned: list[TensorMeta]
+    mutations: list[tuple[TensorMeta, TensorMeta]]
+    layout: str = ""  # the line on whose strides it depends what a write changes
+
+
+def without_writes(
+    nodes: list[OpNode],
+    given: Sequence[TensorMeta],
+    returned: Sequence[TensorMeta],
+    writes: Writes,
+    taken: set[str],
+) -> Functional:
+    """Let every reader of memory that is written to read the value that it has then; names that are taken are not used.
+
+    Nodes that stand for a writing call are given as their functional twins already: only their readers are wrong.
+    """
+    if not writes.written:
+        return Functional(nodes, list(returned), [])
+    layout = layout_of_writes(nodes, given, returned, writes.memory, writes.written)
+    functional = _Rewriting(given, writes, taken).done(nodes, returned)
+    functional.layout = layout
+    return functional
+
+
+class _View(NamedTuple):
+    """How a tensor was taken of another one: by which node, as which of its inputs, and the tensor."""
+
+    node: OpNode
+    place: int
+    source: TensorMeta
+
+
+class _Rewriting:
+    """One pass over a graph: which tensor holds now what each tensor of written memory held when it was made."""
+
+    def __init__(self, given: Sequence[TensorMeta], writes: Writes, taken: set[str]) -> None:
+        self.given = given
+        self.memory = writes.memory
+        self.written = writes.written
+        self.names = FreeNames(taken)
+        self.touched = {self._memory(tensor) for tensor in writes.written.values()}
+        self.versions: dict[Hashable, int] = dict.fromkeys(self.touched, 0)
+        self.now: dict[TensorMeta, tuple[int, TensorMeta]] = {}
+        self.roots: dict[Hashable, TensorMeta] = {}
+        self.views_of: dict[TensorMeta, _View] = {}
+        self.aliases: dict[TensorMeta, TensorMeta] = {}  # from what a writing call gives to what it was given
+        self.nodes: list[OpNode] = []
+        self.views: list[OpNode] = []
+        for tensor in given:
+            self._begin(tensor)
+
+    def done(self, nodes: list[OpNode], returned: Sequence[TensorMeta]) -> Functional:
+        for node in nodes:
+            target = self.written.get(node)
+            if target is None:
+                self._read(node)
+            else:
+                self._write(node, target)
+        results = [self._current(tensor, nodes[-1]) for tensor in returned]
+        mutations = [(tensor, self.now[tensor][1]) for tensor in self.given if self._is_touched(tensor)]
+        self._drop_unread({*results, *(value for _, value in mutations)})
+        return Functional(self.nodes, results, [(target, value) for target, value in mutations if value is not target])
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self, node: OpNode) -> None:
+        before = [self.aliases.get(tensor, tensor) for tensor in node.inputs]
+        node.inputs = tuple([self._current(tensor, node) for tensor in before])
+        self.nodes.append(node)
+        for output in node.outputs:
+            if self._is_touched(output):
+                self._add_view(node, before, output)
+
+    def _add_view(self, node: OpNode, inputs: Sequence[TensorMeta], output: TensorMeta) -> None:
+        """A tensor in memory that is written to some time: a new root, or a view of one that is known."""
+        memory = self._memory(output)
+        places = [place for place, tensor in enumerate(inputs) if self._memory(tensor) == memory]
+        if not places:
+            self._begin(output)
+            return
+        if len(places) > 1:
+            raise UnfollowedWriteError(f"{node!r} gives memory that several of its inputs lie in")
+        self.views_of[output] = _View(node, places[0], inputs[places[0]])
+        self.now[output] = (self.versions[memory], output)
+        self.views.append(node)
+
+    def _begin(self, tensor: TensorMeta) -> None:
+        memory = self._memory(tensor)
+        if memory not in self.touched:
+            return
+        if memory in self.roots:
+            raise UnfollowedWriteError(f"{tensor.name!r} and {self.roots[memory].name!r} are one memory")
+        self.roots[memory] = tensor
+        self.now[tensor] = (0, tensor)
+
+    def _current(self, tensor: TensorMeta, reader: OpNode) -> TensorMeta:
+        """What holds now what this tensor would hold: itself, or a view that is taken anew."""
+        tensor = self.aliases.get(tensor, tensor)
+        if not self._is_touched(tensor):
+            return tensor
+        version, found = self.now[tensor]
+        if version == self.versions[self._memory(tensor)]:
+            return found
+        view = self.views_of[tensor]
+        source = self._current(view.source, reader)
+        name = self.names.free(view.node.name)
+        several = len(view.node.outputs) > 1
+        outputs = {
+            old: old.copy(self.names.free(f"{name}_{old.index}") if several else name) for old in view.node.outputs
+        }
+        inputs = list(view.node.inputs)
+        inputs[view.place] = source
+        attrs = {key: copy_value(value) for key, value in view.node.attrs.items()}
+        op_type, args = view.node.op_type, view.node.args
+        self._add(OpNode(name, op_type, inputs, outputs.values(), attrs, args=args, origin=reader.origin))
+        for old, new in outputs.items():
+            self.now[old] = (self.versions[self._memory(old)], new)
+        return outputs[tensor]
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def _write(self, node: OpNode, target: TensorMeta) -> None:
+        """Let the memory have what a call gives: where it was given a view, put that back, step by step."""
+        target = self.aliases.get(target, target)
+        memory, result = self._memory(target), node.output
+        chain = list(self._chain(target))
+        before = {view.source: self._current(view.source, node) for view in chain}
+        node.inputs = tuple([self._current(tensor, node) for tensor in node.inputs])
+        value = self._value(node, target)
+        if value is result:
+            self.nodes.append(node)
+        else:
+            node.inputs = ()
+        self.aliases[result] = target
+        self.versions[memory] += 1
+        part = target
+        for view in chain:
+            self._hold(part, value)
+            value = self._put_back(view, part, before[view.source], value, node)
+            part = view.source
+        if not _is_like(value, part):
+            raise UnfollowedWriteError(f"{node!r} gives another dtype or layout than it writes to")
+        self._hold(part, value)
+
+    def _value(self, node: OpNode, target: TensorMeta) -> TensorMeta:
+        """The new value of what is written: of a copy that changes nothing on the way, what is copied."""
+        source = node["src"] if node.op_type == _COPY else None
+        if source is not None and (source.shape, source.dtype) == (target.shape, target.dtype):
+            return source if target in self.views_of or _is_like(source, target) else node.output
+        return node.output
+
+    def _chain(self, tensor: TensorMeta) -> Iterator[_View]:
+        """The views by which a tensor was made, the last one first."""
+        while tensor in self.views_of:
+            yield self.views_of[tensor]
+            tensor = self.views_of[tensor].source
+
+    def _hold(self, tensor: TensorMeta, value: TensorMeta) -> None:
+        """From now on, what a tensor holds is this value; if that lies otherwise, a view is taken anew when needed."""
+        if _is_like(value, tensor):
+            self.now[tensor] = (self.versions[self._memory(tensor)], value)
+
+    def _put_back(
+        self, view: _View, part: TensorMeta, whole: TensorMeta, value: TensorMeta, writer: OpNode
+    ) -> TensorMeta:
+        if (value.shape, value.dtype) != (part.shape, part.dtype):
+            raise UnfollowedWriteError(f"{writer!r} gives another dtype than it writes to")
+        if gives_all(view.node):
+            return value
+        found = put_back(view.node, part.index, whole)
+        if found is None or not (found.takes_whole or _is_like(value, part)):
+            raise UnfollowedWriteError(f"{writer!r} writes to what {view.node!r} gives")
+        name = self.names.free(found.op_type.split(".")[1])
+        made = view.source.copy(name)
+        made.param = None
+        inputs = {"self": whole, "src": value} if found.takes_whole else {"self": value}
+        attrs = {key: copy_value(item) for key, item in found.attrs.items()}
+        self._add(OpNode(name, found.op_type, inputs.values(), [made], attrs, args=inputs, origin=writer.origin))
+        return made
+
+    def _add(self, node: OpNode) -> None:
+        self.nodes.append(node)
+        self.views.append(node)
+
+    def _drop_unread(self, kept: set[TensorMeta]) -> None:
+        """Views that were taken to be written to, and parts that nobody reads again, need not stay."""
+        dropped = set()
+        for node in sorted(set(self.views), key={node: at for at, node in enumerate(self.nodes)}.__getitem__)[::-1]:
+            if not any(output.consumers or output in kept for output in node.outputs):
+                node.inputs = ()
+                dropped.add(node)
+        self.nodes = [node for node in self.nodes if node not in dropped]
+
+    def _memory(self, tensor: TensorMeta) -> Hashable:
+        return self.memory.get(tensor, tensor)
+
+    def _is_touched(self, tensor: TensorMeta) -> bool:
+        return self._memory(tensor) in self.touched
+
+
+def _is_like(one: TensorMeta, other: TensorMeta) -> bool:
+    return (one.shape, one.dtype, one.stride) == (other.shape, other.dtype, other.stride)

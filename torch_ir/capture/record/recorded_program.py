@@ -1,0 +1,276 @@
+"""A recorded run as an ExportedProgram, and so as an IR: what comes after capture is the same for both."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.autograd import grad_mode
+from torch.export import ExportedProgram
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from torch_ir.capture.data_branches.decision_paths import Path
+from torch_ir.capture.diagnosis import explained
+from torch_ir.capture.example_inputs import OwnMemory
+from torch_ir.capture.export.dynamic import Call
+from torch_ir.capture.export.fake_weights import fake_copy, has_no_values, weight_free
+from torch_ir.capture.instrument import capturing, intercepted
+from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
+from torch_ir.capture.program.program_to_ir import convert_exported_program
+from torch_ir.capture.program.provenance import is_users
+from torch_ir.capture.quiet import quiet
+from torch_ir.capture.record.fx_tape import address
+from torch_ir.capture.record.opaque import name_placeholders
+from torch_ir.capture.record.run_recorder import Recorder
+from torch_ir.capture.state.ambient_notes import ambient_notes
+from torch_ir.capture.state.side_effects import left_as_it_was
+from torch_ir.capture.state.tensor_leaks import Tensors, contained
+from torch_ir.capture.state.tensor_memory import refusal
+from torch_ir.errors import ConversionError, ExportError
+from torch_ir.ir import IR
+from torch_ir.ops.fast_paths import plain_attention, uncompiled
+from torch_ir.ops.torch_internals import (
+    DECORATOR_FILE,
+    SET_GRAD_ENABLED,
+    AutoDispatchBelowAutograd,
+    FakeTensorMode,
+    buffer_table,
+    load_verifier,
+    non_persistent_names,
+    parameter_table,
+    pytree,
+)
+
+_PREFIX = {InputKind.PARAMETER: "p", InputKind.BUFFER: "b"}
+_ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
+_RETURNED = (
+    *(torch.Tensor, bool, int, float, complex, str, type(None)),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+)
+
+
+def record(model: nn.Module, call: Call, path: Path) -> IR:
+    """The IR of one run of the model, on its own tensors if they are real, else on fake ones."""
+    gradients = _Gradients()
+    try:
+        ir = _record(model, call, path, gradients)
+    except ExportError:
+        if not gradients.are_used:
+            raise
+    else:
+        if not gradients.are_used:
+            return ir
+    return _record(model, call, path.again(), gradients)
+
+
+class _Gradients:
+    """Records whether forward enables gradients in a region, where it may read `requires_grad` or `grad_fn`."""
+
+    are_used = False
+
+    def switch(self, original: Callable[[bool], None], is_on: bool) -> None:
+        original(is_on)
+        self.are_used |= is_on and is_users(_region(sys._getframe(2)).co_filename)
+
+
+def _region(frame: FrameType) -> CodeType:
+    """Return the code that enters a grad-mode region, or is decorated as one; `frame` is where torch sets the mode."""
+    found: FrameType | None = frame
+    while found is not None and found.f_code.co_filename == grad_mode.__file__:
+        found = found.f_back
+    caller = found or frame
+    decorated = caller.f_locals.get("func") if caller.f_code.co_filename == DECORATOR_FILE else None
+    code: CodeType = getattr(decorated, "__code__", caller.f_code)
+    return code
+
+
+def _record(model: nn.Module, call: Call, path: Path, gradients: _Gradients) -> IR:
+    with capturing(), contained(model) as tensors, ambient_notes() as notes:
+        ir = _recorded(model, call, path, gradients, tensors)
+    notes.check(ir)
+    return ir
+
+
+def _recorded(model: nn.Module, call: Call, path: Path, gradients: _Gradients, tensors: Tensors) -> IR:
+    with _tensors(model, call) as (mode, is_fake, (args, kwargs)), left_as_it_was(model):
+        recorder = Recorder(model, mode, path)
+        tensors.others = recorder.made
+        try:
+            with _eager(gradients), mode if is_fake else nullcontext(), no_op_copies(torch_version) as copies:
+                program = _program(recorder, args, kwargs)
+                line = copies.written_later()
+            ir = convert_exported_program(program, always_retraced=path.is_retraced)
+        except ConversionError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
+            raise explained(error, model) from error
+        finally:
+            recorder.strangers.opaque.close()
+    ir.fixed_layout = recorder.layout or ir.fixed_layout or line
+    name_placeholders(ir)
+    return ir
+
+
+@contextmanager
+def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, bool, Call]]:
+    """A mode for fake tensors, whether the model and its inputs are such, since not all have values, and the inputs."""
+    if has_no_values(model, call):
+        with weight_free(model) as (mode, _):
+            yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
+    else:
+        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        own = OwnMemory()
+        yield mode, False, pytree.tree_map_only(torch.Tensor, lambda tensor: _apart(own(tensor)), call)
+
+
+def _apart(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor on the same memory, which requires a gradient as the first does."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+@contextmanager
+def _eager(gradients: _Gradients) -> Iterator[None]:
+    with ExitStack() as stack:
+        if torch.get_default_device().type == "meta":  # literals in forward must keep their values
+            stack.enter_context(torch.device("cpu"))
+        stack.enter_context(quiet())
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(plain_attention())
+        stack.enter_context(uncompiled())
+        stack.enter_context(intercepted(*SET_GRAD_ENABLED, gradients.switch))
+        if (
+            not gradients.are_used
+        ):  # where torch shows operators whole, as torch.export does: `linear`, not `t` and `addmm`
+            stack.enter_context(AutoDispatchBelowAutograd())
+        yield
+
+
+def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedProgram:
+    """Run the model, and put what was recorded together as torch.export would."""
+    model, tape, strangers = recorder.model, recorder.tape, recorder.strangers
+    specs: dict[fx.Node, InputSpec] = {}
+    state_dict: dict[str, torch.Tensor] = {}
+    constants: dict[str, Any] = {}
+    held = list(_held(model))
+    memory = {key: address(tensor) for _, key, tensor, _ in held}
+    for kind, key, tensor, is_persistent in held:
+        node = tape.placeholder(f"{_PREFIX[kind]}_{_plain(key)}", tensor)
+        specs[node] = InputSpec(kind, TensorArgument(node.name), key, is_persistent)
+        (constants if is_persistent is False else state_dict)[key] = tensor
+    leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
+    for name, leaf in zip(_input_names(model, args, kwargs), leaves, strict=True):
+        node = tape.placeholder(name, leaf)
+        specs[node] = InputSpec(InputKind.USER_INPUT, _argument(node, leaf), None)
+    strangers.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
+    returned, out_spec = _taken_apart(recorder.run(args, kwargs))
+    if other := next((key for _, key, tensor, _ in held if address(tensor) != memory[key]), None):
+        raise refusal(f"under {other!r}")
+    outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]
+    strangers.close(tape)
+    for node, (key, tensor) in strangers.constants.items():
+        is_written = address(tensor) in recorder.written
+        kind = InputKind.BUFFER if is_written else InputKind.CONSTANT_TENSOR
+        specs[node] = InputSpec(kind, TensorArgument(node.name), key, False if is_written else None)
+        constants[key] = tensor
+    _order_placeholders(tape.graph, specs)
+    tape.graph.output(tuple(outputs))
+    results = [OutputSpec(OutputKind.USER_OUTPUT, _argument(node, node), None) for node in outputs]
+    return ExportedProgram(
+        nn.Module(),
+        tape.graph,
+        ExportGraphSignature([specs[node] for node in tape.graph.nodes if node.op == "placeholder"], results),
+        state_dict,
+        {},
+        [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, list(_bound(model, args, kwargs))))],
+        constants=constants,
+        verifiers=[load_verifier("TRAINING")],  # the dialect that may write in place
+    )
+
+
+def _held(model: nn.Module) -> Iterator[tuple[InputKind, str, torch.Tensor, bool | None]]:
+    """Parameters and buffers under each of their keys; buffers with whether a state dict holds them."""
+    for path, module in model.named_modules(remove_duplicate=False):
+        for name, parameter in parameter_table(module).items():
+            if parameter is not None:
+                yield InputKind.PARAMETER, f"{path}.{name}".lstrip("."), parameter, None
+    for path, module in model.named_modules(remove_duplicate=False):
+        for name, buffer in buffer_table(module).items():
+            if buffer is not None:
+                is_kept = name not in non_persistent_names(module)
+                yield InputKind.BUFFER, f"{path}.{name}".lstrip("."), buffer, is_kept
+
+
+def _input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """What the leaves of the inputs are called: after the arguments of forward, and where in them they lie."""
+    given = {id(value): name for name, value in _bound(model, args, kwargs).items()}
+    names = []
+    path: Any
+    for path, _ in pytree.tree_flatten_with_path((tuple(args), kwargs))[0]:
+        in_kwargs, position = path[0].idx == 1, path[1]
+        outer = position.key if in_kwargs else given.get(id(args[position.idx]), f"arg{position.idx}")
+        inner = "".join(f"_{part}" for part in re.findall(r"\w+", pytree.keystr(path[2:])))
+        names.append(_plain(f"{outer}{inner}"))
+    return names
+
+
+def _bound(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # forward will say what is wrong, or says nothing about itself
+        return {}
+
+
+def _order_placeholders(graph: fx.Graph, specs: Mapping[fx.Node, InputSpec]) -> None:
+    """Parameters, buffers, constants, inputs; then the calls."""
+    first = next((node for node in graph.nodes if node.op != "placeholder"), None)
+    if first is not None:
+        for node in sorted(specs, key=lambda node: _ORDER.index(specs[node].kind)):
+            first.prepend(node)
+
+
+def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """The leaves of what a model returned; a dataclass that torch does not know is made known to it."""
+    leaves, spec = pytree.tree_flatten(result)
+    unknown = {type(leaf) for leaf in leaves if dataclasses.is_dataclass(leaf)}
+    for kind in unknown:
+        torch.export.register_dataclass(kind)
+    if unknown:
+        return _taken_apart(result)
+    strange = next((leaf for leaf in leaves if not isinstance(leaf, _RETURNED)), None)
+    if strange is not None:
+        raise ConversionError(
+            f"the model returns a {type(strange).__name__}, which torch cannot take apart; register it as a pytree node"
+        )
+    return leaves, spec
+
+
+def _argument(node: Any, value: Any) -> TensorArgument | ConstantArgument:
+    if isinstance(value, (torch.Tensor, fx.Node)):
+        return TensorArgument(node.name)
+    return ConstantArgument(node.name if isinstance(node, fx.Node) else "", value)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,330 @@
+"""One run of a model, in ordinary Python, watched through torch's modes for functions and for operators."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.overrides import TorchFunctionMode
+
+from torch_ir.capture.data_branches.decision_paths import NoValueError, Path
+from torch_ir.capture.diagnosis import definition
+from torch_ir.capture.program.provenance import FUNCTION, function_name, user_line, users_frame
+from torch_ir.capture.record.fx_tape import Tape
+from torch_ir.capture.record.leaving import ASKING_FOR_LAYOUT, LEAVING, SHOWING, blank
+from torch_ir.capture.record.modules import ModuleStack
+from torch_ir.capture.record.strangers import Strangers
+from torch_ir.capture.state.assigned_buffers import assignments_written
+from torch_ir.capture.state.tensor_memory import SET_DATA, refusal
+from torch_ir.errors import ConversionError
+from torch_ir.ops.effects import is_forbidden, mutated_arguments, updates_statistics
+from torch_ir.ops.guards import OFFSET, decision, fixed_shape
+from torch_ir.ops.schema import bind
+from torch_ir.ops.torch_internals import (
+    DispatchKey,
+    FakeTensor,
+    FakeTensorMode,
+    HigherOrderOperator,
+    OpOverload,
+    TorchDispatchMode,
+    pytree,
+    storage_key,
+    unset_fake_temporarily,
+)
+
+_aten = torch.ops.aten
+# Operators that answer with a number -> the same question as a tensor.
+_QUESTIONS: dict[OpOverload, Callable[..., torch.Tensor]] = {
+    _aten.item.default: lambda value: value,
+    _aten._local_scalar_dense.default: lambda value: value,
+    _aten.is_nonzero.default: lambda value: value if value.dtype == torch.bool else value != 0,
+    _aten.equal.default: lambda one, other: (one == other).all(),
+    _aten.allclose.default: lambda *args, **kwargs: torch.isclose(*args, **kwargs).all(),
+}
+_NEW = (_aten.lift_fresh.default, _aten.lift_fresh_copy.default)
+_COMPOSITE = DispatchKey.CompositeImplicitAutograd
+_COND = torch.ops.higher_order.cond
+_WHILE = torch.ops.higher_order.while_loop
+
+
+class Recorder:
+    """Writes a run onto a tape; `path` says which way to go where the model decides on data."""
+
+    def __init__(self, model: nn.Module, mode: FakeTensorMode, path: Path) -> None:
+        self.model = model
+        self.path = path
+        self.modules = ModuleStack(model)
+        self.strangers = Strangers(model, self._here, self._meta)
+        self.tape = Tape(mode, lambda tensor: self.strangers.node_of(self.tape, tensor))
+        self.written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}  # with what it held before
+        self.layout = ""  # the first line that asks how a tensor lies in memory
+        self._answers: dict[fx.Node, Any] = {}
+        self._function = ""
+        self._calls: Counter[str] = Counter()
+        self._is_paused = False
+        self._is_busy = False
+        self._composites: dict[OpOverload, bool] = {}  # whether they make sizes of data
+        self._operators = _Operators(self)
+
+    def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the model returns; afterwards, whatever it wrote to holds again what it held."""
+        self.strangers.note_existing()
+        try:
+            with (
+                assignments_written(self.model, self.tape.known),
+                self.modules.watching(),
+                self._operators,
+                _Functions(self),
+            ):
+                return self.model(*args, **kwargs)
+        finally:
+            for storage, content in self.written.values():
+                storage.copy_(content)
+
+    def made(self) -> list[torch.Tensor]:
+        """The tensors that the run has made and that are still there; one that it wrote to was there before."""
+        return [tensor for tensor in self.tape.living() if self.strangers.is_new(tensor)]
+
+    # -- functions ----------------------------------------------------------------------------------------------------
+
+    def function(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call of a torch function or method by the model's own code."""
+        if self._is_busy:  # the call is our own
+            return func(*args, **kwargs)
+        if func in SHOWING:
+            with self._paused():
+                return func(*args, **kwargs)
+        if func == SET_DATA:
+            raise refusal("`t.data = ...`")
+        if func in LEAVING:
+            return self._leave(func, args, kwargs)
+        if func in ASKING_FOR_LAYOUT:
+            if func is torch.Tensor.storage_offset and not self.layout.endswith(OFFSET):
+                self.layout = f"{self._place()}{OFFSET}"
+            self.layout = self.layout or self._place()
+            return func(*args, **kwargs)
+        if func is torch.Tensor.__deepcopy__:
+            return args[1].setdefault(id(args[0]), args[0].clone())
+        name = function_name(func)
+        if not name:
+            return func(*args, **kwargs)
+        self._function = f"{name}@{self._calls[name]}"
+        self._calls[name] += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._function = ""
+
+    def _leave(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Data leaves torch: as it is, or zeros if it has no values."""
+        with self._paused():
+            values = self.strangers.leave(self.tape, args[0])
+            with unset_fake_temporarily():
+                return func(values, *args[1:], **kwargs)
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        outer, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = outer
+
+    # -- operators ----------------------------------------------------------------------------------------------------
+
+    def operator(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call of an operator, whoever makes it."""
+        if self._is_paused:
+            return func(*args, **kwargs)
+        if isinstance(func, HigherOrderOperator):
+            return self._higher_order(func, args)
+        outer, self._is_busy = self._is_busy, True
+        try:
+            return self._call(func, args, kwargs)
+        finally:
+            self._is_busy = outer
+
+    def _call(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if func in _QUESTIONS:
+            return self._decide(func, args, kwargs)
+        self.strangers.notice_changes(self.tape, (args, kwargs))
+        if func in _NEW:
+            return self._new(func, args[0])
+        if is_forbidden(str(func)):
+            return self._lose_track(func, args, kwargs)
+        nodes = self.tape.nodes_of((tuple(args), dict(kwargs)))
+        self._before_it_writes(func, args, kwargs)
+        result = self._result(func, args, kwargs)
+        if not isinstance(result, (torch.Tensor, list, tuple)) and result is not None:
+            return result  # a fact about sizes or strides
+        self.tape.call(func, nodes[0], nodes[1], result, self._meta())
+        if self._makes_sizes_of_data(func, args, kwargs):
+            self._guard_shapes(result)
+        return result
+
+    def _makes_sizes_of_data(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the shape of the result may depend on values."""
+        if func is _aten.index.Tensor:
+            return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
+        if torch.Tag.dynamic_output_shape in func.tags or func.namespace != "aten":
+            return True
+        if func not in self._composites:
+            is_made_of_others = func.has_kernel_for_dispatch_key(_COMPOSITE)
+            self._composites[func] = is_made_of_others and _has_open_sizes(func, args, kwargs)
+        return self._composites[func]
+
+    def _guard_shapes(self, result: Any) -> None:
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and all(type(size) is int for size in tensor.shape):
+                expected = (self.tape.node_of(tensor), list(tensor.shape), self._place())
+                self.tape.call(fixed_shape, expected, {}, None, self._meta())
+
+    def _result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What the operator gives; one without a rule for tensors that have no values is asked with zeros."""
+        try:
+            return func(*args, **kwargs)
+        except Exception:
+            has_values = not any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs)))
+            if has_values or func.namespace == "aten":
+                raise
+        with unset_fake_temporarily():
+            args, kwargs = pytree.tree_map_only(torch.Tensor, blank, (args, kwargs))
+            result = func(*args, **kwargs)
+            return pytree.tree_map_only(torch.Tensor, self.tape.mode.from_tensor, result)
+
+    def _before_it_writes(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Keep what the memory holds that a call writes to."""
+        bound = bind(func, args, kwargs)
+        names = mutated_arguments(func) or (("running_mean", "running_var") if updates_statistics(func, bound) else ())
+        found = [leaf for leaf in pytree.tree_leaves([bound.get(name) for name in names]) if _is_strided(leaf)]
+        for tensor in found:
+            storage = tensor.untyped_storage()
+            if storage_key(storage) not in self.written and not isinstance(tensor, FakeTensor):
+                self.written[storage_key(storage)] = (storage, storage.clone())
+        self.strangers.keep_what_left(self.tape, found)
+
+    def _new(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
+        """A literal, or a tensor made of an array."""
+        self.strangers.note_new(tensor)
+        node = self.tape.node_of(tensor)
+        result: torch.Tensor = func(tensor).clone()
+        self.tape.call(_aten.lift_fresh_copy.default, (node,), {}, result, self._meta())
+        return result
+
+    def _lose_track(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """An operator that no graph may hold, such as one that puts other memory under a tensor."""
+        bound = bind(func, args, kwargs)
+        result = func(*args, **kwargs)
+        for name in mutated_arguments(func):
+            self.strangers.note_lost(self.tape, bound[name])
+        return result
+
+    def _higher_order(self, func: HigherOrderOperator, args: Sequence[Any]) -> Any:
+        """Control flow that has values to follow is followed like Python's own."""
+        with self._operators:
+            if func is _COND:
+                taken, other, operands = args[1:]
+                return (taken if torch.is_nonzero(args[0]) else other)(*operands)
+            if func is _WHILE:
+                condition, step, carried, others = args
+                while torch.is_nonzero(torch.as_tensor(condition(*carried, *others))):
+                    carried = step(*carried, *others)
+                return carried
+        raise ConversionError(f"recording does not follow {func}, which torch.export does")
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def _decide(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Python asks for a number: the outcome is that of the path, and the graph says what it was."""
+        if func is _aten.equal.default and args[0].shape != args[1].shape:
+            return False
+        with self._operators:
+            question = _QUESTIONS[func](*args, **kwargs)
+        if question.numel() != 1:
+            return func(*args, **kwargs)  # torch says what is wrong with that
+        self.strangers.notice_changes(self.tape, question)
+        node = self.tape.node_of(question)
+        if node in self._answers:
+            return self._answers[node]
+        has_value = not isinstance(question, FakeTensor)
+        outcome: Any
+        if question.dtype == torch.bool:
+            outcome = self.path.take((lambda: bool(question.item())) if has_value else None)
+        elif has_value:
+            outcome = question.item()
+        else:
+            raise NoValueError("Python needs it as a number")
+        self._answers[node] = outcome
+        self.tape.call(decision, (node, outcome, self._place()), {}, None, self._meta())
+        return outcome
+
+    # -- where we are -------------------------------------------------------------------------------------------------
+
+    def _meta(self) -> dict[str, Any]:
+        return {
+            "nn_module_stack": self.modules.entries,
+            "stack_trace": self._trace(),
+            FUNCTION: self._function,
+        }
+
+    def _here(self) -> tuple[str, str]:
+        """A name for this place, after the class of the module that runs, and the line."""
+        _, kind = next(reversed(self.modules.entries.values()), ("", type(self.model).__name__))
+        return kind.rpartition(".")[2], self._place() or definition(self.model)
+
+    def _place(self) -> str:
+        return user_line(self._trace())
+
+    def _trace(self) -> str:
+        return users_frame(sys._getframe(1), Recorder.run.__code__)
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
+    supports_higher_order_operators = True
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
+        self.recorder = recorder
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.recorder.operator(func, args, kwargs or {})
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.recorder.function(func, args, kwargs or {})
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+def _has_open_sizes(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the operators that one is made of give sizes that nobody knows without values."""
+    if any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs))):
+        return False  # the result itself says so
+    apart = FakeTensorMode(shape_env=ShapeEnv())  # of its own: an open size is a debt of the mode that made it
+    try:
+        with apart:
+            fake = partial(apart.from_tensor, static_shapes=True)
+            given = pytree.tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs)))
+            result = func(*given[0], **given[1])
+    except Exception:  # such as: the size depends on data in a way that torch cannot follow
+        return True
+    sizes = (size for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) for size in leaf.shape)
+    return any(type(size) is not int for size in sizes)

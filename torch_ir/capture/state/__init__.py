@@ -1,0 +1,1 @@
+"""State that forward reads or changes outside its inputs, and settings of the process."""

@@ -1,0 +1,42 @@
+"""Code that asks for the very class of a tensor, such as `type(w) is nn.Parameter`.
+
+While a model is captured without values, its tensors are of a class of their own. `isinstance` answers as it does in
+eager, but nothing can make `type` do so, hence the lines that ask are named.
+"""
+
+from __future__ import annotations
+
+import dis
+from functools import lru_cache
+from types import CodeType
+
+from torch import nn
+
+from torch_ir.capture.program.provenance import user_line
+from torch_ir.capture.state.python_state import functions_of
+from torch_ir.capture.walk import modules
+
+_CLASSES = frozenset(("Parameter", "Tensor", "Buffer", "UninitializedParameter"))
+_ASKING = frozenset(("type", "__class__"))
+_LOADING = ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_CONST", "LOAD_DEREF")
+
+
+def class_questions(model: nn.Module) -> list[str]:
+    """Return the lines of forward, and of functions that it names, that compare a class with one of torch's."""
+    kinds = dict.fromkeys(map(type, modules(model)))
+    codes = dict.fromkeys(function.__code__ for kind in kinds for function in functions_of(kind))
+    return list(dict.fromkeys(place for code in codes for place in _asking(code)))
+
+
+@lru_cache(maxsize=4096)
+def _asking(code: CodeType) -> tuple[str, ...]:
+    if not _ASKING.intersection(code.co_names):
+        return ()
+    loaded: dict[int, set[str]] = {}
+    line = code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        line = instruction.starts_line or line
+        if instruction.opname in _LOADING and isinstance(instruction.argval, str):
+            loaded.setdefault(line, set()).add(instruction.argval)
+    lines = [line for line, names in loaded.items() if names & _ASKING and names & _CLASSES]
+    return tuple(user_line(f'File "{code.co_filename}", line {line}') for line in lines)

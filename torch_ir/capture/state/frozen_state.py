@@ -1,0 +1,160 @@
+"""Warn where the graph freezes Python state: where the next call of the model would compute something else.
+
+A capture that changed nothing needs no check. Otherwise the model runs twice more, on tensors without values: state is
+frozen if the second run computes something else than the first, or changes Python values again. A memo, which every
+call would make alike, is neither.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_ir.capture.data_branches.value_numbers import ValueNumbers
+from torch_ir.capture.export.dynamic import Call
+from torch_ir.capture.export.fake_weights import fake_copy, weight_free
+from torch_ir.capture.instrument import capturing
+from torch_ir.capture.program.provenance import is_users, user_line
+from torch_ir.capture.quiet import quiet
+from torch_ir.capture.state.python_state import Change, PythonState
+from torch_ir.capture.state.side_effects import observed_changes
+from torch_ir.capture.state.tensor_leaks import contained
+from torch_ir.capture.walk import walk
+from torch_ir.errors import CaptureWarning
+from torch_ir.ir import IR
+from torch_ir.ops.fast_paths import uncompiled
+from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree
+
+_MOST_NAMES = 4
+_Slots = dict[tuple[str, str], tuple[Any, Any]]  # (path, name) -> the table that holds a weight, and the weight
+
+
+def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) -> IR:
+    """The captured graph, after a warning if it freezes state."""
+    with observed_changes() as observed:
+        ir = capture()
+    is_suspect = observed.names or observed.is_blind
+    if is_suspect and (frozen := _frozen(model, call, observed.names)):
+        names = [f"{name!r} at {place}" if place else repr(name) for name, place in frozen.items()]
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        told = f"forward changes state that the graph does not keep: {', '.join(names[:_MOST_NAMES])}{more}"
+        warnings.warn(f"{told}; every run of the graph is a first call; keep such state in a buffer", CaptureWarning, 4)
+    return ir
+
+
+def _frozen(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str]:
+    """The names of state that another call would find changed, with the lines that change it."""
+    with capturing(), contained(model) as tensors, tensors.of_every_mode():
+        found = _changed_by_second_call(model, call)
+    return dict.fromkeys(changes, "") if found is None else found
+
+
+def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | None:
+    """The same, of two runs without values; None for a model that cannot run so. Nothing else of them is kept."""
+    try:
+        with _fake_runs(model, call) as run:
+            state = PythonState(model)
+            try:
+                first = run()
+                seen = state.changes()
+                after = PythonState(model)
+                second = run()
+                again = [change for change in after.changes() if not _is_tensor(change)]
+            finally:
+                state.restore()
+            found = seen if first != second else [*_from_the_start(again, seen)]
+            return dict.fromkeys((change.name for change in found), "") | _lines(run, state, found)
+    except Exception:
+        return None
+
+
+def _from_the_start(again: Sequence[Change], first: Sequence[Change]) -> Iterator[Change]:
+    """What two runs have changed, with what it was before the first."""
+    known = {change.name: change for change in first}
+    return (known.get(change.name, change) for change in again)
+
+
+def _is_tensor(change: Change) -> bool:
+    """Whether one tensor took the place of another."""
+    return isinstance(change.old, torch.Tensor) and isinstance(change.now(), torch.Tensor)
+
+
+@contextmanager
+def _fake_runs(model: nn.Module, call: Call) -> Iterator[Callable[[], Any]]:
+    """A function that runs the model on tensors without values, on its own weights each time, and returns a digest."""
+    numbers = ValueNumbers()
+    with weight_free(model) as (mode, _), ExitStack() as stack:
+        if torch.get_default_device().type == "meta":
+            stack.enter_context(torch.device("cpu"))
+        for context in (
+            quiet(),
+            torch.no_grad(),
+            uncompiled(),
+            mode,
+        ):  # torch.compile would keep what it makes of fakes
+            stack.enter_context(context)
+        slots = _slots(model)
+
+        def run() -> Any:
+            numbers.begin()
+            for (path, name), (table, weight) in slots.items():
+                if _is_alike(table.get(name), weight):
+                    table[name] = weight
+                    numbers.give(weight, (path, name), is_input=False)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
+            inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+            for place, tensor in enumerate(inputs):
+                numbers.give(tensor, place, is_input=True)
+            with numbers:
+                result = model(*args, **kwargs)
+            weights = [table.get(name) for (_, name), (table, weight) in slots.items()]
+            return numbers.digest((result, inputs, weights))
+
+        yield run
+
+
+def _slots(model: nn.Module) -> _Slots:
+    return {
+        (path, name): (table, weight)
+        for path, module in walk(model)
+        for table in (parameter_table(module), buffer_table(module))
+        for name, weight in table.items()
+        if weight is not None
+    }
+
+
+def _is_alike(one: Any, other: torch.Tensor) -> bool:
+    """Whether the graph writes one to the other: it does where they have the same form."""
+    return isinstance(one, torch.Tensor) and (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+def _lines(run: Callable[[], Any], state: PythonState, changes: Sequence[Change]) -> dict[str, str]:
+    """The line of the user's code after which each change was there, in a run from the state that was."""
+    waiting = {change.name: change for change in changes}
+    found: dict[str, str] = {}
+    last = [""]
+
+    def look(frame: FrameType, event: str, _: Any) -> Any:
+        if not is_users(frame.f_code.co_filename):
+            return None
+        for name in [name for name, change in waiting.items() if change.is_still_there()]:
+            found[name] = last[0]
+            del waiting[name]
+        last[0] = user_line(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}')
+        return look
+
+    outer = sys.gettrace()
+    sys.settrace(look)
+    try:
+        run()
+    finally:
+        sys.settrace(outer)
+        state.restore()
+    return found

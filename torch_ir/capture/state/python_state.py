@@ -1,0 +1,364 @@
+"""The Python state that a model can reach: what it was before a run, what a run changed, and how to put it back.
+
+State is found in attributes of modules, in containers and objects that these hold, in closures and defaults of
+functions, in class attributes, and in globals that forward and the functions that it calls by name use.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import itertools
+import operator
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from torch_ir.capture.program.provenance import is_users
+from torch_ir.capture.walk import walk
+from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
+
+_PLAIN = frozenset(
+    (
+        *(int, float, complex, bool, str, bytes, type(None), type(Ellipsis), slice, range, frozenset),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, ModuleType, BuiltinFunctionType),
+    )
+)
+_TABLES = (dict, OrderedDict, defaultdict, Counter)
+# these very types: what a class of its own does when cleared is unknown
+_CONTAINERS = frozenset((list, set, deque, *_TABLES))
+_ABSENT = object()
+_MOST = 20_000  # objects that are looked at
+_Path = tuple[Any, ...]  # of names and keys, outermost first
+
+
+def written(path: _Path) -> str:
+    """A path as Python would write it, without `self`."""
+    first, *others = path
+    return str(first) + "".join(part if part.startswith("[") else f".{part}" for part in map(str, others))
+
+
+@dataclass
+class Change:
+    """Something that a run has changed: where it is held, under which key, and what it was."""
+
+    path: _Path
+    table: Any
+    key: Any
+    old: Any
+
+    @property
+    def name(self) -> str:
+        return written(self.path)
+
+    def now(self) -> Any:
+        """What is there; of a list, set or cell as a whole, its content."""
+        return _content(self.table) if self.key is _ABSENT else self.table.get(self.key, _ABSENT)
+
+    def is_still_there(self) -> bool:
+        return not _is_equal(self.old, self.now())
+
+
+class PythonState:
+    """What a model and the code that it runs hold, taken when this is made."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._seen: set[int] = set()
+        self._tables: list[tuple[_Path, Any, Any]] = []  # dicts, with a copy
+        self._empty: list[tuple[_Path, str, Any]] = []  # dicts of modules, most of which stay empty
+        self._contents: list[tuple[_Path, Any, Any]] = []  # lists, sets and cells, with their content
+        self._globals: list[tuple[_Path, Any, Any, Any]] = []
+        self._slots: set[int] = set()  # tables of weights, where a tensor may take the place of one that is like it
+        self.tensors: list[tuple[_Path, torch.Tensor]] = []  # that are no weights
+        self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
+        classes: dict[type, None] = {}
+        paths: dict[nn.Module, str] = {}
+        for path, module in walk(model):
+            paths.setdefault(module, path)
+        for module, path in paths.items():
+            self._see_module(module, path)
+            classes[type(module)] = None
+        for kind in classes:
+            self._see_class(kind)
+
+    def changes(self) -> list[Change]:
+        """What differs from what was there, in the order in which it was found."""
+        found = []
+        for path, table, copy in self._tables:
+            if not _is_same(table, copy):
+                found += _differences(path, table, copy)
+        for where, name, table in self._empty:
+            if table:
+                found += _differences(where if name in _REGISTERED else (*where, name), table, {})
+        found += [Change(path, held, _ABSENT, content) for path, held, content in self._contents]
+        found += [Change(path, table, name, old) for path, table, name, old in self._globals]
+        found += [
+            Change((*path, "requires_grad"), flag, "flag", old)
+            for path, flag, _, old in self._flags
+            if flag.get("flag") is not old
+        ]
+        return [change for change in found if change.is_still_there() and not self._is_written(change)]
+
+    def _is_written(self, change: Change) -> bool:
+        """Whether a weight was assigned, which the graph writes."""
+        return id(change.table) in self._slots and _is_alike(change.old, change.now())
+
+    def restore(self) -> None:
+        for _, table, copy in self._tables:
+            if not _is_same(table, copy):
+                table.clear()
+                table.update(copy)
+        for _, _, table in self._empty:
+            if table:
+                table.clear()
+        for _, held, content in self._contents:
+            if not _is_equal(content, _content(held)):
+                _fill(held, content)
+        for _, table, name, old in self._globals:
+            if table.get(name, _ABSENT) is not old:
+                table[name] = old
+        for _, _, tensor, flag in self._flags:
+            if tensor.requires_grad is not flag:
+                tensor.requires_grad_(flag)
+
+    # -- finding it ---------------------------------------------------------------------------------------------------
+
+    def _see_module(self, module: nn.Module, path: str) -> None:
+        attributes = module.__dict__
+        where: _Path = (path,) if path else ()
+        self._seen.add(id(module))
+        self._tables.append((where, attributes, attributes.copy()))
+        for name, value in attributes.items():
+            if type(value) in _PLAIN:
+                continue
+            if type(value) in _TABLES and not value:
+                self._empty.append((where, name, value))
+            elif isinstance(value, torch.Tensor):
+                self.tensors.append(((*where, name), value))
+            elif name in _REGISTERED and type(value) in _TABLES:  # those of a scripted module are of another type
+                self._tables.append((where, value, value.copy()))
+            elif not isinstance(value, nn.Module):
+                self._see(value, (*where, name))
+        self._slots.update((id(parameter_table(module)), id(buffer_table(module))))
+        for name, weight in parameter_table(module).items():
+            if weight is not None and isinstance(parameter_table(module), dict):
+                self._flags.append(((*where, name), _Flag(parameter_table(module), name), weight, weight.requires_grad))
+
+    def _see(self, value: Any, path: _Path) -> None:
+        kind = type(value)
+        if kind in _PLAIN or id(value) in self._seen or len(self._seen) > _MOST:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, torch.Tensor):
+            self.tensors.append((path, value))
+            return
+        if kind in _TABLES:
+            self._tables.append((path, value, value.copy()))
+            self._see_all(value, value.values(), path)
+        elif kind in _CONTAINERS or kind is tuple:
+            if kind is not tuple:
+                self._contents.append((path, value, value.copy()))
+            self._see_all(itertools.count(), value, path)
+        elif kind is FunctionType:
+            self._see_function(value, path)
+        elif kind is MethodType:
+            self._see(value.__self__, path)
+            self._see(value.__func__, path)
+        elif kind is functools.partial:
+            self._see_all(itertools.count(), (value.func, *value.args, *value.keywords.values()), path)
+        elif kind is itertools.count:
+            self._contents.append((path, value, repr(value)))
+        elif _is_users_class(kind) and isinstance(getattr(value, "__dict__", None), dict):
+            self._see_object(value, path)
+
+    def _see_object(self, value: Any, path: _Path) -> None:
+        """An object of the user's; a module that is in no table of modules is one."""
+        self._tables.append((path, value.__dict__, value.__dict__.copy()))
+        self._see_all(value.__dict__, value.__dict__.values(), path)
+
+    def _see_all(self, keys: Any, values: Any, path: _Path) -> None:
+        for key, value in zip(keys, list(values), strict=False):
+            if type(value) not in _PLAIN:
+                self._see(value, (*path, _key(key)))
+
+    def _see_function(self, function: FunctionType, path: _Path) -> None:
+        if not is_users(function.__code__.co_filename):
+            return
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            content = _content(cell)
+            if content is not _ABSENT and id(cell) not in self._seen:
+                self._seen.add(id(cell))
+                if type(content) in _PLAIN:
+                    self._contents.append(((name,), cell, content))
+                self._see(content, (name,))
+        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self._see(value, (f"a default of {function.__name__}",))
+        self._see_globals(function)
+
+    def _see_class(self, kind: type) -> None:
+        for base in filter(_is_users_class, kind.__mro__):
+            for name, value in vars(base).items():
+                if isinstance(value, _SIMPLE) and not name.startswith("__"):
+                    self._globals.append(((base.__name__, name), _ClassTable(base), name, value))
+                elif type(value) in _CONTAINERS and not name.startswith("__"):
+                    self._see(value, (base.__name__, name))
+        for function in functions_of(kind):
+            self._see_function(function, ())
+
+    def _see_globals(self, function: FunctionType) -> None:
+        table = function.__globals__
+        stored, loaded = _global_names(function.__code__)
+        self._globals += [((name,), table, name, table[name]) for name in stored if name in table]
+        for name in loaded:
+            value = table.get(name)
+            if type(value) in _CONTAINERS or (_is_users_class(type(value)) and not isinstance(value, nn.Module)):
+                self._see(value, (name,))
+
+
+_REGISTERED = frozenset(MODULE_TABLES)
+_SIMPLE = (bool, int, float, str, type(None))
+
+
+class _ClassTable:
+    """The attributes of a class, which can be assigned only one by one."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return vars(self.kind).get(name, default)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self.kind, name, value)
+
+
+class _Flag:
+    """Whether a weight requires a gradient."""
+
+    def __init__(self, table: Any, name: str) -> None:
+        self.table, self.name = table, name
+
+    def get(self, name: str, default: Any = None) -> Any:
+        weight = self.table.get(self.name)
+        return default if weight is None else weight.requires_grad
+
+
+def _differences(path: _Path, table: Any, copy: Any) -> list[Change]:
+    keys = dict.fromkeys((*copy, *table))
+    return [Change((*path, _key(key)), table, key, copy.get(key, _ABSENT)) for key in keys]
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return False
+    return (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) and (key.isidentifier() or key.isdigit()) else f"[{key!r:.40}]"
+
+
+def _content(held: Any) -> Any:
+    if isinstance(held, CellType):
+        try:
+            return held.cell_contents
+        except ValueError:  # it is empty
+            return _ABSENT
+    return repr(held) if isinstance(held, itertools.count) else held.copy()
+
+
+def _fill(held: Any, content: Any) -> None:
+    if isinstance(held, CellType):
+        held.cell_contents = content
+    elif not isinstance(held, itertools.count):  # which cannot be turned back
+        held.clear()
+        held.update(content) if isinstance(held, set) else held.extend(content)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two tables hold the same objects under the same keys, in the same order."""
+    return [*one] == [*other] and all(map(operator.is_, one.values(), other.values()))
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Whether two contents are the same, numbers and texts that are equal, or containers of such: torch copies them."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if type(one) in (list, tuple, deque):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    if type(one) in _TABLES:
+        return [*one] == [*other] and all(map(_is_equal, one.values(), other.values()))
+    if type(one) is set:
+        return {*map(id, one)} == {*map(id, other)}
+    return type(one) in _PLAIN and bool(one == other)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_users_file(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and is_users(file)
+
+
+def _is_users_class(kind: type) -> bool:
+    return _is_users_file(kind.__module__)
+
+
+_known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()
+
+
+def functions_of(kind: type) -> Sequence[FunctionType]:
+    """`forward` of a class of the user's, and the functions that it names, directly or through others."""
+    found = _known_functions.get(kind)
+    if found is None:
+        found = _known_functions[kind] = tuple(_reached(kind))
+    return found
+
+
+def _reached(kind: type) -> list[FunctionType]:
+    start = getattr(kind, "forward", None)
+    waiting = [start] if isinstance(start, FunctionType) else []
+    found: dict[CodeType, FunctionType] = {}
+    while waiting and len(found) < 200:
+        function = waiting.pop()
+        code = function.__code__
+        if code in found or not is_users(code.co_filename):
+            continue
+        found[code] = function
+        for name in _names(code):
+            value = getattr(kind, name, None) or function.__globals__.get(name)
+            if isinstance(value, property):
+                value = value.fget
+            if isinstance(value, FunctionType):
+                waiting.append(value)
+    return list(found.values())
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Names of globals and attributes in a function and in those written inside of it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def _global_names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The globals that a function assigns, and those that it reads."""
+    stored: dict[str, None] = {}
+    loaded: dict[str, None] = {}
+    for inner in (code, *(const for const in code.co_consts if isinstance(const, CodeType))):
+        for instruction in dis.get_instructions(inner):
+            if instruction.opname == "STORE_GLOBAL":
+                stored[instruction.argval] = None
+            elif instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+                loaded[instruction.argval] = None
+    return tuple(stored), tuple(loaded)

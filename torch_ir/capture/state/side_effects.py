@@ -1,0 +1,93 @@
+"""What forward leaves behind when it is captured: changed state, which is put back, and calls that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from torch_ir.capture.state.python_state import PythonState
+from torch_ir.ops.torch_internals import OpOverload, schema_of, version_of
+
+
+class Observed:
+    """The names of state that captures changed; `is_blind` if there may be changes that were not observed."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, None] = {}
+        self.is_blind = False
+
+
+_observed: ContextVar[Observed | None] = ContextVar("observed", default=None)
+
+
+@contextmanager
+def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blind: bool = False) -> Iterator[None]:
+    """Restore the Python state that the model can reach afterwards; notify an observer of what was changed.
+
+    With `when_forward_ends`, also notify it then, since torch.export restores some of the state itself. A blind capture
+    does not execute forward in Python, or not on the model's own modules.
+    """
+
+    def note(*_: Any) -> None:
+        observed = _observed.get()
+        if observed is not None:
+            observed.names.update(dict.fromkeys(change.name for change in state.changes()))
+            observed.is_blind |= is_blind
+
+    hooks = [model.register_forward_hook(note)] if when_forward_ends else []
+    state = PythonState(model)
+    try:
+        yield
+    finally:
+        note()
+        state.restore()
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def observed_changes() -> Iterator[Observed]:
+    """What captures change meanwhile."""
+    observed = Observed()
+    token = _observed.set(observed)
+    try:
+        yield observed
+    finally:
+        _observed.reset(token)
+
+
+@contextmanager
+def constants_kept(model: nn.Module) -> Iterator[None]:
+    """Put back the values of real tensors that are no weights, to which torch.export writes before it refuses that."""
+    tensors = [tensor for _, tensor in PythonState(model).tensors if not tensor.is_meta and _is_plain(tensor)]
+    before = [(tensor, version_of(tensor), tensor.detach().clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, version, values in before:
+            if version_of(tensor) != version:
+                with torch.no_grad():
+                    tensor.copy_(values)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_inference()
+
+
+def drop_failed_calls(module: fx.GraphModule) -> None:
+    """Erase calls that gave nothing although they should: they raised, and forward caught it and went on."""
+    failed = [node for node in module.graph.nodes if _has_failed(node)]
+    for node in failed:
+        module.graph.erase_node(node)
+    if failed:
+        module.recompile()
+
+
+def _has_failed(node: fx.Node) -> bool:
+    gives_something = isinstance(node.target, OpOverload) and bool(schema_of(node.target).returns)
+    return gives_something and node.meta.get("val") is None and not node.users

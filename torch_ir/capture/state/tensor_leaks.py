@@ -1,0 +1,248 @@
+"""Tensors of a capture must not outlive it: caches that forward has filled with them are put back.
+
+A capture runs forward on tensors without values. What forward keeps of them outside of the model, such as in a
+`functools.lru_cache`, in globals, class attributes, closures or objects, would be read by the next capture and the next
+eager call. So a capture remembers the namespaces that the model's code can write to, and afterwards, if any of its
+tensors are still alive, looks for what holds them: caches are cleared, attributes and entries are what they were.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import itertools
+import types
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_ir.capture.fast.ghosts import Ghost
+from torch_ir.capture.instrument import intercepted, set_attribute
+from torch_ir.capture.state.namespaces import Namespaces, is_users_module
+from torch_ir.capture.walk import modules
+from torch_ir.errors import CaptureWarning
+from torch_ir.ir.json.json_text import frozen
+from torch_ir.ops.torch_internals import LAST_EXPORT, FakeTensor, FakeTensorMode, forget_random_states
+
+_LRU = type(functools.lru_cache(lambda: None))
+_OURS = (types.FrameType, types.TracebackType, BaseException, types.GeneratorType, weakref.ref)
+_BLANK = (Ghost, FakeTensor)
+_ROUNDS = 8  # of a search, each for so many tensors
+_BATCH = 16
+_LEVELS = 8  # of containers in containers
+_MOST_LOOKS = 32  # at every object of the process, of which a large one has millions
+
+
+class Tensors:
+    """The tensors of one capture: those that refer to one of its tokens, and those that it names itself."""
+
+    def __init__(self) -> None:
+        self._tokens: list[weakref.ref[Any]] = []
+        self._attributes: list[str] = []
+        self.others: Callable[[], Collection[torch.Tensor]] = tuple
+
+    def watch(self, attribute: str, token: Any) -> None:
+        """Take tensors for those of the capture whose attribute is this object, which only they keep alive."""
+        self._attributes.append(attribute)
+        self._tokens.append(weakref.ref(token))
+
+    @contextmanager
+    def of_every_mode(self) -> Iterator[None]:
+        """Take all fake tensors for those of the capture whose mode this thread makes meanwhile."""
+
+        def note(make: Callable[..., None], mode: FakeTensorMode, *args: Any, **kwargs: Any) -> None:
+            make(mode, *args, **kwargs)
+            self.watch("fake_mode", mode)
+
+        # where torch keeps the last graph that it has traced, with all of its tensors
+        with intercepted(FakeTensorMode, "__init__", note), set_attribute(*LAST_EXPORT, {}):
+            yield
+
+    def may_be_alive(self) -> bool:
+        """Whether any is still there, or garbage that was not collected yet."""
+        for mode in (ref() for ref in self._tokens):
+            if isinstance(mode, FakeTensorMode):
+                _let_go(mode)
+        return any(ref() is not None for ref in self._tokens) or bool(self.others())
+
+    def alive(self) -> list[torch.Tensor]:
+        """Those that are still there; a look at every object of the process, where there may be any."""
+        tokens = [(name, token) for name, ref in zip(self._attributes, self._tokens, strict=True) if (token := ref())]
+        found = list(self.others())
+        if tokens:
+            found += [
+                tensor
+                for tensor in all_tensors()
+                if type(tensor) in _BLANK and any(getattr(tensor, name, None) is token for name, token in tokens)
+            ]
+        return found
+
+
+def _let_go(mode: FakeTensorMode) -> None:
+    """Drop what torch itself keeps of a trace that is done: the inputs, and numbers for random generators."""
+    if mode.shape_env is not None and mode.shape_env.tracked_fakes:
+        mode.shape_env.tracked_fakes.clear()
+    forget_random_states()
+
+
+def all_tensors() -> list[torch.Tensor]:
+    """Every tensor of the process."""
+    objects = gc.get_objects()  # often millions, so that most is done in C
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
+    return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
+
+
+@contextmanager
+def contained(model: nn.Module) -> Iterator[Tensors]:
+    """Afterwards nothing outside holds a tensor of the capture, or a warning says what does."""
+    tensors, before = Tensors(), Namespaces(modules(model))
+    born: set[int] = set()
+    found: list[torch.Tensor] = []
+    has_failed = False
+    try:
+        with frozen():  # so that what is made from here on can be told from what was there
+            try:
+                yield tensors
+            except BaseException:
+                has_failed = True
+                raise
+            finally:
+                if tensors.may_be_alive():
+                    gc.collect()  # of what was made meanwhile
+                    found += tensors.alive()
+                if found:
+                    born.update(map(id, gc.get_objects()))
+    finally:
+        if found:
+            _Search(before, born).put_back(found, has_failed)
+
+
+class _Search:
+    """Looks for what holds the tensors of a capture; `born` are the objects that were made since it began."""
+
+    def __init__(self, before: Namespaces, born: set[int]) -> None:
+        self._before, self._born = before, born
+        self._named: dict[str, None] = {}
+        self._seen: set[int] = set()
+        self._looks = _MOST_LOOKS
+
+    def put_back(self, found: list[torch.Tensor], has_failed: bool) -> None:
+        """Put back what is known, without a look at every object of the process; then look for the rest.
+
+        The error of a failed capture holds tensors until it is handled, so that there is no use in looking further.
+        """
+        refs = [weakref.ref(tensor) for tensor in found]
+        self._before.put_back(set(map(id, found)))
+        found.clear()
+        if has_failed:
+            return
+        for _ in range(_ROUNDS):
+            batch = [tensor for ref in refs if (tensor := ref()) is not None and id(tensor) not in self._seen][:_BATCH]
+            if not batch:
+                break
+            self._release(batch)
+            batch.clear()
+        if self._named:
+            told = f"{', '.join(self._named)} keeps tensors that have no values, which the capture has made"
+            warnings.warn(f"{told}; clear it before the model is used again", CaptureWarning, stacklevel=2)
+
+    def _release(self, level: list[Any]) -> None:
+        """Find what holds some objects, level by level; what was made in the capture goes with them."""
+        for _ in range(_LEVELS):
+            self._seen.update(map(id, level))
+            above: list[Any] = []
+            for holder in self._referrers(level):
+                if holder is level or isinstance(holder, _OURS) or id(holder) in self._seen:
+                    continue
+                if isinstance(holder, _LRU):
+                    holder.cache_clear()
+                elif id(holder) in self._born and not self._before.has(holder):
+                    above.append(holder)
+                elif self._before.has(holder) or self._is_reached_by_user(holder):
+                    self._clean(holder)
+            holder = None
+            if not above:
+                return
+            level = above
+
+    def _referrers(self, objects: Sequence[Any]) -> list[Any]:
+        """What refers to some objects; nothing when the search has taken long enough."""
+        self._looks -= 1
+        return gc.get_referrers(*objects) if self._looks >= 0 else []
+
+    def _is_reached_by_user(self, holder: Any) -> bool:
+        """Whether the user's code leads to an object, and not only torch's own, whose caches must not be changed."""
+        level, seen = [holder], {id(holder)}
+        for _ in range(_LEVELS // 2):
+            above: list[Any] = []
+            for each in level:
+                home = each.get("__name__") if isinstance(each, dict) and "__spec__" in each else None
+                home = home or getattr(each if callable(each) else type(each), "__module__", None)
+                if home not in (None, "builtins", "_functools", "collections"):
+                    return is_users_module(str(home))
+            for each in self._referrers(level):
+                if each is not level and id(each) not in seen and not isinstance(each, (*_OURS, list)):
+                    above.append(each)
+                    seen.add(id(each))
+            level = above[:_BATCH]
+        return False
+
+    def _clean(self, holder: Any) -> None:
+        """Put back what something that was there before the capture now holds of it."""
+        if isinstance(holder, dict):
+            self._clean_dict(holder)
+        elif isinstance(holder, (list, deque)):
+            content = self._before.content(holder)
+            kept = [item for item in holder if id(item) not in self._seen] if content is None else list(content)
+            holder.clear()
+            holder.extend(kept)
+            for item in kept:
+                self._clean_inside(item)
+        elif isinstance(holder, set):
+            holder.difference_update([item for item in holder if id(item) in self._seen])
+        elif isinstance(holder, types.CellType):
+            if not self._before.put_back_cell(holder):
+                self._named[f"a variable that functions share ({type(holder.cell_contents).__name__})"] = None
+        elif hasattr(holder, "__dict__"):
+            self._clean_dict(holder.__dict__, holder)
+        else:
+            self._named[f"a {type(holder).__module__}.{type(holder).__qualname__}"] = None
+
+    def _clean_inside(self, item: Any) -> None:
+        """An empty dict that was there before is as new to the garbage collector as what it now holds."""
+        if id(item) in self._seen:
+            self._clean(item)
+
+    def _clean_dict(self, holder: Any, owner: Any = None) -> None:
+        content = self._before.content(holder)
+        owner = self._before.owner(holder) or owner
+        names = [key for key, value in list(dict.items(holder)) if id(value) in self._seen or id(key) in self._seen]
+        if content is None:
+            owner = owner or next((each for each in self._referrers([holder]) if _is_namespace(each, holder)), None)
+            if owner is not None and not isinstance(owner, types.FunctionType):  # which has no attributes at first
+                self._named.update((f"{_named(owner)}.{name}", None) for name in names)
+                return
+        for name in names:
+            self._before.put_back_entry(holder, name)
+            if content is not None and name in content:
+                self._clean_inside(content[name])
+
+
+def _is_namespace(owner: Any, holder: Any) -> bool:
+    """Whether a dict holds the attributes of an object."""
+    return not isinstance(owner, dict) and getattr(owner, "__dict__", None) is holder
+
+
+def _named(owner: Any) -> str:
+    """What the owner of a namespace is called."""
+    if isinstance(owner, types.ModuleType):
+        return owner.__name__
+    kind = owner if isinstance(owner, type) else type(owner)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return name if owner is kind else f"an object of {name}"

@@ -1,0 +1,64 @@
+"""Code that puts other memory under a tensor (`t.data = value`, `t.set_`, `swap_tensors`): refused, by line.
+
+A graph has values, not memory: what shares the old memory, or the new, would no longer be known.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from torch_ir.capture.program.provenance import is_users, user_line, users_frame
+from torch_ir.errors import Cause, ConversionError
+from torch_ir.ir import IR
+
+_DATA: Any = torch.Tensor.data
+GET_DATA, SET_DATA = _DATA.__get__, _DATA.__set__
+_SETTING = ("aten.set.", "aten.set_.", "aten.set_data.")
+
+
+def refusal(how: str) -> ConversionError:
+    """The error for the line of the user's code that is running."""
+    place = user_line(users_frame(sys._getframe(1)))
+    return _refusal(place, how)
+
+
+def _refusal(place: str, how: str) -> ConversionError:
+    told = f"{place}: forward" if place else "forward"
+    return ConversionError(
+        f"cannot capture {told} puts other memory under a tensor ({how}); write the values with copy_ instead",
+        cause=Cause.MEMORY_REPLACED,
+    )
+
+
+class DataAttribute(TorchFunctionMode):
+    """While torch.export traces: `t.data` is `t.detach()`, which torch can trace, and assigning it is refused."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in (GET_DATA, SET_DATA) and _is_asked_by_a_model(sys._getframe(1)):
+            if func == SET_DATA:
+                raise refusal("`t.data = ...`")
+            return args[0].detach()
+        return func(*args, **(kwargs or {}))
+
+
+def _is_asked_by_a_model(frame: FrameType | None) -> bool:
+    """Whether the user's code or a layer of torch asks, through other modes perhaps, and not what traces it."""
+    while frame is not None and frame.f_code.co_name == "__torch_function__":
+        frame = frame.f_back
+    file = "" if frame is None else frame.f_code.co_filename
+    return is_users(file) or "/torch/nn/" in file.replace("\\", "/")
+
+
+def refuse_set_memory(ir: IR) -> None:
+    """Refuse a graph with a call of `set_`, which no file may hold."""
+    for node in ir.all_nodes():
+        if node.op_type.startswith(_SETTING):
+            raise _refusal(node.origin.source, node.op_type)

@@ -1,0 +1,1 @@
+"""What verbs take: models, graphs, inputs, sizes."""

@@ -1,0 +1,114 @@
+"""Inputs from files: one tensor, or every input that a file holds, by name or in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch_ir.cli.arguments.input_specs import InputSpec, refuse_twins
+from torch_ir.errors import CommandError, TorchIRError, did_you_mean, first_line
+
+
+def read_files(specs: Sequence[InputSpec]) -> list[InputSpec]:
+    """Each input from a file as its value; a file without a name before it gives all that it holds."""
+    found = [each for spec in specs for each in ([spec] if spec.file is None else _read(spec, spec.file))]
+    refuse_twins(found)
+    return found
+
+
+def _read(spec: InputSpec, file: str) -> Iterator[InputSpec]:
+    path, member = _split(file)
+    held = _load(path)
+    if member is not None:
+        yield _given(spec, spec.name, _member(held, member, path), path)
+    elif spec.name is not None:
+        yield _given(spec, spec.name, _pick(held, spec.name, path) if isinstance(held, dict) else held, path)
+    elif isinstance(held, dict):
+        yield from (_given(spec, name, value, path) for name, value in _leaves(held))
+    elif isinstance(held, (list, tuple)):
+        yield from (_given(spec, None, value, path) for value in held)
+    else:
+        yield _given(spec, None, held, path)
+
+
+def _split(file: str) -> tuple[Path, str | None]:
+    """A path, and the member of the file that follows a `#`."""
+    name, mark, member = file.rpartition("#")
+    if not mark or Path(file).exists():
+        return Path(file), None
+    return Path(name), member
+
+
+def _load(path: Path) -> Any:
+    """What a file holds: a tensor, or tensors by name or in order."""
+    if not path.is_file():
+        raise CommandError(f"no such file: {path}")
+    try:
+        return _read_as(path)
+    except ImportError as error:
+        raise CommandError(f"reading {path} needs {error.name}") from None
+    except TorchIRError:
+        raise
+    except Exception as error:  # numpy and torch raise whatever a damaged file leads them to
+        raise CommandError(f"cannot read {path}: {first_line(error)}") from None
+
+
+def _read_as(path: Path) -> Any:
+    import torch
+
+    from torch_ir.run import load_weights_safetensors
+
+    if path.suffix == ".safetensors":
+        return load_weights_safetensors(path)
+    if path.suffix in (".pt", ".pth"):
+        return torch.load(path, map_location="cpu", weights_only=True)
+    if path.suffix not in (".npy", ".npz"):
+        raise CommandError(f"{path}: values come as .npy, .npz, .safetensors or .pt")
+    import numpy
+
+    from torch_ir.golden.dumps import refuse_expansion
+
+    with open(path, "rb") as file:
+        if path.suffix == ".npy":
+            return torch.from_numpy(numpy.lib.format.read_array(file, allow_pickle=False))
+        refuse_expansion(path)
+        with numpy.load(file, allow_pickle=False) as archive:
+            return {name: torch.from_numpy(archive[name]) for name in archive.files}
+
+
+def _given(spec: InputSpec, name: str | None, value: Any, path: Path) -> InputSpec:
+    import torch
+
+    if not isinstance(value, (torch.Tensor, bool, int, float, str, type(None))):
+        raise CommandError(f"{path} holds a {type(value).__name__}, not a tensor")
+    return replace(spec, name=name, value=value)
+
+
+def _leaves(held: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Values by name; what is nested gets names such as `options.keys` and `pair.0`."""
+    inner = held.items() if isinstance(held, dict) else enumerate(held) if isinstance(held, (list, tuple)) else None
+    if inner is None:
+        yield name, held
+    else:
+        for key, value in inner:
+            yield from _leaves(value, f"{name}.{key}" if name else str(key))
+
+
+def _pick(held: dict[str, Any], name: str, path: Path) -> Any:
+    """The value of this name, or the only one."""
+    if name in held:
+        return held[name]
+    if len(held) == 1:
+        return next(iter(held.values()))
+    hint = did_you_mean(name, held) or f"; name one: {name}=@{path}#{next(iter(held), 'MEMBER')}"
+    raise CommandError(f"{path} holds {len(held)} tensors, none called {name!r}{hint}")
+
+
+def _member(held: Any, member: str, path: Path) -> Any:
+    names = dict(_leaves(held)) if isinstance(held, (dict, list, tuple)) else {}
+    if member not in names:
+        known = did_you_mean(member, names) or f"; it has {', '.join(names) or 'no members'}"
+        raise CommandError(f"{path} has no member {member!r}{known}")
+    return names[member]

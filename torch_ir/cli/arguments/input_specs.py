@@ -1,0 +1,162 @@
+"""Inputs as they are written on the command line, read without torch.
+
+    float32[1,3,224,224]   x=f32[1,3,224,224]   x:1x3x224x224   1x3x224x224xf32   1x3x224x224
+    ids=i64[batch,seq]     i64[1,seq<=2048]     f32[8*n,3]      i64[1,8]<100
+    x=@file.npy            @inputs.npz          x=@inputs.npz#member
+    flag=true   scale=0.5  mask=none            n:=3            mode:="fast"   sizes:=[2,2]
+
+A name in place of a size makes that dimension dynamic; `<100` bounds random whole numbers from above. What follows
+`:=` is JSON, and no tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch_ir.cli.arguments.size_specs import DimRange, parse_dims, parse_size
+from torch_ir.errors import CommandError, did_you_mean
+from torch_ir.ir.graph.attr_types import DTYPES
+
+ALIASES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32",
+    "i16": "int16", "i8": "int8", "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "b": "bool",
+    "c64": "complex64", "c128": "complex128", "double": "float64", "float": "float32", "half": "float16",
+    "long": "int64", "int": "int32",
+}  # fmt: skip
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
+_NAME = r"(?P<name>[A-Za-z_][\w.]*)"
+_JSON = re.compile(rf"{_NAME}\s*:=(?P<json>.*)", re.DOTALL)
+_NAMED = re.compile(rf"(?:{_NAME}\s*[=:])?\s*(?P<body>.*)", re.DOTALL)
+_NUMBER = re.compile(r"-?(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?|-\d+", re.ASCII)
+_BRACKETS = re.compile(r"(?P<dtype>\w*)\[(?P<dims>[^\[\]]*)\](?:<(?P<below>\d+))?")
+_CROSSES = re.compile(r"(?P<dims>\w+)(?:<(?P<below>\d+))?")
+_DTYPE_LIKE = re.compile(r"(?:bf|float|bfloat|u?int|complex|[fiuc])\d+", re.IGNORECASE)
+_HELP = "write it as x=f32[1,3,224,224] or 1x3x224x224"
+
+
+class Nothing:
+    """No value: the input is a tensor that is yet to be made."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One input: for which argument, and either a file, a value, or a dtype and sizes with their ranges."""
+
+    text: str
+    name: str | None = None
+    dtype: str = "float32"
+    shape: tuple[int | str, ...] = ()
+    below: int | None = None
+    file: str | None = None
+    value: Any = Nothing
+    ranges: tuple[tuple[str, DimRange], ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a number, a word or the like, and no tensor."""
+        return isinstance(self.value, (bool, int, float, str, list, dict, type(None)))
+
+    @property
+    def number(self) -> int | None:
+        """The number that `n=3` may mean as well, where the argument takes numbers and not tensors."""
+        body = self.text.rpartition("=" if "=" in self.text else ":")[2].strip()
+        return int(body) if body.isascii() and body.isdecimal() else None
+
+
+def read_inputs(arguments: argparse.Namespace) -> tuple[list[InputSpec], dict[str, DimRange]]:
+    """The inputs and the ranges of named sizes, as `--input` and `--dim` say; they must not contradict each other."""
+    specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
+    for name, dim in (pair for spec in specs for pair in spec.ranges):
+        if dims.setdefault(name, dim) != dim:
+            raise CommandError(f"the size {name!r} is given two ranges; one is enough")
+    return specs, dims
+
+
+def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
+    """Every input, each name once."""
+    specs = [parse_input(text) for text in texts]
+    refuse_twins(specs)
+    return specs
+
+
+def refuse_twins(specs: Iterable[InputSpec]) -> None:
+    """Refuse two inputs of one name."""
+    names = [spec.name for spec in specs if spec.name]
+    for name in names:
+        if names.count(name) > 1:
+            raise CommandError(f"the input {name!r} is given twice")
+
+
+def parse_input(text: str) -> InputSpec:
+    """One input, or a CommandError that names the nearest correct spelling."""
+    from torch_ir.cli.arguments.suggestions import respellings
+
+    try:
+        return _parse(text)
+    except CommandError as error:
+        for fixed in respellings(text):
+            try:
+                _parse(fixed)
+            except CommandError:
+                continue
+            raise CommandError(f"{text!r} is not an input; did you mean {fixed!r}?") from None
+        raise CommandError(f"{text!r} is not an input: {error}") from None
+
+
+def _parse(text: str) -> InputSpec:
+    literal = _JSON.fullmatch(text.strip())
+    if literal is not None:
+        return InputSpec(text, literal["name"], value=_from_json(literal["json"]))
+    named = _NAMED.fullmatch(text.strip())
+    assert named is not None  # the pattern takes everything
+    name, body = named["name"], named["body"]
+    if body.startswith("@"):
+        if len(body) == 1:
+            raise CommandError("a file name must follow the @")
+        return InputSpec(text, name, file=body[1:])
+    body = body.replace(" ", "")
+    if body.lower() in _WORDS:
+        return InputSpec(text, name, value=_WORDS[body.lower()])
+    if _NUMBER.fullmatch(body):
+        return InputSpec(text, name, value=int(body) if body[1:].isdecimal() else float(body))
+    return _tensor(text, name, body)
+
+
+def _from_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise CommandError("what follows := is a JSON value, such as n:=3, flag:=true or mode:='\"fast\"'") from None
+
+
+def _tensor(text: str, name: str | None, body: str) -> InputSpec:
+    match = _BRACKETS.fullmatch(body) or _CROSSES.fullmatch(body)
+    if match is None:
+        raise CommandError(_HELP)
+    if "dtype" in match.groupdict():
+        words, dtype = match["dims"].split(",") if match["dims"] else [], match["dtype"] or "float32"
+    else:
+        words, dtype = match["dims"].split("x"), "float32"
+        if _dtype(words[-1]) or _DTYPE_LIKE.fullmatch(words[-1]):
+            dtype = words.pop()
+        if not words:
+            raise CommandError(f"it has no sizes; a scalar is written as {dtype}[]")
+    below = int(match["below"]) if match["below"] else None
+    found = _dtype(dtype)
+    if found is None:
+        raise CommandError(f"unknown dtype {dtype!r}{did_you_mean(dtype, [*ALIASES, *DTYPES])}")
+    if below is not None and (below < 1 or "int" not in found):
+        raise CommandError("the bound after < is for whole numbers, and at least 1")
+    sizes = [parse_size(word) for word in words]
+    ranges = tuple((str(size), dim) for size, dim in sizes if dim is not None)
+    return InputSpec(text, name, found, tuple(size for size, _ in sizes), below, ranges=ranges)
+
+
+def _dtype(word: str) -> str | None:
+    word = ALIASES.get(word, word)
+    return word if word in DTYPES else None

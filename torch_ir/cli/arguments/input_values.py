@@ -1,0 +1,150 @@
+"""Values for input specs: on meta, random, or as given. Torch is imported when the first one is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.arguments.input_files import read_files
+from torch_ir.cli.arguments.input_specs import InputSpec, Nothing
+from torch_ir.cli.arguments.size_specs import DimRange
+from torch_ir.errors import CommandError, did_you_mean
+from torch_ir.ir import IR, TensorMeta, evaluate
+from torch_ir.ir.sizes.expressions import names_in
+from torch_ir.ir.sizes.symbols import solve
+
+if TYPE_CHECKING:
+    import torch
+
+Sizes = dict[str, int]
+
+
+def meta_value(spec: InputSpec, sizes: Mapping[str, int]) -> Any:
+    """A tensor on meta, or the value that is given."""
+    import torch
+
+    from torch_ir.ops.torch_types import TORCH_DTYPES
+
+    if spec.value is not Nothing:
+        return spec.value
+    try:
+        return torch.empty(_shape(spec, sizes), dtype=TORCH_DTYPES[spec.dtype], device="meta")
+    except (RuntimeError, TypeError, OverflowError) as error:
+        raise CommandError(f"torch cannot make {spec.text}: {str(error).partition(chr(10))[0]}") from None
+
+
+def random_tensor(
+    shape: Sequence[int], dtype: str, generator: torch.Generator, below: int | None = None
+) -> torch.Tensor:
+    """Normal numbers, or whole ones from 0 to `below` (2 if it is None)."""
+    import torch
+
+    from torch_ir.ops.torch_types import TORCH_DTYPES
+
+    wanted = TORCH_DTYPES[dtype]
+    try:
+        if wanted.is_complex:
+            return torch.randn(shape, dtype=torch.complex128, generator=generator).to(wanted)
+        if wanted.is_floating_point:
+            return torch.randn(shape, generator=generator).to(wanted)
+        return torch.randint(2 if below is None else below, tuple(shape), generator=generator).to(wanted)
+    except (RuntimeError, TypeError, OverflowError) as error:
+        raise CommandError(f"torch cannot make {dtype}{list(shape)}: {str(error).partition(chr(10))[0]}") from None
+
+
+def graph_inputs(ir: IR, specs: Sequence[InputSpec], dims: Mapping[str, DimRange], seed: int) -> list[Any]:
+    """A value for every input of a graph: as its spec says, else random in the graph's own shape."""
+    import torch
+
+    sizes = _fixed(dims, ir)
+    generator = torch.Generator().manual_seed(seed)
+    given: dict[TensorMeta, Any] = {}
+    for tensor, spec in _by_input(ir, read_files(specs)).items():
+        if spec.value is not Nothing:
+            given[tensor] = spec.value
+        else:
+            given[tensor] = random_tensor(_shape(spec, sizes), spec.dtype, generator, spec.below)
+    _read_sizes(ir, given, sizes)
+    numbers = {symbol.tensor: symbol.name for symbol in ir.symbols.values() if symbol.dim is None}
+    return [
+        given[tensor]
+        if tensor in given
+        else sizes[_known(numbers[tensor], sizes, tensor.name)]
+        if tensor in numbers
+        else random_tensor(_graph_shape(tensor, sizes), tensor.dtype, generator)
+        for tensor in ir.graph_inputs
+    ]
+
+
+def _by_input(ir: IR, specs: Sequence[InputSpec]) -> dict[TensorMeta, InputSpec]:
+    """Named specs to the inputs of that name, the others to the remaining inputs in order."""
+    inputs = {tensor.name: tensor for tensor in ir.graph_inputs}
+    chosen: dict[TensorMeta, InputSpec] = {}
+    for spec in specs:
+        if spec.name is not None and (tensor := _input_of(spec, spec.name, inputs)) is not None:
+            chosen[tensor] = spec
+    free = [tensor for tensor in ir.graph_inputs if tensor not in chosen]
+    unnamed = [spec for spec in specs if spec.name is None]
+    if len(unnamed) > len(free):
+        raise CommandError(f"{len(specs)} inputs are given, but the graph takes {len(ir.graph_inputs)}")
+    return {**chosen, **dict(zip(free, unnamed, strict=False))}
+
+
+def _input_of(spec: InputSpec, name: str, inputs: Mapping[str, TensorMeta]) -> TensorMeta | None:
+    """The input that a spec is for, where `options.keys` is `options_keys`; None if a file holds no tensor for it."""
+    for known in (name, name.replace(".", "_")):
+        if known in inputs:
+            return inputs[known]
+    if spec.is_plain:
+        if spec.file is not None:
+            return None
+        raise CommandError(f"{name!r} is no tensor: what it is was fixed when the graph was captured; leave it out")
+    hint = did_you_mean(name, inputs) or f"; it has {', '.join(inputs) or 'none'}"
+    raise CommandError(f"the graph has no input {name!r}{hint}")
+
+
+def _fixed(dims: Mapping[str, DimRange], ir: IR) -> Sizes:
+    """Sizes for this run: one number each, for symbols that the graph has."""
+    for name, dim in dims.items():
+        if name not in ir.symbols:
+            raise CommandError(f"the graph has no size {name!r}{did_you_mean(name, ir.symbols)}")
+        if dim.only is None:
+            raise CommandError(
+                f"running takes one size for {name!r}, not a range: --dim {name}={dim.high or dim.low or 4}"
+            )
+    return {name: dim.only for name, dim in dims.items() if dim.only is not None}
+
+
+def _read_sizes(ir: IR, given: Mapping[TensorMeta, Any], sizes: Sizes) -> None:
+    """Let the inputs that are given say the sizes of those that are not."""
+    import torch
+
+    for symbol in ir.symbols.values():
+        tensor, dim = symbol.tensor, symbol.dim
+        value = given.get(tensor) if tensor is not None else None
+        if tensor is None or dim is None or not isinstance(value, torch.Tensor) or value.dim() != len(tensor.shape):
+            continue
+        size = solve(tensor.shape[dim], symbol.name, value.shape[dim], sizes)
+        if size is not None:
+            sizes.setdefault(symbol.name, size)
+
+
+def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> list[int]:
+    return _numbers(spec.shape, sizes, spec.text)
+
+
+def _graph_shape(tensor: TensorMeta, sizes: Mapping[str, int]) -> list[int]:
+    return _numbers(tensor.shape, sizes, tensor.name)
+
+
+def _numbers(shape: Sequence[int | str], sizes: Mapping[str, int], place: str) -> list[int]:
+    for dim in shape:
+        for name in sorted(names_in(dim)):
+            _known(name, sizes, place)
+    return [int(evaluate(dim, sizes)) for dim in shape]
+
+
+def _known(name: str, sizes: Mapping[str, int], place: str) -> str:
+    if name not in sizes:
+        raise CommandError(f"the input {place!r} needs a number for its size {name!r}: add --dim {name}=4")
+    return name

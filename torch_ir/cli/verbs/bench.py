@@ -1,0 +1,216 @@
+"""`torch-ir bench`: time graph files, and the first of them in other back ends, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.arguments.graph_argument import MODELS
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import BACKENDS, add_inputs, add_optimize, add_verb, load_checked, print_json
+from torch_ir.errors import CommandError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+    from torch_ir.run.benchmark import Action, Spread, Timing
+
+_EXAMPLES = """
+model.json
+model.json better.json --weights model.safetensors
+model.json --against eager,inductor --model net.py:Net --threads 4
+model.json --against onednn,openvino,iree --level full
+model.json --against onnxruntime --dim batch=4 --repeat 50 --json
+"""
+
+
+_EAGER = "eager"
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and keywords of the model
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "bench", "time IR files against each other and against other runtimes", _EXAMPLES, run)
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="IR files that compute the same; the first is the base"
+    )
+    parser.add_argument("-w", "--weights", metavar="FILE", help=".pt, .safetensors (default: the model's, or random)")
+    parser.add_argument(
+        "--against",
+        metavar="NAMES",
+        default="",
+        help=f"what else computes the first file: {', '.join((_EAGER, *BACKENDS))}; separated by commas",
+    )
+    add_optimize(parser, "optimise the graph for these: clean, basic or full (default: as it is)")
+    parser.add_argument("--model", metavar="MODEL", help=f"the original, for `eager` and its weights: {MODELS}")
+    add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
+    parser.add_argument("--repeat", type=int, default=20, metavar="N", help="rounds (default: 20)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads of each road (default: as many as torch takes)"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
+    parser.add_argument("--rtol", type=float, metavar="X", help="relative tolerance of results (default: by dtype)")
+    parser.add_argument("--atol", type=float, metavar="X", help="absolute tolerance of results (default: by dtype)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.cli.arguments.input_specs import read_inputs
+
+    specs, dims = read_inputs(arguments)
+    names = _check(arguments)
+    import torch
+
+    from torch_ir.cli.arguments.input_values import graph_inputs
+    from torch_ir.ops.pytree import call_of
+    from torch_ir.run.benchmark import bench, threads
+
+    _check_backends(names)
+    graphs = {path: load_checked(path) for path in dict.fromkeys(arguments.files)}
+    first = next(iter(graphs.values()))
+    call = call_of(first.input_tree, graph_inputs(first, specs, dims, arguments.seed))
+    torch.manual_seed(arguments.seed)
+    model = _model(arguments)
+    weights, whose = _weights(arguments, graphs, model)
+    roads: dict[str, Any] = {path: partial(_graph, ir, weights, call) for path, ir in graphs.items()}
+    for name in names:
+        if name == _EAGER:
+            roads[name] = partial(_eager, first, weights, call, model)
+        else:
+            roads[name] = partial(_backend, name, arguments.level, first, weights, call)
+    with threads(arguments.threads) as count:
+        found = bench(
+            roads,
+            arguments.repeat,
+            seed=arguments.seed,
+            rtol=arguments.rtol,
+            atol=arguments.atol,
+            progress=show_progress,
+        )
+    about = {"model": first.model_name, "weights": whose, "rounds": arguments.repeat, "threads": count}
+    eager = {_EAGER: _what_is_eager(arguments)} if _EAGER in names else {}
+    if arguments.json:
+        print_json({**about, **eager, "roads": {name: _record(result) for name, result in found.items()}})
+    else:
+        print("\n".join(_lines(about, eager, found)))
+    return 1 if any(isinstance(result, str) for result in found.values()) else 0
+
+
+def _check(arguments: argparse.Namespace) -> list[str]:
+    """The roads that are asked for, after everything that can be refused without torch was."""
+    for name in ("repeat", "threads"):
+        if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
+            raise CommandError(f"--{name} is at least 1, not {getattr(arguments, name)}")
+    return list(dict.fromkeys(name.strip() for name in arguments.against.split(",") if name.strip()))
+
+
+def _check_backends(names: list[str]) -> None:
+    """Refuse what is not known, or cannot run here."""
+    from torch_ir.backends import find_backend
+
+    for name in names:
+        if name == _EAGER:
+            continue
+        if name not in BACKENDS:
+            known = (_EAGER, *BACKENDS)
+            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise CommandError(f"there is no back end {name!r}{hint}")
+        find_backend(name)
+
+
+def _model(arguments: argparse.Namespace) -> nn.Module | None:
+    """The original model, with the weights of the file where there is one."""
+    from torch_ir.cli.models.find import find_model
+    from torch_ir.cli.models.model_weights import build_filled
+
+    return build_filled(find_model(arguments.model), arguments.weights) if arguments.model else None
+
+
+def _weights(
+    arguments: argparse.Namespace, graphs: Mapping[str, IR], model: nn.Module | None
+) -> tuple[Mapping[str, Tensor], str]:
+    """Weights for every graph, and whose they are."""
+    from torch_ir.run import load_weights, random_weights
+
+    if model is not None:
+        return model.state_dict(), f"of {arguments.weights or arguments.model}"
+    if arguments.weights:
+        return load_weights(arguments.weights), f"of {arguments.weights}"
+    made: dict[str, Tensor] = {}
+    for ir in reversed(list(graphs.values())):  # the first has the last word
+        made.update(random_weights(ir, arguments.seed))
+    return made, "random"
+
+
+def _graph(ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
+    """The graph in our own executor."""
+    from torch_ir.run import IRExecutor
+
+    return _bound(IRExecutor(ir, _known(ir, weights)), call)
+
+
+def _eager(ir: IR, weights: Mapping[str, Tensor], call: Call, model: nn.Module | None) -> Action:
+    """The original model, or the graph as a module."""
+    from torch_ir.targets import to_torch
+
+    return _bound(model if model is not None else to_torch(ir, weights), call)
+
+
+def _backend(name: str, level: str | None, ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
+    from torch_ir.backends import compile
+
+    return _bound(compile(ir, _known(ir, weights), backend=name, level=level), call)
+
+
+def _known(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that a graph has."""
+    keys = {key for param in ir.params if param.param for key in param.param.keys}
+    return {key: value for key, value in weights.items() if key in keys}
+
+
+def _bound(function: Callable[..., Any], call: Call) -> Action:
+    """A call on inputs of its own, which it may write to."""
+    args, kwargs = copy.deepcopy(call)
+    return lambda: function(*args, **kwargs)
+
+
+def _what_is_eager(arguments: argparse.Namespace) -> str:
+    if arguments.model:
+        return f"the model, {arguments.model}"
+    return f"the ATen calls of {arguments.files[0]} one by one; name the original with --model to run that"
+
+
+def _record(result: Timing | str) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {"wrong": result} if isinstance(result, str) else asdict(result)
+
+
+def _lines(about: Mapping[str, Any], eager: Mapping[str, str], found: Mapping[str, Timing | str]) -> list[str]:
+    """A line for each road: median and quartiles of the time, and of its ratio to that of the first."""
+    first = next(iter(found))
+    wide = max(map(len, found))
+    said = ", ".join(f"{name}: {value}" for name, value in about.items() if value)
+    lines = [said, *(f"{name}: {what}" for name, what in eager.items())]
+    for name, result in found.items():
+        if isinstance(result, str):
+            lines.append(f"{name:{wide}}  not timed: {result}")
+        else:
+            ratio = "" if name == first else f"  {_spread(result.ratio, 1)} times as long as {first}"
+            unit, scale = ("s", 1.0) if result.time.median >= 1 else ("ms", 1e-3)
+            lines.append(f"{name:{wide}}  {_spread(result.time, scale)} {unit}{ratio}")
+    return lines
+
+
+def _spread(spread: Spread, scale: float) -> str:
+    low, median, high = (_digits(value / scale) for value in (spread.low, spread.median, spread.high))
+    return f"{median} ({low}-{high})"
+
+
+def _digits(number: float) -> str:
+    """A number with three digits: `0.123`, `1.04`, `23.5`, `652`."""
+    return f"{number:.{3 if number < 1 else 2 if number < 10 else 1 if number < 100 else 0}f}"

@@ -1,0 +1,121 @@
+"""`torch-ir convert`: a graph file into the other encoding, or into what another tool reads."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, load_graph, print_json, save_graph
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+
+_EXAMPLES = """
+model.json -o model.pb
+model.pb -o model.json
+model.json -o model.json.gz
+model.json -o model.ir
+model.json -o model.onnx --weights model.safetensors
+model.json -o model.mlir
+model.json -o model.py
+"""
+_OURS = (".json", ".json.gz", ".pb", ".binpb", ".ir")
+_THEIRS = (".onnx", ".mlir", ".py", ".pt2")
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(
+        verbs, "convert", "write an IR file as JSON, protobuf or text, as ONNX, MLIR, Python or .pt2", _EXAMPLES, run
+    )
+    parser.add_argument(
+        "file", metavar="FILE", help="an IR file; .pb and .binpb are protobuf, others are JSON, plain or gzip, or text"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help=f"the file to write: {', '.join((*_OURS, *_THEIRS))}"
+    )
+    parser.add_argument(
+        "-w", "--weights", metavar="FILE", help="weights to put into .onnx (default: none) or .pt2; or `random`"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    kind = _kind(arguments.output)
+    _check(arguments, kind)
+    ir = load_graph(arguments.file)
+    if kind in _OURS:
+        save_graph(ir, arguments.output)
+    else:
+        show_progress(f"writing {arguments.output}")
+        _write_theirs(ir, kind, arguments)
+    if arguments.json:
+        print_json(
+            {"file": arguments.output, "kind": kind.removeprefix("."), "bytes": os.path.getsize(arguments.output)}
+        )
+    return 0
+
+
+def _kind(output: str) -> str:
+    """Return the suffix of the output in lower case; of two, where it is compressed."""
+    suffixes = Path(output.lower()).suffixes
+    return "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
+
+
+def _check(arguments: argparse.Namespace, kind: str) -> None:
+    if kind not in (*_OURS, *_THEIRS):
+        raise CommandError(f"{arguments.output} must end in {', '.join((*_OURS, *_THEIRS[:-1]))} or {_THEIRS[-1]}")
+    if arguments.weights and kind not in (".onnx", ".pt2"):
+        raise CommandError(f"--weights is for .onnx and .pt2; {kind} files hold no weights")
+    if kind == ".pt2" and not arguments.weights:
+        raise CommandError("a .pt2 file holds weights: give --weights FILE, or --weights random")
+
+
+def _write_theirs(ir: IR, kind: str, arguments: argparse.Namespace) -> None:
+    from torch_ir.targets import to_mlir, to_onnx, to_python
+
+    if kind == ".onnx":
+        to_onnx(ir, arguments.output, _weights(ir, arguments.weights))
+    elif kind == ".mlir":
+        to_mlir(ir, arguments.output)
+    elif kind == ".py":
+        to_python(ir, arguments.output)
+    else:
+        _write_pt2(ir, arguments.output, _weights(ir, arguments.weights))
+
+
+def _write_pt2(ir: IR, path: str, weights: Mapping[str, Tensor] | None) -> None:
+    """The graph as torch.export's own file, with the sizes that vary."""
+    import io
+
+    import torch
+
+    from torch_ir.analysis.shapes.open_sizes import points_of
+    from torch_ir.ir.files.atomic_write import write_bytes
+    from torch_ir.ops.pytree import call_of
+    from torch_ir.passes.random_check import drawn_inputs
+    from torch_ir.targets import dynamic_shapes_of, to_torch
+
+    module = to_torch(ir, weights)
+    args, kwargs = call_of(ir.input_tree, drawn_inputs(ir, next(iter(points_of(ir)), {}), 0))
+    with torch.no_grad():
+        program = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes_of(ir))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    write_bytes(path, buffer.getvalue())
+
+
+def _weights(ir: IR, file: str | None) -> Mapping[str, Tensor] | None:
+    from torch_ir.run import load_weights, random_weights
+
+    if file is None:
+        return None
+    return random_weights(ir) if file == "random" else load_weights(file)

@@ -1,0 +1,65 @@
+"""`torch-ir cost`: what a graph costs, where, and how long that takes on a device."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from torch_ir.cli.arguments.graph_argument import add_graph, function_of, open_graph
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, print_json, terminal_width
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+
+_EXAMPLES = """
+model.json
+model.json --by op --top 5
+model.json --depth 2 --set batch=8 --set seq=512
+model.json --device 'peak=312TFLOPs,bw=2.0TB/s'
+"hf:llama?num_hidden_layers=2" --by op
+llm.json --function decode --set past=1024 --json
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "cost", "say what an IR file costs: FLOPs, bytes, memory, time", _EXAMPLES, run)
+    add_graph(parser)
+    parser.add_argument(
+        "--by", choices=("module", "op", "node"), default="module", help="what a row is (default: module)"
+    )
+    parser.add_argument("--depth", type=int, metavar="N", help="count all below a module of this depth as that module")
+    parser.add_argument("--top", type=int, metavar="N", help="show this many rows, and the others as one")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=SIZE", help="a size that the graph leaves open; repeatable"
+    )
+    parser.add_argument(
+        "--device", metavar="FIGURES", help="estimate times, for a device such as peak=312TFLOPs,bw=2.0TB/s"
+    )
+    parser.add_argument("--function", metavar="NAME", help="a function of the graph instead, such as decode")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.analysis import Roofline, cost_report
+    from torch_ir.cli.arguments.size_specs import parse_sizes
+
+    if arguments.top is not None and arguments.top < 1:
+        raise CommandError(f"--top must be at least 1, not {arguments.top}")
+    if arguments.depth is not None and arguments.depth < 0:
+        raise CommandError(f"--depth must be at least 0, not {arguments.depth}")
+    show_progress(f"counting {arguments.file}")
+    report = cost_report(
+        function_of(open_graph(arguments), arguments.function),
+        arguments.by,
+        depth=arguments.depth,
+        top=arguments.top,
+        sizes=parse_sizes(arguments.set),
+        device=arguments.device and Roofline.parse(arguments.device),
+    )
+    if arguments.json:
+        print_json(report.to_dict())
+    else:
+        print(report.text(terminal_width()))
+    return 0

@@ -1,0 +1,109 @@
+"""`torch-ir diff`: in what two graph files differ, node by node, and what that costs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from torch_ir.cli.verb import add_verb, load_graph, print_json, terminal_width
+from torch_ir.errors import CommandError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch_ir.analysis import Diff
+    from torch_ir.analysis.cost_model.delta import CostDelta
+    from torch_ir.cli.parser import Verbs
+
+_EXAMPLES = """
+model.json other.json
+model.json model.pb --origins
+model.json optimised.json --only added,removed --by module
+base.json head.json --set batch=8 --fail-on flops+5% --fail-on nodes+0
+base.json head.json --markdown --exit-zero
+model.json other.json --json
+"""
+_STATUSES = ("added", "removed", "changed", "renamed", "same")
+_IGNORABLE = ("order", "weights")
+_COLOURS = {"+": 32, "-": 31, "~": 33, "=": 2, "@": 36}
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "diff", "say in what two IR files differ, names apart, and what it costs", _EXAMPLES, run)
+    parser.add_argument("first", metavar="FIRST", help="an IR file")
+    parser.add_argument("second", metavar="SECOND", help="another one")
+    parser.add_argument("--only", metavar="WORDS", help=f"show nodes of these kinds alone: {', '.join(_STATUSES)}")
+    parser.add_argument("--names", action="store_true", help="show nodes that only have other names, too")
+    parser.add_argument("--origins", action="store_true", help="nodes must come from the same modules and lines too")
+    parser.add_argument("--ignore", metavar="WORDS", help=f"what is not to count: {', '.join(_IGNORABLE)}")
+    parser.add_argument("--by", choices=("op", "module"), default="op", help="a row of the costs (default: op)")
+    parser.add_argument(
+        "--top", type=int, default=10, metavar="N", help="show this many rows of the costs (default: 10)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=SIZE", help="a size that the graphs leave open; repeatable"
+    )
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="BUDGET",
+        help="status 1 only if it costs more than this allows: flops+5%%, nodes+0, peak+10MB; repeatable",
+    )
+    parser.add_argument("--exit-zero", action="store_true", help="status 0 even if the graphs differ")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--json", action="store_true", help="print everything as JSON")
+    kind.add_argument("--markdown", action="store_true", help="print a comment for a pull request")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.analysis import diff
+    from torch_ir.analysis.cost_model.budget import Budget, excesses
+    from torch_ir.analysis.cost_model.delta import cost_deltas
+    from torch_ir.cli.arguments.size_specs import parse_sizes
+
+    if arguments.top < 1:
+        raise CommandError(f"--top must be at least 1, not {arguments.top}")
+    only = _words(arguments.only, "--only", _STATUSES) or ["added", "removed", "changed"]
+    only += ["renamed"] if arguments.names else []
+    ignored = _words(arguments.ignore, "--ignore", _IGNORABLE)
+    budgets = [Budget.parse(text) for option in arguments.fail_on for text in option.split(",")]
+    sizes = parse_sizes(arguments.set)
+    first, second = load_graph(arguments.first), load_graph(arguments.second)
+    found = diff(first, second, ignore_origins=not arguments.origins, ignore=ignored)
+    deltas = cost_deltas(found.first, found.second, by=arguments.by, sizes=sizes)
+    over = excesses(budgets, deltas)
+    _show(arguments, found, deltas, only, over)
+    return 0 if arguments.exit_zero or (not over if budgets else found.is_equal) else 1
+
+
+def _show(
+    arguments: argparse.Namespace, found: Diff, deltas: dict[str, CostDelta], only: list[str], over: list[str]
+) -> None:
+    from torch_ir.analysis.graph_diff.diff_text import as_markdown, as_text
+
+    if arguments.json:
+        costs = [{"entry_point": name, **delta.to_dict()} for name, delta in deltas.items()]
+        print_json({**found.to_dict(), "costs": costs, "over_budget": over})
+    elif arguments.markdown:
+        print(as_markdown(found, deltas, only=only, top=arguments.top, over=over))
+    else:
+        text = as_text(found, deltas, only=only, top=arguments.top, over=over, width=terminal_width())
+        print("\n".join(_coloured(text.split("\n"))))
+
+
+def _words(text: str | None, option: str, known: Collection[str]) -> list[str]:
+    """The words of an option, which are separated by commas."""
+    words = [word.strip() for word in text.split(",")] if text is not None else []
+    for word in words:
+        if word not in known:
+            raise CommandError(f"{option} knows {', '.join(known)}, not {word!r:.60}{did_you_mean(word, known)}")
+    return words
+
+
+def _coloured(lines: Iterable[str]) -> Iterable[str]:
+    """The lines in colours, where somebody looks at them who likes colours."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return lines
+    return [f"\033[{_COLOURS[line[0]]}m{line}\033[0m" if line[:1] in _COLOURS else line for line in lines]

@@ -1,0 +1,78 @@
+"""`torch-ir explore`: a graph, or two side by side, as one HTML file to walk through."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_ir.cli.arguments.graph_argument import add_graph, function_of, open_at_level
+from torch_ir.cli.models.model_kinds import is_model
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_level, add_verb, at_level, load_graph
+from torch_ir.errors import CommandError, printable
+from torch_ir.ir.files.atomic_write import plain_target
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+
+_EXAMPLES = """
+model.json
+model.json -o model.html --open
+model.json --set batch=8 --set seq=512
+before.json --against after.json -o diff.html
+llm.json --function decode
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "explore", "write an IR file as an HTML page to walk through", _EXAMPLES, run)
+    add_graph(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="the page (default: named as the graph, with .html)")
+    parser.add_argument("--open", action="store_true", help="show the page in the browser")
+    parser.add_argument("--against", metavar="FILE", help="show this file beside it, with what differs marked")
+    add_level(parser)
+    parser.add_argument("--function", metavar="NAME", help="a function of the graph instead, such as decode")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=SIZE", help="a size that the graph leaves open; repeatable"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.cli.arguments.size_specs import parse_sizes
+    from torch_ir.explorer import explore
+
+    sizes = parse_sizes(arguments.set)
+    ir = function_of(open_at_level(arguments), arguments.function)
+    target = Path(arguments.output) if arguments.output else _beside(arguments.file, ir)
+    other = None
+    if arguments.against is not None:
+        other = function_of(at_level(load_graph(arguments.against), arguments), arguments.function)
+    show_progress(f"writing {target}")
+    titles = Path(arguments.file).name, Path(arguments.against or "").name
+    explore(ir, target, against=other, sizes=sizes, titles=titles)
+    print(printable(f"{_told(ir, other)}: {target}, {target.stat().st_size / 1e3:.0f} kB"))
+    if arguments.open:
+        _show(target)
+    return 0
+
+
+def _beside(file: str, ir: IR) -> Path:
+    """The page of a file beside it, and that of a model here, under its name."""
+    if is_model(file):
+        return plain_target(Path(re.sub(r"\W+", "_", ir.model_name) or "model").with_suffix(".html"))
+    return plain_target(Path(re.sub(r"\.gz$", "", file)).with_suffix(".html"))
+
+
+def _told(ir: IR, other: IR | None) -> str:
+    counts = [len(each.nodes) for each in (ir, other) if each is not None]
+    return f"{' and '.join(map(str, counts))} nodes"
+
+
+def _show(page: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        raise CommandError(f"there is no browser to open {page} with")

@@ -1,0 +1,127 @@
+"""`torch-ir extract`: a model into a graph file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.arguments.graph_argument import MODELS
+from torch_ir.cli.stdout import STDOUT
+from torch_ir.cli.verb import add_inputs, add_level, add_verb, print_json, save_graph
+from torch_ir.cli.verbs.info import summarise
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch_ir.cli.parser import Verbs
+
+_EXAMPLES = """
+net.py:Net --input 1x3x224x224 -o net.json
+"hf:bert?num_hidden_layers=2&class=BertForMaskedLM" -o bert.json
+timm:resnet50 --input "float32[batch,3,224,224]"
+model.pt2 -o model.json
+net.py:Net --input @inputs.npz --input flag=true -o - | wc -c
+my_package.models:make --input "ids=i64[batch,seq]" --dim batch=1..32 -o model.json
+net.py:Net --input x:1x8xbf16 --name small -o net.json --json
+net.py:Branching --input 1x8 --explore 8 -o net.json
+net.py:Deep --input 1x8 --blocks function --stamp -o net.json
+net.py:Detour --input 1x8 --capture record --level module -o net.json
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "extract", "capture a model as an IR file, without its weights", _EXAMPLES, run)
+    parser.add_argument("model", metavar="MODEL", help=f"{MODELS}; of language models, without a cache (see `llm`)")
+    add_inputs(parser, "the range of a named size, such as batch=1..32; repeatable")
+    parser.add_argument(
+        "--capture",
+        default="auto",
+        metavar="HOW",
+        help="`export` with torch.export, `record` one run in Python, or `auto`: the one, else the other (default)",
+    )
+    parser.add_argument(
+        "--explore", type=int, metavar="N", help="ways to go at most where Python decides on data (default: 16)"
+    )
+    add_level(parser)
+    parser.add_argument(
+        "--blocks",
+        default="inline",
+        metavar="HOW",
+        help="layers that repeat: `inline` (default), or as one `function` that is called once for each",
+    )
+    parser.add_argument("--stamp", action="store_true", help="run only some of the layers that are alike")
+    parser.add_argument(
+        "--crosscheck", action="store_true", help="compare what was recorded with what torch.export gives"
+    )
+    parser.add_argument("--name", help="the name of the model in the file (default: its class)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="the IR file to write, or - for stdout (default: a new file, NAME.json)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.cli.arguments.captured_model import capture
+
+    captured = capture(
+        arguments.model,
+        arguments,
+        capture=arguments.capture,
+        explore=arguments.explore,
+        level=arguments.level or "aten",
+        leaf=arguments.leaf,
+        blocks=arguments.blocks,
+        stamp=arguments.stamp,
+        crosscheck=arguments.crosscheck,
+        model_name=arguments.name,
+    )
+    path = _output(arguments.output, captured.ir.model_name)
+    if path == STDOUT:
+        sys.stdout.write(captured.ir.to_json())
+    else:
+        save_graph(captured.ir, path)
+    facts = {**summarise(captured.ir), "seconds": round(captured.seconds, 3), **_written(path), "notes": captured.notes}
+    with redirect_stdout(sys.stderr) if path == STDOUT else nullcontext():
+        if arguments.json:
+            print_json(facts)
+        else:
+            print(_sentence(facts))
+    return 0
+
+
+def _output(given: str | None, model_name: str) -> str:
+    """Where the graph goes: as asked, else into a new file under the name of the model."""
+    if given is not None:
+        return STDOUT if given == "/dev/stdout" else given
+    path = f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', model_name).lstrip('.') or 'model'}.json"
+    if os.path.exists(path):
+        raise CommandError(f"{path} is there already; to write over it, say -o {path}")
+    return path
+
+
+def _written(path: str) -> dict[str, Any]:
+    """The file, its size, and the files beside it; a stream has neither."""
+    from torch_ir.ir.files.side_file import side_files
+
+    if not os.path.isfile(path):
+        return {"file": path, "file_bytes": None, "constants": []}
+    return {
+        "file": path,
+        "file_bytes": os.path.getsize(path),
+        "constants": [str(side) for side in side_files(Path(path))],
+    }
+
+
+def _sentence(facts: Mapping[str, Any]) -> str:
+    place = "stdout" if facts["file"] == STDOUT else facts["file"]
+    beside = "".join(f", constants in {path}" for path in facts["constants"])
+    size = "" if facts["file_bytes"] is None else f" ({facts['file_bytes']:,} bytes{beside})"
+    return (
+        f"{facts['model_name']}: {facts['num_nodes']} nodes, {facts['num_weights']} weights, "
+        f"{facts['total_parameters']:,} parameters in {facts['seconds']:.2f} s -> {place}{size}"
+    )

@@ -1,0 +1,169 @@
+"""`torch-ir llm`: the prefill and decode graphs of a language model in one file, and the map of its cache."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, load_checked, print_json, save_graph, terminal_width
+from torch_ir.cli.verbs.info import summarise
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+
+_EXAMPLES = """
+"hf:llama?num_hidden_layers=8" -o llama.json
+path/to/checkpoint -o model.json --batch 1 --cache-length 2048 --json
+my_package.models:make_config -o model.json --padding
+"hf:gpt2?n_layer=2&n_embd=64&n_head=2" -o tiny.json --verify 8
+llama.json
+"""
+_SHOWN = 8
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "llm", "capture prefill and decode of a language model, with its cache", _EXAMPLES, run)
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that gives a config "
+        "or a model; without -o, an IR file to show",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="the IR file to write")
+    parser.add_argument("--batch", type=int, metavar="N", help="fix the batch size (default: it varies)")
+    parser.add_argument("--prompt", type=int, metavar="N", help="fix the length of the prompt (default: it varies)")
+    parser.add_argument("--cache-length", type=int, metavar="N", help="a cache of N places (default: it grows)")
+    parser.add_argument("--padding", action="store_true", help="take an attention mask, for padded prompts")
+    parser.add_argument("--all-logits", action="store_true", help="return the logits of every token")
+    parser.add_argument(
+        "--encoder-input", metavar="SPEC", help="what an encoder reads that takes no token ids, such as 1x80x3000"
+    )
+    parser.add_argument(
+        "--blocks",
+        default="inline",
+        metavar="HOW",
+        help="layers that repeat: `inline` (default), or as one `function` that is called once for each",
+    )
+    parser.add_argument("--name", help="the name of the model in the file (default: its class)")
+    parser.add_argument(
+        "--verify", type=int, metavar="N", help="also generate N tokens with random weights, as the model does"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary and the map of the cache as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.output is None:
+        if not os.path.isfile(arguments.model):
+            raise CommandError(f"{arguments.model!r} is no IR file; to capture a model, say where to with -o FILE")
+        ir, facts = load_checked(arguments.model), {"file": arguments.model}
+    else:
+        ir, facts = _extract(arguments)
+    from dataclasses import asdict
+
+    from torch_ir.llm import cache_map
+    from torch_ir.llm.cache_layout import decode_graph
+
+    cache = [asdict(tensor) for tensor in cache_map(ir)]
+    facts = {"prefill": summarise(ir), "decode": summarise(decode_graph(ir)), "cache": cache, **facts}
+    if arguments.json:
+        print_json(facts)
+    else:
+        print("\n".join(_lines(facts)))
+    return 0 if facts.get("is_valid", True) else 1
+
+
+def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
+    for option in ("batch", "prompt", "cache_length", "verify"):
+        if (size := getattr(arguments, option)) is not None and size < 1:
+            raise CommandError(f"--{option.replace('_', '-')} must be at least 1, not {size}")
+    from torch_ir.cli.arguments.input_specs import parse_inputs
+
+    spoken = parse_inputs([arguments.encoder_input]) if arguments.encoder_input else []
+    from torch_ir.capture import meta_init
+    from torch_ir.cli.arguments.input_files import read_files
+    from torch_ir.cli.arguments.input_values import meta_value
+    from torch_ir.llm import extract_llm
+
+    start = time.perf_counter()
+    show_progress(f"building {arguments.model}")
+    with meta_init():
+        model = _build(arguments.model)
+    show_progress("capturing prefill and decode")
+    ir = extract_llm(
+        model,
+        batch=arguments.batch,
+        prompt=arguments.prompt,
+        cache_length=arguments.cache_length,
+        padding=arguments.padding,
+        all_logits=arguments.all_logits,
+        blocks=arguments.blocks,
+        encoder_input=meta_value(read_files(spoken)[0], {}) if spoken else None,
+        model_name=arguments.name,
+    )
+    save_graph(ir, arguments.output)
+    seconds = round(time.perf_counter() - start, 3)
+    facts = {"file": arguments.output, "file_bytes": os.path.getsize(arguments.output), "seconds": seconds}
+    return ir, facts | (_verify(ir, arguments) if arguments.verify else {})
+
+
+def _build(text: str) -> Any:
+    """The model of a configuration, or of what the user's own factory gives."""
+    from torch_ir.cli.models.config import load_config, model_class
+    from torch_ir.cli.models.factory import call_factory, load_factory
+    from torch_ir.cli.models.model_kinds import is_config
+    from torch_ir.cli.models.model_settings import split_settings
+    from torch_ir.llm.extraction import build
+    from torch_ir.llm.quantized import refuse_quantized
+
+    if not is_config(text) and ":" in text:
+        place, settings = split_settings(text)
+        return build(call_factory(load_factory(place), text, settings))
+    config, name = load_config(text)
+    refuse_quantized(config)
+    return build(config if name is None else model_class(config, name)._from_config(config))
+
+
+def _verify(ir: IR, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Build the model once more, with random weights, and let both generate."""
+    import torch
+
+    from torch_ir.cli.models.model_weights import refuse_large
+    from torch_ir.llm.generation import example_prompt, verify_llm
+
+    refuse_large(arguments.model, summarise(ir)["total_parameters"], "try --verify on fewer layers")
+    show_progress(f"generating {arguments.verify} tokens")
+    torch.manual_seed(0)
+    is_valid, told = verify_llm(ir, _build(arguments.model), arguments.verify, **example_prompt(ir))
+    return {"is_valid": is_valid, "verification": told}
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    from torch_ir.analysis.cost_model.text_table import aligned
+
+    prefill, decode, cache = facts["prefill"], facts["decode"], facts["cache"]
+    seconds = f" in {facts['seconds']:.2f} s" if "seconds" in facts else ""
+    lines = [
+        f"{prefill['model_name']}: prefill {prefill['num_nodes']} nodes, decode {decode['num_nodes']} nodes, "
+        f"{prefill['num_weights']} weights, {prefill['total_parameters']:,} parameters{seconds} -> {facts['file']}"
+    ]
+    rows = [
+        (each["name"], f"{each['dtype']}{_shape(each['shape'])}", each["prefill_output"], each["decode_input"],
+         each["decode_output"] or "(unchanged)", str(each["bytes"]))
+        for each in cache[:_SHOWN]
+    ]  # fmt: skip
+    rows.insert(0, ("cache", "type", "prefill gives", "decode reads", "decode gives", "bytes"))
+    lines += aligned(rows, left=range(6), width=terminal_width(), least=(5, 2, 4), long=1)
+    if len(cache) > _SHOWN:
+        lines.append(f"... {len(cache) - _SHOWN} more; --json lists all")
+    if "verification" in facts:
+        lines.append(f"verification {'PASSED' if facts['is_valid'] else 'FAILED'}: {facts['verification']}")
+    return lines
+
+
+def _shape(shape: Any) -> str:
+    return f"[{', '.join(map(str, shape))}]"

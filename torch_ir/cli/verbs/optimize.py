@@ -1,0 +1,111 @@
+"""`torch-ir optimize`: a better graph that computes the same, and what was gained."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, print_json, save_graph, terminal_width
+from torch_ir.cli.verbs.passes import list_all
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+
+_EXAMPLES = """
+model.json -o better.json
+model.json -o better.json --level full --verify
+model.json --level full --verify -i 'ids=i64[2,16]<1000'
+net.py:Net --input 1x3x224x224 -o better.json
+model.json --explain fold-batch-norm
+model.json -o core.json --pass decompose:to=core --pass dead-code
+--list
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "optimize", "improve a graph without weights, and say what that bought", _EXAMPLES, run)
+    add_graph(
+        parser,
+        nargs="?",
+        dim_help="a number for a symbolic size, such as batch=4, to verify with; of a model, its range",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="where the better graph goes; without it, nothing is kept"
+    )
+    parser.add_argument(
+        "--level", default="basic", metavar="LEVEL", help="clean (bit for bit the same), basic (default) or full"
+    )
+    parser.add_argument(
+        "--pass",
+        dest="passes",
+        action="append",
+        metavar="NAME[:OPTION=VALUE]",
+        help="run this pass instead of a level; repeatable, in order",
+    )
+    parser.add_argument(
+        "--explain",
+        nargs="?",
+        const="",
+        metavar="WORD",
+        help="list every change, and why rules declined; with a word, only of passes, rules or nodes that hold it",
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="run both graphs on random inputs and weights, and compare; status 1 if not",
+    )
+    parser.add_argument(
+        "-w", "--weights", metavar="FILE", help="verify with these: .pt, .safetensors (default: random)"
+    )
+    parser.add_argument("--dtype", metavar="DTYPE", help="verify in this dtype, such as float64 or bfloat16")
+    parser.add_argument("--list", action="store_true", help="list all passes with their options")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.list:
+        return list_all(arguments.json)
+    if arguments.file is None:
+        raise CommandError("which graph? give an IR file, or --list to see the passes")
+    ir = open_graph(arguments, checked=True, of_models=())
+    from torch_ir.passes import optimize
+    from torch_ir.run import load_weights
+
+    inputs = _inputs(ir, arguments)
+    better, report = optimize(
+        ir,
+        arguments.level,
+        passes=arguments.passes,
+        verify=any((arguments.verify, arguments.dtype, arguments.weights, inputs is not None)),
+        dtype=arguments.dtype,
+        inputs=inputs,
+        weights=load_weights(arguments.weights) if arguments.weights else None,
+        each=True,
+        progress=show_progress,
+    )
+    is_wrong = report.proof is not None and not report.proof.is_valid
+    if arguments.output and not is_wrong:
+        save_graph(better, arguments.output)
+    if arguments.json:
+        print_json(report.to_dict())
+    else:
+        told = report.text(terminal_width()) if arguments.explain is None else report.explained(arguments.explain)
+        print(told)
+    if report.proof is not None and is_wrong:
+        raise CommandError(f"the better graph computes something else, and is not written: {report.proof.reason}")
+    return 0
+
+
+def _inputs(ir: IR, arguments: argparse.Namespace) -> list[Any] | None:
+    """What to verify with, where anything is said about that; for a model, that was said to capture it."""
+    from torch_ir.cli.arguments.input_specs import read_inputs
+    from torch_ir.cli.arguments.input_values import graph_inputs
+    from torch_ir.cli.models.model_kinds import is_model
+
+    specs, dims = read_inputs(arguments)
+    is_said = (specs or dims) and not is_model(arguments.file)
+    return graph_inputs(ir, specs, dims, seed=0) if is_said else None

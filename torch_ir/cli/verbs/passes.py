@@ -1,0 +1,95 @@
+"""`torch-ir passes`: what the optimiser can do."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_verb, print_json, terminal_width
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.passes import Pass
+
+_EXAMPLES = """
+
+fold-batch-norm
+--json
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "passes", "list what the optimiser can do, or explain one pass", _EXAMPLES, run)
+    parser.add_argument("name", metavar="PASS", nargs="?", help="explain this one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    show_progress("importing torch")
+    from torch_ir.passes import find_pass
+
+    if arguments.name is None:
+        return list_all(arguments.json)
+    found = _record(find_pass(arguments.name))
+    if arguments.json:
+        print_json(found)
+    else:
+        print(*_explained(found), sep="\n")
+    return 0
+
+
+def list_all(as_json: bool) -> int:
+    """Every pass with its first level, what it does, its options, and what it may raise."""
+    from torch_ir.analysis.cost_model.text_table import aligned
+    from torch_ir.passes import list_passes
+
+    records = [_record(each) for each in list_passes()]
+    if as_json:
+        print_json(records)
+        return 0
+    rows = [["pass", "level", "what it does"]]
+    rows += [[record["name"], (record["levels"] or ["-"])[0], _summary(record)] for record in records]
+    print(*aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2), sep="\n")
+    return 0
+
+
+def _record(each: Pass) -> dict[str, Any]:
+    from inspect import getdoc
+
+    from torch_ir.passes.optimize_levels import LEVELS
+
+    return {
+        "name": each.name,
+        "summary": each.summary,
+        "description": getdoc(each.function) or each.summary,
+        "levels": [level for level, names in LEVELS.items() if each.name in names],
+        "options": [
+            {"name": name, "type": type(default).__name__, "default": default} for name, default in each.options.items()
+        ],
+        "may_raise": list(each.may_raise),
+        "rules": [{"name": rule.name, "description": getdoc(rule.change) or ""} for rule in each.rules],
+    }
+
+
+def _summary(record: dict[str, Any]) -> str:
+    options = ", ".join(f"{option['name']}={option['default']}" for option in record["options"])
+    raised = f"  (may raise: {', '.join(record['may_raise'])})" if record["may_raise"] else ""
+    return f"{record['summary']}{f'  [{options}]' if options else ''}{raised}"
+
+
+def _explained(record: dict[str, Any]) -> list[str]:
+    """Everything about a pass: before and after are in its description, or in those of its rules."""
+    options = [f"{option['name']}={option['default']} ({option['type']})" for option in record["options"]]
+    lines = [
+        record["name"],
+        "",
+        *(f"  {line}".rstrip() for line in record["description"].splitlines()),
+        "",
+        f"  levels: {', '.join(record['levels']) or 'none; name it with `optimize --pass`'}",
+        f"  options: {', '.join(options) or 'none'}",
+        f"  may raise: {', '.join(record['may_raise']) or 'nothing'}",
+    ]
+    for rule in record["rules"]:
+        lines += ["", f"  rule {rule['name']}", *(f"    {line}".rstrip() for line in rule["description"].splitlines())]
+    return lines

@@ -1,0 +1,210 @@
+"""`torch-ir run`: compute a graph file with real or random weights."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.arguments.byte_sizes import parse_bytes
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_backend, add_inputs, add_verb, load_checked, print_json
+from torch_ir.errors import CommandError
+from torch_ir.escaping import in_shell
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR, Limits
+
+_EXAMPLES = """
+model.json --weights model.safetensors
+model.json --weights random --dim batch=4
+model.json --weights model.pt --input x=@image.npy -o out.safetensors
+model.json --weights random --input "ids=i64[1,8]<1000" --json
+model.json --weights checkpoint/ --stream
+model.json --weights model.safetensors --backend onnxruntime
+model.json --weights random --backend auto --level full
+model.json --weights random --backend openvino --verify
+model.json --weights random --isolated --memory 4GB --time 60
+pipeline.json --weights model.safetensors --processes
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "run", "compute an IR file", _EXAMPLES, run)
+    parser.add_argument("file", metavar="FILE", help="an IR file")
+    parser.add_argument(
+        "-w", "--weights", metavar="FILE", required=True, help=".pt, .safetensors, or the word `random`"
+    )
+    parser.add_argument(
+        "--stream", action="store_true", help="read each weight when it is needed, and keep it no longer"
+    )
+    parser.add_argument(
+        "--processes", action="store_true", help="compute each stage of a pipeline in a process of its own"
+    )
+    add_backend(parser)
+    parser.add_argument(
+        "--verify", action="store_true", help="compare the back end with the executor on random inputs first"
+    )
+    add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
+    parser.add_argument("--isolated", action="store_true", help="compute it in a process of its own, under limits")
+    parser.add_argument(
+        "--memory", metavar="BYTES", help="the most that it may hold, such as 4GB (default: all that there is)"
+    )
+    parser.add_argument(
+        "--time", type=float, metavar="SECONDS", help="the most that --isolated may take (default: 600)"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs to .safetensors or .pt")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.cli.arguments.input_specs import read_inputs
+
+    specs, dims = read_inputs(arguments)
+    kind = Path(arguments.output or "-.pt").suffix
+    if kind not in (".pt", ".safetensors"):
+        raise CommandError(f"{arguments.output}: outputs are written as .safetensors or .pt")
+    if arguments.stream and arguments.weights == "random":
+        raise CommandError("--stream reads weights from files; there is none for --weights random")
+    if arguments.stream and arguments.backend != "torch":
+        raise CommandError("--stream is for the back end torch: the others want their weights whole")
+    if arguments.stream and arguments.processes:
+        raise CommandError("--stream is for a graph in one process; of a pipeline, each reads only what it needs")
+    if arguments.verify and _is_plain(arguments):
+        raise CommandError("--verify compares a back end or a level with the executor; name one with --backend")
+    if (arguments.isolated or arguments.memory) and not _is_plain(arguments):
+        raise CommandError("--isolated and --memory are for the back end torch, and for the graph as it is")
+    if arguments.time is not None and not (arguments.isolated and arguments.time > 0):
+        raise CommandError("--time is a number of seconds for --isolated")
+    limits = _limits(arguments)
+    import torch
+
+    from torch_ir.cli.arguments.input_values import graph_inputs
+
+    ir = load_checked(arguments.file)
+    torch.manual_seed(arguments.seed)
+    show_progress(f"computing {arguments.file}")
+    if ir.mesh or arguments.processes:
+        results, why = _on_ranks(arguments, ir, specs, dims), ""
+    elif _is_plain(arguments):
+        results, why = _interpreted(arguments, ir, graph_inputs(ir, specs, dims, arguments.seed), limits), ""
+    else:
+        results, why = _compiled(arguments, ir, graph_inputs(ir, specs, dims, arguments.seed))
+    outputs = dict(zip((tensor.name for tensor in ir.graph_outputs), results, strict=True))
+    if arguments.output:
+        _save(outputs, Path(arguments.output))
+    described = [{"name": name, **describe(value)} for name, value in outputs.items()]
+    if arguments.json:
+        print_json({"outputs": described, **({"backend": why} if why else {})})
+    else:
+        print("\n".join([*map(_line, described), *filter(None, [why])]))
+    return 0
+
+
+def _is_plain(arguments: argparse.Namespace) -> bool:
+    return arguments.backend == "torch" and arguments.level is None
+
+
+def _limits(arguments: argparse.Namespace) -> Limits:
+    """What the options allow a run."""
+    from dataclasses import replace
+
+    from torch_ir.ir import Limits
+
+    limits = Limits()
+    if arguments.memory is not None:
+        limits = replace(limits, memory_bytes=parse_bytes(arguments.memory))
+    return limits if arguments.time is None else replace(limits, seconds=arguments.time)
+
+
+def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any], limits: Limits) -> tuple[Any, ...]:
+    """The outputs of our own executor, which can stream weights."""
+    from torch_ir.run import execute_ir, open_weights, random_weights
+
+    isolated = arguments.isolated
+    if arguments.weights == "random":
+        return execute_ir(ir, values, random_weights(ir, arguments.seed), isolated=isolated, limits=limits)
+    if arguments.stream:
+        return execute_ir(ir, values, open_weights(arguments.weights), isolated=isolated, limits=limits)
+    return execute_ir(ir, values, weights_path=arguments.weights, isolated=isolated, limits=limits)
+
+
+def _on_ranks(arguments: argparse.Namespace, ir: IR, specs: Any, dims: Any) -> tuple[Any, ...]:
+    """The whole outputs of a sharded graph or of a pipeline: a process on this machine for every rank."""
+    from torch_ir.cli.arguments.input_values import graph_inputs
+    from torch_ir.pipeline import is_pipeline, run_pipeline
+    from torch_ir.run import random_weights
+    from torch_ir.run.ranks import whole_signature
+    from torch_ir.sharding import run_sharded
+
+    if not _is_plain(arguments) or arguments.isolated or arguments.memory:
+        kind = "a pipeline" if arguments.processes else "a sharded graph"
+        raise CommandError(f"{kind} is run by a process for every rank, with the back end torch, as it is")
+    if arguments.processes and not is_pipeline(ir):
+        raise CommandError(
+            f"--processes is for the stages of a pipeline; make one: torch-ir split {in_shell(arguments.file)}"
+        )
+    whole = whole_signature(ir)
+    values = graph_inputs(whole, specs, dims, arguments.seed)
+    weights = random_weights(whole, arguments.seed) if arguments.weights == "random" else arguments.weights
+    return run_pipeline(ir, [values], weights)[0] if is_pipeline(ir) else run_sharded(ir, values, weights)
+
+
+def _compiled(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple[tuple[Any, ...], str]:
+    """The outputs of a back end; of `auto`, why it is this one."""
+    from torch_ir.backends import compile, find_backend
+    from torch_ir.run import load_weights, random_weights
+
+    find_backend(arguments.backend)
+    random = arguments.weights == "random"
+    weights = random_weights(ir, arguments.seed) if random else load_weights(arguments.weights)
+    compiled = compile(ir, weights, backend=arguments.backend, level=arguments.level, verify=arguments.verify)
+    outputs = compiled.run(values)
+    return outputs, compiled.why if arguments.backend == "auto" else ""
+
+
+def describe(value: Any) -> dict[str, Any]:
+    """The shape, dtype and spread of an output; complex numbers by their size."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return {"shape": [], "dtype": type(value).__name__, "min": value, "mean": value, "max": value}
+    numbers = (value.abs() if value.is_complex() else value).double()
+    spread = (
+        {"min": numbers.min().item(), "mean": numbers.mean().item(), "max": numbers.max().item()}
+        if numbers.numel()
+        else {"min": None, "mean": None, "max": None}
+    )
+    return {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch."), **spread}
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    head = f"{facts['name']}: {facts['dtype']}{facts['shape']}"
+    if facts["min"] is None:
+        return f"{head} empty"
+    return f"{head} min {facts['min']:.6g} mean {facts['mean']:.6g} max {facts['max']:.6g}"
+
+
+def _save(outputs: Mapping[str, Any], path: Path) -> None:
+    import io
+
+    import torch
+
+    from torch_ir.ir.files.atomic_write import write_bytes
+
+    tensors = {name: torch.as_tensor(value).contiguous().clone() for name, value in outputs.items()}
+    if path.suffix == ".pt":
+        buffer = io.BytesIO()
+        torch.save(tensors, buffer)
+        write_bytes(path, buffer.getvalue())
+        return
+    try:
+        from safetensors.torch import save
+    except ImportError:
+        from torch_ir.errors import MissingExtraError
+
+        raise MissingExtraError("writing .safetensors files", "safetensors", "safetensors") from None
+    write_bytes(path, save(tensors))

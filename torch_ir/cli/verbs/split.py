@@ -1,0 +1,90 @@
+"""`torch-ir split`: a graph as a line of stages, and what each of them holds, takes and sends."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch_ir.cli.arguments.byte_sizes import parse_bytes
+from torch_ir.cli.arguments.size_specs import parse_sizes
+from torch_ir.cli.verb import add_verb, load_checked, print_json, save_graph, terminal_width
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+
+_EXAMPLES = """
+llama.json --stages 4 -o pipeline.json
+llama.json --memory 80GB -o pipeline.json --parts stages/
+llama.json --at model.layers.8 --at model.layers.16 -o pipeline.json
+llama.json --stages 8 --device peak=990TFLOPs,bw=3.35TB/s --dim batch=8 --json
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "split", "cut a graph into the stages of a pipeline", _EXAMPLES, run)
+    parser.add_argument("file", metavar="FILE", help="an IR file")
+    parser.add_argument("--stages", type=int, metavar="N", help="how many stages (default: as few as --memory allows)")
+    parser.add_argument("--memory", metavar="BYTES", help="the most that a stage may hold, such as 80GB")
+    parser.add_argument(
+        "--at",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a module or node that a later stage begins with; repeatable, in order",
+    )
+    parser.add_argument(
+        "--depth", type=int, default=1, metavar="N", help="cut between layers of lists inside of lists too (default: 1)"
+    )
+    parser.add_argument("--anywhere", action="store_true", help="cut between any two nodes")
+    parser.add_argument("--device", metavar="FIGURES", help="what times are for, as peak=312TFLOPs,bw=2.0TB/s")
+    parser.add_argument(
+        "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a number for an open size; repeatable"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="where the pipeline goes; without it, nothing is kept")
+    parser.add_argument("--parts", metavar="FOLDER", help="also write every stage as a graph of its own")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.analysis import Roofline
+    from torch_ir.pipeline import pipeline_report, split
+    from torch_ir.pipeline.stage_report import TYPICAL
+
+    memory = None if arguments.memory is None else parse_bytes(arguments.memory)
+    sizes = parse_sizes(arguments.dim)
+    device = TYPICAL if arguments.device is None else Roofline.parse(arguments.device)
+    if arguments.parts and Path(arguments.parts).is_file():
+        raise CommandError(f"{arguments.parts} is a file; --parts names a folder")
+    if arguments.parts:
+        Path(arguments.parts).mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the work
+    pipeline = split(
+        load_checked(arguments.file),
+        arguments.stages,
+        memory=memory,
+        at=arguments.at,
+        depth=arguments.depth,
+        anywhere=arguments.anywhere,
+        device=device,
+        sizes=sizes,
+    )
+    if arguments.output:
+        save_graph(pipeline, arguments.output)
+    if arguments.parts:
+        _save_parts(pipeline, Path(arguments.parts))
+    report = pipeline_report(pipeline, device=device, sizes=sizes)
+    if arguments.json:
+        print_json(report.to_dict())
+    else:
+        print(report.text(terminal_width()))
+    return 0
+
+
+def _save_parts(pipeline: IR, folder: Path) -> None:
+    from torch_ir.ir.files.atomic_write import plain_target
+    from torch_ir.pipeline import stage_of
+
+    for number in range(len(pipeline.nodes)):
+        save_graph(stage_of(pipeline, number), str(plain_target(folder / f"stage{number}.json")))

@@ -1,0 +1,126 @@
+"""`torch-ir verify`: prove a graph file against the model that it came from."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.cli.arguments.graph_argument import MODELS
+from torch_ir.cli.progress import show_progress
+from torch_ir.cli.verb import add_inputs, add_verb, load_checked, print_json
+from torch_ir.errors import CommandError
+
+if TYPE_CHECKING:
+    from torch_ir.cli.models.source import Source
+    from torch_ir.cli.verb import Verbs
+    from torch_ir.ir import IR
+    from torch_ir.verify import BlockReport, VerificationReport
+
+_EXAMPLES = """
+model.json net.py:Net
+model.json net.py:Net --weights net.pt --input x=@image.npy
+model.json my_package.models:make --dim batch=4 --rtol 1e-4 --json
+model.json net.py:Net --localise
+model.json net.py:Net --weights checkpoint/ --blockwise
+"""
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = add_verb(verbs, "verify", "compare an IR file with the original model by running both", _EXAMPLES, run)
+    parser.add_argument("file", metavar="FILE", help="an IR file")
+    parser.add_argument("model", metavar="MODEL", help=f"the original model: {MODELS}")
+    parser.add_argument("-w", "--weights", metavar="FILE", help=".pt or .safetensors (default: the model's own)")
+    add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
+    parser.add_argument("--rtol", type=float, metavar="X", help="relative tolerance (default: by dtype)")
+    parser.add_argument("--atol", type=float, metavar="X", help="absolute tolerance (default: by dtype)")
+    parser.add_argument(
+        "--no-probe", action="store_true", help="run on these inputs only, not on others drawn from them"
+    )
+    parser.add_argument("--localise", action="store_true", help="name the first node that differs")
+    parser.add_argument(
+        "--blockwise",
+        action="store_true",
+        help="compare block by block, with weights read as they are needed: for models larger than memory",
+    )
+    parser.add_argument("--block", action="append", default=[], metavar="CLASS", help="what a block is; repeatable")
+    parser.add_argument("--unique", action="store_true", help="of equal blocks, compare one")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from torch_ir.cli.arguments.input_specs import read_inputs
+
+    specs, dims = read_inputs(arguments)
+    _check(arguments)
+    import torch
+
+    from torch_ir.cli.arguments.input_values import graph_inputs
+    from torch_ir.cli.models.find import find_model
+    from torch_ir.ops.pytree import call_of
+
+    ir = load_checked(arguments.file)
+    inputs = graph_inputs(ir, specs, dims, arguments.seed)
+    source = find_model(arguments.model)
+    torch.manual_seed(arguments.seed)
+    args, kwargs = call_of(ir.input_tree, inputs)
+    compare = _compare_blocks if arguments.blockwise else _compare_whole
+    show_progress(f"comparing {arguments.file} with {arguments.model}")
+    report = compare(arguments, ir, source, test_inputs=args, test_kwargs=kwargs)
+    if arguments.json:
+        from dataclasses import asdict
+
+        print_json(asdict(report))
+    else:
+        print(report)
+    return 0 if report.is_valid else 1
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that do not go together."""
+    if arguments.blockwise and not arguments.weights:
+        raise CommandError("--blockwise reads weights from files; say which with --weights")
+    if arguments.blockwise and (arguments.localise or arguments.no_probe):
+        raise CommandError(
+            "--blockwise runs on these inputs only and names blocks; leave out --localise and --no-probe"
+        )
+    if not arguments.blockwise and (arguments.block or arguments.unique):
+        raise CommandError("--block and --unique say how to compare block by block; add --blockwise")
+
+
+def _compare_whole(arguments: argparse.Namespace, ir: IR, source: Source, **call: Any) -> VerificationReport:
+    import torch_ir
+    from torch_ir.cli.models.model_weights import build_filled
+
+    model = build_filled(source, arguments.weights)
+    _, report = torch_ir.verify_ir_with_state_dict(
+        ir=ir,
+        state_dict=model.state_dict(),
+        original_model=model,
+        **call,
+        rtol=arguments.rtol,
+        atol=arguments.atol,
+        probe=not arguments.no_probe,
+        localise=arguments.localise,
+    )
+    return report
+
+
+def _compare_blocks(arguments: argparse.Namespace, ir: IR, source: Source, **call: Any) -> BlockReport:
+    import torch_ir
+
+    if source.program is not None:
+        raise CommandError(f"--blockwise builds the model without weights, but {source.text} holds them; leave it out")
+    with torch_ir.meta_init():
+        model = source.build()
+    _, report = torch_ir.verify_blocks(
+        ir=ir,
+        weights=arguments.weights,
+        original_model=model,
+        **call,
+        rtol=arguments.rtol,
+        atol=arguments.atol,
+        blocks=arguments.block,
+        unique=arguments.unique,
+    )
+    return report

@@ -1,0 +1,84 @@
+"""A graph into a file: SVG and PNG through Graphviz, DOT and Mermaid as text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import EllipsisType
+
+from torch_ir.draw.dot import to_dot
+from torch_ir.draw.elements import Scene
+from torch_ir.draw.graphviz import PATIENCE, picture, with_tips
+from torch_ir.draw.mermaid import to_mermaid
+from torch_ir.draw.scene import RADIUS, build_scene
+from torch_ir.ir import IR
+from torch_ir.ir.files.atomic_write import write_bytes, write_text
+
+PICTURES = ("png", "svg")
+
+
+def render(
+    ir: IR,
+    path: str | os.PathLike[str],
+    max_nodes: int | EllipsisType | None = ...,
+    include_weights: bool | None = None,
+    placeholders: Collection[str] = (),
+    fold: bool = False,
+    open_calls: bool = False,
+    *,
+    depth: int | None = None,
+    focus: str | Collection[str] = (),
+    radius: int = RADIUS,
+    heat: Mapping[str, float] | None = None,
+    unit: str = "",
+    legend: bool | None = None,
+    assertions: bool = False,
+) -> None:
+    """Draw a graph into a file; the suffix says how: .svg, .png, .dot, .md, and Mermaid text for any other.
+
+    `fold` draws equal layers that follow each other once, `open_calls` with what is inside calls. `depth` makes one box
+    of every module at that depth. `focus` draws the neighbourhood of a node or module alone, up to `radius` boxes away.
+    `heat` colours boxes by a number for each node name, in a `unit`. Unless asked otherwise, a picture shows the first
+    30 nodes with their weights, one with `fold` or `depth` the first 300 without; `max_nodes=0` shows all. `legend`
+    explains the colours in SVG and PNG; by default in all but small pictures. Nodes that only assert are left out, but
+    with `assertions`.
+    """
+    scene = build_scene(
+        ir,
+        max_nodes,
+        include_weights,
+        placeholders,
+        fold,
+        open_calls,
+        depth=depth,
+        focus=focus,
+        radius=radius,
+        heat=heat,
+        unit=unit,
+        assertions=assertions,
+    )
+    write_scene(scene, path, legend=legend)
+
+
+def write_scene(scene: Scene, path: str | os.PathLike[str], kind: str = "", legend: bool | None = None) -> None:
+    """Write a scene to a file; its suffix says how, unless the kind is told."""
+    target = Path(path)
+    kind = kind or target.suffix.lower().removeprefix(".")
+    if kind in PICTURES:
+        write_bytes(target, drawn(scene, kind, legend))
+    else:
+        write_text(target, as_text(scene, kind, legend))
+
+
+def drawn(scene: Scene, kind: str, legend: bool | None = None, patience: int = PATIENCE) -> bytes:
+    """A scene as `svg` or `png`; in SVG a box has the name of its node as id, and says more where one points."""
+    found = picture(to_dot(scene, legend), kind, patience)
+    return with_tips(found, {box.id: box.tip for box in scene.boxes}) if kind == "svg" else found
+
+
+def as_text(scene: Scene, kind: str = "mermaid", legend: bool | None = None) -> str:
+    """A scene as text: `dot`, `md`, or Mermaid for any other."""
+    if kind == "dot":
+        return to_dot(scene, legend)
+    return f"```mermaid\n{to_mermaid(scene)}\n```\n" if kind == "md" else to_mermaid(scene)

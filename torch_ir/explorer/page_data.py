@@ -1,0 +1,282 @@
+"""The data of a page: graphs as tables, with every text told once.
+
+A graph has columns for its tensors and its nodes, and its groups in a list, the graph itself last. An item of a group
+is the number of a node, or `-1 - n` for group `n`. Texts are numbers in the table of texts; amounts are numbers, or
+texts where a graph leaves sizes open.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch_ir.analysis.cost_model.node_costs import Cost, Work, added, cost, sized
+from torch_ir.analysis.shapes.size_polynomials import weight_of
+from torch_ir.draw.assertions import checks_in
+from torch_ir.draw.families import family_of_node
+from torch_ir.draw.words import DECISION, OPAQUE
+from torch_ir.explorer.hierarchy import Group, Item, hierarchy, name_of
+from torch_ir.ir import IR, FunctionRef, OpNode, Param, TensorMeta
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import STAGE, called_by
+from torch_ir.ir.text.printer import print_value
+
+_DECODE = "decode"  # the function of a language model whose own graph is its prefill
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What is to be seen on the nodes of a graph besides what they are."""
+
+    placeholders: Collection[str] = ()
+    changes: Mapping[str, str] = field(default_factory=dict)  # what became of nodes in another graph, by name
+    functions: Mapping[str, Marked] = field(default_factory=dict)
+
+    def kind_of(self, node: OpNode) -> str:
+        if node.op_type.startswith(DECISION):
+            return "decision"
+        return "placeholder" if node.name in self.placeholders or node.op_type.startswith(OPAQUE) else "op"
+
+    def inside(self, function: str) -> Marked:
+        return self.functions.get(function, Marked())
+
+    def of(self, node: OpNode) -> Hashable:
+        """What must be equal of nodes that are shown as one; another name is no difference there."""
+        change = self.changes.get(node.name)
+        return self.kind_of(node), None if change == "renamed" else change
+
+
+class Texts:
+    """Every text once; a text is its number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def table(self) -> list[str]:
+        return list(self._numbers)
+
+
+class Side:
+    """The graphs of one IR, its functions among them, as records."""
+
+    def __init__(self, ir: IR, texts: Texts, title: str, sizes: Mapping[str, int], marked: Marked) -> None:
+        self._texts = texts
+        self._weights: dict[str, float] = {}
+        self._graphs: list[dict[str, Any]] = []
+        self._ir = sized(ir, sizes)
+        self._title = title
+        self._entries = self._entry_points(marked)
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "title": self._texts(self._title or self._ir.model_name or "graph"),
+            "torch": self._texts(self._ir.pytorch_version),
+            "sizes": [self._texts(symbol.range) for symbol in self._ir.symbols.values()],
+            "mesh": [self._texts(f"{axis} = {size}") for axis, size in self._ir.mesh.items()],
+            "entries": [[self._texts(name), number] for name, number in self._entries],
+            "weights": self._weights,
+            "graphs": self._graphs,
+        }
+
+    def _entry_points(self, marked: Marked) -> list[tuple[str, int]]:
+        """The graph itself, and the functions that no node calls, such as `decode`."""
+        ir = self._ir
+        called = set(called_by(ir.nodes))
+        own = self._graph(ir, cost(ir), marked, set())
+        free = [(name, number) for name, number in self._graphs[own]["functions"].items() if name not in called]
+        return [(_name_beside({name for name, _ in free}), own), *free] if ir.nodes or not free else free
+
+    def _graph(self, ir: IR, costs: Cost, marked: Marked, weights: Collection[str]) -> int:
+        """The number of a graph, which is recorded after its functions; inputs named in `weights` are shown as such."""
+        given = {tensor for tensor in ir.graph_inputs if tensor.name in weights}
+        callers = _callers(ir)
+        functions = {
+            name: self._graph(
+                body, costs.functions[name], marked.inside(name), _weights_of(body, callers.get(name, ()), given)
+            )
+            for name, body in ir.functions.items()
+        }
+        self._graphs.append({**_Graph(self, ir, costs, marked, given).record(), "functions": functions})
+        return len(self._graphs) - 1
+
+    def text(self, text: str) -> int:
+        return self._texts(text)
+
+    def placement(self, tensor: TensorMeta) -> str:
+        """How a tensor lies on the ranks: `shard(0)`, or with several axes `tp: shard(0), dp: replicate`."""
+        laid = tensor.placement or ()
+        is_told_by_axis = len(laid) > 1 and len(laid) == len(self._ir.mesh)
+        named = zip(self._ir.mesh, laid, strict=True) if is_told_by_axis else ()
+        return ", ".join(f"{axis}: {how}" for axis, how in named) or ", ".join(laid)
+
+    def amounts(self, work: Work) -> list[Dim]:
+        """What a page is told of work; of an expression, also how large it is, for comparing."""
+        told = list(work.amounts())
+        for amount in told:
+            if isinstance(amount, str) and amount not in self._weights:
+                self._weights[amount] = min(weight_of(amount), sys.float_info.max)
+        return told
+
+
+class _Graph:
+    """One graph while its tables are made."""
+
+    def __init__(self, side: Side, ir: IR, costs: Cost, marked: Marked, weights: Collection[TensorMeta]) -> None:
+        self._side = side
+        self._weights = weights
+        self._ir = ir
+        self._marked = marked
+        self._work: dict[OpNode, Work] = dict(zip(ir.nodes, costs.nodes, strict=True))
+        self._total = costs
+        self._nodes = {node: number for number, node in enumerate(ir.nodes)}
+        self._tensors = {tensor: number for number, tensor in enumerate(ir.tensors())}
+        self._checks = checks_in(ir)
+        self._groups: list[dict[str, Any]] = []
+        self._families: dict[Hashable, str] = {}
+
+    def record(self) -> dict[str, Any]:
+        self._group(hierarchy(self._ir, self._marked.of), "")
+        return {
+            "name": self._side.text(self._ir.model_name),
+            "inputs": [self._tensors[tensor] for tensor in self._ir.graph_inputs if tensor not in self._weights],
+            "outputs": [self._tensors[tensor] for tensor in self._ir.graph_outputs],
+            "changes": [[self._tensors[target], self._tensors[value]] for target, value in self._ir.mutations],
+            "tensors": _columns(map(self._tensor, self._tensors)),
+            "nodes": _columns(map(self._node, self._ir.nodes)),
+            "groups": self._groups,
+        }
+
+    def _tensor(self, tensor: TensorMeta) -> dict[str, Any]:
+        text = self._side.text
+        param = Param((tensor.name,), "argument") if tensor in self._weights else tensor.param
+        return {
+            "name": text(tensor.name),
+            "shape": text(_shape(tensor)),
+            "dtype": text(tensor.dtype),
+            "maker": -1 if tensor.producer is None else self._nodes[tensor.producer],
+            "keys": text(" = ".join(param.keys)) if param else -1,
+            "kind": text(param.kind) if param else -1,
+            "placement": text(self._side.placement(tensor)) if tensor.placement else -1,
+        }
+
+    def _node(self, node: OpNode) -> dict[str, Any]:
+        text, origin = self._side.text, node.origin
+        change = self._marked.changes.get(node.name)
+        return {
+            "name": text(node.name),
+            "op": text(node.op_type),
+            "label": text(_label(node)),
+            "family": text(self._family(node)),
+            "kind": text(self._kind(node)),
+            "args": [text(name) for name in node.args],
+            "inputs": [self._tensors[tensor] for tensor in node.inputs],
+            "outputs": [self._tensors[tensor] for tensor in node.outputs],
+            "attrs": [[text(name), text(print_value(value))] for name, value in node.attrs.items()],
+            "calls": [
+                [text(name), text(value)] for name, value in node.attrs.items() if isinstance(value, FunctionRef)
+            ],
+            "module": text(origin.module),
+            "call": origin.call,
+            "class": text(origin.module_class),
+            "source": text(origin.source),
+            "function": text(origin.function),
+            "origins": [] if node.origins == (node.name,) else [text(name) for name in node.origins],
+            "work": self._side.amounts(self._work[node]),
+            "change": -1 if change is None else text(change),
+        }
+
+    def _kind(self, node: OpNode) -> str:
+        kind = self._marked.kind_of(node)
+        return "check" if kind == "op" and node in self._checks else kind
+
+    def _family(self, node: OpNode) -> str:
+        key = node.op_type, node.attrs.get("function")
+        if key not in self._families:
+            self._families[key] = family_of_node(node, self._ir.functions)
+        return self._families[key]
+
+    def _group(self, group: Group, outer: str) -> int:
+        """The number of a group, which is recorded after those inside."""
+        around = outer if group.kind in ("run", "turn") else group.path
+        items = [self._item(item, around) for item in group.items]
+        work = self._total if group.kind == "graph" else added(self._work[node] for node in group.nodes)
+        self._groups.append(
+            {
+                "kind": group.kind,
+                "name": self._side.text(name_of(group, outer) if group.kind != "graph" else self._ir.model_name),
+                "path": self._side.text(group.path),
+                "class": self._side.text(group.module_class),
+                "call": group.call,
+                "items": items,
+                "form": group.form,
+                "chain": group.is_chain,
+                "work": self._side.amounts(work),
+            }
+        )
+        return len(self._groups) - 1
+
+    def _item(self, item: Item, outer: str) -> int:
+        return self._nodes[item] if isinstance(item, OpNode) else -1 - self._group(item, outer)
+
+
+def _name_beside(functions: Collection[str]) -> str:
+    """What the graph itself is called beside the functions that are entry points as well."""
+    names = ("prefill", "forward", "graph") if _DECODE in functions else ("forward", "graph")
+    return next((name for name in names if name not in functions), "the graph itself")
+
+
+def _callers(ir: IR) -> dict[str, list[OpNode]]:
+    """Return the nodes that call or run each function."""
+    found: dict[str, list[OpNode]] = {}
+    for node in ir.nodes:
+        for name in called_by([node]):
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def _weights_of(body: IR, callers: Iterable[OpNode], given: Collection[TensorMeta]) -> set[str]:
+    """The inputs of a function that are weights in all of its calls."""
+    found: dict[str, bool] = {}
+    inputs = [tensor.name for tensor in body.graph_inputs]
+    for node in callers:
+        names = node.args if node.is_call else _operands(node, inputs)
+        for name, tensor in zip(names, node.inputs, strict=True):
+            found[name] = found.get(name, True) and (tensor.param is not None or tensor in given)
+    return {name for name, is_weight in found.items() if is_weight}
+
+
+def _operands(node: OpNode, inputs: list[str]) -> list[str]:
+    """The inputs of a function for those of a node that runs it, such as `cond`: its operands, in turn."""
+    names = iter(inputs)
+    return [next(names, "") if name.startswith("operands.") else "" for name in node.args]
+
+
+def _columns(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Rows of equal keys as columns, which are shorter."""
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for key, value in row.items():
+            columns.setdefault(key, []).append(value)
+    return columns
+
+
+def _label(node: OpNode) -> str:
+    """`aten.add.Tensor` as `add`, `torch.nn.Conv2d` as `Conv2d`; a stage of a pipeline by its name."""
+    if node.op_type == STAGE:
+        return node.name
+    if node.op_type.startswith(DECISION):
+        return f"assumed {node.attrs.get('assumed')}"
+    if node.is_call or node.is_layer or node.op_type.startswith(OPAQUE):
+        return node.op_type.rpartition(".")[2]
+    return node.op_type.split(".")[1] if "." in node.op_type else node.op_type
+
+
+def _shape(tensor: TensorMeta) -> str:
+    """The sizes with a cross between them; of a tensor without any, `scalar`."""
+    dims = [str(dim) if isinstance(dim, int) or dim.isidentifier() else f"({dim})" for dim in tensor.shape]
+    return "\N{MULTIPLICATION SIGN}".join(dims) or "scalar"

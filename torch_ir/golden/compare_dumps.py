@@ -1,0 +1,183 @@
+"""Compare what another runtime dumped with a golden pack: the first node that differs, and a roll-up by module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from torch_ir.errors import SerializationError, did_you_mean
+from torch_ir.golden.dumps import Dumps
+from torch_ir.golden.pack import Value, read_pack
+from torch_ir.ir import Limits
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.run.tolerances import Difference, compare
+from torch_ir.verify.divergence import Divergence
+
+_SHOWN = 8
+
+
+@dataclass
+class ModuleSummary:
+    """How the values of one module, and of those inside it, compare."""
+
+    module: str
+    compared: int = 0
+    differing: int = 0
+    missing: int = 0
+    max_diff: float = 0.0
+
+
+@dataclass
+class Comparison:
+    """What a comparison of dumps with a pack found."""
+
+    divergence: Divergence | None = None
+    compared: int = 0
+    differing: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    modules: list[ModuleSummary] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether everything that was dumped agrees; not so if nothing was."""
+        return self.compared > 0 and not self.differing
+
+    def __str__(self) -> str:
+        verdict = "EQUAL" if self.is_equal else "DIFFERENT" if self.differing else "NOTHING COMPARED"
+        counts = f"{self.compared} values compared, {len(self.differing)} differ, {len(self.missing)} missing"
+        lines = [f"Comparison: {verdict}", f"  {counts}"]
+        if self.divergence:
+            lines += [f"  {line}" for line in str(self.divergence).splitlines()]
+        for summary in self.modules:
+            if summary.differing or (summary.missing and summary.compared):
+                lines.append(
+                    f"  {summary.module or '(model)'}: {summary.differing} of {summary.compared} differ, "
+                    f"{summary.missing} missing, max diff {summary.max_diff:.3g}"
+                )
+        if self.missing:
+            lines.append(f"  missing: {_listed(self.missing)}")
+        lines += [f"  unknown: {name}" for name in self.unknown[:_SHOWN]]
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def compare_golden(
+    pack: str | os.PathLike[str],
+    dumps: str | os.PathLike[str],
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    names: Mapping[str, str] | None = None,
+    limits: Limits = Limits(),
+) -> Comparison:
+    """Compare dumps with a pack, in the order of the graph.
+
+    Dumps are found by the name of the tensor, else by that of its node; `names` leads from other names to these.
+    Tolerances are the pack's unless they are given. `limits` are for the index of the pack.
+    """
+    golden = read_pack(pack, limits)
+    found = Dumps(dumps)
+    places = _places(golden.values, found, names or {})
+    comparison = Comparison(notes=list(golden.notes))
+    converted: dict[str, list[str]] = {}
+    differences: dict[str, Difference] = {}
+    for value in golden.values:
+        if value.name not in places:
+            comparison.missing.append(value.name)
+            continue
+        actual, note = _in_dtype(found[places[value.name]](), value)
+        if note:
+            converted.setdefault(note, []).append(value.name)
+        tolerances = (value.rtol if rtol is None else rtol, value.atol if atol is None else atol)
+        differences[value.name] = difference = compare(golden.tensor(value), actual, *tolerances)
+        if difference.reason and comparison.divergence is None:
+            comparison.divergence = _divergence(value, difference, golden.values, differences)
+    comparison.compared = len(differences)
+    comparison.differing = [name for name, difference in differences.items() if difference.reason]
+    comparison.unknown = _unknown(found, places, golden.values)
+    comparison.modules = _roll_up(golden.values, differences)
+    comparison.notes += [f"{note}: {_listed(names)}" for note, names in converted.items()]
+    return comparison
+
+
+def _places(values: Iterable[Value], dumps: Dumps, names: Mapping[str, str]) -> dict[str, str]:
+    """From the names of values to those of dumps; a node's name stands for its only value."""
+    by_node: dict[str, list[str]] = {}
+    for value in values:
+        by_node.setdefault(value.node, []).append(value.name)
+    known = {name for several in by_node.values() for name in several}
+    places: dict[str, str] = {}
+    for dump in dumps:
+        name = names.get(dump, dump)
+        if name not in known and len(by_node.get(name, ())) == 1:
+            name = by_node[name][0]
+        if name in known:
+            if name in places:
+                raise SerializationError(f"both {places[name]!r} and {dump!r} are dumps of {name!r}")
+            places[name] = dump
+    return places
+
+
+def _in_dtype(actual: torch.Tensor, value: Value) -> tuple[torch.Tensor, str]:
+    """A dump in the dtype of the pack, and what is to be said about it; as it is where that would lose numbers."""
+    wanted = TORCH_DTYPES[value.dtype]
+    if actual.dtype == torch.uint8 and list(actual.shape) == [*value.shape, wanted.itemsize]:
+        return actual.view(wanted).reshape(value.shape), ""  # numpy has no name for it
+    if actual.dtype == wanted:
+        return actual, ""
+    both_are_numbers = actual.is_floating_point() and wanted.is_floating_point
+    fits = both_are_numbers or torch.equal(actual.to(wanted).to(actual.dtype), actual)
+    note = f"given as {str(actual.dtype).removeprefix('torch.')} and compared as {value.dtype}"
+    return (actual.to(wanted), note) if fits else (actual, "")
+
+
+def _divergence(
+    value: Value, difference: Difference, values: Iterable[Value], differences: Mapping[str, Difference]
+) -> Divergence:
+    """The first wrong value, with the nodes before it that were not dumped back to those that agree."""
+    by_name = {known.name: known for known in values}
+    unknown: set[str] = set()
+    pending = list(value.reads)
+    while pending:
+        name = pending.pop()
+        if name in by_name and name not in differences and name not in unknown:
+            unknown.add(name)
+            pending += by_name[name].reads
+    reason = f"it draws random numbers; {difference.reason}" if value.is_random else difference.reason
+    return Divergence(
+        value.node, value.op_type, value.name, reason, value.module, value.call, value.module_class, value.source,
+        max_diff=difference.max_diff,
+        agreed=tuple(dict.fromkeys(name for name in value.reads if name in differences)),
+        suspects=tuple(dict.fromkeys(known.node for known in by_name.values() if known.name in unknown)),
+    )  # fmt: skip
+
+
+def _unknown(dumps: Dumps, places: Mapping[str, str], values: Iterable[Value]) -> list[str]:
+    used = set(places.values())
+    known = {name for value in values for name in (value.name, value.node)}
+    return [f"{dump!r}{did_you_mean(dump, known)}" for dump in dumps if dump not in used]
+
+
+def _roll_up(values: Iterable[Value], differences: Mapping[str, Difference]) -> list[ModuleSummary]:
+    """A summary of every module, the model itself first; a value counts in all modules around it."""
+    summaries: dict[str, ModuleSummary] = {}
+    for value in values:
+        parts = value.module.split(".") if value.module else []
+        for path in [".".join(parts[:length]) for length in range(len(parts) + 1)]:
+            summary = summaries.setdefault(path, ModuleSummary(path))
+            difference = differences.get(value.name)
+            summary.missing += difference is None
+            summary.compared += difference is not None
+            if difference is not None:
+                summary.differing += difference.reason != ""
+                summary.max_diff = max(summary.max_diff, difference.max_diff)
+    return list(summaries.values())
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

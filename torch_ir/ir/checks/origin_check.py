@@ -1,0 +1,47 @@
+"""Where nodes came from: text that people are shown, so all of it can be printed (R6)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torch_ir.errors import GraphError
+from torch_ir.ir.graph.node import OpNode, Origin
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.graph import IR
+
+_OUTER = re.compile(r".*@\d{1,18}")  # a module, and which call of it
+
+
+def check_origins(ir: IR) -> None:
+    """Refuse origins, and tables of modules, that cannot be printed."""
+    seen: set[Origin] = set()
+    for index, node in enumerate(ir.nodes):
+        if node.origin not in seen:
+            seen.add(node.origin)
+            _check_origin(node, f"$.nodes[{index}]")
+        if node.origins != (node.name,) and not "".join(node.origins).isprintable():
+            raise _unprintable(f"$.nodes[{index}].origins", node.name)
+    if not "".join([*ir.modules, *ir.modules.values()]).isprintable():
+        raise _unprintable("$.modules")
+    if not ir.fixed_layout.isprintable():
+        raise _unprintable("$.fixed_layout")
+
+
+def _check_origin(node: OpNode, path: str) -> None:
+    origin = node.origin
+    texts = {"module": origin.module, "module_class": origin.module_class, "source": origin.source}
+    for key, text in {**texts, "function": origin.function, "outer": "".join(origin.outer)}.items():
+        if not text.isprintable():
+            raise _unprintable(f"{path}.{key}", node.name)
+    if origin.call < 0:
+        raise GraphError(f"calls are counted from 0, not {origin.call}", f"{path}.call", rule="R4", node=node.name)
+    for index, text in enumerate(origin.outer):
+        if not _OUTER.fullmatch(text):
+            told = f"{text!r:.80} is not the call of a module, such as 'block@2'"
+            raise GraphError(told, f"{path}.outer[{index}]", rule="R4", node=node.name)
+
+
+def _unprintable(path: str, node: str = "") -> GraphError:
+    return GraphError("where a node came from is told by text that cannot be printed", path, rule="R6", node=node)

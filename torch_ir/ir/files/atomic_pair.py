@@ -1,0 +1,112 @@
+"""A file and what lies beside it under a name made of its contents: both are replaced, or neither.
+
+What lies beside is there before the file speaks of it, and goes when the file no longer does. Until that is settled, a
+hidden note says what it is about, so that the next save can end what a dead process began.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from torch_ir.errors import SerializationError
+from torch_ir.ir.checks.limits import Limits
+from torch_ir.ir.files.atomic_write import Draft, draft, hidden_name, left_behind, remove, sync_folder
+from torch_ir.ir.files.locks import folder_lock
+from torch_ir.ir.files.regular_file import IrregularFileError, TooLargeError, create_regular, read_regular
+from torch_ir.ir.json.gzip_text import MAGIC, decompress
+
+_NOTE_BYTES = 1 << 16  # a note lists a few names
+_TARGET_BYTES = 1 << 31  # as much as protobuf can hold
+_TEXT_BYTES = Limits().expanded_bytes
+
+
+class Beside:
+    """The files that lie beside a target under names of its own, which end in twelve digits of their digests."""
+
+    def __init__(self, target: Path, own: str) -> None:
+        self.target = target
+        self._own = own
+        self._pattern = re.compile(re.escape(own) + r"[0-9a-f]{12}\.safetensors")
+
+    def path(self, digest: str) -> Path:
+        """The name for contents with a digest."""
+        return self.target.with_name(f"{self._own}{digest[:12]}.safetensors")
+
+    def spoken_of(self) -> list[Path]:
+        """Those that the target speaks of."""
+        try:
+            found = self._own_names(os.listdir(self.target.parent))
+        except OSError:  # the folder may be written to, but not read
+            return []
+        try:
+            content = self._content() if found else b""
+        except (TooLargeError, SerializationError):  # its text is unknown, and all that lies beside it stays
+            return []
+        return [self.target.with_name(name) for name in found if os.fsencode(name) in content]
+
+    def replace(self, content: bytes, new: Mapping[Path, Draft]) -> None:
+        """Write the target, and before it the new files beside it that it speaks of."""
+        with draft(self.target) as main:
+            main.write(content)
+            main.complete()
+            with folder_lock(self.target.parent) as is_alone:
+                if is_alone:
+                    self._end_what_was_begun()
+                suspects = self.spoken_of() + [path for path in new if not path.exists()]
+                try:
+                    if is_alone and suspects:
+                        create_regular(self._note, b"\n".join(os.fsencode(path.name) for path in suspects))
+                    for path, file in new.items():
+                        file.put(path)
+                        sync_folder(path.parent)
+                    main.put(self.target)
+                    sync_folder(self.target.parent)
+                finally:
+                    self._settle(suspects)
+                    if is_alone:
+                        remove(self._note)
+
+    @property
+    def _note(self) -> Path:
+        """What lists the files that may have to go; only who holds the folder writes or reads it."""
+        return hidden_name(self.target, "note")
+
+    def _end_what_was_begun(self) -> None:
+        """Remove what a dead process left; what has the name of the note and is none goes unread."""
+        for left in left_behind(self.target):
+            remove(left)
+        with suppress(OSError):
+            names = os.fsdecode(read_regular(self._note, _NOTE_BYTES, follow=False)).split("\n")
+            self._settle(self.target.with_name(name) for name in self._own_names(names))
+        remove(self._note)
+
+    def _settle(self, suspects: Iterable[Path]) -> None:
+        """Remove those that the target does not speak of."""
+        suspects = list(suspects)
+        with suppress(OSError, SerializationError):  # where that cannot be known, all stay
+            content = self._content() if suspects else b""
+            for path in suspects:
+                if os.fsencode(path.name) not in content:
+                    remove(path)
+
+    def _content(self) -> bytes:
+        """The bytes of the target, decompressed where they are gzip; none if it is not there yet."""
+        try:
+            facts = self.target.lstat()
+            if not stat.S_ISREG(facts.st_mode):
+                raise IrregularFileError(errno.EINVAL, "is not a plain file", os.fspath(self.target))
+            if facts.st_size > _TARGET_BYTES:
+                raise TooLargeError(os.fspath(self.target), facts.st_size, _TARGET_BYTES)
+            content = self.target.read_bytes()
+            return decompress(content, self.target, _TEXT_BYTES) if content.startswith(MAGIC) else content
+        except FileNotFoundError:
+            return b""
+
+    def _own_names(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if self._pattern.fullmatch(name)]

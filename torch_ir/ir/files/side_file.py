@@ -1,0 +1,198 @@
+"""Large constants beside the file: a `.safetensors` file under a name made of its contents, read when first asked for.
+
+The file's own header is for other readers. Here, the graph's file says where each constant begins and what its digest
+is, so that nothing of the side file is trusted but bytes that were checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch_ir.errors import MissingFileError, SerializationError
+from torch_ir.ir.checks.limits import Limits, allow_more
+from torch_ir.ir.files.atomic_pair import Beside
+from torch_ir.ir.files.atomic_write import draft, is_stream, without_link, write_bytes
+from torch_ir.ir.files.locks import folder_lock
+from torch_ir.ir.files.regular_file import IrregularFileError, open_regular
+from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.graph.constant_data import TensorData
+
+_Read = TypeVar("_Read")
+_LONG_NAME = 255 - len(".constants-0123456789ab.safetensors")  # bytes
+INLINE_LIMIT = 1 << 16  # bytes of a constant that stay in the file's text, where they are 88 KiB of base64
+_NAME = re.compile(r"[\w.+-]+\.constants-[0-9a-f]{12}\.safetensors")
+# The dtypes that every reader of safetensors knows; others lie there as plain bytes.
+_SAFETENSORS = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64",
+    "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
+Place = dict[str, Any]  # {"file": name, "offset": where its bytes begin, "digest": of these bytes}
+
+
+class SideFile:
+    """The contents of a side file to be written beside `target`, and the place of each constant in it."""
+
+    def __init__(self, target: Path, constants: Iterable[tuple[str, TensorData]]) -> None:
+        named = sorted(_named(constants).items(), key=lambda item: -DTYPES[item[0].dtype])  # large ones first: aligned
+        header = safetensors_header((name, data.dtype, data.shape, data.size) for data, name in named)
+        self.content = b"".join([header, *(data.raw for data, _ in named)])
+        self.path = _beside(target).path(_sha256(self.content))
+        self.places: dict[TensorData, Place] = {}
+        offset = len(header)
+        for data, _ in named:
+            digest = f"sha256:{_sha256(data.raw)}"
+            self.places[data] = {"file": self.path.name, "offset": offset, "digest": digest}
+            offset += data.size
+
+
+def _beside(target: Path) -> Beside:
+    """Where side files of a graph's file lie; what their names may not hold, or is too long, is replaced by digits."""
+    plain = re.sub(r"[^\w.+-]", "_", target.name)
+    if plain != target.name or len(plain.encode()) > _LONG_NAME:
+        short = plain.encode()[: _LONG_NAME - 13].decode(errors="ignore")
+        plain = f"{short}-{_sha256(os.fsencode(target.name))[:12]}"
+    return Beside(target, f"{plain}.constants-")
+
+
+def _named(constants: Iterable[tuple[str, TensorData]]) -> dict[TensorData, str]:
+    """Each constant once, under its key or a free name like it."""
+    names: dict[TensorData, str] = {}
+    taken = {"__metadata__"}  # which the format keeps for itself
+    for key, data in constants:
+        if data not in names:
+            name, number = key, 1
+            while name in taken:
+                name, number = f"{key}_{number}", number + 1
+            taken.add(name)
+            names[data] = name
+    return names
+
+
+def safetensors_header(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
+    """How a file of tensors begins that lie one after the other: the name, dtype, shape and size in bytes of each."""
+    entries = {}
+    start = 0
+    for name, dtype, shape, size in tensors:
+        known = _SAFETENSORS.get(dtype)
+        held = list(shape) if known else [size]
+        entries[name] = {"dtype": known or "U8", "shape": held, "data_offsets": [start, start + size]}
+        start += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_pair(target: Path, content: bytes, side: SideFile | None) -> None:
+    """Write a graph's file and its side file such that the old pair is whole until the new one is."""
+    if side is not None:
+        with draft(target) as new:
+            new.write(side.content)
+            new.complete()
+            _beside(target).replace(content, {side.path: new})
+    elif is_stream(target):
+        write_bytes(target, content)
+    else:
+        _beside(target).replace(content, {})
+
+
+def read_pair(path: Path, limits: Limits, read: Callable[[Folder], _Read]) -> _Read:
+    """What a graph's file and its side file say; if both are just being replaced, that is waited for."""
+    folder = without_link(path).parent
+    try:
+        return read(Folder(folder, limits))
+    except MissingFileError:
+        with folder_lock(folder, shared=True):
+            return read(Folder(folder, limits))
+
+
+def side_files(path: Path) -> list[Path]:
+    """The side files that lie beside a graph's file under its name, and that it speaks of."""
+    return _beside(without_link(path)).spoken_of()
+
+
+class Folder:
+    """The folder of a graph's file, where side files are looked for."""
+
+    def __init__(self, path: Path, limits: Limits) -> None:
+        self.path = path
+        self.limits = limits
+        self._open: dict[str, _OpenFile] = {}
+
+    def find(self, name: str, shape: tuple[int, ...], dtype: str, offset: int, digest: str, path: str) -> TensorData:
+        """A constant that will be read when it is asked for; that its bytes are all there is known now."""
+        if not _NAME.fullmatch(name):
+            raise SerializationError(f"{name!r:.80} is not the name of a side file", f"{path}.file", rule="R16")
+        if name not in self._open:
+            self._open[name] = _OpenFile(self.path / name, self.limits, f"{path}.file")
+        data = StoredData(shape, dtype, self._open[name], offset, digest)
+        if not 0 <= offset <= self._open[name].size - data.size:
+            told = f"{self.path / name} is cut short: it does not hold these bytes"
+            raise SerializationError(told, f"{path}.offset", rule="R16")
+        return data
+
+
+class _OpenFile:
+    """A side file, held open: a later save may remove its name, but not what this graph still has to read."""
+
+    def __init__(self, path: Path, limits: Limits, place: str) -> None:
+        """Open `path`; `place` is where the graph's file speaks of it."""
+        self.path = path
+        try:
+            self._file = os.fdopen(open_regular(path, follow=False), "rb")
+        except IrregularFileError as error:
+            raise SerializationError(f"{path} {error.strerror}", place, rule="R16") from None
+        except OSError as error:
+            kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
+            told = f"cannot read the constants in {path}: {error.strerror or error}"
+            raise kind(told, place, rule="R16") from None
+        weakref.finalize(self, self._file.close)
+        self._lock = threading.Lock()
+        self.size = os.fstat(self._file.fileno()).st_size
+        if self.size > limits.file_bytes:
+            told = f"{path}: {self.size} bytes are more than {limits.file_bytes}"
+            raise SerializationError(told, place, rule="R2", hint=allow_more("file_bytes"))
+
+    def read(self, start: int, size: int) -> bytes:
+        with self._lock:  # threads share the position
+            self._file.seek(start)
+            return self._file.read(size)
+
+
+class StoredData(TensorData):
+    """The elements of a constant in a side file, read and checked at first use."""
+
+    _where: tuple[_OpenFile, int, str]
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, file: _OpenFile, offset: int, digest: str) -> None:
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "_where", (file, offset, digest))
+        self._check_facts()
+
+    @cached_property
+    def raw(self) -> bytes:
+        file, offset, digest = self._where
+        raw = file.read(offset, self.size)
+        if f"sha256:{_sha256(raw)}" != digest:
+            told = f"{file.path} is damaged: a constant in it is not what was written"
+            raise SerializationError(told, rule="R16")
+        self._check_bytes(raw)
+        return raw
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorData, (self.shape, self.dtype, self.raw)
+
+
+def _sha256(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()

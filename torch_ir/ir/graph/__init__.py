@@ -1,0 +1,1 @@
+"""The graph: tensors, nodes, the IR, and what they are made of."""

@@ -1,0 +1,103 @@
+"""Edits of a graph's nodes: each is done whole, or refused with an error that leaves the graph as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Union
+
+from torch_ir.errors import GraphError, suggestion
+from torch_ir.ir.graph.name_grammar import is_name
+from torch_ir.ir.graph.node import OpNode
+from torch_ir.ir.graph.tensor import TensorMeta
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.graph import IR
+
+Nodes = Union[OpNode, Iterable[OpNode]]
+_LONGEST = 1000  # characters of a name, as files have them
+
+
+def erase(ir: IR, nodes: Nodes) -> None:
+    """Remove nodes that nothing else reads, and let go of what they read."""
+    chosen = _listed(nodes)
+    gone = set(chosen)
+    for node in gone.difference(ir.nodes):
+        raise GraphError(f"{node!r:.200} is not in the graph", rule="R8", node=node.name)
+    bound = {symbol.tensor: name for name, symbol in ir.symbols.items()}
+    for node in chosen:
+        for tensor in node.outputs:
+            reader = next((one for one in tensor._uses if one not in gone), None)
+            if reader is not None:
+                who = "the graph returns it" if reader is ir.returns else f"{reader!r:.200} reads it"
+                hint = "give its readers another tensor first: tensor.replace_all_uses_with(other)"
+                raise GraphError(f"cannot erase {tensor.name!r:.80}: {who}", rule="R8", node=node.name, hint=hint)
+            if tensor in bound:
+                told = f"cannot erase {tensor.name!r:.80}: the size {bound[tensor]!r:.80} is read from it"
+                raise GraphError(told, rule="R8", node=node.name)
+    for node in gone:
+        node.inputs = ()
+    ir.nodes[:] = [node for node in ir.nodes if node not in gone]
+
+
+def insert(ir: IR, anchor: OpNode, nodes: Nodes, *, after: bool) -> None:
+    """Put new nodes before or after a node of the graph."""
+    added = _listed(nodes)
+    if anchor not in ir.nodes:
+        raise GraphError(f"{anchor!r:.200} is not in the graph", rule="R8", node=anchor.name)
+    place = ir.nodes.index(anchor) + after
+    _check_names(ir, added)
+    made = {tensor.name: tensor for tensor in (*ir.graph_inputs, *ir.params)}
+    made.update((tensor.name, tensor) for node in ir.nodes[:place] for tensor in node.outputs)
+    later = {tensor for node in ir.nodes[place:] for tensor in node.outputs}
+    for node in added:
+        _check_reads(node, made, later)
+        made.update((tensor.name, tensor) for tensor in node.outputs)
+    ir.nodes[place:place] = added
+
+
+def _listed(nodes: Nodes) -> list[OpNode]:
+    found = [nodes] if isinstance(nodes, OpNode) else list(nodes)
+    for node in found:
+        if not isinstance(node, OpNode):
+            raise GraphError(f"expected an OpNode, found {node!r:.80}")
+    return found
+
+
+def _check_names(ir: IR, added: Sequence[OpNode]) -> None:
+    """New nodes and their tensors have names that are free, and are not in a graph yet."""
+    nodes = {node.name for node in ir.nodes}
+    tensors = {tensor.name for tensor in ir.tensors()}
+    present = set(ir.nodes)
+    for node in added:
+        if node in present:
+            raise GraphError(f"{node!r:.200} is in the graph already", rule="R8", node=node.name)
+        present.add(node)
+        if node.name in nodes or not is_name(node.name, _LONGEST):
+            why = "two nodes would be called" if node.name in nodes else "no node can be called"
+            raise GraphError(f"{why} {node.name!r:.80}", rule="R8" if node.name in nodes else "R6", node=node.name)
+        nodes.add(node.name)
+        for index, tensor in enumerate(node.outputs):
+            _check_output(node, index, tensor, tensors)
+            tensors.add(tensor.name)
+
+
+def _check_output(node: OpNode, index: int, tensor: TensorMeta, taken: set[str]) -> None:
+    if tensor.producer is not node or tensor.index != index:
+        told = f"{tensor!r:.200} is the output of {tensor.producer!r:.200}, not output {index} of {node!r:.200}"
+        raise GraphError(told, rule="R7", node=node.name)
+    if tensor.name in taken or not is_name(tensor.name, _LONGEST):
+        why = "two tensors would be called" if tensor.name in taken else "no tensor can be called"
+        raise GraphError(f"{why} {tensor.name!r:.80}", rule="R8" if tensor.name in taken else "R6", node=node.name)
+
+
+def _check_reads(node: OpNode, made: dict[str, TensorMeta], later: set[TensorMeta]) -> None:
+    for tensor in node.inputs:
+        if made.get(tensor.name) is tensor:
+            continue
+        told = f"{node!r:.200} reads {tensor.name!r:.80}, "
+        if tensor in later:
+            raise GraphError(f"{told}which is made after it", rule="R8", node=node.name)
+        if tensor.name in made:
+            raise GraphError(f"{told}but another tensor of that name is in the graph", rule="R8", node=node.name)
+        hint = suggestion(tensor.name, made)
+        raise GraphError(f"{told}which is not in the graph", rule="R8", node=node.name, hint=hint)

@@ -1,0 +1,296 @@
+"""OpNode: one operator call, its arguments under their schema names, and where in the model it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from torch_ir.errors import GraphError, ReadOnlyError, SerializationError, did_you_mean
+from torch_ir.ir.graph.attr_order import ordered
+from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.graph.read_only import ListView
+from torch_ir.ir.graph.tensor import Scope, TensorMeta, bare, read_tensors, restated
+from torch_ir.ir.json.json_fields import allow_keys, field, optional, texts
+from torch_ir.ir.json.json_values import PLAIN, decode, encode
+
+_KEYS = frozenset(
+    (
+        "name", "op_type", "inputs", "outputs", "attrs", "args",
+        "module", "module_class", "call", "outer", "source", "function", "origins",
+    )
+)  # fmt: skip
+_RARE = ("outer", "function")
+
+
+class Origin(NamedTuple):
+    """Where a node came from: module path, which call of that module, its class, and the user's source line.
+
+    `outer` are the modules around it that were called before, as `path@call`: `("encoder.block@3",)`. `function` is the
+    torch function that the model called, with the number of that call: `torch.nn.functional.gelu@2`.
+    """
+
+    module: str = ""
+    call: int = 0
+    module_class: str = ""
+    source: str = ""
+    outer: tuple[str, ...] = ()
+    function: str = ""
+
+
+_NOWHERE = Origin()
+
+
+class OpNode:
+    """An operator applied to tensors.
+
+    `args` says which argument each input is: `input`, `weight`, `tensors.0`. Everything else is in `attrs` under its
+    own name, with absent optionals as `None`; `node["weight"]` and `node["stride"]` ask for either.
+    """
+
+    __slots__ = ("_args", "_inputs", "_outputs", "attrs", "name", "op_type", "origin", "origins")
+
+    def __init__(
+        self,
+        name: str,
+        op_type: str,
+        inputs: Iterable[TensorMeta],
+        outputs: Iterable[TensorMeta],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        args: Iterable[str] = (),
+        origin: Origin = _NOWHERE,
+        origins: Iterable[str] = (),
+    ) -> None:
+        self.name = name
+        self.op_type = op_type
+        self.attrs: dict[str, Any] = dict(attrs) if attrs else {}
+        self.origin = origin
+        self.origins: tuple[str, ...] = tuple(origins) or (name,)  # the captured nodes that this one stands for
+        # what the setters of inputs and outputs do, which have something before to let go
+        self._inputs = reads = tuple(inputs)
+        self._args = args = tuple(args)
+        if args and len(args) != len(reads):
+            told = f"{self!r:.200} has {len(reads)} inputs, but {len(args)} argument names"
+            raise GraphError(told, "$.args", rule="R7", node=name)
+        for tensor in reads:
+            uses = tensor._uses
+            uses[self] = uses.get(self, 0) + 1
+        self._outputs = tuple(outputs)
+        for index, tensor in enumerate(self._outputs):
+            tensor.producer = self
+            tensor.index = index
+
+    @property
+    def inputs(self) -> tuple[TensorMeta, ...]:
+        """The tensors that it reads; assign them to rewire it."""
+        return self._inputs
+
+    @inputs.setter
+    def inputs(self, tensors: Iterable[TensorMeta]) -> None:
+        """The one point of rewiring: readers are counted here and nowhere else."""
+        before, self._inputs = self._inputs, tuple(tensors)
+        for new in self._inputs:
+            new._uses[self] = new._uses.get(self, 0) + 1
+        for old in before:  # afterwards, so that a node keeps its place among the readers of what it still reads
+            if old._uses[self] == 1:
+                del old._uses[self]
+            else:
+                old._uses[self] -= 1
+
+    def replace_input(self, old: TensorMeta, new: TensorMeta) -> None:
+        """Read `new` wherever this node reads `old`; the readers of its other inputs, which may be many, stay as is."""
+        count = old._uses.pop(self)
+        inputs, place = list(self._inputs), -1
+        for _ in range(count):
+            place = inputs.index(old, place + 1)
+            inputs[place] = new
+        self._inputs = tuple(inputs)
+        new._uses[self] = new._uses.get(self, 0) + count
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        """The argument name of each input; positions as text where no schema is known."""
+        return self._args or tuple(map(str, range(len(self._inputs))))
+
+    @property
+    def has_named_args(self) -> bool:
+        """Whether its inputs go by the names of the schema, not by position."""
+        return bool(self._args) or not self._inputs
+
+    def set_inputs(self, tensors: Iterable[TensorMeta], args: Iterable[str]) -> None:
+        """Assign inputs together with their argument names."""
+        tensors, args = tuple(tensors), tuple(args)
+        if args and len(args) != len(tensors):
+            told = f"{self!r:.200} has {len(tensors)} inputs, but {len(args)} argument names"
+            raise GraphError(told, "$.args", rule="R7", node=self.name)
+        self.inputs = tensors
+        self._args = args
+
+    @property
+    def outputs(self) -> tuple[TensorMeta, ...]:
+        """The tensors that it makes."""
+        return self._outputs
+
+    @outputs.setter
+    def outputs(self, tensors: Iterable[TensorMeta]) -> None:
+        self._outputs = tuple(tensors)
+        for index, tensor in enumerate(self._outputs):
+            tensor.producer = self
+            tensor.index = index
+
+    @property
+    def output(self) -> TensorMeta:
+        """The only output; an error where there are none or several."""
+        if len(self._outputs) != 1:
+            raise GraphError(f"{self!r:.200} has {len(self._outputs)} outputs, not one", rule="R7", node=self.name)
+        return self._outputs[0]
+
+    def __getitem__(self, argument: str) -> Any:
+        """An argument by name: a tensor, an attribute, or a list for arguments that are lists of tensors."""
+        if argument in self.attrs:
+            return self.attrs[argument]
+        if argument in self._args:
+            return self._inputs[self._args.index(argument)]
+        if argument in self.args:  # a position, where no schema is known
+            return self._inputs[self.args.index(argument)]
+        elements = self.elements(argument)
+        if not elements:
+            known = {name.partition(".")[0] for name in (*self.args, *self.attrs)}
+            raise KeyError(f"{self!r} has no argument {argument!r}{did_you_mean(argument, known)}")
+        return elements
+
+    def elements(self, argument: str) -> list[Any]:
+        """The elements of a list argument, in order: tensors, numbers, None where one is absent, lists of these."""
+        start = len(argument) + 1
+        names = [name for name in (*self.args, *self.attrs) if name.startswith(f"{argument}.")]
+        count = len({name[start:].partition(".")[0] for name in names})
+        remedy = "assign the inputs with their argument names: node.set_inputs(tensors, args)"
+        return ListView((self[f"{argument}.{index}"] for index in range(count)), remedy)
+
+    @property
+    def is_call(self) -> bool:
+        """Whether this node computes what a function of the graph computes, the one that it names."""
+        return isinstance(self.attrs.get("function"), FunctionRef)
+
+    @property
+    def is_layer(self) -> bool:
+        """Whether this node is a whole call of a module, be it with a body or as a placeholder."""
+        return bool(self.origin.module_class) and self.op_type.rpartition(".")[2] == self.origin.module_class
+
+    def copy(self, tensors: Callable[[TensorMeta], TensorMeta], name: str | None = None) -> OpNode:
+        """The same call on other tensors; nothing that can be changed is shared."""
+        return OpNode(
+            name or self.name,
+            self.op_type,
+            map(tensors, self._inputs),
+            map(tensors, self._outputs),
+            {key: copy_value(value) for key, value in self.attrs.items()},
+            args=self._args,
+            origin=self.origin,
+            origins=self.origins,
+        )
+
+    def __copy__(self) -> NoReturn:
+        told = f"{self!r:.200} shares its tensors with a graph, and two nodes cannot make the same tensor"
+        raise ReadOnlyError(told, node=self.name, hint="use ir.clone(), or node.copy(tensors)")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and deepcopy: the node with its tensors, which do not lead to further nodes."""
+        facts = (self.name, self.op_type, self._inputs, self._outputs, self.attrs)
+        return _restored, (type(self), facts, self._args, self.origin, self.origins)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The node as it stands in a file."""
+        record: dict[str, Any] = {
+            "name": self.name,
+            "op_type": self.op_type,
+            "inputs": [restated(tensor) for tensor in self._inputs],
+            "outputs": [bare(tensor) for tensor in self._outputs],
+            "attrs": {name: encode(value) for name, value in ordered(self.op_type, self.attrs).items()},
+        }
+        if self._args:
+            record["args"] = list(self._args)
+        origin = self.origin
+        if origin.module or origin.module_class:
+            record["module"] = origin.module
+        if origin.module_class:
+            record["module_class"] = origin.module_class
+        if origin.call:
+            record["call"] = origin.call
+        if origin.outer:
+            record["outer"] = list(origin.outer)
+        if origin.source:
+            record["source"] = origin.source
+        if origin.function:
+            record["function"] = origin.function
+        if self.origins != (self.name,):
+            record["origins"] = list(self.origins)
+        return record
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any], path: str = "$", scope: Scope | None = None) -> OpNode:
+        """A node from its record; inputs are found in the scope, and outputs defined there."""
+        allow_keys(record, _KEYS, path)
+        name = field(record, "name", str, path)
+        attrs = field(record, "attrs", dict, path) if "attrs" in record else {}
+        scope = scope or Scope()
+        try:
+            node = cls(
+                name,
+                field(record, "op_type", str, path),
+                scope.find(field(record, "inputs", list, path), f"{path}.inputs"),
+                _read_outputs(record, name, path),
+                {
+                    key: value if type(value) in PLAIN else decode(value, f"{path}.attrs.{key:.200}")
+                    for key, value in attrs.items()
+                },
+                args=texts(record, "args", path),
+                origin=read_origin(record, path),
+                origins=texts(record, "origins", path) if "origins" in record else (),
+            )
+        except GraphError as error:
+            raise SerializationError.of(error, path) from None
+        except SerializationError as error:
+            error.node = name
+            raise
+        for tensor in node.outputs:
+            scope.define(tensor)
+        return node
+
+    def __repr__(self) -> str:
+        return f"OpNode({self.name!r}, {self.op_type!r})"
+
+
+def _restored(kind: type[OpNode], facts: tuple[Any, ...], args: Any, origin: Origin, origins: Any) -> OpNode:
+    return kind(*facts, args=args, origin=origin, origins=origins)
+
+
+def read_origin(record: dict[str, Any], path: str) -> Origin:
+    found = (record.get("module", ""), record.get("call", 0), record.get("module_class", ""), record.get("source", ""))
+    if tuple(map(type, found)) == (str, int, str, str) and record.keys().isdisjoint(_RARE):
+        return Origin(*found)
+    return Origin(
+        optional(record, "module", str, path) or "",
+        optional(record, "call", int, path) or 0,
+        optional(record, "module_class", str, path) or "",
+        optional(record, "source", str, path) or "",
+        tuple(texts(record, "outer", path)),
+        optional(record, "function", str, path) or "",
+    )
+
+
+def _read_outputs(record: dict[str, Any], name: str, path: str) -> list[TensorMeta]:
+    """What a node makes; an output that says who makes it must say this node."""
+    outputs = read_tensors(record, "outputs", path)
+    for index, tensor in enumerate(outputs):
+        if tensor.producer_node is not None and (tensor.producer_node, tensor.index) != (name, index):
+            other = f"output {tensor.index} of {tensor.producer_node!r:.80}"
+            told = f"output {index} of {name!r:.80} says that it is {other}"
+            raise SerializationError(told, f"{path}.outputs[{index}].producer_node", rule="R7", node=name)
+    return outputs
+
+
+def copy_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [copy_value(item) for item in value]
+    return {key: copy_value(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,109 @@
+"""How a tensor lies on the ranks of one axis of a mesh: whole on each, cut along a dimension, or as terms of a sum."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Union
+
+from torch_ir.errors import ShardError
+from torch_ir.ir.graph.tensor import TensorMeta
+from torch_ir.ir.json.json_fields import Dim
+
+REDUCTIONS = ("sum", "avg", "min", "max", "product")
+PLACEMENT = re.compile(  # as files spell it, but that those count no dimension from the last
+    r"replicate|shard\((?P<dim>-?\d{1,3})(?:, (?P<parts>[1-9]\d{0,8}))?\)"
+    rf"|partial\((?P<reduction>{'|'.join(REDUCTIONS)})\)",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Every rank holds the whole."""
+
+    def __str__(self) -> str:
+        return "replicate"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Every rank holds an equal piece along `dim`; of each of `parts` equal parts, where several are packed there."""
+
+    dim: int
+    parts: int = 1
+
+    def __str__(self) -> str:
+        return f"shard({self.dim})" if self.parts == 1 else f"shard({self.dim}, {self.parts})"
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Every rank holds a term; their sum, or other reduction, is the value.
+
+    Terms with the same `support` are zero but in rows that are the rank's own, as those of its experts are.
+    """
+
+    reduction: str = "sum"
+    support: str = ""
+
+    def is_of(self, other: Placement) -> bool:
+        """Whether terms of this kind are those of another, wherever they are zero."""
+        return isinstance(other, Partial) and self.reduction == other.reduction and self.support in ("", other.support)
+
+    def __str__(self) -> str:
+        return f"partial({self.reduction})"
+
+
+Placement = Union[Replicate, Shard, Partial]
+REPLICATE = Replicate()
+PARTIAL = Partial()
+
+
+def rank_key(axis: str) -> str:
+    """The key of the weight that is a rank's number along an axis: `mesh.tp`."""
+    return f"mesh.{axis}"
+
+
+def parse(text: str) -> Placement:
+    """`shard(1)` and its like; a dimension may be counted from the last, and spaces may be left out."""
+    found = PLACEMENT.fullmatch(", ".join(part.strip() for part in text.split(",")))
+    if not found:
+        raise ShardError(
+            f"{text!r:.80} is no placement; there are replicate, shard(DIM), shard(DIM, PARTS), partial(sum)"
+        )
+    if found["dim"]:
+        return Shard(int(found["dim"]), int(found["parts"] or 1))
+    return Partial(found["reduction"]) if found["reduction"] else REPLICATE
+
+
+def plain(place: Placement) -> Placement:
+    """A placement as it is told where nobody knows which rows are whose."""
+    return Partial(place.reduction) if isinstance(place, Partial) else place
+
+
+def counted(place: Placement, rank: int) -> Placement:
+    """A placement with its dimension counted from the first."""
+    return replace(place, dim=place.dim + rank) if isinstance(place, Shard) and place.dim < 0 else place
+
+
+def local_shape(tensor: TensorMeta, place: Placement, ranks: int, where: str) -> tuple[Dim, ...]:
+    """The shape of what one rank holds; an error that names the place where pieces would not be equal."""
+    if not isinstance(place, Shard):
+        return tensor.shape
+    if not 0 <= place.dim < len(tensor.shape):
+        raise ShardError(f"{where}: {tensor.name!r} of shape {list(tensor.shape)} has no dimension {place.dim} to cut")
+    size = tensor.shape[place.dim]
+    if not isinstance(size, int) or size % (ranks * place.parts):
+        raise indivisible(where, tensor, place.dim, ranks, place.parts)
+    return (*tensor.shape[: place.dim], size // ranks, *tensor.shape[place.dim + 1 :])
+
+
+def indivisible(where: str, tensor: TensorMeta, dim: int, ranks: int, parts: int = 1) -> ShardError:
+    """The error about a size that cannot be cut into equal pieces."""
+    size = tensor.shape[dim]
+    told = f"{where}: dimension {dim} of {tensor.name!r}, {list(tensor.shape)}, has size {size}"
+    if not isinstance(size, int):
+        return ShardError(f"{told}, which is open; specialize the graph before it is cut there")
+    packed = f"{parts} packed parts, each for " if parts > 1 else ""
+    return ShardError(f"{told}, which cannot be divided among {packed}{ranks} ranks")

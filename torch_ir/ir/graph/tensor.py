@@ -1,0 +1,258 @@
+"""TensorMeta: a tensor's name, shape and dtype; inside a graph, also who makes it and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.errors import GraphError, SerializationError
+from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.graph.constant_data import TensorData
+from torch_ir.ir.graph.read_only import ListView
+from torch_ir.ir.json.json_fields import Dim, allow_keys, field, optional, read_dims, read_dtype, texts
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.node import OpNode
+
+_KEYS = frozenset(("name", "shape", "dtype", "producer_node", "producer_output_idx", "stride", "placement"))
+_SHORT = frozenset(("name", "shape", "dtype"))
+PARAM_KINDS = ("parameter", "buffer", "temporary", "constant")
+
+
+@dataclass(frozen=True)
+class Param:
+    """Where the values of a weight come from.
+
+    `keys` are its names in a state dict; several when weights are tied. A `temporary` is a non-persistent buffer and a
+    `constant` a plain tensor: neither is in a state dict, so `data` holds their values when they are known.
+    """
+
+    keys: tuple[str, ...]
+    kind: str = "parameter"
+    data: TensorData | None = None
+
+    @property
+    def in_state_dict(self) -> bool:
+        return self.kind in ("parameter", "buffer")
+
+
+class TensorMeta:
+    """A value of the graph, shared by the node that makes it and the nodes that read it."""
+
+    __slots__ = (
+        "_producer_name", "_uses", "dtype", "index", "name", "param", "placement", "producer", "shape", "stride",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        shape: Iterable[Dim],
+        dtype: str,
+        producer_node: str | None = None,
+        producer_output_idx: int = 0,
+        *,
+        stride: Iterable[Dim] | None = None,
+        param: Param | None = None,
+        placement: Iterable[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.shape: tuple[Dim, ...] = tuple(shape)
+        self.dtype = dtype
+        self.stride: tuple[Dim, ...] | None = None if stride is None else tuple(stride)  # None: row-major
+        self.param = param
+        # how a sharded graph lays it over each axis of its mesh: "shard(0)", "replicate" or "partial(sum)"
+        self.placement: tuple[str, ...] | None = None if placement is None else tuple(placement)
+        self.producer: OpNode | None = None
+        self.index = producer_output_idx
+        self._producer_name = producer_node
+        self._uses: dict[OpNode, int] = {}
+
+    @property
+    def consumers(self) -> list[OpNode]:
+        """The nodes that read this tensor, in order, each as often as it reads it; read-only."""
+        readers = (node for node, count in self._uses.items() for _ in range(count))
+        return ListView(readers, "assign the inputs of a node: node.inputs = (...)")
+
+    @property
+    def producer_node(self) -> str | None:
+        """The name of the node that makes it; None for inputs and weights."""
+        return self.producer.name if self.producer is not None else self._producer_name
+
+    @property
+    def producer_output_idx(self) -> int:
+        """Which output of that node it is; the same as `index`."""
+        return self.index
+
+    @property
+    def key(self) -> str | None:
+        """The state-dict key, if this is a weight."""
+        return self.param.keys[0] if self.param else None
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every size is a number."""
+        return all(isinstance(dim, int) for dim in self.shape)
+
+    def replace_all_uses_with(self, other: TensorMeta) -> None:
+        """Let every reader of this tensor, graph outputs included, read `other` instead."""
+        if other is not self:
+            for node in tuple(self._uses):
+                node.replace_input(self, other)
+
+    def agree_with(self, read: TensorMeta) -> None:
+        """Where a reader restates what is made here, it must say the same."""
+        for key in ("shape", "dtype", "stride", "placement"):
+            said = getattr(read, key)
+            if said != getattr(self, key) and (said is not None or key in _SHORT):
+                told = f"{self.name!r:.80} is made as {_facts(self):.200}, but read as {_facts(read):.200}"
+                raise GraphError(told, f"$.{key}", rule="R7")
+        made_by = (self.producer_node or self.name, self.index)
+        if read.producer_node is not None and made_by != (read.producer_node, read.index):
+            told = f"but a reader says output {read.index} of {read.producer_node!r:.80}"
+            told = f"{self.name!r:.80} is output {self.index} of {made_by[0]!r:.80}, {told}"
+            key = "producer_node" if made_by[0] != read.producer_node else "producer_output_idx"
+            raise GraphError(told, f"$.{key}", rule="R7")
+
+    def copy(self, name: str | None = None) -> TensorMeta:
+        """The same description as a free-standing tensor."""
+        return TensorMeta(
+            name or self.name, self.shape, self.dtype, stride=self.stride, param=self.param, placement=self.placement
+        )
+
+    __copy__ = copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and deepcopy: the description alone. Nodes restore the links, so that no recursion is deep."""
+        facts = (self.name, self.shape, self.dtype, self._producer_name, self.index)
+        return _restored, (type(self), facts, self.stride, self.param, self.placement)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The tensor as it stands in a file."""
+        record: dict[str, Any] = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
+        if self.producer_node is not None:
+            record["producer_node"] = self.producer_node
+            record["producer_output_idx"] = self.index
+        _add_layout(self, record)
+        return record
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any], path: str = "$") -> TensorMeta:
+        """The tensor of such a record; `path` is where errors say that it stands."""
+        allow_keys(record, _KEYS, path)
+        strides = field(record, "stride", list, path) if "stride" in record else None
+        producer = optional(record, "producer_node", str, path)
+        index = optional(record, "producer_output_idx", int, path) or 0
+        if index and producer is None:
+            told = "it says which output it is, but not of which node"
+            raise SerializationError(told, f"{path}.producer_output_idx", rule="R7")
+        return cls(
+            field(record, "name", str, path),
+            read_dims(field(record, "shape", list, path), f"{path}.shape"),
+            read_dtype(field(record, "dtype", str, path), f"{path}.dtype"),
+            producer,
+            index,
+            stride=None if strides is None else read_dims(strides, f"{path}.stride"),
+            placement=texts(record, "placement", path) if "placement" in record else None,
+        )
+
+    def __repr__(self) -> str:
+        return f"TensorMeta({self.name!r}, {self.shape}, {self.dtype!r})"
+
+
+def _restored(kind: type[TensorMeta], facts: tuple[Any, ...], stride: Any, param: Any, placement: Any) -> TensorMeta:
+    return kind(*facts, stride=stride, param=param, placement=placement)
+
+
+class Scope:
+    """The tensors met so far while a file is read: what a reader's record speaks of is found, not made again."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, TensorMeta] = {}
+        self._restated: dict[str, dict[str, Any]] = {}
+
+    def define(self, tensor: TensorMeta) -> None:
+        """From now on, readers may name this tensor."""
+        self.tensors[tensor.name] = tensor
+        self._restated.pop(tensor.name, None)
+
+    def find(self, records: list[Any], path: str) -> list[TensorMeta]:
+        """The tensors that readers' records name; all that they restate must be so."""
+        found = []
+        for index, record in enumerate(records):
+            name = record.get("name") if type(record) is dict else None
+            if type(name) is str and name in self.tensors and _is_same(self._said_of(name), record):
+                found.append(self.tensors[name])
+                continue
+            read = TensorMeta.from_dict(record, f"{path}[{index}]")
+            made = self.tensors.get(read.name, read)
+            try:
+                made.agree_with(read)
+            except GraphError as error:
+                raise SerializationError.of(error, f"{path}[{index}]") from None
+            found.append(made)
+        return found
+
+    def _said_of(self, name: str) -> dict[str, Any]:
+        """What readers say about a tensor, made when the first one speaks of it."""
+        if name not in self._restated:
+            self._restated[name] = restated(self.tensors[name])
+        return self._restated[name]
+
+
+def read_tensors(record: dict[str, Any], key: str, path: str) -> list[TensorMeta]:
+    """The list of tensors under `key` of a record."""
+    found = field(record, key, list, path)
+    return [
+        TensorMeta(item["name"], item["shape"], item["dtype"])
+        if _is_short(item)
+        else TensorMeta.from_dict(item, f"{path}.{key}[{index}]")
+        for index, item in enumerate(found)
+    ]
+
+
+def bare(tensor: TensorMeta) -> dict[str, Any]:
+    """What the place where a tensor is defined says about it."""
+    record: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
+    _add_layout(tensor, record)
+    return record
+
+
+def _add_layout(tensor: TensorMeta, record: dict[str, Any]) -> None:
+    if tensor.stride is not None:
+        record["stride"] = list(tensor.stride)
+    if tensor.placement is not None:
+        record["placement"] = list(tensor.placement)
+
+
+def restated(tensor: TensorMeta) -> dict[str, Any]:
+    """What a reader says about the tensor that it reads."""
+    record: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
+    if tensor.param is None:
+        producer = tensor.producer
+        record["producer_node"] = tensor.name if producer is None else producer.name
+        record["producer_output_idx"] = tensor.index
+    return record
+
+
+def _is_short(record: Any) -> bool:
+    """Whether this is a record as most are: a name, a shape of plain numbers and a dtype, all as they should be."""
+    if type(record) is not dict or record.keys() != _SHORT or type(record["shape"]) is not list:
+        return False
+    for dim in record["shape"]:
+        if type(dim) is not int or dim < 0:
+            return False
+    return type(record["name"]) is str and type(record["dtype"]) is str and record["dtype"] in DTYPES
+
+
+def _is_same(said: dict[str, Any], record: dict[str, Any]) -> bool:
+    """Whether a record is just what it should be; in Python, 1 is also True and 1.0."""
+    if said != record or list(map(type, said["shape"])) != list(map(type, record["shape"])):
+        return False
+    return type(record.get("producer_output_idx", 0)) is int
+
+
+def _facts(tensor: TensorMeta) -> str:
+    strides = "" if tensor.stride is None else f" with strides {list(tensor.stride)}"
+    placed = "" if tensor.placement is None else f" placed {', '.join(tensor.placement)}"
+    return f"{tensor.dtype}{list(tensor.shape)}{strides}{placed}"[:200]

@@ -1,0 +1,1 @@
+"""The JSON document of a graph: values, records, nodes, and the text of the file."""

@@ -1,0 +1,291 @@
+"""The file's text: strict JSON in, canonical bytes out."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+import os
+import re
+import threading
+from collections import Counter as Tally
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch_ir.errors import MissingFileError, SerializationError
+from torch_ir.ir.checks.limits import Counter, Limits, allow_more
+from torch_ir.ir.files.regular_file import IrregularFileError, TooLargeError, read_regular
+from torch_ir.ir.json.digest import StatedDigest, digest_of, stated_digest
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_NODES = '\n"nodes": [\n'
+_NODE_DEPTH = 2  # levels around a node
+_PIECE_DEPTH = 60  # levels in a piece of its line: values nest less
+_PER_LINE = frozenset(("graph_inputs", "graph_outputs", "weights", "nodes"))
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NEITHER_QUOTE_NOR_BRACKET = bytes(set(range(256)) - set(b'"[]{}'))
+_BLANKS = (b" ", b"\n", b"\t", b"\r")
+_PIECE = 1 << 20  # bytes
+_LONGEST_SIGN = 32  # bytes by which a large number is known
+_ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
+
+
+_freezing = threading.Lock()
+_frozen: list[bool] = []  # whether a thread has
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is read or written here makes no garbage, so looking for garbage meanwhile would only cost time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        with _freezing:  # what was made here is old from the start: the next look need not go through it
+            if not _frozen and not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
+        gc.enable()
+
+
+@contextmanager
+def frozen() -> Iterator[bool]:
+    """Let the garbage collector show only what is made from here on; False where the user has it hold back things."""
+    with _freezing:
+        is_ours = not _frozen and not gc.get_freeze_count()
+        if is_ours:
+            _frozen.append(True)
+            gc.freeze()
+    try:
+        yield is_ours
+    finally:
+        if is_ours:
+            with _freezing:
+                _frozen.clear()
+                gc.unfreeze()
+
+
+@contextmanager
+def unfrozen() -> Iterator[None]:
+    """Let the garbage collector show everything, in the middle of that."""
+    with _freezing:
+        if not _frozen:
+            yield
+            return
+        gc.unfreeze()
+        try:
+            yield
+        finally:
+            gc.freeze()
+
+
+class Lines(list[str]):
+    """Records that are JSON already."""
+
+
+def write_document(document: dict[str, Any]) -> str:
+    """Canonical text: a line per key, a line per record of the long lists, and a digest of all of it at the end."""
+    try:
+        body = ",\n".join(f'"{key}": {_write_entry(key, value)}' for key, value in document.items())
+        digest = digest_of(body.encode())
+    except (TypeError, ValueError) as error:  # a name that is no string, half of a surrogate pair
+        raise SerializationError(f"cannot be written as JSON: {error}", rule="R17") from None
+    return f'{{\n{body},\n"digest": "{digest}"\n}}\n'
+
+
+def _write_entry(key: str, value: Any) -> str:
+    if key in _PER_LINE and value:
+        return "[\n" + ",\n".join(value if type(value) is Lines else map(_dump, value)) + "\n]"
+    return _dump(value)
+
+
+def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
+    """The document that `text` holds, or a SerializationError that says what is wrong with it."""
+    raw, digest = _encode(text)
+    check_count(raw, limits)
+    _check_depth(raw, limits.depth)
+    document = _parse(text, raw, None if digest is None else digest.start)
+    if not isinstance(document, dict):
+        raise SerializationError("the file holds no JSON object", "$", rule="R1")
+    if _SURROGATE.search(raw):
+        _check_surrogates(document)
+    _check_digest(document, raw, digest)
+    return document
+
+
+def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[str]] | None:
+    """The document less its nodes, and their lines, each with a comma; None if the text is not as it was written."""
+    raw, digest = _encode(text)
+    start, end = text.find(_NODES), text.rfind("\n]")  # the last of the long lists
+    if not 0 <= start < end or b"\\" in raw or limits.depth < _NODE_DEPTH + _PIECE_DEPTH:
+        return None
+    check_count(raw, limits)
+    around = f'{text[:start]}\n"nodes": "lines"{text[end + 2 :]}'
+    encoded = around.encode()
+    _check_depth(encoded, limits.depth)
+    document = _parse(around, encoded)
+    if not isinstance(document, dict) or document.pop("nodes", None) != "lines":
+        return None
+    _check_digest(document, raw, digest)
+    return document, f"{text[start + len(_NODES) : end]},".split("\n")
+
+
+def parse_piece(text: str) -> Any:
+    """What a piece of a node's line holds, which is no deep nesting."""
+    raw = text.encode()
+    _check_depth(raw, _PIECE_DEPTH)
+    return _parse(text, raw)
+
+
+def parse_json(text: str) -> Any:
+    """What strict JSON holds, where its nesting is known to be no deeper than it may be."""
+    return _parse(text, text.encode())
+
+
+def _encode(text: str) -> tuple[bytes, StatedDigest | None]:
+    """The text as bytes, and the digest at their end."""
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError:
+        raise SerializationError("the text is not valid Unicode", "$", rule="R1") from None
+    if text.startswith("\ufeff"):
+        raise SerializationError("not JSON: Unexpected UTF-8 BOM at line 1, column 1", "$", rule="R1")
+    return raw, stated_digest(raw)
+
+
+def _parse(text: str, raw: bytes, end: int | None = None) -> Any:
+    """What strict JSON holds; the bytes of it from `end` on hold no numbers."""
+    decoder = _WITH_NUMBERS if _may_hold_large_numbers(raw, end) else _STRICT
+    try:
+        return decoder.decode(text)
+    except json.JSONDecodeError as error:
+        told = f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise SerializationError(told, "$", rule="R3") from None
+
+
+def _check_digest(document: dict[str, Any], raw: bytes, digest: StatedDigest | None) -> None:
+    """Take the digest out of the document; the text must be what it was made of."""
+    if "digest" not in document:
+        return
+    stated = document.pop("digest")
+    if digest is None or stated != digest_of(memoryview(raw)[2 : digest.start]):
+        hint = "if it was changed on purpose, delete its digest line"
+        raise SerializationError("the text is not what was written", "$.digest", rule="R17", hint=hint)
+
+
+def check_count(raw: bytes, limits: Limits) -> None:
+    """Refuse many blanks, and many values before the parser makes them.
+
+    Each value stands after a comma or an opening bracket.
+    """
+    counter = Counter(limits)
+    counter.add("values", raw.count(b",") + raw.count(b"[") + raw.count(b"{"), "$")
+    counter.add("blanks", sum(map(raw.count, _BLANKS)), "$")
+
+
+def _check_depth(raw: bytes, limit: int) -> None:
+    """Refuse deep nesting before the parser recurses: peel one level of brackets after another."""
+    if raw.count(b"[") + raw.count(b"{") <= limit:
+        return
+    brackets, too_deep = _brackets(raw), b"[" * (limit + 1)
+    for _ in range(limit):
+        if b"[]" not in brackets or too_deep in brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    if b"[]" in brackets or brackets.count(b"[") > limit:
+        raise SerializationError(f"nested deeper than {limit} levels", "$", rule="R2", hint=allow_more("depth"))
+
+
+def _brackets(raw: bytes) -> bytes:
+    """The brackets outside strings, square ones for all."""
+    if b"\\" in raw:
+        raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # what is left of a string are its quotes, and taking out pairs of quotes changes nobody's side
+    left = raw.translate(_SQUARE, _NEITHER_QUOTE_NOR_BRACKET).replace(b'""', b"")
+    return b"".join(left.split(b'"')[::2])
+
+
+def _may_hold_large_numbers(raw: bytes, end: int | None = None) -> bool:
+    """Whether any run of digits could leave int64, or any exponent the range of a float; strings count, too.
+
+    Looks at one piece after another, so that there is no second copy of a large file; pieces overlap.
+    """
+    for start in range(0, len(raw) if end is None else end, _PIECE):
+        alike = raw[start : start + _PIECE + _LONGEST_SIGN].translate(_ALL_DIGITS_ALIKE, b"+")
+        if b"0" * 19 in alike or b"0e000" in alike:
+            return True
+    return False
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = Tally(key for key, _ in pairs).most_common(1)[0][0]
+        raise SerializationError(f"the key {twice!r:.60} stands twice in one object", "$", rule="R3")
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    hint = "special floats are written as {'$float': ...}"
+    raise SerializationError(f"{text} is not JSON", "$", rule="R3", hint=hint)
+
+
+def _int64(text: str) -> int:
+    if len(text) > 20 or not -(1 << 63) <= int(text) < 1 << 63:
+        raise SerializationError(f"{text[:40]} does not fit 64 bits", "$", rule="R3")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise SerializationError(f"{text[:40]} is too large for a float", "$", rule="R3")
+    return value
+
+
+_STRICT = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
+_WITH_NUMBERS = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_constant, parse_int=_int64, parse_float=_finite
+)
+
+
+def _check_surrogates(document: dict[str, Any]) -> None:
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise SerializationError("a string holds half of a surrogate pair", "$", rule="R3") from None
+
+
+def read_text(path: str | os.PathLike[str], limits: Limits = Limits(), *, follow: bool = True) -> str:
+    """The text of a file, refused unread when it is too large, and when it is a link unless `follow`."""
+    return decode_text(read_bytes(path, limits, follow=follow), path)
+
+
+def decode_text(data: bytes, path: str | os.PathLike[str]) -> str:
+    """Return the bytes of a file as text; an error names the file and the first byte that is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        told = f"{os.fspath(path)} is not UTF-8 text (byte {error.start})"
+        raise SerializationError(told, rule="R1") from None
+
+
+def read_bytes(path: str | os.PathLike[str], limits: Limits = Limits(), *, follow: bool = True) -> bytes:
+    """The bytes of a regular file, refused unread when they are too many."""
+    try:
+        return read_regular(path, limits.file_bytes, follow=follow)
+    except IrregularFileError as error:
+        raise SerializationError(f"{os.fspath(path)} {error.strerror}", rule="R1") from None
+    except TooLargeError as error:
+        raise _too_large(f"{os.fspath(path)}: {error.strerror}") from None
+    except OSError as error:
+        kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
+        raise kind(f"cannot read {os.fspath(path)}: {error.strerror or error}") from None
+
+
+def _too_large(told: str) -> SerializationError:
+    return SerializationError(told, rule="R2", hint=allow_more("file_bytes"))

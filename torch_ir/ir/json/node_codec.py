@@ -1,0 +1,290 @@
+"""Nodes as lines of the file, put together from pieces; and read back by knowing the pieces again.
+
+Most of a line was said before: what it reads is told as in the lines of other readers, and its arguments are those of
+other calls. The reader looks such a piece up by its text and parses only what is new. It takes lines as they are
+written here; any other spelling is an `UnfamiliarError`, upon which `decode` reads the document as JSON at large, and
+says what is wrong where something is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from json.encoder import encode_basestring
+from typing import Any, NamedTuple
+
+from torch_ir.errors import GraphError, SerializationError
+from torch_ir.ir.graph.attr_order import ordered
+from torch_ir.ir.graph.node import OpNode, Origin, copy_value, read_origin
+from torch_ir.ir.graph.tensor import TensorMeta
+from torch_ir.ir.json.json_fields import Dim, allow_keys, field, texts
+from torch_ir.ir.json.json_text import parse_piece
+from torch_ir.ir.json.json_values import INT64, TAGS, decode, encode
+
+Facts = tuple[tuple[Dim, ...], str]  # shape and dtype
+_CALL = frozenset(("attrs", "args"))
+_ORIGIN = frozenset(("module", "module_class", "call", "outer", "source", "function", "origins"))
+_dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
+_WORDS = {None: "null", True: "true", False: "false"}
+
+
+class UnfamiliarError(SerializationError):
+    """Not as written here, which need not be wrong."""
+
+    def __init__(self) -> None:
+        super().__init__("not as it was written")
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+def node_lines(nodes: Iterable[OpNode]) -> list[str]:
+    """The records of nodes, as `OpNode.to_dict` gives them, in JSON."""
+    facts = _FactTexts()
+    restated = _RestatedTexts(facts)
+    lines = []
+    for node in nodes:
+        name, op_type = encode_basestring(node.name), encode_basestring(node.op_type)
+        inputs = ", ".join([restated[tensor] for tensor in node.inputs])
+        outputs = ", ".join([_bare_text(tensor, facts) for tensor in node.outputs])
+        more = f', "args": {_strings(node._args)}' if node._args else ""
+        lines.append(
+            f'{{"name": {name}, "op_type": {op_type}, "inputs": [{inputs}], "outputs": [{outputs}], '
+            f'"attrs": {attrs_text(ordered(node.op_type, node.attrs))}{more}{_origin_text(node)}}}'
+        )
+    return lines
+
+
+def attrs_text(attrs: Mapping[str, Any]) -> str:
+    """Attributes as JSON: equal for equal values of equal types, and for no others."""
+    if not attrs:
+        return "{}"
+    return f"{{{', '.join([f'{encode_basestring(name)}: {_value_text(value)}' for name, value in attrs.items()])}}}"
+
+
+def _value_text(value: Any) -> str:
+    kind = type(value)
+    if kind is str:
+        return encode_basestring(value)
+    if value is None or kind is bool:
+        return _WORDS[value]
+    if kind is int and -INT64 <= value < INT64:
+        return str(value)
+    if kind in TAGS:
+        return f'{{"{TAGS[kind]}": {encode_basestring(value)}}}'
+    return _dump(encode(value))
+
+
+def _strings(items: Iterable[str]) -> str:
+    return f"[{', '.join(map(encode_basestring, items))}]"
+
+
+def _origin_text(node: OpNode) -> str:
+    module, call, module_class, source, outer, function = node.origin
+    text = f', "module": {encode_basestring(module)}' if module or module_class else ""
+    if module_class:
+        text += f', "module_class": {encode_basestring(module_class)}'
+    if call:
+        text += f', "call": {_dump(call)}'
+    if outer:
+        text += f', "outer": {_strings(outer)}'
+    if source:
+        text += f', "source": {encode_basestring(source)}'
+    if function:
+        text += f', "function": {encode_basestring(function)}'
+    if node.origins != (node.name,):
+        text += f', "origins": {_strings(node.origins)}'
+    return text
+
+
+class _FactTexts(dict[Facts, str]):
+    """The shape and dtype of a tensor as text, made once."""
+
+    def __missing__(self, facts: Facts) -> str:
+        shape, dtype = facts
+        self[facts] = text = f'"shape": {_dump(list(shape))}, "dtype": {encode_basestring(dtype)}'
+        return text
+
+
+class _RestatedTexts(dict[TensorMeta, str]):
+    """What readers say about a tensor, made once."""
+
+    def __init__(self, facts: _FactTexts) -> None:
+        self._facts = facts
+
+    def __missing__(self, tensor: TensorMeta) -> str:
+        self[tensor] = text = _restated_text(tensor, self._facts)
+        return text
+
+
+def _restated_text(tensor: TensorMeta, facts: _FactTexts) -> str:
+    text = f'{{"name": {encode_basestring(tensor.name)}, {facts[tensor.shape, tensor.dtype]}'
+    if tensor.param is not None:
+        return text + "}"
+    producer = encode_basestring(tensor.name if tensor.producer is None else tensor.producer.name)
+    return f'{text}, "producer_node": {producer}, "producer_output_idx": {tensor.index}}}'
+
+
+def _bare_text(tensor: TensorMeta, facts: _FactTexts) -> str:
+    text = f'{{"name": {encode_basestring(tensor.name)}, {facts[tensor.shape, tensor.dtype]}'
+    if tensor.stride is not None:
+        text += f', "stride": {_dump(list(tensor.stride))}'
+    if tensor.placement is not None:
+        text += f', "placement": {_strings(tensor.placement)}'
+    return text + "}"
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_lines(lines: Iterable[str], given: Iterable[TensorMeta]) -> list[OpNode]:
+    """The nodes that lines, each with a comma, tell of; they read what is given and what lines before them make."""
+    reader = _Reader(given)
+    try:
+        return [reader.node(line) for line in lines]
+    except (KeyError, ValueError, GraphError):  # nothing that is known here, not in these parts, or no node
+        raise UnfamiliarError from None
+
+
+class _Reader:
+    """Reads lines in order, and knows every tensor by what its readers say.
+
+    Records in lists are known without the brace that opens them. Names need no look here, since `check` lets none pass
+    that JSON would have to escape or could not hold.
+    """
+
+    def __init__(self, given: Iterable[TensorMeta]) -> None:
+        facts = _FactTexts()
+        self._known = {_restated_text(tensor, facts)[1:]: tensor for tensor in given}
+        self._op_types, self._types = _OpTypes(), _Types()
+        self._calls, self._origins, self._rests = _Calls(), _Origins(), _Rests()
+
+    def node(self, line: str) -> OpNode:
+        head, tail = line.split('], "outputs": [', 1)
+        start, inputs = head.split(', "inputs": [', 1)
+        start, op_type = start.split('", "op_type": ', 1)
+        outputs, rest = tail.split('], "attrs": ', 1)
+        call, module, origin = rest.partition(', "module": "')
+        (attrs, args, is_flat), (place, stands_for) = (
+            (self._calls[call], self._origins[origin]) if module else self._rests[rest]
+        )
+        if start[:10] != '{"name": "' or inputs[:1] not in ("", "{") or outputs[:1] not in ("", "{"):
+            raise UnfamiliarError
+        name = start[10:]
+        return OpNode(
+            name,
+            self._op_types[op_type],
+            map(self._known.__getitem__, inputs[1:].split(", {")) if inputs else (),
+            self._outputs(outputs, name) if outputs else (),
+            attrs if is_flat else {key: copy_value(value) for key, value in attrs.items()},
+            args=args,
+            origin=place,
+            origins=stands_for,
+        )
+
+    def _outputs(self, outputs: str, node: str) -> list[TensorMeta]:
+        made: list[TensorMeta] = []
+        for text in outputs[1:].split(", {"):
+            start, facts = text.split('", ', 1)
+            shape, dtype, stride, placement, restated = self._types[facts]
+            if start[:9] != '"name": "':
+                raise UnfamiliarError
+            tensor = TensorMeta(start[9:], shape, dtype)
+            tensor.stride, tensor.placement = stride, placement
+            self._known[f'{start}", {restated}, "producer_node": "{node}", "producer_output_idx": {len(made)}}}'] = (
+                tensor
+            )
+            made.append(tensor)
+        return made
+
+
+class _OpTypes(dict[str, str]):
+    """Names of operators, by their text."""
+
+    def __missing__(self, text: str) -> str:
+        found = parse_piece(text)
+        if type(found) is not str:
+            raise UnfamiliarError
+        self[text] = found
+        return found
+
+
+class _Type(NamedTuple):
+    """What a line says about an output, but for its name; and what readers of that output say, likewise."""
+
+    shape: tuple[Dim, ...]
+    dtype: str
+    stride: tuple[Dim, ...] | None
+    placement: tuple[str, ...] | None
+    restated: str
+
+
+class _Types(dict[str, _Type]):
+    def __missing__(self, text: str) -> _Type:
+        tensor = TensorMeta.from_dict(parse_piece(f'{{"name": "", {text}'))
+        if tensor.producer_node is not None:
+            raise UnfamiliarError
+        is_short = tensor.stride is None and tensor.placement is None  # as readers say it, too
+        restated = text[:-1] if is_short else _FactTexts()[tensor.shape, tensor.dtype]
+        self[text] = found = _Type(tensor.shape, tensor.dtype, tensor.stride, tensor.placement, restated)
+        return found
+
+
+_Call = tuple[dict[str, Any], tuple[str, ...], bool]  # attributes, argument names, and whether no attribute is mutable
+_Place = tuple[Origin, tuple[str, ...]]  # where a node came from, and the captured nodes that it stands for
+
+
+class _Calls(dict[str, _Call]):
+    def __missing__(self, text: str) -> _Call:
+        self[text] = found = _read_call(_parse(f'{{"attrs": {text}}}', _CALL))
+        return found
+
+
+class _Origins(dict[str, _Place]):
+    """What begins in the path of a module, which is mostly new; the rest is mostly not."""
+
+    def __init__(self) -> None:
+        self._after_path: dict[str, _Place] = {}
+
+    def __missing__(self, text: str) -> _Place:
+        module, rest = text.split('"', 1)
+        if not module.isprintable():
+            raise UnfamiliarError
+        if rest not in self._after_path:
+            self._after_path[rest] = _read_place(_parse(f'{{"module": ""{_ended(rest)}', _ORIGIN))
+        origin, origins = self._after_path[rest]
+        self[text] = found = (Origin(module, *origin[1:]), origins)
+        return found
+
+
+class _Rests(dict[str, tuple[_Call, _Place]]):
+    """All that follows the outputs of a node that came from no module."""
+
+    def __missing__(self, text: str) -> tuple[_Call, _Place]:
+        record = _parse(f'{{"attrs": {_ended(text)}', _CALL | _ORIGIN)
+        self[text] = found = (_read_call(record), _read_place(record))
+        return found
+
+
+def _ended(text: str) -> str:
+    """The end of a line, without the comma behind it."""
+    if text[-1:] != ",":
+        raise UnfamiliarError
+    return text[:-1]
+
+
+def _parse(text: str, keys: frozenset[str]) -> dict[str, Any]:
+    record: dict[str, Any] = parse_piece(text)
+    allow_keys(record, keys, "$")
+    return record
+
+
+def _read_call(record: dict[str, Any]) -> _Call:
+    found = field(record, "attrs", dict, "$")
+    attrs = {name: decode(value, f"$.attrs.{name}") for name, value in found.items()}
+    is_flat = not any(isinstance(value, (list, dict)) for value in attrs.values())
+    return attrs, tuple(texts(record, "args", "$")), is_flat
+
+
+def _read_place(record: dict[str, Any]) -> _Place:
+    return read_origin(record, "$"), tuple(texts(record, "origins", "$"))

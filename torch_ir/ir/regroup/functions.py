@@ -1,0 +1,309 @@
+"""Functions: several nodes as one call of a named body, and back.
+
+A node that has the attribute `function` and whose op_type is no operator of its own computes what that body computes;
+its arguments are named after the body's inputs. Layers, repeated blocks and fused operators are such nodes. Inside a
+body, origins are told as seen from the call: `q_proj` in the body of a call that came from `layers.3.attn`.
+
+    y: float32[2, 4] = call(x=a, function=@block)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from torch_ir.errors import GraphError
+from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.graph.node import OpNode, Origin
+from torch_ir.ir.graph.origins import common_origin, placed_in, seen_from
+from torch_ir.ir.graph.tensor import TensorMeta
+from torch_ir.ir.json.json_text import uncollected
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.graph import IR
+
+CALL = "call"
+STAGE = "pipeline.stage"  # the op_type of calls of the stages of a pipeline
+FUSED = "fused."  # how the op_types of fused operators begin
+_MOST_INLINE = 500_000  # nodes
+Reads = Sequence[tuple[str, TensorMeta]]  # what a call reads, with the names of its arguments
+
+
+def outline(ir: IR, nodes: Iterable[OpNode], name: str, op_type: str = CALL) -> OpNode:
+    """Move nodes into a new function of the graph and put one call in their place.
+
+    before   a = aten.neg.default(self=x);  b = aten.relu.default(self=a)
+    after    b = call(x=x, function=@block)     with     function block(x) { ...the same two nodes... }
+    """
+    if name in ir.functions:
+        raise GraphError(f"the graph already has a function {name!r}")
+    inside, before, after = around(ir, nodes)
+    reads = [(tensor.name.replace(".", "_"), tensor) for tensor in read_by(inside)]
+    call, ir.functions[name] = enclose(ir, inside, reads, common_origin(inside))
+    call.name, call.op_type, call.attrs = inside[-1].name, op_type, {"function": FunctionRef(name)}
+    ir.nodes = [*before, call, *after]
+    drop_unused(ir, called_by(ir.functions[name].nodes))
+    return call
+
+
+def inline(ir: IR, call: OpNode) -> list[OpNode]:
+    """Put the nodes of a called body in the place of the call; the function goes when nobody else calls it."""
+    return _put_inline(ir, [call])
+
+
+def inline_all(ir: IR, is_wanted: Callable[[OpNode], bool] = lambda call: True) -> int:
+    """Put every call of a body, or those that are wanted, inline until none is left; return how many there were."""
+    count = 0
+    with uncollected():
+        while calls := [node for node in ir.nodes if node.is_call and is_wanted(node)]:
+            if not count:
+                check_size_inline(ir)
+            _put_inline(ir, calls)
+            count += len(calls)
+    return count
+
+
+def with_calls_open(ir: IR, is_wanted: Callable[[OpNode], bool]) -> IR:
+    """The graph, or a copy where the bodies of calls that are wanted stand in their places, in its functions too."""
+    if not any(node.is_call and is_wanted(node) for node in ir.all_nodes()):
+        return ir
+    copy = ir.clone()
+    left = [copy]
+    while left:
+        graph = left.pop()
+        inline_all(graph, is_wanted)
+        left += graph.functions.values()
+    return copy
+
+
+def check_size_inline(ir: IR) -> None:
+    """A few functions that call each other several times would be a graph without end."""
+    size = op_counts(ir).total()
+    if size > _MOST_INLINE:
+        told = f"with its functions put inline, the graph would have {size} nodes, more than {_MOST_INLINE}"
+        raise GraphError(told, "$.functions", rule="R2")
+
+
+def enclose(ir: IR, inside: Sequence[OpNode], reads: Reads, origin: Origin) -> tuple[OpNode, IR]:
+    """A call that takes over what nodes read and give, and its body; neither has a name or a place in the graph yet."""
+    taken: set[str] = set()
+    inputs = [tensor.copy(fresh(name, taken)) for name, tensor in reads]
+    for tensor in inputs:
+        tensor.param = None
+    copies = {tensor: tensor.copy(fresh(tensor.name, taken)) for node in inside for tensor in node.outputs}
+    gives = given_by(inside)
+    for (_, tensor), given in zip(reads, inputs, strict=True):
+        copies.setdefault(tensor, given)
+    nodes = [node.copy(copies.__getitem__) for node in inside]
+    if len(nodes) == 1 and len(inputs) == len(nodes[0].inputs):
+        nodes[0].inputs = inputs  # one tensor may be two arguments
+    for node, copy in zip(inside, nodes, strict=True):
+        copy.origin = seen_from(origin, node.origin)
+        node.inputs = ()
+    functions: dict[str, IR] = {ref: ir.functions[ref].clone() for ref in called_by(inside)}
+    body = type(ir)(nodes, inputs, [copies[tensor] for tensor in gives], functions=functions)
+    call = OpNode(
+        "",
+        CALL,
+        [tensor for _, tensor in reads],
+        gives,
+        args=[tensor.name for tensor in inputs],
+        origin=origin,
+        origins=dict.fromkeys(origin for node in inside for origin in node.origins),
+    )
+    return call, body
+
+
+def around(ir: IR, nodes: Iterable[OpNode]) -> tuple[list[OpNode], list[OpNode], list[OpNode]]:
+    """Nodes in program order, those that stay before a call of them, and those after it: they read its results."""
+    chosen = set(nodes)
+    inside = [node for node in ir.nodes if node in chosen]
+    if not inside or len(inside) != len(chosen):
+        raise GraphError("the nodes to outline are none, or not all of this graph")
+    made = {tensor for node in inside for tensor in node.outputs}
+    for symbol in ir.symbols.values():
+        if symbol.tensor in made:
+            raise GraphError(f"{symbol.tensor!r} gives the size {symbol.name!r} to the graph and cannot be outlined")
+    first, last = ir.nodes.index(inside[0]), ir.nodes.index(inside[-1])
+    before, after, later = ir.nodes[:first], list[OpNode](), set[TensorMeta]()
+    for node in ir.nodes[first : last + 1]:
+        if node in chosen:
+            outer = next((tensor for tensor in node.inputs if tensor in later), None)
+            if outer is not None:
+                raise GraphError(f"{node!r} reads {outer!r}, which is made outside from what is made inside")
+        elif any(tensor in later or tensor in made for tensor in node.inputs):
+            after.append(node)
+            later.update(node.outputs)
+        else:
+            before.append(node)
+    return inside, before, [*after, *ir.nodes[last + 1 :]]
+
+
+def read_by(nodes: Sequence[OpNode]) -> list[TensorMeta]:
+    """What nodes read and do not make, in order of first use."""
+    made = {tensor for node in nodes for tensor in node.outputs}
+    return list(dict.fromkeys(tensor for node in nodes for tensor in node.inputs if tensor not in made))
+
+
+def given_by(nodes: Sequence[OpNode]) -> list[TensorMeta]:
+    """What nodes make and others, or the outputs of the graph, read."""
+    chosen = set(nodes)
+    made = (tensor for node in nodes for tensor in node.outputs)
+    return [tensor for tensor in made if any(reader not in chosen for reader in tensor._uses)]
+
+
+def called_by(nodes: Iterable[OpNode]) -> list[FunctionRef]:
+    """The functions that nodes name, each once."""
+    refs = (value for node in nodes for value in node.attrs.values() if isinstance(value, FunctionRef))
+    return list(dict.fromkeys(refs))
+
+
+def further_entries(ir: IR) -> dict[str, IR]:
+    """The functions that nothing in a graph calls: graphs of their own over the same weights, such as `decode`."""
+    called = set(called_by(ir.nodes))
+    return {name: body for name, body in ir.functions.items() if name not in called}
+
+
+def calls_by_function(ir: IR) -> dict[str, list[OpNode]]:
+    """The functions that are only ever called, each with its calls; not those that steer an operator."""
+    calls: dict[str, list[OpNode]] = {}
+    for node in ir.nodes:
+        if node.is_call:
+            calls.setdefault(node.attrs["function"], []).append(node)
+    steering = called_by(node for node in ir.nodes if not node.is_call)
+    return {name: found for name, found in calls.items() if name not in steering}
+
+
+def origins_in(call: OpNode, body: IR) -> list[tuple[str, ...]]:
+    """The captured nodes that each node of a body stands for, as seen from a call."""
+    count = sum(len(node.origins) for node in body.nodes)
+    captured = iter(call.origins if count == len(call.origins) else ())
+    return [tuple(islice(captured, len(node.origins))) or node.origins for node in body.nodes]
+
+
+def retell_origins(calls: Iterable[OpNode], before: Sequence[str], body: IR) -> None:
+    """Let calls stand for what is left after nodes of their body were rewritten; `before` are the origins till then."""
+    left = [name for node in body.nodes for name in node.origins]
+    for call in calls:
+        if len(call.origins) == len(before):
+            now = dict(zip(before, call.origins, strict=True))
+            call.origins = tuple(now.get(name, name) for name in left) or call.origins
+
+
+def holds_modules(body: IR) -> bool:
+    """Whether a body is that of a block: a module in which other modules ran."""
+    return any(node.origin.module for node in body.nodes)
+
+
+def op_counts(ir: IR) -> Counter[str]:
+    """How often each operator would occur if every call were put inline; each body is looked at once."""
+    inside = {name: op_counts(body) for name, body in ir.functions.items()}
+    counts: Counter[str] = Counter()
+    for node in ir.nodes:
+        body = inside.get(node.attrs["function"]) if node.is_call else None
+        counts.update([node.op_type] if body is None else body)
+    return counts
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """The name, with a number where it is taken; from now on it is."""
+    found, number = name, 1
+    while found in taken:
+        found, number = f"{name}_{number}", number + 1
+    taken.add(found)
+    return found
+
+
+def drop_unused(ir: IR, names: Iterable[str]) -> None:
+    """Let go of those of these functions that no node names any more."""
+    called = set(called_by(ir.nodes))
+    for name in names:
+        if name not in called:
+            ir.functions.pop(name, None)
+
+
+def _put_inline(ir: IR, calls: Sequence[OpNode]) -> list[OpNode]:
+    """Put bodies in the places of these calls; returns the nodes that were added."""
+    names = list(dict.fromkeys(_function_of(ir, call) for call in calls))
+    place = _Place(ir, calls)
+    for name in names:
+        place.adopt(ir, name)
+    chosen = set(calls)
+    added: list[OpNode] = []
+    nodes: list[OpNode] = []
+    for node in ir.nodes:
+        new = place.body(ir.functions[node.attrs["function"]], node) if node in chosen else [node]
+        nodes += new
+        added += new if node in chosen else []
+    ir.nodes = nodes
+    drop_unused(ir, names)
+    return added
+
+
+def _function_of(ir: IR, call: OpNode) -> str:
+    name = call.attrs.get("function")
+    if not isinstance(name, FunctionRef) or name not in ir.functions:
+        raise GraphError(f"{call!r} calls no function of the graph")
+    if ir.functions[name].symbols or ir.functions[name].params:
+        raise GraphError(f"function {str(name)!r} has symbols or weights of its own and cannot be put inline")
+    return name
+
+
+class _Place:
+    """Where bodies go: the names that are taken there."""
+
+    def __init__(self, ir: IR, calls: Sequence[OpNode]) -> None:
+        self.tensors = {tensor.name for tensor in ir.tensors()}
+        self.nodes = {node.name for node in ir.nodes} - {call.name for call in calls}
+        self.captured = captured_names(ir)
+        self.functions = set(ir.functions)
+        self.renamed: dict[IR, dict[str, FunctionRef]] = {}
+
+    def adopt(self, ir: IR, name: str) -> None:
+        """Let the graph have the functions of a function, under names that are free."""
+        body = ir.functions[name]
+        self.renamed[body] = {ref: FunctionRef(fresh(ref, self.functions)) for ref in body.functions}
+        ir.functions.update((self.renamed[body][ref], nested.clone()) for ref, nested in body.functions.items())
+
+    def body(self, body: IR, call: OpNode) -> list[OpNode]:
+        """The nodes of a body as that call needs them, named as the nodes that the call stands for."""
+        given = dict(zip(call.args, call.inputs, strict=True))
+        copies = {tensor: given[tensor.name] for tensor in body.graph_inputs}
+        results = {inner: outer.copy() for inner, outer in zip(body.graph_outputs, call.outputs, strict=True)}
+        added = []
+        for node, own in zip(body.nodes, origins_in(call, body), strict=True):
+            name = fresh(own[0] if node.origins == (node.name,) else node.name, self.nodes)
+            for tensor in node.outputs:
+                copies[tensor] = results.get(tensor) or tensor.copy(self._tensor_name(tensor, node, name))
+            added.append(node.copy(copies.__getitem__, name))
+            added[-1].origin, added[-1].origins = placed_in(call.origin, node.origin), own
+            if body.functions:
+                refs = {key: self.renamed[body][ref] for key, ref in node.attrs.items() if isinstance(ref, FunctionRef)}
+                added[-1].attrs.update(refs)
+        for inner, outer in zip(body.graph_outputs, call.outputs, strict=True):
+            outer.replace_all_uses_with(copies[inner])
+        call.inputs = ()
+        return added
+
+    def _tensor_name(self, tensor: TensorMeta, node: OpNode, name: str) -> str:
+        """`split_1` of the node `split` as `split_7_1`, where the node is now called `split_7`."""
+        if not tensor.name.startswith(node.name):
+            return fresh(tensor.name, self.tensors)
+        return fresh(element_name(name, tensor.name[len(node.name) :], self.captured), self.tensors)
+
+
+def captured_names(ir: IR) -> set[str]:
+    """The names of all nodes that a capture made, those inside calls included."""
+    return {name for node in ir.nodes for name in node.origins}
+
+
+def element_name(node: str, suffix: str, captured: set[str]) -> str:
+    """What a capture calls a result of a node: one of several has a number, and `_` where that names a node."""
+    if not suffix:
+        return node
+    name = node + suffix.rstrip("_")
+    while name in captured:
+        name += "_"
+    return name

@@ -1,0 +1,87 @@
+"""Functions that compute the same, told by their structure: thirty-two equal layers need one body, not thirty-two."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.graph.node import OpNode
+from torch_ir.ir.graph.tensor import TensorMeta
+from torch_ir.ir.regroup.functions import called_by, fresh
+
+if TYPE_CHECKING:
+    from torch_ir.ir.graph.graph import IR
+
+
+def share_functions(ir: IR) -> int:
+    """Let nodes of the same op_type whose functions are equal call one of these; return how many functions went."""
+    before = len(ir.functions)
+    steering = called_by(node for node in ir.nodes if not node.is_call)
+    calls = [node for node in ir.nodes if node.is_call and node.attrs["function"] not in steering]
+    bodies = {name: ir.functions.pop(name) for name in called_by(calls)}
+    shared = SharedFunctions(ir)
+    for call in calls:
+        name = call.attrs["function"]
+        shared.bind(call, bodies[name], name)
+    return before - len(ir.functions)
+
+
+class SharedFunctions:
+    """The functions that a graph gets, one for each structure of a body and op_type of its calls."""
+
+    def __init__(self, ir: IR) -> None:
+        self._ir = ir
+        self._names = set(ir.functions)
+        self._first: dict[Hashable, str] = {}
+        self._structures: dict[IR, Hashable] = {}
+
+    def bind(self, call: OpNode, body: IR, name: str) -> None:
+        """Let a call have this body: as a new function of about that name, or as an equal one that is there."""
+        if body not in self._structures:
+            self._structures[body] = structure(body)
+        kind = (call.op_type, self._structures[body])
+        if kind not in self._first:
+            self._first[kind] = fresh(name, self._names)
+            self._ir.functions[self._first[kind]] = body
+        call.attrs["function"] = FunctionRef(self._first[kind])
+        given = dict(zip(call.args, call.inputs, strict=True))
+        inputs = [given[tensor.name] for tensor in body.graph_inputs]
+        call.set_inputs(inputs, [tensor.name for tensor in self._ir.functions[self._first[kind]].graph_inputs])
+
+
+def structure(ir: IR) -> Hashable:
+    """What a body computes, whatever its tensors and nodes are called: equal for bodies that can stand for each other.
+
+    Nodes must also come from the same modules, as seen from the call, so that their origins can be told again.
+    """
+    numbers = {tensor: number for number, tensor in enumerate(ir.tensors())}
+    functions = {name: structure(body) for name, body in ir.functions.items()}
+    return (
+        tuple(_facts(tensor) for tensor in numbers),
+        tuple((_computation(node, functions), tuple(numbers[tensor] for tensor in node.inputs)) for node in ir.nodes),
+        tuple(numbers[tensor] for tensor in ir.returns.inputs),
+        tuple(numbers[target] for target, _ in ir.mutations),
+        tuple((symbol.range, symbol.tensor and numbers[symbol.tensor], symbol.dim) for symbol in ir.symbols.values()),
+        tuple(ir.constraints),
+        repr(ir.output_tree),
+    )
+
+
+def _facts(tensor: TensorMeta) -> Hashable:
+    return (tensor.shape, tensor.dtype, tensor.stride, tensor.placement, tensor.param and tensor.param.keys)
+
+
+def _computation(node: OpNode, functions: dict[str, Hashable]) -> Hashable:
+    """A node less the tensors that it reads."""
+    attrs = tuple((name, _value(value, functions)) for name, value in sorted(node.attrs.items()))
+    return (node.op_type, node.args, attrs, len(node.outputs), node.origin.module, len(node.origins))
+
+
+def _value(value: Any, functions: dict[str, Hashable]) -> Hashable:
+    """An attribute as text, which tells 1 from 1.0 and from True; a function by what it computes."""
+    if isinstance(value, FunctionRef):
+        return functions[value]
+    if isinstance(value, (list, tuple)):
+        return tuple(_value(item, functions) for item in value)
+    return repr(value)

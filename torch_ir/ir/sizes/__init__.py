@@ -1,0 +1,1 @@
+"""Sizes: symbols, expressions over them, and numbers in their place."""

@@ -1,0 +1,234 @@
+"""The entry points of a language model: what prefill and decode call, on what, and which sizes vary."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+from transformers.modeling_outputs import BaseModelOutput
+
+from torch_ir.errors import ExportError
+from torch_ir.ir import IR
+from torch_ir.llm.cache_layout import cache_outputs
+from torch_ir.llm.caches import Caches
+from torch_ir.ops.torch_types import TORCH_DTYPES
+
+# Sizes to trace with, by name of the size: torch takes 0 and 1 for fixed, and equal ones may be taken for one.
+_SAMPLES = {"batch": 2, "seq": 8, "past": 6, "past + 1": 7, "source": 9}
+# How configurations call the width of the convolutions in front of recurrent layers.
+_SPANS = ("conv_kernel", "conv_kernel_size", "conv1d_width", "conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv")
+_RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")  # types that do so where longrope takes other frequencies
+_FAR = 1 << 20  # where a model itself knows no longest sequence
+
+
+class Example(NamedTuple):
+    """A tensor to trace with, and which of its dimensions vary."""
+
+    tensor: Tensor
+    varying: dict[int, Any]
+
+
+class Call(NamedTuple):
+    """A model whose `forward` is one entry point, its inputs by keyword, and the sizes that vary."""
+
+    model: nn.Module
+    inputs: dict[str, Any]
+    dynamic_shapes: dict[str, Any]
+
+
+@dataclass
+class DecoderOnly:
+    """The calls of a decoder-only model; `batch` and `prompt` are sizes, or None where they vary."""
+
+    model: Any
+    caches: Caches
+    batch: int | None = None
+    prompt: int | None = None
+    padding: bool = False
+    all_logits: bool = False
+    counts_from_zero: bool = False  # give the prompt the positions that `generate` gives it, not the model's own
+
+    def eager(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Prefill and decode as functions of their inputs, for a model that has values."""
+        forward = partial(type(self.model).forward, self.model)
+        return partial(self._prefill, forward), partial(self._decode, forward)
+
+    def prefill(self) -> Call:
+        tokens = self._ids("seq", self.prompt)
+        return self._call(self._prefill, {"input_ids": tokens, **({"attention_mask": tokens} if self.padding else {})})
+
+    def decode(self, prefill: IR) -> Call:
+        """One more token, on a cache like the one that prefill gives."""
+        examples: dict[str, Any] = {"input_ids": self._ids("", 1), "cache": self._cache(prefill)}
+        if self.caches.length is not None:
+            examples["position"] = Example(torch.empty((), dtype=torch.int64, device="meta"), {})
+        if self.padding:
+            examples["attention_mask"] = self._ids("past + 1", self.caches.length)
+        return self._call(self._decode, examples)
+
+    def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
+        attention_mask = inputs.get("attention_mask")
+        positions = None if attention_mask is None else (attention_mask.cumsum(-1) - 1).clamp(min=0)
+        if attention_mask is None and self.counts_from_zero:
+            positions = torch.arange(inputs["input_ids"].shape[1], device=inputs["input_ids"].device)[None]
+        return self._step(forward, self.caches.empty(), inputs["input_ids"], attention_mask, positions)
+
+    def _decode(
+        self, forward: Callable[..., Any], cache: Mapping[str, Tensor], position: Tensor | None = None, **inputs: Any
+    ) -> Any:
+        attention_mask = inputs.get("attention_mask")
+        if attention_mask is not None:
+            positions = attention_mask.sum(-1, keepdim=True) - 1
+        else:
+            positions = _next_position(cache) if position is None else position.reshape(1, 1)
+        held = self.caches.filled(cache, position)
+        return self._step(forward, held, inputs["input_ids"], attention_mask, positions)
+
+    def _step(
+        self, forward: Callable[..., Any], cache: Any, ids: Tensor, mask: Tensor | None, positions: Tensor | None
+    ) -> dict[str, Any]:
+        known = inspect.signature(forward).parameters
+        options: dict[str, Any] = {"attention_mask": mask, "position_ids": positions}
+        if "logits_to_keep" in known and not self.all_logits:
+            options["logits_to_keep"] = 1
+        options = {name: value for name, value in options.items() if value is not None and name in known}
+        options["cache_params" if "cache_params" in known else "past_key_values"] = cache
+        logits = forward(input_ids=ids, use_cache=True, return_dict=True, **options).logits
+        if not self.all_logits and "logits_to_keep" not in known:
+            logits = logits[:, -1:]
+        return {"logits": logits, "cache": self.caches.tensors(cache)}
+
+    def _ids(self, name: str, size: int | None) -> Example:
+        return self._example(torch.int64, ("batch", self.batch), (name, size))
+
+    def _cache(self, prefill: IR) -> dict[str, Example]:
+        """Examples of the cache tensors that prefill returns, at the lengths that decode meets."""
+        examples = {}
+        for name, tensor in cache_outputs(prefill).items():
+            sizes: list[tuple[str, Any]] = [("", dim) for dim in tensor.shape]
+            sizes[0] = ("batch", self.batch)
+            if name.endswith((".key", ".value")):
+                sizes[2] = ("source", self.prompt) if ".cross." in name else ("past", self.caches.length)
+            examples[name] = self._example(TORCH_DTYPES[tensor.dtype], *sizes)
+        return examples
+
+    def _example(self, dtype: torch.dtype, *sizes: tuple[str, Any]) -> Example:
+        """A tensor whose dimensions are numbers, or names of sizes that vary."""
+        varying = {dim: self._size(name) for dim, (name, size) in enumerate(sizes) if size is None}
+        shape = [
+            min(_SAMPLES[name], varying[dim].max) if size is None else int(size)
+            for dim, (name, size) in enumerate(sizes)
+        ]
+        return Example(torch.empty(shape, dtype=dtype, device="meta"), varying)
+
+    def _size(self, name: str) -> Any:
+        """A size that varies, and its range: a prompt leaves room for one token more."""
+        known = [getattr(self._config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
+        longest = min(next(filter(None, known), _FAR), recomputed_after(self._config) or _FAR)
+        if name == "past + 1":
+            return self._size("past") + 1
+        low, high = {
+            "batch": (1, _FAR),
+            "seq": (self._shortest(), (self.caches.length or longest) - 1),
+            "past": (1, longest - 1),
+            "source": (2, longest),
+        }[name]
+        if low >= high:
+            told = f"{type(self.model).__name__} leaves {name!r} no room to vary: it would be {low} to {high}"
+            raise ExportError(f"{told}; give the model more positions (max_position_embeddings, cache_length)")
+        return Dim(name, min=low, max=high)
+
+    def _shortest(self) -> int:
+        """Attention of a single token takes another road, and so does a convolution of fewer than it spans."""
+        spans = [getattr(self._config, name, 0) for name in _SPANS] if any(self.caches.states) else []
+        return max(2, *(span for span in spans if isinstance(span, int)), 0)
+
+    @property
+    def _config(self) -> Any:
+        return self.model.config.get_text_config(decoder=True)
+
+    def _call(self, function: Callable[..., Any], examples: Mapping[str, Any]) -> Call:
+        entry = copy.copy(self.model)  # keys and module paths stay those of the model
+        original = partial(type(self.model).forward, entry)
+
+        def forward(**inputs: Any) -> Any:
+            return function(original, **inputs)
+
+        words = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in examples]
+        forward.__signature__ = inspect.Signature(words)  # type: ignore[attr-defined]  # what torch reads
+        entry.forward = forward
+        return Call(entry, _each(examples, 0), _each(examples, 1))
+
+
+@dataclass
+class EncoderDecoder(DecoderOnly):
+    """The calls of an encoder-decoder: prefill runs the encoder and the first token, decode reads what it left."""
+
+    encoder_input: Tensor | None = None
+
+    def prefill(self) -> Call:
+        source = self._ids("source", self.prompt)
+        given = source
+        if self.encoder_input is not None:
+            rest = [("", size) for size in self.encoder_input.shape[1:]]
+            given = self._example(self.encoder_input.dtype, ("batch", self.batch), *rest)
+        examples = {self.model.main_input_name: given, "decoder_input_ids": self._ids("", 1)}
+        return self._call(self._prefill, {**examples, **({"attention_mask": source} if self.padding else {})})
+
+    def decode(self, prefill: IR) -> Call:
+        examples: dict[str, Any] = {"decoder_input_ids": self._ids("", 1), "cache": self._cache(prefill)}
+        if self.caches.length is not None:
+            examples["position"] = Example(torch.empty((), dtype=torch.int64, device="meta"), {})
+        if self.padding:
+            examples["attention_mask"] = self._ids("source", self.prompt)
+        return self._call(self._decode, examples)
+
+    def _prefill(self, forward: Callable[..., Any], **inputs: Any) -> Any:
+        read = {name: value for name, value in inputs.items() if name != "decoder_input_ids"}
+        encoded = self.model.get_encoder()(**read, return_dict=True)
+        kept = {name: value for name, value in inputs.items() if name != self.model.main_input_name}
+        return self._step_from(forward, self.caches.empty(), encoded, **kept)
+
+    def _decode(
+        self, forward: Callable[..., Any], cache: Mapping[str, Tensor], position: Tensor | None = None, **inputs: Any
+    ) -> Any:
+        held = self.caches.filled(cache, position)
+        cross = cache["layers.0.cross.key"]
+        # what the encoder gave is in the cache already; only its size is asked for
+        hidden: Any = cross.new_zeros(cross.shape[0], cross.shape[2], self._config.hidden_size)
+        output = self._step_from(forward, held, BaseModelOutput(last_hidden_state=hidden), **inputs)
+        return {**output, "cache": self.caches.tensors(held, with_cross=False)}
+
+    def _step_from(self, forward: Callable[..., Any], cache: Any, encoded: Any, **inputs: Any) -> dict[str, Any]:
+        output = forward(encoder_outputs=encoded, past_key_values=cache, use_cache=True, return_dict=True, **inputs)
+        return {"logits": output.logits, "cache": self.caches.tensors(cache)}
+
+
+def recomputed_after(config: Any) -> int | None:
+    """The length after which a model's `generate` computes its whole cache anew, which no step of decode does."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if config.model_type not in _RECOMPUTING or rope.get("rope_type") != "longrope":
+        return None
+    length = rope.get("original_max_position_embeddings") or config.original_max_position_embeddings
+    return int(length)
+
+
+def _next_position(cache: Mapping[str, Tensor]) -> Tensor | None:
+    """The position of the new token, by the length of the cache; not every model counts from there by itself."""
+    keys = next((tensor for name, tensor in cache.items() if name.endswith(".key")), None)
+    return None if keys is None else torch.arange(keys.shape[2], keys.shape[2] + 1, device=keys.device)[None]
+
+
+def _each(examples: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """The tensors, or the varying dimensions, of nested examples."""
+    return {
+        name: example[index] if isinstance(example, Example) else _each(example, index)
+        for name, example in examples.items()
+    }

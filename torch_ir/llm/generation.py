@@ -1,0 +1,129 @@
+"""Generate tokens through the two graphs, and prove them against the model's own `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from torch_ir.errors import ExecutionError, first_line
+from torch_ir.ir import IR, evaluate
+from torch_ir.llm.cache_layout import cache_map, decode_graph
+from torch_ir.run import IRExecutor
+from torch_ir.run.tolerances import compare
+
+_Step = Callable[..., Any]
+
+
+def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: Tensor) -> Tensor:
+    """The most likely next tokens, one after the other, as int64[batch, new_tokens].
+
+    `inputs` are those of the prefill graph, by name.
+    """
+    return torch.cat([logits.argmax(-1) for logits in Generator(ir, weights).steps(new_tokens, inputs)], dim=1)
+
+
+def verify_llm(ir: IR, model: Any, new_tokens: int, **inputs: Tensor) -> tuple[bool, str]:
+    """Whether generating through the graphs gives the tokens of `model.generate`, and logits close to its own."""
+    return compare_steps(Generator(ir, model.state_dict()), model, new_tokens, inputs)
+
+
+def compare_steps(
+    steps: Steps, model: Any, new_tokens: int, inputs: Mapping[str, Tensor], tolerance: float | None = None
+) -> tuple[bool, str]:
+    """Whether prefill and decode give the tokens of `model.generate`, and logits close to its own."""
+    own = _greedy(model, new_tokens, inputs)
+    worst, tokens = 0.0, []
+    for index, logits in enumerate(steps.steps(new_tokens, inputs)):
+        difference = compare(own.logits[index].unsqueeze(1), logits, tolerance, tolerance)
+        if difference.reason:
+            return False, f"token {index + 1}: {difference.reason}, max diff {difference.max_diff:.3g}"
+        worst = max(worst, difference.max_diff)
+        tokens.append(logits.argmax(-1))
+    if not torch.equal(torch.cat(tokens, dim=1), own.sequences[:, -new_tokens:]):
+        return False, "the logits are close, but another token is the most likely one"
+    return True, f"{new_tokens} tokens as the model generates them, max diff of logits {worst:.3g}"
+
+
+def example_prompt(ir: IR, length: int = 6, batch: int = 2) -> dict[str, Tensor]:
+    """Random inputs of the prefill graph, the first prompt padded on the left where there is a mask."""
+    sizes = {"batch": batch, "seq": length, "source": length}
+    inputs: dict[str, Tensor] = {}
+    for tensor in ir.graph_inputs:
+        shape = [int(evaluate(dim, sizes)) for dim in tensor.shape]
+        inputs[tensor.name] = torch.randn(shape) if tensor.dtype.startswith("float") else torch.randint(3, 50, shape)
+        if tensor.name == "attention_mask":
+            inputs[tensor.name] = torch.ones(shape, dtype=torch.int64)
+            inputs[tensor.name][0, : shape[1] // 3] = 0
+        if tensor.name == "decoder_input_ids":
+            inputs[tensor.name] = torch.full(shape, 2)
+    return inputs
+
+
+class Steps:
+    """Prefill and decode as functions that are called by keyword, and how they are called one after the other."""
+
+    def __init__(self, prefill: _Step, decode: _Step, token: str, places: int | None) -> None:
+        self.prefill, self.decode, self.token = prefill, decode, token
+        self.places = places  # of a fixed cache
+
+    def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """The logits of the last token after prefill and after every further step, as float[batch, 1, vocabulary]."""
+        taken = inputs[self.token].shape[1] if self.token in inputs else 0
+        if self.places is not None and taken + count - 1 > self.places:
+            raise ExecutionError(f"{taken} tokens and {count - 1} more do not fit into a cache of {self.places}")
+        output = self.prefill(**inputs)
+        cache, mask = dict(output["cache"]), inputs.get("attention_mask")
+        yield output["logits"][:, -1:]
+        for position in range(taken, taken + count - 1):
+            step = {self.token: output["logits"][:, -1:].argmax(-1), "cache": cache}
+            if self.places is not None:
+                step["position"] = torch.tensor(position)
+            if mask is not None:
+                step["attention_mask"] = self._mask(mask, position)
+            output = self.decode(**step)
+            cache |= output["cache"]
+            yield output["logits"][:, -1:]
+
+    def _mask(self, mask: Tensor, position: int) -> Tensor:
+        """The mask of one step: an encoder's stays as it is, a decoder's also covers what was generated."""
+        if self.token != "input_ids":
+            return mask
+        seen = pad(mask, (0, position + 1 - mask.shape[1]), value=1)
+        return seen if self.places is None else pad(seen, (0, self.places - seen.shape[1]))
+
+
+class Generator(Steps):
+    """Both graphs made ready to run on one set of weights."""
+
+    def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
+        decode = decode_graph(ir)
+        needed = {key for tensor in decode.params if tensor.param for key in tensor.param.keys}
+        names = [tensor.name for tensor in decode.graph_inputs]
+        places: Any = cache_map(ir)[0].shape[2] if "position" in names else None
+        super().__init__(
+            IRExecutor(ir, weights),
+            IRExecutor(decode, {key: value for key, value in weights.items() if key in needed}),
+            next(name for name in names if name.endswith("input_ids")),
+            places,
+        )
+
+
+def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:
+    """What the model itself generates when no token is an end, and none is forced or forbidden."""
+    usual = model.generation_config
+    plain = type(usual)(
+        max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
+    )
+    if "decoder_input_ids" in inputs:
+        plain.decoder_start_token_id = int(inputs["decoder_input_ids"][0, 0])
+    try:
+        model.generation_config = plain
+        return model.generate(**inputs)
+    except Exception as error:  # whatever a model raises is the user's to see, in one sentence
+        raise ExecutionError(f"{type(model).__name__} itself cannot generate: {first_line(error)}") from error
+    finally:
+        model.generation_config = usual

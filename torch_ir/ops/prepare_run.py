@@ -1,0 +1,117 @@
+"""What it takes to run a node: an operator that is known, arguments in the order of its schema, results laid flat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from torch_ir.errors import ExecutionError
+from torch_ir.ir import IR, OpNode
+from torch_ir.ir.regroup.functions import with_calls_open
+from torch_ir.ops import effects as facts
+from torch_ir.ops.forbidden import misuses, reaches
+from torch_ir.ops.registry import executor_of
+from torch_ir.ops.schema import (
+    Operator,
+    arguments,
+    find_operator,
+    import_packages,
+    name_arguments,
+    takes_any_keyword,
+)
+from torch_ir.ops.torch_internals import OpOverload, schema_of
+
+_Value = TypeVar("_Value")
+
+
+def check_operators(ir: IR) -> None:
+    """Refuse a graph with operators that cannot run, naming all of them; packages that bring some are imported."""
+    import_packages(node.op_type for node in ir.all_nodes())
+    unknown: dict[str, OpNode] = {}
+    for node in ir.all_nodes():
+        known = executor_of(node) or find_operator(node.op_type)
+        is_label = known is None and (node.is_call or node.is_layer)
+        if not is_label and (why := reaches(node.op_type) or misuses(node)):
+            raise ExecutionError(f"{node!r} reaches outside the graph: it {why}; no graph may run it")
+        if known is None and not node.is_call:
+            unknown.setdefault(node.op_type, node)
+    if unknown:
+        listed = ", ".join(f"{op_type} (node {node.name!r})" for op_type, node in unknown.items())
+        raise ExecutionError(f"no executor for {listed}; import what defines it, or use @register_executor")
+
+
+def with_named_arguments(ir: IR) -> IR:
+    """The graph itself, or a copy whose arguments have their schema names."""
+    if all(node.has_named_args for node in ir.all_nodes()):
+        return ir
+    named = ir.clone()
+    for node in named.all_nodes():
+        name_arguments(node)
+    return named
+
+
+def with_calls_inline(ir: IR) -> IR:
+    """The graph itself, or a copy whose only calls are those that an operator or a registered executor computes."""
+    check_operators(ir.check())
+
+    def has_body_alone(node: OpNode) -> bool:
+        return executor_of(node) is None and find_operator(node.op_type) is None
+
+    return with_calls_open(with_named_arguments(ir), has_body_alone)
+
+
+def ordered_arguments(
+    node: OpNode, operator: Operator, values: Mapping[str, _Value], default: Callable[[Any], _Value]
+) -> tuple[list[_Value], dict[str, _Value], dict[str, _Value]]:
+    """The arguments of a call: those by position, those by name, and those by names that the schema does not know."""
+    left = dict(values)
+    places: list[_Value] = []
+    keywords: dict[str, _Value] = {}
+    for argument in arguments(operator):
+        if argument.name not in left and not argument.has_default:
+            raise ExecutionError(f"{node!r} is without {argument.name!r}, which {node.op_type} needs")
+        value = left.pop(argument.name) if argument.name in left else default(argument.default)
+        if argument.keyword_only:
+            keywords[argument.name] = value
+        else:
+            places.append(value)
+    while (surplus := f"arg{len(places)}") in left:  # a Python operator with *args
+        places.append(left.pop(surplus))
+    if left and not takes_any_keyword(operator):
+        raise ExecutionError(f"{node!r} has an argument {next(iter(left))!r} that {node.op_type} does not take")
+    return places, keywords, left
+
+
+def present(result: Any) -> Any:
+    """The outputs of an operator, lists among them laid flat; absent ones are left out."""
+    if not isinstance(result, (tuple, list)):
+        return () if result is None else (result,)
+    return [item for part in result for item in present(part)]
+
+
+def returns_one(operator: Operator) -> bool:
+    """Whether an operator gives one tensor itself, rather than a list."""
+    if not isinstance(operator, OpOverload):
+        return False
+    returns = schema_of(operator).returns
+    return len(returns) == 1 and "List" not in str(returns[0].type)
+
+
+def on_copies(operator: OpOverload) -> Callable[..., list[Any]]:
+    """An operator that writes as one that does not: it works on copies, and gives them back after its results."""
+    names = [argument.name for argument in arguments(operator)]
+    written = facts.mutated_arguments(operator)
+
+    def call(*args: Any, **kwargs: Any) -> list[Any]:
+        bound = {**dict(zip(names, args, strict=False)), **kwargs}
+        copies = {name: _copied(bound[name]) for name in written if bound[name] is not None}
+        result = operator(**{**bound, **copies})
+        results = result if isinstance(result, tuple) else (result,)
+        return [*results, *copies.values()]
+
+    return call
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a tensor, or of each in a list."""
+    return [_copied(item) for item in value] if isinstance(value, (list, tuple)) else value.clone()

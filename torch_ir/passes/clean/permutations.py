@@ -1,0 +1,119 @@
+"""Orders of dimensions: what every spelling of a transposition says as the `dims` of `aten.permute`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch_ir.analysis.shapes.size_polynomials import product
+from torch_ir.ir import Dim, OpNode, TensorMeta
+
+PERMUTE = "aten.permute.default"
+Order = tuple[int, ...]
+
+
+def order_of(node: OpNode) -> Order:
+    """Which dimension of what it reads each dimension of the result is."""
+    return ORDERS[node.op_type](node, len(node["self"].shape))
+
+
+def after(inner: Order, outer: Order) -> Order:
+    """The order that has the effect of `inner` and then `outer`."""
+    return tuple(inner[dim] for dim in outer)
+
+
+def is_still(order: Order) -> bool:
+    """Whether every dimension stays where it is."""
+    return order == tuple(range(len(order)))
+
+
+def keeps_elements(order: Order, x: TensorMeta) -> bool:
+    """Whether only dimensions of size 1 move, so that elements stay in their order."""
+    moved = [dim for dim in order if x.shape[dim] != 1]
+    return moved == sorted(moved)
+
+
+def split_before(order: Order, shape: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[list[Dim], Order] | None:
+    """For a shape that is put in an order and then reshaped: what to reshape it to so that an order alone is left.
+
+    None where the reshape does more than split dimensions, drop those of size 1 and add such.
+    """
+    groups = _split([shape[dim] for dim in order], wanted)
+    if groups is None:
+        return None
+    group_of = dict(zip(order, groups, strict=True))
+    sizes: list[Dim] = []
+    starts = []
+    for dim in range(len(order)):
+        starts.append(len(sizes))
+        sizes += group_of[dim]
+    return sizes, tuple(starts[dim] + place for dim in order for place in range(len(group_of[dim])))
+
+
+def _split(shape: Sequence[Dim], wanted: Sequence[Dim]) -> list[list[Dim]] | None:
+    """Which of the wanted sizes, in their order, each size falls apart into; None where one crosses a border."""
+    left = list(wanted)
+    groups: list[list[Dim]] = []
+    for size in shape:
+        groups.append([])
+        while size != 1 and product(*groups[-1]) != size:
+            if not left:
+                return None
+            groups[-1].append(left.pop(0))
+    if not groups:
+        return None
+    groups[-1] += left  # sizes of 1, but for a tensor without elements
+    return groups
+
+
+def _permuted(node: OpNode, rank: int) -> Order:
+    return tuple(dim % rank for dim in node["dims"])
+
+
+def _swapped(rank: int, one: int, other: int) -> Order:
+    order = list(range(rank))
+    if rank:
+        order[one], order[other] = order[other], order[one]
+    return tuple(order)
+
+
+def _moved(node: OpNode, rank: int) -> Order:
+    if not rank:  # where torch takes 0 and -1 for dimensions that there are not
+        return ()
+    sources, places = ([dim % rank for dim in _listed(node[name])] for name in ("source", "destination"))
+    rest = iter(dim for dim in range(rank) if dim not in sources)
+    given = dict(zip(places, sources, strict=True))
+    return tuple(given[place] if place in given else next(rest) for place in range(rank))
+
+
+def _listed(value: int | Sequence[int]) -> Sequence[int]:
+    return [value] if isinstance(value, int) else value
+
+
+def _reversed(node: OpNode, rank: int) -> Order:
+    return tuple(range(rank))[::-1]
+
+
+def _last_two(node: OpNode, rank: int) -> Order:
+    return _swapped(rank, -2, -1)
+
+
+def _two_dims(one: str, other: str) -> Callable[[OpNode, int], Order]:
+    return lambda node, rank: _swapped(rank, node[one], node[other])
+
+
+ORDERS: Mapping[str, Callable[[OpNode, int], Order]] = {
+    PERMUTE: _permuted,
+    "aten.permute_copy.default": _permuted,
+    "aten.transpose.int": _two_dims("dim0", "dim1"),
+    "aten.transpose_copy.int": _two_dims("dim0", "dim1"),
+    "aten.swapdims.default": _two_dims("dim0", "dim1"),
+    "aten.swapaxes.default": _two_dims("axis0", "axis1"),
+    "aten.movedim.int": _moved,
+    "aten.movedim.intlist": _moved,
+    "aten.moveaxis.int": _moved,
+    "aten.moveaxis.intlist": _moved,
+    "aten.mT.default": _last_two,
+    "aten.t.default": _reversed,
+    "aten.t_copy.default": _reversed,
+    "aten.numpy_T.default": _reversed,
+}

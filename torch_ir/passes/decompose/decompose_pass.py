@@ -1,0 +1,176 @@
+"""Decomposition: operators are taken apart, the way torch does it, until only those of a chosen set are left.
+
+decompose(ir)                                   # to core ATen
+decompose(ir, ["aten.mm", "aten.add.Tensor"])   # as far as torch can to what a target has
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+import torch
+
+from torch_ir.analysis.values.node_memo import form_of
+from torch_ir.analysis.values.rewrite_context import Knowledge
+from torch_ir.errors import CommandError, ShapeError, did_you_mean
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.regroup.functions import FUSED, inline_all
+from torch_ir.ops.decompose import decomposed
+from torch_ir.ops.schema import find_operator, operator_names
+from torch_ir.ops.torch_internals import OpOverload
+from torch_ir.passes.decompose.open_size_rules import decomposed_openly, has_open_sizes
+from torch_ir.passes.pass_registry import named_pass
+from torch_ir.passes.pipeline import optimize
+from torch_ir.rewrite.change_log import current_journal
+from torch_ir.rewrite.pattern import names_op
+
+_NAME = "decompose"
+CORE = "core"
+_IDLE_BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
+
+
+def decompose(ir: IR, to: str | Iterable[str] = CORE) -> IR:
+    """A copy in which only operators of the chosen set are left, as far as torch can take the others apart.
+
+    The set is core ATen, or a list of operators; `aten.add` stands for all its overloads.
+    """
+    chosen = to if isinstance(to, str) else ",".join(to)
+    return optimize(ir, passes=[decompose_to.with_options(to=chosen)])[0]
+
+
+@named_pass(_NAME, may_raise=["nodes", "flops", "bytes", "peak"])
+def decompose_to(ir: IR, to: str = CORE) -> int:
+    """Take operators apart until only core ATen is left, or those that `to` lists, separated by commas.
+
+    before   y = layer_norm(x, [8], w, b)
+    after    y, mean, rstd = native_layer_norm(x, [8], w, b)
+
+    Fused calls that the set does not have are put inline first. What torch has no rule for stays.
+    """
+    is_allowed = _set_of(to)
+    count = inline_all(ir, lambda call: call.op_type.startswith(FUSED) and not is_allowed(call.op_type))
+    return count + Decomposing(ir, is_allowed).run()
+
+
+def _set_of(to: str) -> Callable[[str], bool]:
+    """Whether an operator is in the set that a text means."""
+    if to == CORE:
+        return _is_core
+    names = [name.strip() for name in to.split(",") if name.strip()]
+    if not names:
+        raise CommandError("no operator may remain; name some, as in to='aten.mm,aten.add.Tensor', or take to='core'")
+    for name in names:
+        _check_name(name)
+    return lambda op_type: any(names_op(name, op_type) for name in names)
+
+
+def _is_core(op_type: str) -> bool:
+    operator = find_operator(op_type)
+    return isinstance(operator, OpOverload) and torch.Tag.core in operator.tags
+
+
+def _check_name(name: str) -> None:
+    if name.startswith(FUSED) or find_operator(name) is not None:
+        return
+    known = operator_names(name.partition(".")[0])
+    if not any(names_op(name, op_type) for op_type in known):
+        near = did_you_mean(name, {*known, *(op_type.rpartition(".")[0] for op_type in known), CORE})
+        raise CommandError(f"there is no operator {name!r}{near}")
+
+
+class Decomposing:
+    """One run over a graph; nodes of one form are given to torch once."""
+
+    def __init__(self, ir: IR, is_allowed: Callable[[str], bool]) -> None:
+        self.ir = ir
+        self.is_allowed = is_allowed
+        self.know = Knowledge.of(ir)
+        self.names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
+        self.bodies: dict[Hashable, IR | str] = {}
+        self.moved: set[TensorMeta] = set()  # they lie in another way than the graph said before
+        self.journal = current_journal()
+        self.count = 0
+
+    def run(self) -> int:
+        self.ir.nodes = [part for node in self.ir.nodes for part in self._parts(node, ())]
+        return self.count
+
+    def _parts(self, node: OpNode, inside: Sequence[str]) -> list[OpNode]:
+        """What stands for a node in the end; `inside` are the operators that it is a part of."""
+        self._lay_out(node)
+        if self.is_allowed(node.op_type) or not isinstance(find_operator(node.op_type), OpOverload):
+            return [node]
+        body = "torch takes it apart into itself" if node.op_type in inside else self._body(node)
+        steps, why = ([], body) if isinstance(body, str) else self._placed(node, body)
+        if why:
+            self.journal.decline(_NAME, node.name, f"{node.op_type}: {why}")
+            return [node]
+        self.count += 1
+        self.journal.changed(_NAME, node.name, node.origins)
+        return [part for step in steps for part in self._parts(step, (*inside, node.op_type))]
+
+    def _body(self, node: OpNode) -> IR | str:
+        form = form_of(node)
+        if form not in self.bodies:
+            self.bodies[form] = self._asked(node)
+        return self.bodies[form]
+
+    def _asked(self, node: OpNode) -> IR | str:
+        if node.op_type == "aten.batch_norm.default" and not node["training"] and self.is_allowed(_IDLE_BATCH_NORM):
+            return self._idle_batch_norm(node)
+        if has_open_sizes(node):
+            return decomposed_openly(node, self.ir.device, self.know.shapes.points)
+        return decomposed(node, self.ir.device)
+
+    def _idle_batch_norm(self, node: OpNode) -> IR:
+        """Batch norm in inference as the one core operator for it; torch's rule goes past it."""
+        given = [
+            TensorMeta(name, t.shape, t.dtype, stride=t.stride) for name, t in zip(node.args, node.inputs, strict=True)
+        ]
+        left_out = ("training", "cudnn_enabled")
+        rest = {name: value for name, value in node.attrs.items() if name not in left_out}
+        tensors, attrs, made = self.know.call(_IDLE_BATCH_NORM, {**{t.name: t for t in given}, **rest})
+        for index, tensor in enumerate(made):
+            tensor.name = f"made_{index}"
+        return IR([OpNode("made", _IDLE_BATCH_NORM, tensors.values(), made, attrs, args=tensors)], given, made[:1])
+
+    def _placed(self, node: OpNode, body: IR) -> tuple[list[OpNode], str]:
+        """The steps of a body in the place of a node, or why they cannot be there."""
+        here: dict[TensorMeta, TensorMeta] = dict(zip(body.graph_inputs, node.inputs, strict=True))
+        steps = []
+        for step in body.nodes:
+            name = self.names.free(step.op_type.split(".")[1])
+            for made in step.outputs:
+                here[made] = made.copy(name if len(step.outputs) == 1 else self.names.free(f"{name}_{made.index}"))
+            steps.append(step.copy(here.__getitem__, name))
+            steps[-1].origin, steps[-1].origins = node.origin, node.origins
+            if len(step.outputs) > 1:  # of which dtype statistics are depends on the device
+                for made, known in zip(steps[-1].outputs, self.know.shapes.of(steps[-1]) or (), strict=False):
+                    made.dtype = known.dtype
+        pairs = [(old, here[new]) for old, new in zip(node.outputs, body.graph_outputs, strict=True)]
+        if why := next(filter(None, (self.know.objection(old, new) for old, new in pairs)), ""):
+            for step in reversed(steps):
+                step.inputs = ()
+            return [], why
+        for old, new in pairs:
+            self.moved.update([new] if old in self.moved or old.stride != new.stride else ())
+            old.replace_all_uses_with(new)
+        node.inputs = ()
+        return steps, ""
+
+    def _lay_out(self, node: OpNode) -> None:
+        """Infer the strides of what a node makes of tensors that lie in another way now: torch goes by them."""
+        if self.moved.isdisjoint(node.inputs):
+            return
+        try:
+            made = self.know.shapes.of(node)
+        except ShapeError:
+            if node.op_type != "aten.view.default":
+                raise
+            node.op_type, node.attrs = "aten.reshape.default", {"shape": node["size"]}  # which copies where it must
+            made = self.know.shapes.of(node)
+        for old, new in zip(node.outputs, made or (), strict=False):
+            if old.stride != new.stride:
+                old.stride = new.stride
+                self.moved.add(old)

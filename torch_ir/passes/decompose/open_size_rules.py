@@ -1,0 +1,134 @@
+"""Take an operator apart whose sizes are open: at several sizes, and what is the same at all of them is the answer.
+
+Where torch goes another way at other sizes, or a size has no expression, there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch_ir.analysis.shapes.open_sizes import Points, expressed, products
+from torch_ir.errors import ConversionError
+from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ops.decompose import decomposed
+
+_POINTS = 3  # the shapes that follow are checked at more
+
+
+def has_open_sizes(node: OpNode) -> bool:
+    """Whether a size of a tensor, or a number among the attributes, is not known."""
+    shapes = (dim for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape)
+    return any(isinstance(dim, str) for dim in shapes) or any(map(_has_expression, node.attrs.values()))
+
+
+def decomposed_openly(
+    node: OpNode, device: str, points: Points, at_one_size: Callable[[OpNode, str], IR | str] = decomposed
+) -> IR | str:
+    """The body of a function that computes what the node computes at all sizes, or why there is none.
+
+    `at_one_size` takes apart a copy of the node whose sizes are known.
+    """
+    points = points[:_POINTS]
+    if len(points) < 2:
+        return "its sizes vary, and no two choices of them are known to be right"
+    bodies = []
+    for point in points:
+        body = at_one_size(_at(node, point), device)
+        if isinstance(body, str):
+            return body
+        bodies.append(body)
+    if len({_structure(body) for body in bodies}) > 1:
+        return "its sizes vary, and torch takes it apart differently at different sizes"
+    try:
+        return _Merge(node, points).of(bodies)
+    except ConversionError as error:
+        return str(error)
+
+
+def _has_expression(value: Any) -> bool:
+    return any(map(_has_expression, value)) if isinstance(value, (list, tuple)) else isinstance(value, Expr)
+
+
+def _at(node: OpNode, sizes: Mapping[str, int]) -> OpNode:
+    """A copy of a node, on tensors of its own, at these sizes."""
+    copies: dict[TensorMeta, TensorMeta] = {}
+
+    def copied(tensor: TensorMeta) -> TensorMeta:
+        if tensor not in copies:
+            shape = [int(evaluate(dim, sizes)) for dim in tensor.shape]
+            stride = None if tensor.stride is None else [int(evaluate(step, sizes)) for step in tensor.stride]
+            copies[tensor] = TensorMeta(tensor.name, shape, tensor.dtype, stride=stride)
+        return copies[tensor]
+
+    made = node.copy(copied)
+    made.attrs = {name: _number(value, sizes) for name, value in made.attrs.items()}
+    return made
+
+
+def _number(value: Any, sizes: Mapping[str, int]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_number(item, sizes) for item in value]
+    return evaluate(value, sizes) if isinstance(value, Expr) else value
+
+
+def _structure(body: IR) -> Hashable:
+    """A graph without its sizes and numbers."""
+    places = {tensor: at for at, tensor in enumerate(body.tensors())}
+    nodes = [
+        (n.op_type, n.args, tuple(places[t] for t in n.inputs), tuple(n.attrs), len(n.outputs)) for n in body.nodes
+    ]
+    return tuple(nodes), tuple(places[tensor] for tensor in body.graph_outputs)
+
+
+class _Merge:
+    """One graph with open sizes for several that differ in their numbers alone."""
+
+    def __init__(self, node: OpNode, points: Points) -> None:
+        self.op_type = node.op_type
+        self.points = points
+        self.known = list(dict.fromkeys(_known(node)))
+
+    def of(self, bodies: Sequence[IR]) -> IR:
+        merged = bodies[0].clone()
+        for tensor, *seen in zip(merged.tensors(), *(body.tensors() for body in bodies), strict=True):
+            tensor.shape = self._sizes([one.shape for one in seen])
+            tensor.stride = self._strides([one.stride for one in seen], tensor.shape)
+        for node, *made in zip(merged.nodes, *(body.nodes for body in bodies), strict=True):
+            node.attrs = {name: self._value([one.attrs[name] for one in made]) for name in node.attrs}
+        return merged
+
+    def _sizes(self, rows: Sequence[Sequence[Any]]) -> tuple[Dim, ...]:
+        return tuple(self._size(column) for column in zip(*rows, strict=True))
+
+    def _strides(self, rows: Sequence[Any], shape: Sequence[Dim]) -> tuple[Dim, ...] | None:
+        if None not in rows:
+            return tuple(self._size(column, products(shape)) for column in zip(*rows, strict=True))
+        if any(row is not None for row in rows):
+            raise ConversionError("its sizes vary, and what torch makes lies differently at different sizes")
+        return None
+
+    def _value(self, values: Sequence[Any]) -> Any:
+        if all(isinstance(value, (list, tuple)) for value in values) and len({len(value) for value in values}) == 1:
+            return [self._value(items) for items in zip(*values, strict=True)]
+        if len({repr(value) for value in values}) == 1:
+            return values[0]
+        if all(type(value) is int for value in values):
+            size = self._size(values)
+            return Expr(size) if isinstance(size, str) else size
+        raise ConversionError("its sizes vary, and torch's decomposition computes other numbers with them")
+
+    def _size(self, values: Sequence[Any], likely: Sequence[Dim] = ()) -> Dim:
+        found = expressed(values, [*likely, *self.known], self.points)
+        if found is None:
+            raise ConversionError(f"its sizes vary, and {', '.join(map(str, values))} have no expression")
+        return found
+
+
+def _known(node: OpNode) -> Iterator[Dim]:
+    """Sizes that steps of a decomposition may well have."""
+    for tensor in (*node.inputs, *node.outputs):
+        yield from tensor.shape
+    for tensor in (*node.inputs, *node.outputs):
+        yield from products(tensor.shape)

@@ -1,0 +1,209 @@
+"""Check by running: two graphs on the same random and extreme inputs give the same results.
+
+Where results differ a little, `rounding` decides whether that is rounding: the second graph may be off by a few times
+what the first graph itself is off by in its own dtype, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_ir.errors import ExecutionError, TorchIRError
+from torch_ir.ir import IR, Dtype, OpNode
+from torch_ir.ir.graph.constant_data import TensorData
+from torch_ir.ir.regroup.functions import further_entries
+from torch_ir.ops.tensor_data import from_tensor, to_tensor
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.passes.clean.fold_constants import fold_constants
+from torch_ir.passes.probe_inputs import INFINITE, NAN, Probe, drawn_inputs, probes
+from torch_ir.passes.rounding import Rounding
+from torch_ir.run.executor import IRExecutor
+from torch_ir.run.tolerances import compare
+from torch_ir.run.weights import random_weights
+
+_ATTENTION = "aten.scaled_dot_product_attention.default"
+_CUTS = frozenset(("relu", "hardtanh", "hardsigmoid"))
+_FLOATS = ("float64", "float32", "float16", "bfloat16")
+NOTHING = "both give NaN throughout, which proves nothing"
+Inputs = Sequence[torch.Tensor]
+Weights = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How two graphs compare; `reason` says what is wrong, and `max_diff` how far any number is off."""
+
+    trials: int
+    max_diff: float
+    reason: str = ""
+    rounding: bool = False  # results differ by no more than the rounding of the first graph explains
+    extremes: int = 0  # sets of extreme inputs that were tried beside the random ones
+
+    @property
+    def is_valid(self) -> bool:
+        return not self.reason
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"not the same: {self.reason}"
+        how = "the same, rounding apart," if self.rounding else "the same"
+        return f"{how} on {self.trials} sets of random inputs and weights, max diff {self.max_diff:.3g}"
+
+
+def prove(
+    before: IR,
+    after: IR,
+    dtype: str | None = None,
+    *,
+    inputs: Inputs | None = None,
+    weights: Weights | None = None,
+    trials: int = 2,
+) -> Proof:
+    """Run both graphs on random weights and inputs, or on these, and on extreme inputs, in their own dtypes or one.
+
+    Entry points of the file beside the graph, such as that for the next token, are run too.
+    """
+    proof = _compared(before, after, dtype, inputs, weights, trials)
+    for name, entry in further_entries(before).items():
+        if proof.is_valid:
+            other = _compared(entry, after.functions[name], dtype, None, weights, trials)
+            reason = f"{name}: {other.reason}" if other.reason else ""
+            worst, rounding = max(proof.max_diff, other.max_diff), proof.rounding or other.rounding
+            proof = Proof(trials, worst, reason, rounding, proof.extremes + other.extremes)
+    return proof
+
+
+def _compared(
+    before: IR, after: IR, dtype: str | None, inputs: Inputs | None, weights: Weights | None, trials: int
+) -> Proof:
+    weights = random_weights(before) if weights is None else weights
+    if dtype is not None:
+        before, after = retyped(before, dtype), retyped(after, dtype)
+    judge = _Judge(before, after, weights)
+    for probe in probes(before, inputs, trials):
+        if reason := judge.objection(probe):
+            return Proof(trials, judge.worst, reason)
+    return Proof(trials, judge.worst, rounding=judge.rounding, extremes=judge.extremes)
+
+
+class _Judge:
+    """Two graphs with the same weights, and what was seen of them so far."""
+
+    def __init__(self, before: IR, after: IR, weights: Weights) -> None:
+        self.before = before
+        self.one, self.other = _bound(before, weights), _bound(after, weights)
+        self.tolerance = Rounding(before, weights, lambda: retyped(before, "float64"), _bound)
+        self.gains_kernels = _own_kernels(after) > _own_kernels(before)
+        self.may_lose_nan = _cuts(after) > _cuts(before)
+        self.worst, self.rounding, self.extremes, self.seed = 0.0, False, 0, -1
+
+    def objection(self, probe: Probe) -> str:
+        """Why the second graph is not the same on these inputs, or nothing; what the first cannot take is passed by."""
+        self.seed += 1
+        if self.gains_kernels and probe.kind in (NAN, INFINITE):
+            return ""
+        try:
+            one = self._ran(self.one, probe.values)
+        except TorchIRError as error:
+            if probe.is_extreme:
+                return ""
+            raise ExecutionError(f"the graph cannot be run on random inputs, or these: {error}") from error
+        try:
+            other = self._ran(self.other, probe.values)
+        except TorchIRError as error:
+            return f"the second graph fails: {error}"
+        self.extremes += probe.is_extreme
+        if not probe.is_extreme and one and all(map(_is_nothing, one)) and all(map(_is_nothing, other)):
+            return NOTHING
+        differences = [compare(wanted, got) for wanted, got in zip(one, other, strict=True)]
+        is_lax = probe.kind == INFINITE or (probe.kind == NAN and self.may_lose_nan)
+        where = f" on {probe.kind}" if probe.is_extreme else ""
+        if any(difference.reason for difference in differences):
+            if why := self.tolerance.objection(probe.values, one, other, self._ran, may_be_finite=is_lax):
+                index, _, reason = why.partition(": ")
+                self.worst = max([self.worst, *(difference.max_diff for difference in differences)])
+                return f"{_names(self.before)[int(index)]}: {reason}{where}"
+            self.rounding = self.rounding or not probe.is_extreme  # of extreme inputs, rounding is no news
+        finite = [difference.max_diff for difference in differences if difference.max_diff != float("inf")]
+        if not probe.is_extreme:
+            self.worst = max([self.worst, *finite])
+        return ""
+
+    def _ran(self, executor: IRExecutor, values: Sequence[Any]) -> list[Any]:
+        torch.manual_seed(self.seed)
+        copies = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
+        outcome = executor.run(copies)
+        return [*outcome.outputs, *outcome.mutations.values()]
+
+
+def retyped(ir: IR, dtype: str) -> IR:
+    """A copy in which everything that computes with floating-point numbers does so in this dtype.
+
+    Values that are known are computed before, in their own dtypes, as folding computes them.
+    """
+    if dtype not in _FLOATS:
+        raise ExecutionError(f"{dtype!r} is not one of {', '.join(_FLOATS)}")
+    copy = ir.clone()
+    fold_constants(copy)
+    _retype(copy, dtype)
+    return copy
+
+
+def _retype(ir: IR, dtype: str) -> None:
+    for tensor in ir.tensors():
+        if tensor.dtype in _FLOATS:
+            if tensor.param is not None and tensor.param.data is not None:
+                tensor.param = type(tensor.param)(
+                    tensor.param.keys, tensor.param.kind, _converted(tensor.param.data, dtype)
+                )
+            tensor.dtype = dtype
+    for node in ir.nodes:
+        node.attrs = {name: _retyped_value(value, dtype) for name, value in node.attrs.items()}
+        if not node.inputs and node.outputs[:1] and node.outputs[0].dtype == dtype and "dtype" in node.attrs:
+            node.attrs["dtype"] = Dtype(dtype)  # what makes numbers out of nothing makes float32 unless it is told
+    for body in ir.functions.values():
+        _retype(body, dtype)
+
+
+def _converted(data: TensorData, dtype: str) -> TensorData:
+    return from_tensor(to_tensor(data).to(TORCH_DTYPES[dtype]))
+
+
+def _retyped_value(value: Any, dtype: str) -> Any:
+    return Dtype(dtype) if isinstance(value, Dtype) and value in _FLOATS else value
+
+
+def _own_kernels(ir: IR) -> int:
+    """How many nodes call torch's attention or oneDNN, whose kernels have their own ways with NaN and infinities."""
+    return sum(node.op_type == _ATTENTION for node in ir.all_nodes()) + len(_called(ir))
+
+
+def _cuts(ir: IR) -> int:
+    """How many nodes compute an activation inside of oneDNN that makes a number of NaN."""
+    return sum(not _CUTS.isdisjoint((node.attrs.get("attr"), node.attrs.get("unary_attr"))) for node in _called(ir))
+
+
+def _called(ir: IR) -> list[OpNode]:
+    return [node for node in ir.all_nodes() if node.op_type.startswith("mkldnn.")]
+
+
+def _bound(ir: IR, weights: Weights) -> IRExecutor:
+    """A graph with those of the weights that it still has, in the dtypes that it has them in."""
+    keys = {key: param.dtype for param in ir.params if param.param for key in param.param.keys}
+    kept = {key: weight.to(TORCH_DTYPES[keys[key]]) for key, weight in weights.items() if key in keys}
+    return IRExecutor(ir, kept)
+
+
+def _is_nothing(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() > 0 and bool(value.isnan().all())
+
+
+def _names(ir: IR) -> list[str]:
+    return [tensor.name for tensor in ir.graph_outputs] + [target.name for target, _ in ir.mutations]
+
+
+__all__ = ["NOTHING", "Inputs", "Proof", "Weights", "drawn_inputs", "prove", "retyped"]

@@ -1,0 +1,103 @@
+"""What passes bought: nodes, FLOPs, bytes, memory and weights before and after, pass by pass and change by change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from torch_ir.analysis.cost_model.measure import TITLES, Measure, measured_in_all, side_by_side
+from torch_ir.analysis.cost_model.table_text import human
+from torch_ir.analysis.cost_model.text_table import aligned
+from torch_ir.ir import IR
+from torch_ir.passes.random_check import Proof
+from torch_ir.rewrite.change_log import Change, Decline
+
+_MEASURES = ("nodes", "once", "flops", "bytes", "peak", "params")
+_SHOWN_NODES = 6
+_LEAST = (7, 3, 6, 5, 4)  # columns that a narrow terminal goes without: those that a pass changes least
+
+
+@dataclass(frozen=True)
+class Row:
+    """One application of a pass that changed something, and the graph after it, where that was asked for."""
+
+    name: str
+    changes: int
+    after: Measure | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `optimize` did; what the graphs cost is measured when it is first asked for."""
+
+    given: IR
+    better: IR
+    passes: Sequence[Row]
+    changes: Sequence[Change] = field(default_factory=list)
+    declined: Sequence[Decline] = field(default_factory=list)
+    proof: Proof | None = None
+
+    @cached_property
+    def before(self) -> Measure:
+        return measured_in_all(self.given)
+
+    @cached_property
+    def after(self) -> Measure:
+        return measured_in_all(self.better)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "before": asdict(self.before),
+            "after": asdict(self.after),
+            "passes": [asdict(row) for row in self.passes],
+            "changes": [asdict(change) for change in self.changes],
+            "declined": [asdict(decline) for decline in self.declined],
+            "proof": None if self.proof is None else asdict(self.proof),
+        }
+
+    def text(self, width: int | None = None) -> str:
+        """The report for people, in tables that are at most that wide."""
+        summary = aligned(side_by_side(self.before, self.after, _MEASURES), width=width)
+        return "\n".join([*summary, *self._by_pass(width), *self._verdict()])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def explained(self, word: str = "") -> str:
+        """Every change by rule, then every decline with its reason; with a word, those that hold it."""
+        done: dict[str, list[str]] = {}
+        for change in self.changes:
+            if word in f"{change.rule} {change.node} {' '.join(change.origins)}":
+                done.setdefault(change.rule, []).append(change.node)
+        refused: dict[tuple[str, str], list[str]] = {}
+        for decline in self.declined:
+            if word in f"{decline.rule} {decline.node} {decline.why}":
+                refused.setdefault((decline.rule, decline.why), []).append(decline.node)
+        lines = [f"{rule}: {_counted(nodes)}" for rule, nodes in done.items()]
+        lines += [f"{rule} declined: {why}: {_counted(nodes)}" for (rule, why), nodes in refused.items()]
+        return "\n".join(lines) or f"nothing was changed or declined{f' that holds {word!r}' if word else ''}"
+
+    def _by_pass(self, width: int | None) -> list[str]:
+        if not self.passes:
+            return ["", "no pass found anything to do"]
+        table = [["pass", "changes", *(_titles() if self.passes[0].after else ())]]
+        for row in self.passes:
+            amounts = [human(getattr(row.after, name), TITLES[name][1]) for name in _MEASURES] if row.after else []
+            table.append([row.name, str(row.changes), *amounts])
+        least = [column for column in _LEAST if column < len(table[0])]
+        return ["", *aligned(table, width=width, least=least)]
+
+    def _verdict(self) -> list[str]:
+        return [] if self.proof is None else ["", f"verified: {self.proof}" if self.proof.is_valid else str(self.proof)]
+
+
+def _titles() -> list[str]:
+    return [TITLES[name][0] for name in _MEASURES]
+
+
+def _counted(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
+    times = "once" if len(nodes) == 1 else f"{len(nodes)} times"
+    return f"{times}, at {', '.join(nodes[:_SHOWN_NODES])}{more}"

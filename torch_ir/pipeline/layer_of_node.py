@@ -1,0 +1,29 @@
+"""Which layer a node is of: an element of a list of modules, or a module outside of such lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch_ir.ir import OpNode
+from torch_ir.ir.graph.origins import modules_around
+
+
+def layer_of(node: OpNode, depth: int) -> str:
+    """The path of a node's module up to so many numbers: `model.layers.3` of `model.layers.3.mlp.gate`."""
+    steps = node.origin.module.split(".")
+    numbers = [at for at, step in enumerate(steps) if step.isdecimal()]
+    end = numbers[min(depth, len(numbers)) - 1] + 1 if numbers else len(steps)
+    return ".".join(steps[:end])
+
+
+def by_layer(nodes: Iterable[OpNode], depth: int) -> list[list[OpNode]]:
+    """The nodes of each layer; what the modules around it do after it, such as to add what went in, goes with it."""
+    rows: list[list[OpNode]] = []
+    current = ""
+    for node in nodes:
+        layer = layer_of(node, depth)
+        if not rows or layer not in modules_around(current):
+            rows.append([])
+            current = layer
+        rows[-1].append(node)
+    return rows

@@ -1,0 +1,118 @@
+"""What each stage of a pipeline holds, takes and sends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch_ir.analysis import Roofline, cost, liveness
+from torch_ir.analysis.cost_model.node_costs import sized
+from torch_ir.analysis.cost_model.table_rows import parameters
+from torch_ir.analysis.cost_model.table_text import duration, human
+from torch_ir.analysis.cost_model.text_table import aligned
+from torch_ir.analysis.cost_model.traffic import bytes_of
+from torch_ir.analysis.shapes.size_polynomials import total
+from torch_ir.ir import IR
+from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import op_counts
+from torch_ir.pipeline.common import own_nodes
+from torch_ir.pipeline.layer_of_node import by_layer, layer_of
+from torch_ir.pipeline.stages import check_pipeline, sends_of, stage_of
+
+TYPICAL = Roofline(peak=100e12, bandwidth=1e12)
+
+
+@dataclass(frozen=True)
+class StageRow:
+    """One stage; `memory` is all that it holds: weights, what it is given, and activations where they are most."""
+
+    name: str
+    first: str  # the layer of the first node that is its own
+    last: str
+    nodes: int
+    params: Dim
+    weights: Dim  # bytes
+    memory: Dim  # bytes
+    flops: Dim
+    seconds: float
+    sends: Dim  # bytes
+
+
+@dataclass(frozen=True)
+class PipelineReport:
+    """The stages of a pipeline in order."""
+
+    rows: tuple[StageRow, ...]
+
+    @property
+    def balance(self) -> float:
+        """How busy the stages are on average while the slowest is never idle: 1 if all take equally long."""
+        slowest = max(row.seconds for row in self.rows)
+        return sum(row.seconds for row in self.rows) / (slowest * len(self.rows)) if slowest else 1.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report for `json.dumps`."""
+        return {"balance": round(self.balance, 4), "stages": [asdict(row) for row in self.rows]}
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """The report for people, in a table that is at most that wide."""
+        titles = ("stage", "from", "to", "nodes", "params", "weights", "memory", "FLOPs", "time", "sends")
+        table = aligned([titles, *map(_cells, self.rows)], left=(0, 1, 2), width=width, least=(7, 3, 5), long=1)
+        return "\n".join([*table, "", f"stages are busy {100 * self.balance:.1f} % of the time of the slowest"])
+
+
+def pipeline_report(ir: IR, *, device: Roofline = TYPICAL, sizes: Mapping[str, int] | None = None) -> PipelineReport:
+    """What each stage takes, on a device, at these sizes; where sizes stay open, amounts are expressions."""
+    sizes = sizes or {}
+    shapes = {tensor.name: tensor for tensor in sized(check_pipeline(ir), sizes).tensors()}
+    rows = []
+    for number, call in enumerate(ir.nodes):
+        stage = stage_of(ir, number)
+        layers = by_layer(own_nodes(stage), 1)
+        work = cost(stage, _known_in(stage, sizes)).per_run
+        sent = [bytes_of(shapes[send.value.name]) for send in sends_of(ir) if send.source == number]
+        rows.append(
+            StageRow(
+                call.name,
+                layer_of(layers[0][0], 1),
+                layer_of(layers[-1][0], 1),
+                op_counts(stage).total(),
+                parameters(stage.params),
+                total(map(bytes_of, stage.params)),
+                held_by(stage, sizes),
+                work.flops,
+                sum(device.seconds(row) for row in work.nodes),
+                total(sent),
+            )
+        )
+    return PipelineReport(tuple(rows))
+
+
+def held_by(stage: IR, sizes: Mapping[str, int]) -> Dim:
+    """All bytes that a stage holds where it holds most."""
+    memory = liveness(stage, _known_in(stage, sizes))
+    return total([memory.weights, memory.inputs, memory.once, memory.peak])
+
+
+def _known_in(stage: IR, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Those of the sizes that a stage has."""
+    return {name: size for name, size in sizes.items() if name in stage.symbols}
+
+
+def _cells(row: StageRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.first or "(model)",
+        row.last or "(model)",
+        str(row.nodes),
+        human(row.params),
+        human(row.weights, "B"),
+        human(row.memory, "B"),
+        human(row.flops),
+        duration(row.seconds),
+        human(row.sends, "B"),
+    )

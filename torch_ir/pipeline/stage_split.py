@@ -1,0 +1,234 @@
+"""Cut a graph into stages, each of which runs on a device of its own: by cost, by memory, or where it is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from torch_ir.analysis import Roofline
+from torch_ir.analysis.cost_model.table_text import human
+from torch_ir.analysis.shapes.size_polynomials import weight_of
+from torch_ir.errors import PipelineError, did_you_mean
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.origins import modules_around
+from torch_ir.ir.regroup.functions import STAGE, fresh, further_entries, outline
+from torch_ir.ops.effects import is_random, writes_in_place
+from torch_ir.pipeline.common import common_nodes, own_nodes
+from torch_ir.pipeline.layer_of_node import layer_of
+from torch_ir.pipeline.segments import Segment, segments_of
+from torch_ir.pipeline.stage_cuts import Partition
+from torch_ir.pipeline.stage_report import TYPICAL, held_by
+from torch_ir.pipeline.stages import is_pipeline, stage_of
+
+_SLACK = 1.05  # how much slower than the best the slowest stage may be, if less is sent then
+
+
+def split(
+    ir: IR,
+    stages: int | None = None,
+    *,
+    memory: float | None = None,
+    at: Sequence[str] = (),
+    depth: int = 1,
+    anywhere: bool = False,
+    device: Roofline = TYPICAL,
+    sizes: Mapping[str, int] | None = None,
+) -> IR:
+    """A pipeline that computes what the graph does: `split(ir, 4)`, `split(ir, memory=2**36)`, `split(ir, at=[...])`.
+
+    The slowest stage takes as little as possible, or up to 5 % more where less is sent then. With `memory`, none holds
+    more bytes than that, and without `stages` there are as few as can be. Cuts are between layers: elements of lists
+    of modules, with `depth` 2 also of lists inside those; with `anywhere`, between any two nodes. `at` names the
+    modules or nodes that later stages begin with. Where sizes are open and `sizes` does not say, they count as 1024.
+    Further entry points of the graph are cut before the same layers, so that each weight stays where it is.
+    """
+    _check_request(ir, stages, memory, at, depth, anywhere)
+    _check_graph(ir)
+    segments = segments_of(ir, depth=depth, anywhere=anywhere or bool(at), sizes=sizes or {}, device=device)
+    if at:
+        pipeline = _as_stages(ir, segments, _named(segments, at))
+    elif memory is None:
+        partition = Partition([segment.load for segment in segments])
+        pipeline = _as_stages(ir, segments, _chosen(segments, partition, stages, math.inf, depth, anywhere))
+    else:
+        pipeline = _within(ir, segments, stages, memory, sizes or {}, depth, anywhere)
+    layers = [layer_of(own_nodes(stage_of(pipeline, number))[0], depth) for number in range(1, len(pipeline.nodes))]
+    for name, entry in further_entries(ir).items():
+        try:
+            pipeline.functions[name] = split(entry, at=layers)
+        except PipelineError as error:
+            raise PipelineError(f"entry point {name!r} cannot be cut before {', '.join(layers)}: {error}") from None
+    return pipeline
+
+
+def _check_request(
+    ir: IR, stages: int | None, memory: float | None, at: Sequence[str], depth: int, anywhere: bool
+) -> None:
+    if at and (stages is not None or memory is not None):
+        raise PipelineError("either say where stages begin, or how many there are or what they may hold, not both")
+    if not at and stages is None and memory is None:
+        raise PipelineError("say how many stages there are, how many bytes each may hold, or where they begin")
+    if anywhere and further_entries(ir):
+        raise PipelineError("a graph with several entry points is cut between layers, so that all are cut alike")
+    if isinstance(at, str):
+        raise PipelineError(f"at is a list of names: write at=[{at!r}]")
+    for name, number in (("stages", stages), ("memory", memory), ("depth", depth)):
+        is_number = isinstance(number, (int, float) if name == "memory" else int)
+        if number is not None and not (is_number and number >= 1):
+            raise PipelineError(f"{name} must be at least 1, not {number!r}")
+
+
+def _check_graph(ir: IR) -> None:
+    """Refuse what no line of stages computes."""
+    if is_pipeline(ir):
+        raise PipelineError("the graph is a pipeline already")
+    for node in ir.all_nodes():
+        if writes_in_place(node):
+            raise PipelineError(f"{node!r} writes in place, which no other stage would see")
+        if is_random(node):
+            raise PipelineError(f"{node!r} draws random numbers, which would not be those of the whole model")
+    for symbol in ir.symbols.values():
+        if symbol.tensor and symbol.tensor.producer:
+            told = f"{symbol.tensor!r} gives it in the middle of a run"
+            raise PipelineError(f"the size {symbol.name!r} depends on data: {told}")
+    for tensor in ir.graph_outputs:
+        if tensor.param:
+            raise PipelineError(f"output {tensor.name!r} is a weight, which no stage makes")
+    for target, value in ir.mutations:
+        if value.producer is None:
+            raise PipelineError(f"the new value of {target.name!r} is {value.name!r}, which no stage makes")
+
+
+def _within(
+    ir: IR,
+    segments: Sequence[Segment],
+    stages: int | None,
+    memory: float,
+    sizes: Mapping[str, int],
+    depth: int,
+    anywhere: bool,
+) -> IR:
+    """A pipeline whose stages each hold no more than that: chosen by the least that each can hold, and then counted."""
+    partition = Partition([segment.load for segment in segments], memory)
+    while True:
+        starts = _chosen(segments, partition, stages, memory, depth, anywhere)
+        pipeline = _as_stages(ir, segments, starts)
+        held = [weight_of(held_by(stage_of(pipeline, number), sizes)) for number in range(len(starts))]
+        if max(held) <= memory:
+            return pipeline
+        for stage, (start, end) in zip(held, pairwise((*starts, len(segments))), strict=True):
+            if stage > memory:
+                partition.shorten(start, end)
+
+
+def _chosen(
+    segments: Sequence[Segment], partition: Partition, stages: int | None, memory: float, depth: int, anywhere: bool
+) -> tuple[int, ...]:
+    """The segments that stages start with."""
+    is_finest = all(len(segment.nodes) == 1 for segment in segments)
+    hint = "" if anywhere or is_finest else f"; cut deeper with depth={depth + 1}, or anywhere=True"
+    fewest = partition.fewest()
+    count = stages or fewest
+    if not fewest:
+        raise PipelineError(f"{_too_large(segments, memory)}{hint}")
+    if fewest > count:
+        raise PipelineError(f"{count} stages of {_bytes(memory)} are too few for the graph; it needs at least {fewest}")
+    if count > len(segments):
+        kind = ("part" if anywhere else "layer") + "s" * (len(segments) != 1)
+        raise PipelineError(f"the graph has {len(segments)} {kind}, too few for {count} stages{hint}")
+    starts = partition.starts(count, partition.slowest(count) * _SLACK) or partition.starts(count, math.inf)
+    if not starts:
+        raise PipelineError(f"no way to cut the graph into {count} stages leaves each within {_bytes(memory)}{hint}")
+    return starts
+
+
+def _too_large(segments: Sequence[Segment], memory: float) -> str:
+    """Why there are no stages of that memory: a layer does not fit by what it needs itself, or by what it is sent."""
+    for segment in segments:
+        needs = sum(segment.load.weights.values()) + segment.load.alive
+        if needs > memory:
+            return f"{_named_as(segment)} alone holds {_bytes(needs)}, more than the {_bytes(memory)} of a stage"
+    return f"every way to cut the graph leaves a stage that holds more than {_bytes(memory)}, with what it is sent"
+
+
+def _bytes(amount: float) -> str:
+    return human(round(amount), "B")
+
+
+def _named_as(segment: Segment) -> str:
+    return f"layer {segment.layer!r}" if segment.layer else f"{segment.nodes[0]!r}"
+
+
+def _named(segments: Sequence[Segment], at: Sequence[str]) -> tuple[int, ...]:
+    """The segments that begin with the modules or nodes that are named."""
+    starts = [0]
+    for name in at:
+        found = next((number for number, segment in enumerate(segments) if _first_of(segment, name)), None)
+        if found is None:
+            nodes = [node for segment in segments for node in segment.nodes]
+            known = [name for node in nodes for name in (node.name, *modules_around(node.origin.module)[1:])]
+            raise PipelineError(f"no module or node is called {name!r}{did_you_mean(name, dict.fromkeys(known))}")
+        if _first_of(segments[found], name) is not segments[found].nodes[0]:
+            raise PipelineError(f"no stage can begin with {name!r}: a buffer is read before it, and changed after it")
+        if found <= starts[-1]:
+            told = "begins the first stage anyway" if not found else f"does not come after {at[len(starts) - 2]!r}"
+            raise PipelineError(f"{name!r} {told}: name stages in the order in which they run")
+        starts.append(found)
+    return tuple(starts)
+
+
+def _first_of(segment: Segment, name: str) -> OpNode | None:
+    """The first node of a segment that is meant by the name of a node or of a module."""
+    return next((node for node in segment.nodes if name in (node.name, *modules_around(node.origin.module))), None)
+
+
+def _as_stages(ir: IR, segments: Sequence[Segment], starts: Sequence[int]) -> IR:
+    """The pipeline whose stages start with these segments."""
+    ends = [*starts[1:], len(segments)]
+    rows = [
+        [node.name for segment in segments[start:end] for node in segment.nodes]
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    copy = ir.clone()
+    for number, nodes in enumerate(_with_common(copy, rows)):
+        call = outline(copy, nodes, fresh(f"stage{number}", set(copy.functions)), STAGE)
+        call.name = fresh(f"stage{number}", {node.name for node in copy.nodes if node is not call})
+    return copy.check()
+
+
+def _with_common(ir: IR, rows: Sequence[Sequence[str]]) -> list[list[OpNode]]:
+    """The nodes of each stage, after copies of those that it computes for itself."""
+    common = common_nodes(ir)
+    by_name = {node.name: node for node in ir.nodes}
+    names = {name for row in rows for name in row}
+    tensors = {tensor.name for tensor in ir.tensors()} - {tensor.name for node in common for tensor in node.outputs}
+    found = []
+    for row in rows:
+        nodes = [by_name[name] for name in row]
+        copies: dict[TensorMeta, TensorMeta] = {}
+        own = [_copied(node, copies, names, tensors) for node in _behind(nodes, common)]
+        for node in nodes:
+            node.inputs = tuple(copies.get(tensor, tensor) for tensor in node.inputs)
+        found.append([*own, *nodes])
+    for node in common:
+        node.inputs = ()
+    ir.nodes = [node for nodes in found for node in nodes]
+    return found
+
+
+def _behind(nodes: Sequence[OpNode], common: Sequence[OpNode]) -> list[OpNode]:
+    """Those of the common nodes that these read, directly or not, in order."""
+    read = {tensor for node in nodes for tensor in node.inputs}
+    found = []
+    for node in reversed(common):
+        if not read.isdisjoint(node.outputs):
+            found.append(node)
+            read.update(node.inputs)
+    return found[::-1]
+
+
+def _copied(node: OpNode, copies: dict[TensorMeta, TensorMeta], names: set[str], tensors: set[str]) -> OpNode:
+    for tensor in node.outputs:
+        copies[tensor] = tensor.copy(fresh(tensor.name, tensors))
+    return node.copy(lambda tensor: copies.get(tensor, tensor), fresh(node.name, names))

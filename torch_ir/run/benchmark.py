@@ -1,0 +1,173 @@
+"""Several ways to compute the same, timed turn by turn in one process, so that a noisy machine is noisy for all.
+
+found = bench({"graph": make_graph_call, "eager": make_model_call}, repeat=20)
+print(found["eager"].time, found["eager"].ratio)
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_ir.errors import first_line
+from torch_ir.ops.torch_internals import pytree
+from torch_ir.run.tolerances import compare
+
+Action = Callable[[], Any]
+_WARM_UP = 3  # calls of each before the first round
+_LEAST = 0.005  # seconds of a turn; what is quicker is called several times in it
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The middle of some numbers: the median, and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> Spread:
+        """The spread of at least one number."""
+        if len(numbers) == 1:
+            return cls(*numbers, *numbers, *numbers)
+        low, median, high = statistics.quantiles(numbers, n=4, method="inclusive")
+        return cls(median, low, high)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds that a call takes, and how many times as long that is as a call of the first road, round by round."""
+
+    time: Spread
+    ratio: Spread
+
+
+def bench(
+    roads: Mapping[str, Callable[[], Action]],
+    repeat: int = 20,
+    *,
+    seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> dict[str, Timing | str]:
+    """Make each road, see that it gives what the first gives, and time those that do; of the others, say why not.
+
+    Everything runs without gradients, and draws the same random numbers in the first call. The first road must work.
+    """
+    actions: dict[str, Action] = {}
+    wrong: dict[str, str] = {}
+    expected: Any = None
+    with torch.no_grad():
+        for name, make in roads.items():
+            progress(f"preparing {name}")
+            try:
+                actions[name] = make()
+                torch.manual_seed(seed)
+                result = actions[name]()
+            except Exception as error:  # whatever a compiler or a runtime raises
+                if expected is None:
+                    raise
+                wrong[name] = f"it fails: {first_line(error)}"
+                continue
+            if expected is None:
+                expected = copy.deepcopy(tensors_of(result))  # what is shown of a buffer may change in later calls
+            found = difference(expected, result, rtol, atol)
+            if found:
+                wrong[name] = f"it gives something else: {found}"
+        right = {name: action for name, action in actions.items() if name not in wrong}
+        times = race(right, repeat, progress=lambda done: progress(f"round {done} of {repeat}"))
+    progress("")
+    return {name: times[name] if name in times else wrong[name] for name in roads}
+
+
+def race(
+    actions: Mapping[str, Action],
+    repeat: int,
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Timing]:
+    """Time actions in `repeat` rounds, after a few calls of each to warm up.
+
+    In every round each has one turn, and another one begins; the first call of a turn does not count. `progress` is
+    told how many rounds are done.
+    """
+    names = list(actions)
+    calls = {name: _calls(action, clock) for name, action in actions.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(repeat):
+        first = number % len(names)
+        with _uncollected():
+            for name in (*names[first:], *names[:first]):
+                actions[name]()  # not timed: the threads and caches are still those of another
+                seconds[name].append(_turn(actions[name], calls[name], clock))
+        progress(number + 1)
+    base = seconds[names[0]]
+    return {
+        name: Timing(Spread.of(taken), Spread.of([one / other for one, other in zip(taken, base, strict=True)]))
+        for name, taken in seconds.items()
+    }
+
+
+def _calls(action: Action, clock: Callable[[], float]) -> int:
+    """Warm up, and see how many calls make a turn that is long enough to be timed."""
+    taken = [_turn(action, 1, clock) for _ in range(_WARM_UP)]
+    return max(1, math.ceil(_LEAST / max(taken[-1], 1e-9)))
+
+
+def _turn(action: Action, calls: int, clock: Callable[[], float]) -> float:
+    """Seconds of a call."""
+    start = clock()
+    for _ in range(calls):
+        action()
+    return (clock() - start) / calls
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Have the garbage collector out of the way."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def difference(expected: Any, actual: Any, rtol: float | None = None, atol: float | None = None) -> str:
+    """In what the tensors of two results differ by more than their dtypes allow; empty where they do not."""
+    wanted, got = tensors_of(expected), tensors_of(actual)
+    if len(wanted) != len(got):
+        return f"{len(got)} results instead of {len(wanted)}"
+    for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
+        found = compare(one, other, rtol, atol)
+        if found.reason:
+            return f"result {index}: {found.reason}, by up to {found.max_diff:.3g}"
+    return ""
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors in a nested value, in order."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[int]:
+    """Let torch use so many threads, or as many as it does; put it back on leaving."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)

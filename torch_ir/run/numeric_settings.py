@@ -1,0 +1,57 @@
+"""The switches of torch that decide on the bits of a result, so that another process can be set like this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.backends import mha, mkldnn
+
+from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
+
+_FILLED: Any = torch.utils.deterministic
+
+
+def _deterministic() -> list[bool]:
+    return [torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()]
+
+
+def _set_deterministic(value: list[bool]) -> None:
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def _set_filled(value: bool) -> None:
+    _FILLED.fill_uninitialized_memory = value
+
+
+def _set_mkldnn(value: bool) -> None:
+    mkldnn.enabled = value  # type: ignore[assignment]  # torch annotates the module, not what stands in its place
+
+
+# How each is read, and how it is set.
+_SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "threads": (torch.get_num_threads, torch.set_num_threads),
+    "default dtype": (
+        lambda: dtype_name(torch.get_default_dtype()),
+        lambda name: torch.set_default_dtype(TORCH_DTYPES[name]),
+    ),
+    "deterministic": (_deterministic, _set_deterministic),
+    "fill uninitialised": (lambda: _FILLED.fill_uninitialized_memory, _set_filled),
+    "matmul precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "mkldnn": (lambda: bool(mkldnn.enabled), _set_mkldnn),
+    "attention fast path": (mha.get_fastpath_enabled, mha.set_fastpath_enabled),
+}
+
+
+def settings() -> dict[str, Any]:
+    """The switches as they stand, as plain data."""
+    return {name: read() for name, (read, _) in _SWITCHES.items()}
+
+
+def apply_settings(values: Mapping[str, Any]) -> None:
+    """Set the switches that stand otherwise; for some, torch imports half of itself."""
+    for name, value in values.items():
+        read, write = _SWITCHES[name]
+        if read() != value:
+            write(value)

@@ -1,0 +1,45 @@
+"""No node writes to what the caller gave: R10. What a model changes is told in `mutations`, not done in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch_ir.analysis.memory.aliasing import shares_memory
+from torch_ir.errors import GraphError
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ops.effects import changes_elements, mutated_arguments, writes_in_place
+from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import OpOverload
+
+_STATISTICS = ("running_mean", "running_var")  # written to in training by operators whose schemas do not say so
+
+
+def wrong_writes(ir: IR) -> Iterator[tuple[int, GraphError]]:
+    """Nodes that write to inputs or weights, or views of them, with what is wrong."""
+    told = {target for target, _ in ir.mutations}
+    given = {tensor for tensor in (*ir.graph_inputs, *ir.params) if tensor not in told}
+    for index, node in enumerate(ir.nodes):
+        for tensor in _written(node):
+            if tensor in given:
+                yield index, _error(node, tensor.name)
+        if not given.isdisjoint(node.inputs) and shares_memory(node, ir.functions):
+            given.update(node.outputs)
+
+
+def _written(node: OpNode) -> list[TensorMeta]:
+    """The tensors that a node changes in place."""
+    operator = find_operator(node.op_type)
+    if not isinstance(operator, OpOverload) or not writes_in_place(node) or not changes_elements(operator):
+        return []
+    names = mutated_arguments(operator) or _STATISTICS
+    return [tensor for name, tensor in zip(node.args, node.inputs, strict=True) if name.partition(".")[0] in names]
+
+
+def _error(node: OpNode, name: str) -> GraphError:
+    return GraphError(
+        f"{node.op_type} writes to {name!r}, which the caller holds, and the graph does not say so",
+        "$.op_type",
+        rule="R10",
+        node=node.name,
+        hint="list what changes under mutations",
+    )

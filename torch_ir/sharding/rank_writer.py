@@ -1,0 +1,226 @@
+"""Writing the graph of one rank: nodes, collectives, and what differs from rank to rank.
+
+The number of the rank along an axis is a weight of the graph, `mesh.tp`, which is bound when it runs; what is computed
+of it alone, such as which rows of a tensor are the rank's own, is computed once. So one graph serves all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch_ir.analysis.shapes.inference import Shapes
+from torch_ir.analysis.shapes.size_polynomials import product
+from torch_ir.errors import ShapeError, ShardError
+from torch_ir.ir import IR, Dim, Expr, MemoryFormat, OpNode, Origin, Param, TensorMeta
+from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, rank_key
+from torch_ir.ir.regroup.functions import fresh
+
+_NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}
+_NOWHERE = Origin()
+
+
+class Writer:
+    """The nodes of one graph as they are written; in a function, what the rank decides comes as further inputs."""
+
+    def __init__(self, ir: IR, shapes: Shapes, axis: str, ranks: int, is_function: bool) -> None:
+        self.axis, self.ranks = axis, ranks
+        self._first: list[OpNode] = []  # what the rank alone decides, before all else
+        self._nodes: list[OpNode] = []
+        self.decided: dict[tuple[Any, ...], TensorMeta] = {}  # what differs from rank to rank
+        self.rank: TensorMeta | None = None
+        self.origin = _NOWHERE
+        self._shapes = shapes
+        self._is_function = is_function
+        self._is_deciding = False
+        self._taken = {tensor.name for tensor in ir.tensors()} | {node.name for node in ir.nodes}
+
+    def add(
+        self,
+        op_type: str,
+        inputs: Mapping[str, TensorMeta],
+        attrs: Mapping[str, Any],
+        name: str = "",
+        hints: Sequence[Dim] = (),
+    ) -> TensorMeta:
+        """A node of one output, named after its operator; `hints` are sizes that it may have."""
+        made = self.results(op_type, inputs, attrs, hints)
+        if made is None or len(made) != 1:
+            raise ShardError(f"what {op_type} gives is not known")
+        name = fresh(name or op_type.split(".")[1], self._taken)
+        made[0].name = name
+        node = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin)
+        self.append(node)
+        return made[0]
+
+    @property
+    def nodes(self) -> list[OpNode]:
+        return [*self._first, *self._nodes]
+
+    def append(self, node: OpNode) -> None:
+        (self._first if self._is_deciding else self._nodes).append(node)
+
+    def results(
+        self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], hints: Sequence[Dim] = ()
+    ) -> list[TensorMeta] | None:
+        """What a call makes of pieces."""
+        try:
+            return self._shapes.results(op_type, inputs, attrs, hints)
+        except ShapeError as error:
+            where = f"{self.origin.module}: " if self.origin.module else ""
+            raise ShardError(f"{where}{error}; of pieces for {self.ranks} ranks") from None
+
+    def moved(self, tensor: TensorMeta, before: Placement, after: Placement) -> TensorMeta:
+        """The same value as it lies elsewhere."""
+        if before == after or (isinstance(after, Partial) and after.is_of(before)):
+            return tensor
+        if isinstance(before, Partial) and isinstance(after, Partial):
+            return self._once(self._reduced(tensor, before, REPLICATE))
+        if isinstance(before, Partial):
+            return self._reduced(tensor, before, after)
+        if isinstance(before, Shard):
+            whole = self._gathered(tensor, before)
+            return self.moved(whole, REPLICATE, after)
+        return self.pieces(tensor, after) if isinstance(after, Shard) else self._once(tensor)
+
+    def pieces(self, tensor: TensorMeta, place: Shard) -> TensorMeta:
+        """The rank's own piece of what every rank holds."""
+        rows = self._rows(int(tensor.shape[place.dim]), place.parts)
+        return self.add("aten.index_select.default", {"self": tensor, "index": rows}, {"dim": place.dim}, "pieces")
+
+    def _once(self, tensor: TensorMeta) -> TensorMeta:
+        """A value as a sum of terms: the first rank has it, the others have zeros."""
+        return self.add("aten.where.ScalarOther", {"condition": self.is_first(), "self": tensor}, {"other": 0}, "once")
+
+    def _gathered(self, tensor: TensorMeta, place: Shard) -> TensorMeta:
+        """The pieces of all ranks together; a collective joins along the first dimension."""
+        attrs = {"group_size": self.ranks, "group_name": self.axis}
+        given = self._contiguous(tensor)
+        whole = self._waited("_c10d_functional.all_gather_into_tensor.default", {"input": given}, attrs)
+        if place == Shard(0):
+            return whole
+        size, (before, after) = int(tensor.shape[place.dim]), _around(tensor, place)
+        apart = [self.ranks, *before, size // place.parts, *after]
+        order = [*range(1, len(before) + 1), 0, *range(len(before) + 1, len(apart))]
+        return self._rearranged(whole, apart, order, [*tensor.shape[: place.dim], size * self.ranks, *after])
+
+    def _reduced(self, tensor: TensorMeta, before: Partial, after: Placement) -> TensorMeta:
+        """The sum of the terms of all ranks; if each needs only its own piece, none gets more."""
+        reduction = "sum" if before.reduction == "avg" else before.reduction
+        attrs: dict[str, Any] = {"reduce_op": reduction, "group_name": self.axis}
+        if isinstance(after, Shard):
+            given, local = self._ready_to_scatter(tensor, after)
+            attrs = {"reduce_op": reduction, "group_size": self.ranks, "group_name": self.axis}
+            made = self._waited("_c10d_functional.reduce_scatter_tensor.default", {"input": given}, attrs)
+            made = made if made.shape == local else self._viewed(made, local)
+        else:
+            made = self._waited("_c10d_functional.all_reduce.default", {"input": tensor}, attrs)
+        if before.reduction == "avg":
+            made = self.add("aten.div.Scalar", {"self": made}, {"other": self.ranks})
+        return made
+
+    def _ready_to_scatter(self, tensor: TensorMeta, place: Shard) -> tuple[TensorMeta, tuple[Any, ...]]:
+        """A tensor with the pieces of the ranks one after the other, as a collective takes it, and a piece's shape."""
+        size = int(tensor.shape[place.dim])
+        local = (*tensor.shape[: place.dim], size // self.ranks, *tensor.shape[place.dim + 1 :])
+        if place == Shard(0):
+            return self._contiguous(tensor), local
+        before, after = _around(tensor, place)
+        apart = [*before, self.ranks, size // self.ranks // place.parts, *after]
+        order = [len(before), *range(len(before)), *range(len(before) + 1, len(apart))]
+        return self._rearranged(tensor, apart, order, [self.ranks, *local]), local
+
+    def _rearranged(self, tensor: TensorMeta, apart: list[Any], order: list[int], together: list[Any]) -> TensorMeta:
+        split = self._viewed(tensor, apart)
+        turned = self.add("aten.permute.default", {"self": split}, {"dims": order})
+        return self._contiguous(self._viewed(turned, together))
+
+    def _viewed(self, tensor: TensorMeta, shape: Iterable[Any]) -> TensorMeta:
+        sizes = [Expr(size) if isinstance(size, str) else size for size in shape]
+        return self.add("aten.reshape.default", {"self": tensor}, {"shape": sizes})
+
+    def _contiguous(self, tensor: TensorMeta) -> TensorMeta:
+        """Collectives send memory as it lies."""
+        if tensor.stride is None:
+            return tensor
+        return self.add("aten.clone.default", {"self": tensor}, {"memory_format": MemoryFormat("contiguous_format")})
+
+    def _waited(self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]) -> TensorMeta:
+        hints = [product(self.ranks, size) for tensor in inputs.values() for size in tensor.shape[:1]]
+        begun = self.add(op_type, inputs, attrs, hints=hints)
+        return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {})
+
+    # -- what differs from rank to rank -------------------------------------------------------------------------------
+
+    def first_of(self, size: Any) -> TensorMeta:
+        """Where the rank's own piece of `size` begins, as a tensor of one number."""
+        return self._decided(("first", size), (1,), "int64")
+
+    def is_first(self) -> TensorMeta:
+        """Whether this is the first rank, as a tensor of one truth."""
+        return self._decided(("is_first",), (1,), "bool")
+
+    def _rows(self, size: int, parts: int) -> TensorMeta:
+        """Which places of a dimension are the rank's own."""
+        return self._decided(("rows", size, parts), (size // self.ranks,), "int64")
+
+    def shared_rows(self, size: int, group: int) -> TensorMeta:
+        """What the rank's own places of a dimension share, where each `group` of neighbours shares one thing."""
+        own = size // self.ranks
+        count = own if group % own else 1  # all may share the same
+        return self._decided(("shared", size, group), (count,), "int64")
+
+    def _decided(self, key: tuple[Any, ...], shape: tuple[int, ...], dtype: str) -> TensorMeta:
+        if key not in self.decided:
+            name = "_".join([self.axis, *map(str, key)])
+            if self._is_function:
+                self.decided[key] = TensorMeta(fresh(name, self._taken), shape, dtype)
+            else:
+                self.decided[key] = self._computed(key, name)
+        return self.decided[key]
+
+    def like(self, key: tuple[Any, ...], tensor: TensorMeta) -> TensorMeta:
+        """The same as what a function wants as a further input, here."""
+        return self._decided(key, tuple(map(int, tensor.shape)), tensor.dtype)
+
+    def _computed(self, key: tuple[Any, ...], name: str) -> TensorMeta:
+        """What the rank's number decides, from that number."""
+        around, self.origin, before, self._is_deciding = self.origin, _NOWHERE, self._is_deciding, True
+        try:
+            return self._from_rank(self._rank_number(), name, *key)
+        finally:
+            self.origin, self._is_deciding = around, before
+
+    def _from_rank(self, rank: TensorMeta, name: str, kind: str, size: int = 0, parts: int = 1) -> TensorMeta:
+        if kind == "is_first":
+            return self.add("aten.eq.Scalar", {"self": rank}, {"other": 0}, name)
+        if kind == "first":
+            return self.add("aten.mul.Scalar", {"self": rank}, {"other": size}, name)
+        if kind == "shared":
+            return self._groups(size, parts, name)
+        own = size // self.ranks // parts
+        first = self.first_of(own)
+        places = self.add("aten.arange.default", {}, {"end": own * parts, **_NEW})
+        if parts > 1:  # from part to part, the pieces of other ranks are left out
+            attrs = {"other": own, "rounding_mode": "floor"}
+            part = self.add("aten.div.Scalar_mode", {"self": places}, attrs)
+            gap = self.add("aten.mul.Scalar", {"self": part}, {"other": size // parts - own})
+            places = self.add("aten.add.Tensor", {"self": places, "other": gap}, {"alpha": 1})
+        return self.add("aten.add.Tensor", {"self": places, "other": first}, {"alpha": 1}, name)
+
+    def _groups(self, size: int, group: int, name: str) -> TensorMeta:
+        own = size // self.ranks
+        places = self._rows(size, 1) if group % own else self.first_of(own)
+        return self.add("aten.div.Scalar_mode", {"self": places}, {"other": group, "rounding_mode": "floor"}, name)
+
+    def _rank_number(self) -> TensorMeta:
+        if self.rank is None:
+            name = fresh(f"{self.axis}_rank", self._taken)
+            self.rank = TensorMeta(name, (1,), "int64", param=Param((rank_key(self.axis),), "constant"))
+        return self.rank
+
+
+def _around(tensor: TensorMeta, place: Shard) -> tuple[list[Any], list[Any]]:
+    """The sizes before that of a piece, parts that are packed there among them, and those behind."""
+    packed = [place.parts] if place.parts > 1 else []
+    return [*tensor.shape[: place.dim], *packed], list(tensor.shape[place.dim + 1 :])

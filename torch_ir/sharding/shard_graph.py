@@ -1,0 +1,94 @@
+"""From the graph of a whole model to the graph of one rank: the same operators on pieces, and collectives between.
+
+before   linear: float32[2, 32] = aten.linear.default(input=x, weight=w, bias=None)
+after    linear: float32[2, 32] on partial(sum) = aten.linear.default(input=x, weight=w, bias=None)
+         all_reduce = _c10d_functional.all_reduce.default(input=linear, reduce_op='sum', group_name='tp')
+         wait_tensor: float32[2, 32] on replicate = _c10d_functional.wait_tensor.default(tensor=all_reduce)
+
+All ranks run the same graph. Neither weights nor a process group are needed. Further entry points of a file, as decode
+beside prefill, are divided in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch_ir.errors import ShardError
+from torch_ir.ir import IR
+from torch_ir.ir.graph.name_grammar import is_symbol
+from torch_ir.ir.regroup.functions import further_entries
+from torch_ir.ops.schema import name_arguments
+from torch_ir.sharding.entry_placements import Ends
+from torch_ir.sharding.rank_graph import OUTSIDE, RankGraph, Sharding
+from torch_ir.sharding.sharding_plan import Plan
+
+
+def shard(
+    ir: IR,
+    plan: Mapping[str, Any],
+    mesh: Mapping[str, int],
+    *,
+    inputs: Mapping[str, str] | None = None,
+    outputs: Mapping[str, str] | None = None,
+) -> IR:
+    """The graph that every rank runs, by a plan: `shard(ir, {"layers.*.up": "colwise"}, {"tp": 8})`.
+
+    For a mesh of several axes, shard what comes back along the next one. Inputs and outputs of the model are whole on
+    every rank but where `inputs` and `outputs`, by name and with `*`, say `shard(0)` or the like. Further entry points
+    are sharded, too; what they take from others under the same name, such as caches, lies as the first that gives it
+    makes it.
+    """
+    axis, ranks = _axis_of(ir, mesh)
+    ir = ir.clone()
+    for node in ir.all_nodes():
+        name_arguments(node)
+    return _entry(ir, Plan(plan, ir), axis, ranks, Ends(ir, inputs or {}, outputs or {}), ir.mesh).check()
+
+
+def _axis_of(ir: IR, mesh: Mapping[str, int]) -> tuple[str, int]:
+    """The new axis, and how many ranks there are along it."""
+    if len(mesh) != 1:
+        raise ShardError(
+            f"a graph is sharded along one axis at a time, not {len(mesh)}; shard the result along the next"
+        )
+    (axis, ranks), *_ = mesh.items()
+    if not is_symbol(axis) or type(ranks) is not int or ranks < 1:
+        raise ShardError(f"the mesh cannot have an axis {axis!r:.80} of size {ranks!r:.80}")
+    if axis in ir.mesh:
+        raise ShardError(f"the graph is sharded along {axis!r} already")
+    return axis, ranks
+
+
+def _entry(ir: IR, plan: Plan, axis: str, ranks: int, ends: Ends, mesh: Mapping[str, int]) -> IR:
+    """One entry point as a rank runs it, and then those that are its functions; `mesh` is that of all of them."""
+    graph = RankGraph(Sharding(ir, plan, axis, ranks, len(mesh)), ir, "", is_function=False)
+    for tensor, place in zip(ir.graph_inputs, ends.of_inputs(ir), strict=True):
+        graph.give(tensor, place, OUTSIDE, f"input {tensor.name!r}")
+    for param in ir.params:
+        graph.give_weight(param)
+    graph.run()
+    made = list(map(graph.read, ir.graph_outputs, ends.of_outputs(ir, graph.given_as)))
+    changed = [(graph.local(target), graph.read(value, graph.home[target])) for target, value in ir.mutations]
+    number = [] if graph.writer.rank is None else [graph.writer.rank]
+    others = {name: _entry(body, plan, axis, ranks, ends, mesh) for name, body in further_entries(ir).items()}
+    return IR(
+        graph.writer.nodes,
+        map(graph.local, ir.graph_inputs),
+        made,
+        params=[*map(graph.local, ir.params), *number],
+        mutations=changed,
+        functions={**graph.functions, **others},
+        symbols=[replace(s, tensor=graph.local(s.tensor) if s.tensor else None) for s in ir.symbols.values()],
+        constraints=ir.constraints,
+        input_tree=ir.input_tree,
+        output_tree=ir.output_tree,
+        model_name=ir.model_name,
+        pytorch_version=ir.pytorch_version,
+        device=ir.device,
+        mesh={**mesh, axis: ranks},
+        fixed_layout=ir.fixed_layout,
+        modules=ir.modules,
+        extensions=ir.extensions,
+    )

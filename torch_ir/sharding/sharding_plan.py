@@ -1,0 +1,133 @@
+"""A plan: from paths of modules and weights, with `*` for one step, to parallel styles."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from torch_ir.errors import ShardError, suggestion
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.origins import modules_around
+from torch_ir.ir.graph.placements import REPLICATE, Placement
+from torch_ir.sharding.entry_placements import all_entries
+from torch_ir.sharding.heads import with_shared_heads
+from torch_ir.sharding.styles import Style, style_of
+
+_MOST_PARTIAL = 3  # `*` in a pattern that are parts of steps, as in `layer*`
+
+
+class Plan:
+    """The styles of modules and weights of one model; a row that is about nothing is refused."""
+
+    def __init__(self, given: Mapping[str, Any], ir: IR) -> None:
+        self._rows = [(_pattern(path), style_of(style, path)) for path, style in given.items()]
+        self._classes = {path: name for entry in all_entries(ir) for path, name in entry.modules.items()}
+        self.around = cache(self._around)
+        known = paths_of(ir)
+        for path, (pattern, _) in zip(given, self._rows, strict=True):
+            if not any(map(pattern.fullmatch, known)):
+                hint = suggestion(path, dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in known))
+                raise ShardError(f"plan: {path!r} is no module or weight of the graph{hint and f'; {hint}'}")
+
+    def of(self, path: str) -> Style | None:
+        """The style of a module or weight; the row that comes first rules."""
+        return next((style for pattern, style in self._rows if pattern.fullmatch(path)), None)
+
+    def _around(self, path: str) -> tuple[tuple[str, Style], ...]:
+        """The modules around a path, and the module itself, that have a style, outermost first."""
+        found = ((module, self.of(module)) for module in modules_around(path))
+        return tuple((module, style) for module, style in found if style is not None)
+
+    def of_weight(self, param: TensorMeta) -> dict[str, Placement]:
+        """How a weight is cut, by the module that has it; tied weights are of several modules."""
+        found: dict[str, Placement] = {}
+        for key in param.param.keys if param.param and param.param.in_state_dict else ():
+            module = key.rpartition(".")[0]
+            style = self.of(key) or self.of(module)
+            of_class = self._classes.get(module, "").rpartition(".")[2]
+            found[module] = style.of_weight(len(param.shape), of_class) if style else REPLICATE
+        return found
+
+
+def paths_of(ir: IR) -> list[str]:
+    """The paths of all modules and weights that a graph and its further entry points tell of."""
+    found: dict[str, None] = {}
+    for entry in all_entries(ir):
+        keys = [key for param in entry.params if param.param for key in param.param.keys]
+        owners = (key.rpartition(".")[0] for key in keys)
+        found |= dict.fromkeys([*entry.modules, *(node.origin.module for node in entry.nodes), *owners, *keys])
+    return list(found)
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """`layers.*.mlp` as a pattern: `*` is one step of a path, `**` any number of them.
+
+    What stands between two `**` is looked for once, as `fnmatch` does, and few `*` are parts of steps, so that no path
+    takes long to match.
+    """
+    parts = re.split(r"\*\*+", path)
+    if sum(step.count("*") for part in parts for step in part.split(".") if step != "*") > _MOST_PARTIAL:
+        raise ShardError(f"plan: {path!r:.80} has more than {_MOST_PARTIAL} '*' that are not whole steps; write it out")
+    first, *rest = [_one_level(part) for part in parts]
+    found = [f"(?=(?P<g{number}>.*?{part}))(?P=g{number})" for number, part in enumerate(rest[:-1])]
+    return re.compile("".join([first, *found, *(f".*{part}" for part in rest[-1:])]))
+
+
+def _one_level(part: str) -> str:
+    return "[^.]*?".join(map(re.escape, part.split("*")))
+
+
+def transformers_plan(
+    source: Any, ir: IR, *, ranks: int | None = None, expert_parallel: bool = False
+) -> dict[str, str]:
+    """The plan that transformers has for a model, or for the configuration of the graph's model.
+
+    Given the number of `ranks`, modules of keys and values whose heads are too few to be divided stay whole on each.
+    With `expert_parallel`, whole experts are on one rank each, where the configuration has a plan for that.
+    """
+    if ranks is not None and (type(ranks) is not int or ranks < 1):
+        raise ShardError(f"a plan is for one rank or more, not {ranks!r:.80}")
+    config = getattr(source, "config", source)
+    plan = _below_base(getattr(config, "base_model_tp_plan", None) or {}, ir)
+    experts = _below_base(getattr(config, "base_model_ep_plan", None) or {}, ir) if expert_parallel else {}
+    if not (experts if expert_parallel else plan):
+        kind = "expert" if expert_parallel else "tensor"
+        raise ShardError(f"{type(config).__name__} has no plan for {kind} parallelism; write one")
+    dense = {path: style for path, style in plan.items() if not _is_part(path, experts)}
+    known = paths_of(ir)  # a plan is for all models of a kind: not each has every part
+    rows = dense | experts | _of_head(source, ir)
+    patterns = {path: _pattern(path) for path in rows}
+    rows = {path: style for path, style in rows.items() if any(map(patterns[path].fullmatch, known))}
+    return rows if ranks is None else with_shared_heads(rows, patterns, ir, ranks)
+
+
+def _is_part(path: str, owners: Iterable[str]) -> bool:
+    return any(path == owner or path.startswith(f"{owner}.") for owner in owners)
+
+
+def _below_base(plan: Mapping[str, str], ir: IR) -> dict[str, str]:
+    """A plan of the base model, with the path of the base model in front: `layers.*` -> `model.layers.*`."""
+    if not plan:
+        return {}
+    first = _pattern(next(iter(plan)))
+    bases = {path[: -len(rest)] for path in paths_of(ir) for rest in _tails(path) if first.fullmatch(rest)}
+    base = min(bases, key=len, default="")
+    return {f"{base}{path}": style for path, style in plan.items()}
+
+
+def _tails(path: str) -> list[str]:
+    steps = path.split(".")
+    return [".".join(steps[count:]) for count in range(len(steps))]
+
+
+def _of_head(source: Any, ir: IR) -> dict[str, str]:
+    """What the class of the model adds for its head; a configuration alone names the class at best."""
+    kind = type(source)
+    if hasattr(source, "architectures"):  # a configuration
+        import transformers
+
+        names = [ir.model_name, *(source.architectures or [])]
+        kind = next((found for name in names if (found := getattr(transformers, name, None))), kind)
+    return dict(getattr(kind, "_tp_plan", None) or {})

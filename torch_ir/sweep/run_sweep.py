@@ -1,0 +1,112 @@
+"""The sweep: hand out what is not done yet, put down what comes back, and write the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from torch_ir.errors import CommandError, did_you_mean, first_line
+from torch_ir.sweep.case import Opener
+from torch_ir.sweep.engines import Engine
+from torch_ir.sweep.entry import Entry
+from torch_ir.sweep.environment import versions
+from torch_ir.sweep.export_tables import write_parquet
+from torch_ir.sweep.fork_client import end_all
+from torch_ir.sweep.job import STEPS, Allowance, Job, Outcome, row_of, run_apart
+from torch_ir.sweep.row import Row, Status
+from torch_ir.sweep.summary import write_summary
+from torch_ir.sweep.sweep_folder import Journal
+
+_AHEAD = 2  # jobs that wait for each worker, so that none is idle; more would only hold memory
+Watcher = Callable[[Row, int, int], None]  # a row, how many are done, and of how many
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done with every model. The limits may change from one start to the next; the rest makes a sweep."""
+
+    open: Opener
+    steps: tuple[str, ...] = STEPS
+    level: str = "basic"
+    seed: int = 0
+    limits: Allowance = field(default_factory=Allowance)
+    preload: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for step in self.steps:
+            if step not in STEPS:
+                raise CommandError(f"there is no step {step!r}{did_you_mean(step, STEPS)}; they are {', '.join(STEPS)}")
+        if self.steps[:1] != STEPS[:1] or list(self.steps) != [step for step in STEPS if step in self.steps]:
+            raise CommandError(f"steps are taken in the order {', '.join(STEPS)}, and the first is never left out")
+
+    def settings(self) -> dict[str, str]:
+        """What must be the same when a sweep goes on."""
+        return {"steps": ",".join(self.steps), "level": self.level, "seed": str(self.seed), "versions": versions()}
+
+    def job(self, entry: Entry) -> Job:
+        return Job(entry, self.open, self.steps, self.level, self.seed, self.limits, self.preload, versions())
+
+
+def sweep(
+    entries: Sequence[Entry],
+    folder: str | Path,
+    plan: Plan,
+    engine: Callable[[], Engine],
+    *,
+    retry: bool = False,
+    watch: Watcher = lambda row, done, total: None,
+) -> list[Row]:
+    """A row for every model, in their order; those that the folder has already are not done again.
+
+    With `retry`, those are that were not ok. The engine is started if there is anything to do.
+    """
+    with Journal(Path(folder), plan.settings()) as journal:
+        left = [entry for entry in entries if not _is_done(journal.rows.get(entry.key), retry)]
+        if left:
+            _carry_out([plan.job(entry) for entry in left], journal, engine, len(entries), watch)
+        rows = [journal.rows[entry.key] for entry in entries]
+        write_parquet(rows, journal.folder)
+        write_summary(rows, journal.folder)
+    return rows
+
+
+def _is_done(row: Row | None, retry: bool) -> bool:
+    return row is not None and not (retry and row.status != Status.OK.value)
+
+
+def _carry_out(jobs: Sequence[Job], journal: Journal, start: Callable[[], Engine], total: int, watch: Watcher) -> None:
+    done = total - len(jobs)
+    engine = start()
+    try:
+        for outcome in _outcomes(engine, jobs):
+            journal.add(outcome)
+            done += 1
+            watch(outcome.row, done, total)
+    finally:
+        engine.close()
+        end_all()  # where its workers were threads of this process
+
+
+def _outcomes(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    """What comes back, as it comes."""
+    waiting, running = iter(jobs), dict[Future[Outcome], Job]()
+    while True:
+        for job in islice(waiting, _AHEAD * engine.workers - len(running)):
+            running[engine.executor.submit(run_apart, job)] = job
+        if not running:
+            return
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            yield _outcome(future, running.pop(future))
+
+
+def _outcome(future: Future[Outcome], job: Job) -> Outcome:
+    try:
+        return future.result()
+    except CommandError:
+        raise
+    except Exception as error:  # of the engine: its worker was lost, and again when it was tried elsewhere
+        told = f"the worker was lost: {type(error).__name__}: {first_line(error)}"
+        return Outcome(row_of(job, status=Status.CRASHED.value, step="open", diagnosis=told))

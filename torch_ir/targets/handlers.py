@@ -1,0 +1,109 @@
+"""A handler and what it lowers: an operator, a module class, a torch function, or a pattern."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch_ir.errors import RegistryError, did_you_mean
+from torch_ir.ir import OpNode
+from torch_ir.ir.regroup.granularity import public_name
+from torch_ir.rewrite import Pattern
+
+Key = str | Pattern
+BODY = "body"
+
+_TORCH_FUNCTION = re.compile(r"torch\.(?:\w+\.)*([a-z_]\w*)")
+
+
+@dataclass(frozen=True)
+class Declined:
+    """What a handler returns when it does not want a node; the reason goes into the work list."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A handler, what it lowers, and which names it asks for beside the node; None is all."""
+
+    key: Key
+    handler: Callable[..., Any]
+    asks: tuple[str, ...] | None
+
+    @property
+    def name(self) -> str:
+        """The handler's name as the names of nodes and functions may hold it: a lambda is just `lambda`."""
+        return identifier(str(getattr(self.handler, "__name__", type(self.handler).__name__)))
+
+    def __call__(self, node: OpNode, known: Mapping[str, Any]) -> Any:
+        names = known if self.asks is None else [name for name in self.asks if name in known]
+        return self.handler(node, **{name: known[name] for name in names})
+
+
+def identifier(text: str) -> str:
+    """A text with nothing but letters, digits and underscores, or `unnamed`."""
+    return re.sub(r"\W+", "_", text).strip("_") or "unnamed"
+
+
+def same_operator(name: str) -> str | None:
+    """The operator that is called like a torch function, without overload: `aten.flatten` for `torch.flatten`."""
+    function = _TORCH_FUNCTION.fullmatch(name)
+    return f"aten.{function[1].strip('_')}" if function else None
+
+
+def key_of(thing: Any) -> Key:
+    """What is lowered, as a pattern or a name; torch is looked at only if the user has it already."""
+    if isinstance(thing, Pattern):
+        return thing
+    if isinstance(thing, str):
+        return public_name(thing)
+    if isinstance(thing, type):
+        return public_name(f"{thing.__module__}.{thing.__qualname__}")
+    if callable(thing):
+        return _function_name(thing)
+    raise RegistryError(f"{thing!r:.80} is no operator name, module class, torch function or pattern")
+
+
+def _function_name(function: Callable[..., Any]) -> str:
+    """The name under which torch knows a function, `torch.nn.functional.gelu`; else where Python finds it."""
+    if "torch" in sys.modules:
+        from torch.overrides import resolve_name
+
+        return resolve_name(function) or place_of(function)
+    return place_of(function)
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """`module.function`, or how a callable without a name shows itself."""
+    names = [getattr(function, name, None) for name in ("__module__", "__qualname__")]
+    return ".".join(map(str, names)) if all(names) else repr(function)
+
+
+def asked_names(handler: Callable[..., Any], key: Key) -> tuple[str, ...] | None:
+    """The names that a handler asks for beside its first argument, each of which must be known for that key."""
+    try:
+        first, *others = inspect.signature(handler).parameters.values()
+    except (TypeError, ValueError):  # a builtin without a signature, or a function without arguments
+        return ()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in (first, *others)):
+        return None
+    if isinstance(key, str) and key.startswith("higher_order."):  # each names the graphs inside it in its own way
+        return tuple(parameter.name for parameter in others)
+    known = key.captures if isinstance(key, Pattern) else {BODY}
+    for parameter in others:
+        is_needed = parameter.default is parameter.empty and parameter.kind is not parameter.VAR_POSITIONAL
+        if is_needed and parameter.name not in known:
+            name = getattr(handler, "__name__", repr(handler))
+            hint = did_you_mean(parameter.name, known)
+            raise RegistryError(f"{name} asks for {parameter.name!r}, which {str(key)!r} does not give{hint}")
+    return tuple(parameter.name for parameter in others)
+
+
+def is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """The same function, imported or run again, is no second claim; lambdas have no name to know them by."""
+    return one is other or (place_of(one) == place_of(other) and "<lambda>" not in place_of(one))

@@ -1,0 +1,175 @@
+"""Nodes as operators of the torch dialect, one for each, in program order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from torch_ir.errors import ConversionError
+from torch_ir.escaping import in_mlir
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ops.calling import keywords
+from torch_ir.ops.effects import writes_in_place
+from torch_ir.ops.prepare_run import ordered_arguments
+from torch_ir.ops.registry import executor_of
+from torch_ir.ops.schema import find_operator
+from torch_ir.ops.torch_internals import schema_of
+from torch_ir.ops.torch_types import to_name
+from torch_ir.targets.mlir import control_flow
+from torch_ir.targets.mlir.dialect import dialect_name, torch_dialect
+from torch_ir.targets.mlir.function_text import Text
+from torch_ir.targets.mlir.numbers import BOOL, FLOAT, INT, Sizes, Value
+from torch_ir.targets.mlir.operands import Operands
+from torch_ir.targets.mlir.syntax import builtin_type, literal, symbol, torch_type
+from torch_ir.targets.splitting import Splitter
+
+SCOPE = "model"  # the scope of the parameters that weights are
+ENTRY = "main"
+_NUMBERS = ("int", "float", "bool", "number")  # what a schema calls a result that is no tensor
+
+
+class Writer:
+    """Writes one graph; `values` are what stands for its tensors by name, `missing` what the dialect cannot say."""
+
+    def __init__(self, ir: IR) -> None:
+        self.ir = ir
+        self.text = Text()
+        self.sizes = Sizes(self.text.compute, self.text.constant)
+        self._operands = Operands(self.text, self.sizes)
+        self.values = {t.name: Value(self.text.name(t.name), torch_type(t)) for t in ir.graph_inputs}
+        self.globals: list[str] = []
+        self.missing: list[OpNode] = []
+        self._symbols = FreeNames({ENTRY})
+        self._splitter = Splitter(ir)
+        self._known = torch_dialect()
+
+    # -- what is given --------------------------------------------------------------------------------------------
+
+    def load(self, tensor: TensorMeta) -> None:
+        """A weight from outside, or a constant that the graph holds."""
+        made = self.values[tensor.name] = Value(self.text.name(tensor.name), torch_type(tensor))
+        if tensor.param is not None and tensor.param.data is not None:
+            self.text.say(f"{made.name} = torch.vtensor.literal({literal(tensor, tensor.param.data)}) : {made.type}")
+            return
+        key, plain = tensor.key or tensor.name, builtin_type(tensor)
+        place = symbol(self._symbols.free(key))
+        parameter = f"#flow.parameter.named<{in_mlir(SCOPE)}::{in_mlir(key)}>"
+        self.globals.append(f"  util.global private {place} = {parameter} : {plain}")
+        loaded = self.text.name(key)
+        self.text.say(f"{loaded} = util.global.load {place} : {plain}")
+        self.text.say(f"{made.name} = torch_c.from_builtin_tensor {loaded} : {plain} -> {made.type}")
+
+    def bind(self, tensor: TensorMeta) -> None:
+        """From here on, the symbols that can be read off a tensor are known."""
+        for known in self.ir.symbols.values():
+            if known.tensor is None or known.tensor.name != tensor.name:
+                continue
+            value = self.values[tensor.name]
+            if known.dim is None:
+                self.sizes.bind(known.name, known.name, value)
+            else:
+                dim = self.text.constant(known.dim)
+                size = self.text.operation("torch.aten.size.int", [value, dim], [(known.name, INT)])[0]
+                self.sizes.bind(known.name, tensor.shape[known.dim], size)
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def nodes(self, nodes: Iterable[OpNode]) -> None:
+        for node in nodes:
+            self._node(node)
+            for tensor in node.outputs:
+                self.bind(tensor)
+
+    def _node(self, node: OpNode) -> None:
+        """Write a node, or what torch takes it apart into; else note it, and go on as if it were there."""
+        self.text.place = node.name
+        try:
+            self._written(node)
+        except ConversionError:
+            self.missing.append(node)
+            self.give(node, [Value("%missing", "!torch.vtensor")] * len(node.outputs))
+        self.text.place = ""
+
+    def _written(self, node: OpNode) -> None:
+        if writes_in_place(node) or executor_of(node) is not None:
+            raise ConversionError("it writes in place, or runs Python")
+        region = control_flow.WRITERS.get(node.op_type)
+        if region is not None:
+            self.give(node, region(self, node))
+        elif node.op_type in self._known and self._has_all_results(node):
+            self._operator(node)
+        else:
+            with self._splitter.split(node) as body:
+                for step in body.nodes:
+                    self._node(step)
+
+    def give(self, node: OpNode, results: Sequence[Value]) -> None:
+        self.values.update((tensor.name, value) for tensor, value in zip(node.outputs, results, strict=True))
+
+    def _has_all_results(self, node: OpNode) -> bool:
+        returns = _schema(node).returns
+        return len(returns) == len(node.outputs) or [str(result.type) for result in returns] == ["List[Tensor]"]
+
+    def _operator(self, node: OpNode) -> None:
+        name, operands = self._call(node)
+        kinds = [str(result.type) for result in _schema(node).returns]
+        if kinds == ["List[Tensor]"]:
+            listed = self.text.operation(name, operands, [(node.name, "!torch.list<vtensor>")])
+            name, operands, kinds = "torch.prim.ListUnpack", listed, ["Tensor"] * len(node.outputs)
+        results = [
+            (tensor.name, _number_type(tensor) if kind in _NUMBERS else torch_type(tensor))
+            for tensor, kind in zip(node.outputs, kinds, strict=True)
+        ]
+        self.give(node, self.text.operation(name, operands, results))
+
+    def _call(self, node: OpNode) -> tuple[str, list[Value]]:
+        """The name of an operator and its operands; a number in the place of a tensor asks for another overload."""
+        found = find_operator(node.op_type)
+        assert found is not None  # the dialect's operators are torch's
+        tensors = {name: self.values[tensor.name] for name, tensor in zip(node.args, node.inputs, strict=True)}
+        values = keywords(tensors, node.attrs, lambda value: value)
+        places, known, _ = ordered_arguments(node, found, values, to_name)
+        kinds = [str(argument.real_type) for argument in _schema(node).arguments]
+        given = list(zip([*places, *known.values()], kinds, strict=True))
+        scalar = node.op_type.replace(".Tensor", ".Scalar")
+        if scalar not in self._known or not any(map(_is_number_for_tensor, given)):
+            return dialect_name(node.op_type), [self._operands.of(*pair) for pair in given]
+        asked = [(pair[0], "number") if _is_number_for_tensor(pair) else pair for pair in given]
+        return dialect_name(scalar), [self._operands.of(*pair) for pair in asked]
+
+    # -- what comes back ------------------------------------------------------------------------------------------
+
+    def tensor(self, tensor: TensorMeta) -> Value:
+        """A tensor that leaves the function; numbers become tensors without dimensions."""
+        value = self.values[tensor.name]
+        if value.type.startswith("!torch.vtensor"):
+            return value
+        return self.text.compute("torch.prim.NumToTensor.Scalar", [value], torch_type(tensor))
+
+    def inside(self, body: IR, operands: Collection[Value]) -> list[Value]:
+        """Write the nodes of a function here, where only its operands are known; what it gives."""
+        outer = self.ir, self.values, self.sizes.values, self._splitter
+        self.ir, self._splitter, self.sizes.values = body, Splitter(body), dict(self.sizes.values)
+        self.values = {given.name: value for given, value in zip(body.graph_inputs, operands, strict=True)}
+        for tensor in body.graph_inputs:
+            self.bind(tensor)
+        self.nodes(body.nodes)
+        results = [self.values[tensor.name] for tensor in body.graph_outputs]
+        self.ir, self.values, self.sizes.values, self._splitter = outer
+        return results
+
+
+def _schema(node: OpNode) -> Any:
+    operator: Any = find_operator(node.op_type)
+    return schema_of(operator)
+
+
+def _is_number_for_tensor(given: tuple[Any, str]) -> bool:
+    value, kind = given
+    return kind == "Tensor" and not isinstance(value, Value)
+
+
+def _number_type(tensor: TensorMeta) -> str:
+    """The type of a number that a tensor without dimensions stands for."""
+    return BOOL if tensor.dtype == "bool" else FLOAT if "float" in tensor.dtype else INT

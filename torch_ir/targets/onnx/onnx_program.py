@@ -1,0 +1,165 @@
+"""What torch's exporters make of a graph: an ONNX program over flat inputs and weights, or one sentence why not.
+
+Weights are inputs here, without values, so that nobody can load or copy one on the way.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import torch
+import torch.fx.traceback
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from torch_ir.errors import ConversionError, first_line
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode
+from torch_ir.ops.torch_types import TORCH_DTYPES
+from torch_ir.targets.node_summary import describe
+from torch_ir.targets.torch.exporting import exported
+from torch_ir.targets.torch.fx_graph import write_program
+
+NODE = "torch_ir.node"  # what says of a node which one of the graph it was made of
+_LOUD = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
+_aten = torch.ops.aten
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Attention over four dimensions, which is what the exporter knows."""
+    missing = (1,) * (4 - query.dim())
+    whole = [part.reshape(*missing, *part.shape) for part in (query, key, value)]
+    found: Tensor = _aten.scaled_dot_product_attention.default(*whole, *args, **kwargs)
+    return found.reshape(found.shape[len(missing) :])
+
+
+# what the exporter does not know, in words that it knows
+_STANDINS: dict[Any, Callable[..., Tensor]] = {
+    _aten.__lshift__.Tensor: _aten.bitwise_left_shift.Tensor,
+    _aten.__rshift__.Tensor: _aten.bitwise_right_shift.Tensor,
+    _aten.scaled_dot_product_attention.default: _attention,
+}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let libraries that take part in an export warn of nothing; what is wrong is raised."""
+    loggers = [logging.getLogger(name) for name in _LOUD]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def onnx_program(ir: IR, opset: int) -> torch.onnx.ONNXProgram:
+    """From the inputs and weights of a graph without calls to its outputs and the new values of what it changes."""
+    captured = _captured(ir)
+    try:
+        program = torch.onnx.export(captured, dynamo=True, opset_version=opset, optimize=False, verbose=False)
+    except Exception as error:  # whatever the exporter meets
+        raise ConversionError(_refusal(ir, captured, opset, error)) from None
+    assert program is not None  # it is, with `dynamo`
+    return program
+
+
+def optimize_program(ir: IR, program: torch.onnx.ONNXProgram) -> None:
+    """Let the exporter fold what it can; weights, which are inputs, it leaves alone."""
+    try:
+        program.optimize()
+    except Exception as error:  # whatever onnxscript meets
+        raise ConversionError(f"{_name(ir)} does not become ONNX: onnxscript says {first_line(error)!r}") from None
+
+
+def origin_of(node: fx.Node) -> str:
+    """The name of the graph's node that a node of torch was made of; empty if nobody knows."""
+    return str((node.meta.get("custom") or {}).get(NODE, ""))
+
+
+class _Flat(nn.Module):
+    """Runs a graph node by node, so that what torch makes of each knows which it was."""
+
+    def __init__(self, program: fx.GraphModule) -> None:
+        super().__init__()
+        self._program = (program,)  # bodies of control flow are no modules of this one
+
+    def forward(self, *values: Any) -> tuple[Any, ...]:
+        with torch.fx.traceback.preserve_node_meta():
+            return tuple(fx.Interpreter(self._program[0]).run(*values))
+
+
+def _captured(ir: IR) -> ExportedProgram:
+    """The graph as torch.export captures it."""
+    given = [*ir.graph_inputs, *ir.params]
+    program = write_program(ir, ir.nodes, given, ir.returns.inputs)
+    for node in program.graph.nodes:
+        node.meta["custom"] = {NODE: node.name}
+        node.target = _STANDINS.get(node.target, node.target)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    return exported(ir, _Flat(program), given, partial(_fake, ir, mode), as_one=True)
+
+
+def _fake(ir: IR, mode: FakeTensorMode, tensor: TensorMeta, size: Callable[[int | str], int]) -> FakeTensor:
+    """A tensor that knows what it is, and holds nothing."""
+    shape = [size(dim) for dim in tensor.shape]
+    dtype = TORCH_DTYPES[tensor.dtype]
+    empty = torch.empty(shape, dtype=dtype, device="meta")
+    if tensor.stride is not None:
+        empty = torch.empty_strided(shape, [size(step) for step in tensor.stride], dtype=dtype, device="meta")
+    return FakeTensor(mode, empty, torch.device("cpu" if ir.device == "meta" else ir.device))
+
+
+# -- what torch refuses -----------------------------------------------------------------------------------------------
+
+
+def _refusal(ir: IR, exported: ExportedProgram, opset: int, error: Exception) -> str:
+    """One sentence, and the operators that are in the way."""
+    nodes = {node.name: node for node in ir.nodes}
+    calls, is_known = _conversions(exported, opset)
+    unknown = [call for call in calls if not is_known(call.target)]
+    blamed = re.findall(r"translating node %(\w+)", " ".join(map(str, _causes(error))))
+    found = unknown or [call for call in calls if call.name in blamed]
+    lines = dict.fromkeys(_described(call, nodes) for call in found)
+    reason = "ONNX has nothing for" if unknown else f"torch.onnx says {first_line(_causes(error)[-1])!r} of"
+    return f"{_name(ir)} does not become ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)])
+
+
+def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
+    node = nodes.get(origin_of(call))
+    return str(call.target) if node is None else describe(node)
+
+
+def _conversions(exported: ExportedProgram, opset: int) -> tuple[list[fx.Node], Callable[[Any], bool]]:
+    """The calls that the exporter meets after torch has taken them apart for it, and what tells those that it knows."""
+    from torch_ir.ops.torch_internals import onnx_fx_passes, onnx_registration
+
+    registry = onnx_registration.ONNXRegistry.from_torchlib(opset_version=opset)
+    with suppress(Exception):  # what torch cannot take apart stays whole
+        exported = onnx_fx_passes.decompose_with_registry(exported, registry)
+        onnx_fx_passes.remove_assertion_nodes(exported.graph_module)
+    graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, fx.GraphModule)]
+    return [node for graph in graphs for node in graph.nodes if node.op == "call_function"], registry.is_registered
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and what it was raised from, the root last."""
+    chain = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    return chain
+
+
+def _name(ir: IR) -> str:
+    return ir.model_name or "the graph"

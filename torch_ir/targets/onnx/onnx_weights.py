@@ -1,0 +1,166 @@
+"""The weights of an ONNX file: in the file, in a file of its own beside it, or in a checkpoint that is there already.
+
+A file of its own has a name made of its contents, so that the old pair is whole until the new one is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+
+import onnx_ir
+import torch
+from torch import Tensor
+
+from torch_ir.errors import (
+    MissingFileError,
+    SerializationError,
+    WeightLoadError,
+    WeightWarning,
+    first_line,
+)
+from torch_ir.ir import IR, Param, TensorMeta
+from torch_ir.ir.files.atomic_pair import Beside
+from torch_ir.ir.files.atomic_write import Draft, draft, is_stream, write_bytes
+from torch_ir.ir.files.side_file import safetensors_header
+from torch_ir.ops.torch_types import dtype_name
+from torch_ir.run.stored import StoredTensor, Weight, loaded
+from torch_ir.run.weights import fit_weights, load_weights, open_weights
+from torch_ir.targets.onnx.model import plain, weights_of
+
+INLINE_LIMIT = 1 << 20  # bytes of all weights together that stay in the file
+
+
+def save(model: onnx_ir.Model, target: Path, new: Mapping[Path, Draft] = MappingProxyType({})) -> None:
+    """Write a model and the new files beside it; what lay there before and nothing names any more goes."""
+    try:
+        content = onnx_ir.to_proto(model).SerializeToString()
+    except Exception as error:  # protobuf ends at 2 GB, and says so in several ways
+        raise SerializationError(f"cannot write {target}: {first_line(error)}") from None
+    if is_stream(target):
+        write_bytes(target, content)
+    else:
+        _beside(target).replace(content, new)
+
+
+def save_with(model: onnx_ir.Model, values: Mapping[str, Tensor], target: Path) -> None:
+    """Write a model whose initialisers have these values, by name."""
+    held = {name: plain(value) for name, value in values.items()}
+    if sum(value.nbytes for value in held.values()) <= INLINE_LIMIT or is_stream(target):
+        for name, value in held.items():
+            model.graph.initializers[name].const_value = onnx_ir.tensor_adapters.TorchTensor(value, name=name)
+        save(model, target)
+        return
+    named = dict(sorted(held.items(), key=lambda item: (-item[1].itemsize, item[0])))  # large ones first: aligned
+    with draft(target) as new:
+        path, offset = _write_beside(target, named, new)
+        for name, value in named.items():
+            _point(model, name, path.name, offset, value.dtype, value.shape)
+            offset += value.nbytes
+        save(model, target, {path: new})
+
+
+# -- binding ----------------------------------------------------------------------------------------------------------
+
+
+def bind_file(target: Path, weights: Mapping[str, Weight] | str | os.PathLike[str]) -> None:
+    """Give the weights of a file their values; see `bind_onnx`."""
+    model, params = _read(target)
+    if not params:
+        raise WeightLoadError(
+            f"{target} has no weights that could be bound: it was written with their values, or has none"
+        )
+    if not isinstance(weights, Mapping):
+        weights = _opened(Path(weights))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WeightWarning)  # weights that nothing reads are not in the file
+        values = fit_weights(IR([], [], [], params=params, model_name=str(target)), weights, {})
+    named = {param.name: value for param, value in zip(params, values, strict=True)}
+    stored = {name: value for name, value in named.items() if isinstance(value, StoredTensor)}
+    if len(stored) == len(named):
+        _point_into(model, stored, target.parent)
+        save(model, target)
+    else:
+        save_with(model, {name: loaded(value) for name, value in named.items()}, target)
+
+
+def _read(target: Path) -> tuple[onnx_ir.Model, list[TensorMeta]]:
+    """A file, and the weights of it that can be bound."""
+    if not target.is_file():
+        raise MissingFileError(f"no such file: {target}")
+    try:
+        model = onnx_ir.load(target)
+        return model, list(_as_params(model))
+    except Exception as error:  # what protobuf, onnx and what `to_onnx` did not write raise has nothing in common
+        raise SerializationError(f"{target} is not an ONNX file of ours: {first_line(error)}") from None
+
+
+def _as_params(model: onnx_ir.Model) -> Iterator[TensorMeta]:
+    """The initialisers that can be bound, as the weights of a graph."""
+    for name, keys in weights_of(model).items():
+        held = model.graph.initializers[name].const_value
+        assert held is not None  # every initialiser has one, if only a place
+        dtype = dtype_name(onnx_ir.tensor_adapters.to_torch_dtype(held.dtype))
+        yield TensorMeta(name, [int(dim) for dim in held.shape.numpy()], dtype, param=Param(keys))
+
+
+def _opened(path: Path) -> Mapping[str, Weight]:
+    """The weights of a checkpoint: where they lie, or the weights themselves where no other program could find them."""
+    return load_weights(path) if path.suffix in (".pt", ".pth", ".bin") else open_weights(path)
+
+
+def _point_into(model: onnx_ir.Model, stored: Mapping[str, StoredTensor], folder: Path) -> None:
+    """Let initialisers lie where these tensors lie."""
+    root = folder.resolve()
+    for name, tensor in stored.items():
+        path = tensor.path.resolve()
+        if not path.is_relative_to(root):
+            raise WeightLoadError(
+                f"{tensor.path} does not lie in {folder} or below, and ONNX points to no other place; "
+                "move or copy it there, or bind what load_weights reads of it"
+            )
+        _point(model, name, path.relative_to(root).as_posix(), tensor.offset, tensor.dtype, tensor.shape)
+
+
+def _point(
+    model: onnx_ir.Model, name: str, location: str, offset: int, dtype: torch.dtype, shape: Sequence[int]
+) -> None:
+    """Let an initialiser lie in a file."""
+    model.graph.initializers[name].const_value = onnx_ir.ExternalTensor(
+        location,
+        offset,
+        dtype.itemsize * prod(shape),
+        onnx_ir.tensor_adapters.from_torch_dtype(dtype),
+        shape=onnx_ir.Shape(shape),
+        name=name,
+    )
+
+
+# -- the file beside --------------------------------------------------------------------------------------------------
+
+
+def _write_beside(target: Path, values: Mapping[str, Tensor], new: Draft) -> tuple[Path, int]:
+    """Fill a file with weights; what its name will be, and where the first of them begins."""
+    header = safetensors_header(
+        (name, dtype_name(value.dtype), value.shape, value.nbytes) for name, value in values.items()
+    )
+    digest = hashlib.sha256()
+    for piece in chain([header], map(_raw, values.values())):
+        digest.update(piece)
+        new.write(piece)
+    new.complete()
+    return _beside(target).path(digest.hexdigest()), len(header)
+
+
+def _raw(value: Tensor) -> bytes:
+    return value.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _beside(target: Path) -> Beside:
+    return Beside(target, f"{target.name}.weights-")

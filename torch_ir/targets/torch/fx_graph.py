@@ -1,0 +1,232 @@
+"""Nodes as a torch.fx graph: one call of an operator for each, in program order.
+
+The text that fx makes of it holds names that fx cleans and values that it quotes; no string of a file becomes code.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from keyword import iskeyword
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from torch_ir.errors import ConversionError
+from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
+from torch_ir.ir.graph.io_tree import Record, Tree, rebuild
+from torch_ir.ir.sizes.expressions import FUNCTIONS, translate
+from torch_ir.ops import effects as facts
+from torch_ir.ops.calling import keywords
+from torch_ir.ops.prepare_run import on_copies, ordered_arguments, present, returns_one
+from torch_ir.ops.registry import executor_of
+from torch_ir.ops.schema import Operator, arguments, find_operator
+from torch_ir.ops.torch_internals import SYMBOLIC_MATH, OpOverload, schema_of
+from torch_ir.ops.torch_types import to_torch
+
+_SIZE = torch.ops.aten.sym_size.int
+_COPY = torch.ops.aten.copy_.default
+_CLONE = torch.ops.aten.clone.default
+
+
+def is_name(text: Any) -> bool:
+    """Whether Python takes a text as the name of an argument."""
+    return isinstance(text, str) and text.isidentifier() and not iskeyword(text)
+
+
+def _choice(condition: Any, yes: Any, no: Any) -> Any:
+    return yes if condition else no
+
+
+# what Python computes on numbers -> what computes it on torch's symbolic ones too
+_SYMBOLIC: dict[Callable[..., Any], Callable[..., Any]] = {
+    min: torch.sym_min,
+    max: torch.sym_max,
+    int: torch.sym_int,
+    float: torch.sym_float,
+    operator.not_: torch.sym_not,
+    FUNCTIONS["where"]: _choice,
+    **{getattr(math, name): function for name, function in SYMBOLIC_MATH.items()},
+}
+
+
+def write_program(
+    ir: IR, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta] | None = None
+) -> fx.GraphModule:
+    """A module from `given` tensors to a list of the `wanted`, or to what the model returns, changes written back."""
+    writer = _Writer(ir)
+    for tensor in given:
+        writer.give(tensor)
+    for tensor in given:
+        writer.bind(tensor)
+    for node in nodes:
+        writer.call(node)
+    if wanted is None:
+        writer.write_back()
+        return writer.whole(writer.returned(ir.output_tree))
+    return writer.whole([writer.values[tensor] for tensor in wanted])
+
+
+class _Writer:
+    """Writes one graph; `values` and `sizes` are what stands for tensors and symbols in it."""
+
+    def __init__(self, ir: IR) -> None:
+        self.ir = ir
+        self.graph = fx.Graph()
+        self.values: dict[TensorMeta, Any] = {}
+        self.sizes: dict[str, Any] = {}
+        self.bound: dict[TensorMeta, list[Symbol]] = {}  # what can be read off each tensor
+        for symbol in ir.symbols.values():
+            if symbol.tensor is not None:
+                self.bound.setdefault(symbol.tensor, []).append(symbol)
+        self.bodies: dict[str, fx.GraphModule] = {}
+
+    def give(self, tensor: TensorMeta) -> None:
+        """Let the graph take a tensor."""
+        self.values[tensor] = node = self.graph.create_node("placeholder", "given", name=tensor.name)
+        node.target = node.name  # which fx made fit to be a name
+
+    def bind(self, tensor: TensorMeta) -> None:
+        """From here on, the symbols that can be read off a tensor are known."""
+        for symbol in self.bound.get(tensor, ()):
+            value = self.values[tensor]
+            size = value if symbol.dim is None else self._compute(_SIZE, value, symbol.dim)
+            shown = symbol.name if symbol.dim is None else tensor.shape[symbol.dim]
+            self.sizes[symbol.name] = size if shown == symbol.name else self._solved(shown, symbol.name, size)
+
+    def call(self, node: OpNode) -> None:
+        """Compute a node."""
+        made, gives_one = self._called(node)
+        for index, tensor in enumerate(node.outputs):
+            self.values[tensor] = made if gives_one else self._compute(operator.getitem, made, index)
+            self.bind(tensor)
+
+    def _called(self, node: OpNode) -> tuple[fx.Node, bool]:
+        """The call, and whether it gives the one output itself rather than a list of outputs."""
+        tensors = {name: self.values[tensor] for name, tensor in zip(node.args, node.inputs, strict=True)}
+        custom = executor_of(node)
+        if custom is not None:
+            return self._compute(_laid_flat(custom), list(tensors.values()), self._attribute(node.attrs)), False
+        found = find_operator(node.op_type)
+        assert found is not None  # calls are put inline, and `check_operators` came first
+        values = keywords(tensors, node.attrs, self._attribute)
+        places, known, others = ordered_arguments(node, found, values, lambda default: default)
+        unfit = next((name for name in others if not is_name(name)), None)
+        if unfit is not None:
+            raise ConversionError(f"{node!r} has an argument {unfit!r:.60}, which is no name")
+        said = {name: value for name, value in known.items() if not is_default(found, name, value)}
+        target: Any = on_copies(found) if isinstance(found, OpOverload) and facts.gives_new_values(node) else found
+        args = places if isinstance(found, OpOverload) else map(tuples, places)
+        made = self.graph.create_node("call_function", target, tuple(args), {**said, **others}, name=node.name)
+        if target is found and returns_one(found):
+            return made, True
+        is_plain = isinstance(found, OpOverload) and len(schema_of(found).returns) == len(node.outputs) > 1
+        return (made if is_plain or not node.outputs else self._compute(present, made)), False
+
+    def _attribute(self, value: Any) -> Any:
+        """An attribute as torch takes it."""
+        if isinstance(value, Expr):
+            return self._number(value)
+        if isinstance(value, FunctionRef):
+            return self.graph.get_attr(self._body(value))
+        if isinstance(value, (list, tuple)):
+            return [self._attribute(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self._attribute(item) for key, item in value.items()}
+        return to_torch(value)
+
+    def _body(self, ref: FunctionRef) -> str:
+        """The name of the module that a function is here."""
+        names = {name: f"body_{index}" for index, name in enumerate(self.ir.functions)}
+        if names[ref] not in self.bodies:
+            body = self.ir.functions[ref]
+            self.bodies[names[ref]] = write_program(body, body.nodes, body.graph_inputs)
+        return names[ref]
+
+    # -- numbers --------------------------------------------------------------------------------------------------
+
+    def _number(self, text: str | int) -> Any:
+        """The value of an expression: a number, or the node that computes it."""
+        return translate(text, self.sizes, lambda one, args: self._compute(_SYMBOLIC.get(one, one), *args))
+
+    def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
+        """A call, or its result where everything is known."""
+        if any(isinstance(arg, (fx.Node, list)) for arg in args):
+            return self.graph.call_function(function, args)
+        return function(*args)
+
+    def _solved(self, expression: int | str, name: str, size: Any) -> Any:
+        """The value of a symbol that makes a linear expression of it equal to a size."""
+        ends = []
+        for value in (0, 1):
+            self.sizes[name] = value
+            ends.append(self._number(expression))
+        slope = self._compute(operator.sub, ends[1], ends[0])
+        return self._compute(operator.floordiv, self._compute(operator.sub, size, ends[0]), slope)
+
+    # -- what comes back ------------------------------------------------------------------------------------------
+
+    def write_back(self) -> None:
+        """Give inputs and buffers that the model changes their new values; what shows the old ones is copied before."""
+        places = {target: self.values[target] for target, _ in self.ir.mutations}
+        for tensor in dict.fromkeys(self.ir.returns.inputs):
+            if shows(tensor, places.keys()):
+                self.values[tensor] = self._compute(_CLONE, self.values[tensor])
+        for target, value in self.ir.mutations:
+            self._compute(_COPY, places[target], self.values[value])
+
+    def returned(self, tree: Tree) -> Any:
+        """What the model returns, nested as the model nests it."""
+        if isinstance(tree, Slot):
+            return self.values[self.ir.graph_outputs[tree]]
+        if not isinstance(tree, Branch):
+            return self._attribute(tree)
+        items = [self.returned(item) for item in tree.items]
+        if tree.kind == "object" and tree.keys:
+            return self.graph.call_function(Record, (dict(zip(tree.keys, items, strict=True)),))
+        return rebuild(replace(tree, items=tuple(map(Slot, range(len(items))))), items)
+
+    def whole(self, result: Any) -> fx.GraphModule:
+        """The graph as a module that returns this."""
+        self.graph.output(result)
+        root = nn.Module()
+        for name, body in self.bodies.items():
+            root.add_module(name, body)
+        return fx.GraphModule(root, self.graph)
+
+
+def _laid_flat(executor: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's executor as a function with a name, which fx asks for."""
+
+    def call(inputs: list[Any], attrs: dict[str, Any]) -> Any:
+        return present(executor(inputs, attrs))
+
+    return call
+
+
+def is_default(found: Operator, name: str, value: Any) -> bool:
+    """Whether an argument need not be said; torch's compiler knows no keywords of control flow."""
+    argument = next(argument for argument in arguments(found) if argument.name == name)
+    return argument.has_default and type(value) is type(argument.default) and bool(value == argument.default)
+
+
+def tuples(value: Any) -> Any:
+    """Lists as tuples, which torch's control flow insists on."""
+    return tuple(map(tuples, value)) if isinstance(value, list) else value
+
+
+def shows(tensor: TensorMeta, targets: Collection[TensorMeta]) -> bool:
+    """Whether a tensor is one of these, or may be a view of one."""
+    waiting = [tensor] if targets else []
+    while waiting:
+        tensor = waiting.pop()
+        if tensor in targets:
+            return True
+        maker = tensor.producer
+        found = find_operator(maker.op_type) if maker is not None else None
+        if maker is not None and not (isinstance(found, OpOverload) and not facts.may_alias(found)):
+            waiting += maker.inputs
+    return False

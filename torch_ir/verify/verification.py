@@ -1,0 +1,291 @@
+"""Prove a graph: run it and the original model on the same inputs, and compare everything that either leaves behind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from torch_ir.errors import GuardError, TorchIRError, first_line
+from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.torch_internals import pytree
+from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
+from torch_ir.run.stored import Weight, loaded
+from torch_ir.run.tolerances import compare
+from torch_ir.run.weights import load_weights
+from torch_ir.verify.copies import copied
+from torch_ir.verify.divergence import Divergence
+from torch_ir.verify.further_inputs import BOTH_SIGNS, probes
+from torch_ir.verify.judge import details_of, is_hidden, structure_problem, weight_problem
+from torch_ir.verify.localise import Trial, find_divergence
+from torch_ir.verify.observe import Observer, notes, provisos
+from torch_ir.verify.precision import difference_in_float64
+from torch_ir.verify.reference_run import Call, Original, Witness, apart_from, values_outside_state_dict
+
+Weights = Mapping[str, torch.Tensor]
+
+
+@dataclass
+class VerificationReport:
+    """What was compared and how it went; an item of `output_details` per tensor, returned or changed."""
+
+    is_valid: bool
+    max_diff: float = 0.0
+    mean_diff: float = 0.0
+    num_outputs: int = 0
+    output_details: list[dict[str, Any]] = field(default_factory=list)
+    error_message: str | None = None
+    notes: list[str] = field(default_factory=list)
+    trials: int = 1  # sets of inputs: the given one, and those drawn from it
+    divergence: Divergence | None = None
+
+    provisos: list[str] = field(default_factory=list)  # conditions under which the verdict holds
+
+    def __str__(self) -> str:
+        lines = [", ".join([f"Verification {'PASSED' if self.is_valid else 'FAILED'}", *self.provisos])]
+        if self.error_message:
+            lines.append(f"  {self.error_message}")
+        if self.divergence:
+            lines += [f"  {line}" for line in str(self.divergence).splitlines()]
+        trials = f" on {self.trials} sets of inputs" if self.trials > 1 else ""
+        numbers = f"max diff {self.max_diff:.3g}, mean {self.mean_diff:.3g}"
+        lines.append(f"  outputs compared: {self.num_outputs}{trials}, {numbers}")
+        for item in self.output_details:
+            verdict = "ok" if item["is_close"] else f"DIFFERS: {item['reason']}"
+            shape = "x".join(map(str, item["shape"])) or "scalar"
+            lines.append(f"  {item['name']}: {shape} {item['dtype']}, max diff {item['max_diff']:.3g}, {verdict}")
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines)
+
+
+def verify_ir(
+    ir: IR,
+    weights_path: str | os.PathLike[str],
+    original_model: nn.Module,
+    test_inputs: Sequence[Any],
+    rtol: float | None = None,
+    atol: float | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    *,
+    test_kwargs: Mapping[str, Any] | None = None,
+    probe: bool = True,
+    localise: bool = False,
+) -> tuple[bool, VerificationReport]:
+    """The same as `verify_ir_with_state_dict`, with weights from a file or folder as `load_weights` takes it."""
+    state_dict = load_weights(weights_path)
+    options: dict[str, Any] = {"test_kwargs": test_kwargs, "probe": probe, "localise": localise}
+    return verify_ir_with_state_dict(ir, state_dict, original_model, test_inputs, rtol, atol, constants, **options)
+
+
+def verify_ir_with_state_dict(
+    ir: IR,
+    state_dict: Mapping[str, Weight],
+    original_model: nn.Module,
+    test_inputs: Sequence[Any],
+    rtol: float | None = None,
+    atol: float | None = None,
+    constants: Mapping[str, torch.Tensor] | None = None,
+    *,
+    test_kwargs: Mapping[str, Any] | None = None,
+    probe: bool = True,
+    localise: bool = False,
+) -> tuple[bool, VerificationReport]:
+    """Compare a graph that runs with these weights against the original model.
+
+    Without tolerances, each dtype has its own; integers and weights must be equal. Values that no state dict holds and
+    that the graph lacks are taken from the model. With `probe`, both also run on inputs drawn from the given ones. With
+    `localise`, the report of a failure names the first node that differs.
+    """
+    call: Call = (tuple(test_inputs), dict(test_kwargs or {}))
+    asked: list[Trial] = [(call, {})]
+    weights: dict[str, torch.Tensor] = {}
+    try:
+        weights = {key: loaded(weight) for key, weight in state_dict.items()}
+        sides = _Sides(ir, weights, original_model, constants or {}, rtol, atol, asked)
+        with torch.random.fork_rng(devices=[]):
+            report = sides.on_given(call)
+            if report.is_valid and probe:
+                report = sides.on_drawn(report, call)
+    except TorchIRError as error:
+        report = _refused(error)
+    else:
+        report.notes += sides.notes(call, probe)
+        report.provisos = provisos(ir)
+    if localise and not report.is_valid:
+        found = find_divergence(ir, weights, original_model, asked[-1], rtol, atol, constants)
+        report.divergence = found.divergence
+        report.notes += found.notes
+    return report.is_valid, report
+
+
+class _Sides:
+    """A graph and a model side by side, which run on one set of inputs after the other."""
+
+    def __init__(
+        self,
+        ir: IR,
+        state_dict: Mapping[str, torch.Tensor],
+        model: nn.Module,
+        constants: Mapping[str, torch.Tensor],
+        rtol: float | None,
+        atol: float | None,
+        asked: list[Trial],
+    ) -> None:
+        self.ir, self.model, self.rtol, self.atol = ir, model, rtol, atol
+        self.asked = asked  # the calls of the model so far, and what stood in for its weights
+        self.observer = Observer()
+        self._last: tuple[Weights | None, Original] | None = None
+        self.weights = apart_from(model, state_dict)
+        known = {**values_outside_state_dict(ir, model), **constants}
+        self.executor = IRExecutor(ir, self.weights, known, watch=self.observer)
+        self.problem = weight_problem(self.executor, model, rtol, atol)
+
+    def on_given(self, call: Call) -> VerificationReport:
+        """The report of the inputs that were given."""
+        outcome = self._run(call)
+        refusal: Exception | None = None
+        with self._original(None).calls() as ask:
+            self.asked.append((call, {}))
+            witness = again = ask(call)
+            try:
+                again = ask(call)
+            except Exception as error:  # whatever a model raises that is called once too often
+                refusal = error
+        report = self._sharpened(self._judge(outcome, witness), call)
+        if report.is_valid and refusal is None:
+            report = self._on_second_call(report, outcome, again, call)
+        report.notes = [f"the model refuses a second call: {first_line(refusal)}"] if refusal else []
+        report.notes += [
+            f"{name} is a table that the model regrew to fit; it is not compared" for name in sorted(witness.regrown)
+        ]
+        report.notes += [
+            f"{target.key} is state that no module holds; what becomes of it is not compared"
+            for target, _ in self.ir.mutations
+            if is_hidden(target, witness)
+        ]
+        if report.max_diff and not self._repeats(outcome, call):
+            report.notes.append("two runs of the graph on the same inputs differ: it is not deterministic here")
+        return report
+
+    def _on_second_call(
+        self, report: VerificationReport, first: Outcome, witness: Witness, call: Call
+    ) -> VerificationReport:
+        """The report, unless a second call in a row shows state that the graph does not keep."""
+        torch.manual_seed(0)
+        outcome = self.executor.run(flatten_call(self.executor.ir, *copied(call)))
+        # what only the first call of the graph changed is still changed
+        outcome = replace(outcome, mutations={**_of_params(first), **outcome.mutations})
+        second = self._judge(outcome, witness)
+        if second.is_valid:
+            return report
+        second.error_message = f"on a second call: {second.error_message}"
+        return second
+
+    def on_drawn(self, report: VerificationReport, call: Call) -> VerificationReport:
+        """The report, if further inputs show no difference; else that of the first which do."""
+        for probe in probes(self.executor.ir, self.model, call):
+            try:
+                witness = self._ask(probe.call, probe.weights)
+            except Exception as error:  # what is drawn need not be in the model's domain
+                if not probe.may_be_refused:
+                    report.notes.append(f"the model refuses {probe.about}: {first_line(error)}")
+                continue
+            try:
+                further = self._judge(self._run(probe.call, probe.weights), witness)
+                further = self._sharpened(further, probe.call, probe.weights)
+            except GuardError as error:  # the graph says itself that it does not hold there
+                self.observer.first = ""
+                if not probe.may_be_refused:
+                    report.notes.append(f"not compared on {probe.about}: {error}")
+                continue
+            except TorchIRError as error:
+                further = _refused(error)
+            if not further.is_valid and further.output_details and self._in_float64(probe.call, probe.weights) == "":
+                report.notes.append(f"{probe.about}: only rounding differs, by up to {further.max_diff:.3g}")
+                continue
+            if probe.about == BOTH_SIGNS and not _has_finite(witness):
+                report.notes.append(
+                    "inputs of both signs are outside the model's domain: all of its outputs are NaN or infinite"
+                )
+            further.trials, further.notes = report.trials + 1, report.notes
+            if not further.is_valid:
+                further.error_message = f"on {probe.about}: {further.error_message}"
+                return further
+            report.trials, report.max_diff = further.trials, max(report.max_diff, further.max_diff)
+        return report
+
+    def notes(self, call: Call, probe: bool) -> list[str]:
+        return list(notes(self.executor.ir, flatten_call(self.executor.ir, *call), self.observer, probe))
+
+    def _run(self, call: Call, weights: Weights | None = None) -> Outcome:
+        self.executor.load_weights_from_state_dict(self._with(weights))
+        torch.manual_seed(0)
+        return self.executor.run(flatten_call(self.executor.ir, *copied(call)))
+
+    def _ask(self, call: Call, weights: Weights | None = None) -> Witness:
+        self.asked.append((call, weights or {}))
+        return self._original(weights).called(call)
+
+    def _original(self, weights: Weights | None) -> Original:
+        """The model with these weights; the probes share one set of them."""
+        if self._last is None or self._last[0] is not weights:
+            self._last = weights, Original(self.model, self.executor.ir, weights)
+        return self._last[1]
+
+    def _with(self, weights: Weights | None) -> dict[str, torch.Tensor]:
+        """The weights, some of which others stand in for."""
+        return {key: (weights or {}).get(key, value) for key, value in self.weights.items()}
+
+    def _sharpened(self, report: VerificationReport, call: Call, weights: Weights | None = None) -> VerificationReport:
+        """The report, failed where its differences are within the tolerances of the dtypes, but not due to rounding."""
+        if report.is_valid and report.max_diff and (reason := self._in_float64(call, weights)):
+            report.is_valid = False
+            report.error_message = f"small differences that are not rounding; in float64, {reason}"
+        return report
+
+    def _in_float64(self, call: Call, weights: Weights | None) -> str | None:
+        """What differs there; None if that cannot be told, or the caller's tolerances are to decide."""
+        if self.rtol is not None or self.atol is not None:
+            return None
+        weights = self._with(weights)
+        return difference_in_float64(self.executor.ir, self.model, call, weights, self.executor.constants)
+
+    def _repeats(self, outcome: Outcome, call: Call) -> bool:
+        """Whether a second run of the graph gives the same bits."""
+        again = self._run(call).outputs
+        return not any(compare(old, new, 0.0, 0.0).reason for old, new in zip(outcome.outputs, again, strict=True))
+
+    def _judge(self, outcome: Outcome, witness: Witness) -> VerificationReport:
+        problem = self.observer.first or structure_problem(self.ir, witness.output)
+        details, other = (
+            details_of(self.executor.ir, outcome, witness, self.rtol, self.atol) if not problem else ([], "")
+        )
+        wrong = next((f"{item['name']}: {item['reason']}" for item in details if not item["is_close"]), "")
+        problem = self.problem or problem or other or wrong
+        return VerificationReport(
+            is_valid=not problem,
+            max_diff=max((item["max_diff"] for item in details), default=0.0),
+            mean_diff=sum(item["mean_diff"] for item in details) / max(1, len(details)),
+            num_outputs=len(details),
+            output_details=details,
+            error_message=problem or None,
+        )
+
+
+def _of_params(outcome: Outcome) -> dict[TensorMeta, Any]:
+    return {target: value for target, value in outcome.mutations.items() if target.param is not None}
+
+
+def _has_finite(witness: Witness) -> bool:
+    """Return whether any float output is finite; True if there are no float outputs."""
+    floats = [leaf for leaf in pytree.tree_leaves(witness.output) if isinstance(leaf, torch.Tensor)]
+    floats = [leaf for leaf in floats if leaf.is_floating_point() and leaf.numel()]
+    return not floats or any(bool(leaf.isfinite().any()) for leaf in floats)
+
+
+def _refused(error: TorchIRError) -> VerificationReport:
+    return VerificationReport(False, float("inf"), float("inf"), error_message=str(error))
