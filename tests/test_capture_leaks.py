@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import torch_ir
-from torch_ir.capture.fast.ghosts import Ghost
+from torch_ir.capture.fast.shape_tensors import Ghost
 from torch_ir.errors import CaptureWarning
 
 _GLOBAL: Any = None

@@ -20,7 +20,7 @@ import torch_ir
 from tests.torch_state import torch_state, untouched
 from torch_ir.capture import instrument
 from torch_ir.capture.fast.fast_recording import record_fast
-from torch_ir.capture.fast.ghosts import NotCoveredError
+from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.errors import CaptureWarning, TorchIRError
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
 

@@ -15,10 +15,10 @@ import catalogue
 from catalogue import Entry
 from tests.proof import module, quiet, to_meta, verdict
 from torch_ir import IR, CaptureWarning, extract_ir
-from torch_ir.capture.fast import ghosts
 from torch_ir.capture.fast import rule_answers as inference
+from torch_ir.capture.fast import shape_tensors as ghosts
 from torch_ir.capture.fast.fast_recording import record_fast
-from torch_ir.capture.fast.ghosts import NotCoveredError
+from torch_ir.capture.fast.shape_tensors import NotCoveredError
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 # Models of the catalogue that torch.export alone captures, and the words in which the recording says why.

@@ -13,8 +13,8 @@ from tests.forms.form import VERIFIED, Form
 from tests.forms.sweep import carry, exported, extract
 from tests.proof import quiet
 from torch_ir import IRExecutor, WeightLoadError
-from torch_ir.capture.program.explicit_inputs import graphs
 from torch_ir.capture.program.functional import standard_form
+from torch_ir.capture.program.lift_constants import graphs
 from torch_ir.weight_loader import validate_weights_against_ir
 
 BY_NAME = {form.name: form for form in forms()}

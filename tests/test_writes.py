@@ -18,7 +18,7 @@ from tests.proof import module, quiet
 from tests.write_programs import Program, inputs, random_lines
 from torch_ir import IR, ConversionError, IRExecutor, extract_ir
 from torch_ir.capture.fast.fast_recording import record_fast
-from torch_ir.capture.fast.ghosts import NotCoveredError
+from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.capture.program.functional_writes import UnfollowedWriteError, Writes, without_writes
 from torch_ir.ir import OpNode
 

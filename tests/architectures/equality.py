@@ -14,7 +14,7 @@ from tests.proof import to_meta
 from torch_ir import extract_ir
 from torch_ir.capture.crosscheck import first_difference
 from torch_ir.capture.fast.fast_recording import record_fast
-from torch_ir.capture.fast.ghosts import NotCoveredError
+from torch_ir.capture.fast.shape_tensors import NotCoveredError
 
 SAME = "same bytes"
 

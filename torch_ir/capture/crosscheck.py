@@ -12,7 +12,7 @@ from torch import nn
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.fast.fast_recording import record_fast
-from torch_ir.capture.fast.ghosts import NotCoveredError
+from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.errors import CaptureWarning, TorchIRError
 from torch_ir.ir import IR
 from torch_ir.ir.regroup.repeated_blocks import has_blocks

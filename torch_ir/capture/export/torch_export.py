@@ -25,7 +25,7 @@ from torch_ir.capture.export.forced_branches import ForcedOutcomes
 from torch_ir.capture.export.held_weights import held_weights_followed
 from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.instrument import capturing, export_in_this_thread
-from torch_ir.capture.program.explicit_inputs import graphs
+from torch_ir.capture.program.lift_constants import graphs
 from torch_ir.capture.program.no_op_copies import COPIES, no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
 from torch_ir.capture.quiet import quiet

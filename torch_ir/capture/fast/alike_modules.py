@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from torch_ir.capture.fast.ghosts import form_of
+from torch_ir.capture.fast.shape_tensors import form_of
 from torch_ir.capture.walk import modules, walk
 from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, module_table, parameter_table
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from torch_ir.capture.fast.call_tape import Scope, Stamp, Step
 from torch_ir.capture.fast.export_names import Names, input_names, weight_name
-from torch_ir.capture.fast.ghost_recorder import Recorder
-from torch_ir.capture.fast.ghosts import STALE, Form, Ghost, NotCoveredError, form_of_input
+from torch_ir.capture.fast.shape_recorder import Recorder
+from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, form_of_input
 from torch_ir.capture.fast.stamped_calls import STAMP, Stamped, put_calls
 from torch_ir.capture.program.functional_writes import Writes, without_writes
 from torch_ir.capture.record.modules import plain_attributes

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from torch_ir.capture.fast.ghosts import Form, Ghost, Run, form_of
 from torch_ir.capture.fast.rule_answers import Rule
+from torch_ir.capture.fast.shape_tensors import Form, Ghost, Run, form_of
 from torch_ir.ir import Origin
 
 if TYPE_CHECKING:

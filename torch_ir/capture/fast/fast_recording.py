@@ -11,8 +11,8 @@ import torch
 from torch import fx, nn
 
 from torch_ir.capture.fast.assembly import Assembly
-from torch_ir.capture.fast.ghost_recorder import Recorder
-from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError, running
+from torch_ir.capture.fast.shape_recorder import Recorder
+from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, running
 from torch_ir.capture.instrument import all_intercepted, capturing, exporting, without_libraries
 from torch_ir.capture.program.no_op_copies import no_op_copies
 from torch_ir.capture.quiet import quiet

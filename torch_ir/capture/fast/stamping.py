@@ -20,7 +20,7 @@ from torch import nn
 
 from torch_ir.capture.fast.alike_modules import IMMUTABLE, TABLES, Group, Layer, groups, told
 from torch_ir.capture.fast.call_tape import Stamp, Step, Tape
-from torch_ir.capture.fast.ghosts import Ghost, NotCoveredError
+from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError
 from torch_ir.capture.instrument import intercepted
 
 _DETACH = torch.ops.aten.detach.default

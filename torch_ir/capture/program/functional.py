@@ -15,9 +15,9 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from torch_ir.capture.program.explicit_inputs import copied, graphs, with_explicit_inputs
+from torch_ir.capture.program.lift_constants import copied, graphs, with_explicit_inputs
+from torch_ir.capture.program.lower_out_dtype import with_wide_results
 from torch_ir.capture.program.provenance import user_line
-from torch_ir.capture.program.wide_results import with_wide_results
 from torch_ir.capture.program.writing_branches import without_writes_in_branches
 from torch_ir.capture.quiet import quiet
 from torch_ir.errors import ConversionError, first_line

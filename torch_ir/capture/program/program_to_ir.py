@@ -13,10 +13,10 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 
 from torch_ir.capture.export.dynamic import DECISIONS
 from torch_ir.capture.export.symbolic_sizes import SymbolNames, shape_environment
-from torch_ir.capture.program.explicit_inputs import graphs
 from torch_ir.capture.program.functional import Twins, functionalised, standard_form
 from torch_ir.capture.program.functional_writes import UnfollowedWriteError
 from torch_ir.capture.program.fx_calls import Calls, returned_leaf
+from torch_ir.capture.program.lift_constants import graphs
 from torch_ir.capture.program.may_copy import layout_of_fx_writes
 from torch_ir.capture.program.provenance import modules_of
 from torch_ir.capture.state.default_dtype import write_default_dtypes

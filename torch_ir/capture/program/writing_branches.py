@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from torch_ir.capture.program.explicit_inputs import copied, placeholders
+from torch_ir.capture.program.lift_constants import copied, placeholders
 from torch_ir.errors import ConversionError
 from torch_ir.ops.effects import mutated_arguments, updates_statistics
 from torch_ir.ops.schema import bind

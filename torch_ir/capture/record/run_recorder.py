@@ -17,10 +17,10 @@ from torch.overrides import TorchFunctionMode
 from torch_ir.capture.data_branches.decision_paths import NoValueError, Path
 from torch_ir.capture.diagnosis import definition
 from torch_ir.capture.program.provenance import FUNCTION, function_name, user_line, users_frame
+from torch_ir.capture.record.escapes import ASKING_FOR_LAYOUT, LEAVING, SHOWING, blank
 from torch_ir.capture.record.fx_tape import Tape
-from torch_ir.capture.record.leaving import ASKING_FOR_LAYOUT, LEAVING, SHOWING, blank
 from torch_ir.capture.record.modules import ModuleStack
-from torch_ir.capture.record.strangers import Strangers
+from torch_ir.capture.record.untracked_tensors import Strangers
 from torch_ir.capture.state.assigned_buffers import assignments_written
 from torch_ir.capture.state.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_ir.capture.fast.ghosts import Ghost
+from torch_ir.capture.fast.shape_tensors import Ghost
 from torch_ir.capture.instrument import intercepted, set_attribute
 from torch_ir.capture.state.namespaces import Namespaces, is_users_module
 from torch_ir.capture.walk import modules

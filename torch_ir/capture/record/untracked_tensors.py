@@ -11,8 +11,8 @@ import torch
 from torch import fx, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from torch_ir.capture.record.escapes import blank
 from torch_ir.capture.record.fx_tape import Meta, Tape, address
-from torch_ir.capture.record.leaving import blank
 from torch_ir.capture.record.modules import plain_attributes
 from torch_ir.capture.record.opaque import OpaqueOperators
 from torch_ir.capture.state.tensor_leaks import all_tensors

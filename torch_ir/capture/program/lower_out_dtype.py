@@ -11,7 +11,7 @@ import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from torch_ir.capture.program.explicit_inputs import copied, graphs
+from torch_ir.capture.program.lift_constants import copied, graphs
 from torch_ir.ops.torch_internals import TYPE_PROMOTION_KIND, elementwise_dtypes, out_dtype, updated
 
 

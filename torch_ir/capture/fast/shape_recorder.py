@@ -16,8 +16,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.fast.call_tape import Scope, Step, Tape
-from torch_ir.capture.fast.ghosts import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
+from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.stamping import Stamping
 from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.program.provenance import class_name, function_name, is_users, user_line
