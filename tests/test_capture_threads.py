@@ -80,7 +80,7 @@ def _jobs() -> dict[str, Callable[[], str]]:
     return {
         "quick": functools.partial(_extract, _blank(Plain), blank),
         "strided": functools.partial(_extract, _blank(Strided), blank),
-        "stamped": functools.partial(_extract, _blank(Layers), blank, stamp=True, blocks="function"),
+        "folded": functools.partial(_extract, _blank(Layers), blank, blocks="function"),
         "blank record": functools.partial(_extract, _blank(Plain), blank, capture="record"),
         "real record": functools.partial(_extract, real, x, capture="record", strict=False),
         "mapped": functools.partial(_extract, _blank(Mapped), blank),

@@ -237,8 +237,8 @@ def test_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["golden", "model.json", "model.pt2", "-d", f"{size}=5", "-o", "pack"]) == 0
     assert main(["cost", "model.pt2", "--set", f"{size}=2"]) == 0
     capsys.readouterr()
-    assert main(["extract", "model.pt2", "-i", "1x4", "--stamp", "-o", "again.json"]) == 0
-    told = "torch-ir: note: model.pt2 was captured when it was exported; --input and --stamp changed nothing\n"
+    assert main(["extract", "model.pt2", "-i", "1x4", "--crosscheck", "-o", "again.json"]) == 0
+    told = "torch-ir: note: model.pt2 was captured when it was exported; --input and --crosscheck changed nothing\n"
     assert capsys.readouterr().err == told
     torch.save(nn.Linear(4, 3).state_dict(), "w.pt")
     blocks = ["verify", "model.json", "model.pt2", "-d", f"{size}=5", "--blockwise", "-w", "w.pt"]

@@ -346,7 +346,9 @@ def test_convert_there_and_back(
     Path("bad.pb").write_bytes(b"{}")
     assert main(["convert", "bad.pb", "-o", "m.json"]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "torch-ir: error: m.tflite must end in .json, .json.gz, .pb, .binpb, .onnx, .mlir, .py or .pt2"
+    assert (
+        lines[0] == "torch-ir: error: m.tflite must end in .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py or .pt2"
+    )
     assert lines[1] == "torch-ir: error: cannot read none.pb: No such file or directory"
     assert lines[2].startswith("torch-ir: error: bad.pb is JSON, but not a torch-ir graph: it has no 'format'")
     assert Path("m.json").read_bytes() == Path("back.json").read_bytes()

@@ -12,11 +12,9 @@ from torch_ir.ir.checks.format_rules import RULES
 PACKAGE = Path(torch_ir.__file__).parent
 ERRORS = {"GraphError", "SerializationError"}
 # What these say is about what a program asks of a graph, not about a file.
-EDITING = {"blocks.py", "functions.py", "levels.py", "shared_functions.py", "substitute.py"}
+EDITING = {*PACKAGE.glob("ir/regroup/*.py"), PACKAGE / "ir/sizes/specialize.py", PACKAGE / "ir/graph/edits.py"}
 READERS = sorted(
-    path
-    for path in [*PACKAGE.glob("ir/*.py"), *PACKAGE.glob("formats/*.py"), PACKAGE / "targets" / "contract.py"]
-    if path.name not in EDITING
+    {*PACKAGE.rglob("ir/**/*.py"), *PACKAGE.glob("formats/*.py"), PACKAGE / "targets" / "contract.py"} - EDITING
 )
 
 

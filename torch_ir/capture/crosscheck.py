@@ -15,31 +15,25 @@ from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
 from torch_ir.errors import CaptureWarning, TorchIRError
 from torch_ir.ir import IR
-from torch_ir.ir.regroup.repeated_blocks import has_blocks
 
 _log = logging.getLogger("torch_ir.capture")
 
 
 def quickly(
-    model: nn.Module, call: Call, otherwise: Callable[[], IR], check: Callable[[], IR] | None = None, **options: bool
+    model: nn.Module,
+    call: Call,
+    otherwise: Callable[[], IR],
+    check: Callable[[], IR] | None = None,
+    with_functions: bool = False,
 ) -> IR:
     """What a quick recording gives, if it covers the model; with a check, only if that gives the same."""
     refuse_scripted(model)
     try:
-        quick = _recorded(model, call, **options)
+        quick = record_fast(model, *call, with_functions=with_functions)
     except NotCoveredError as reason:
         _log.info("%s is not recorded quickly: %s", type(model).__name__, reason)
         return otherwise()
     return quick if check is None else _checked(quick, check)
-
-
-def _recorded(model: nn.Module, call: Call, stamp: bool = False, with_functions: bool = False) -> IR:
-    if stamp:
-        try:
-            return record_fast(model, *call, stamp=True)
-        except NotCoveredError as reason:
-            _log.info("%s is recorded layer by layer: %s", type(model).__name__, reason)
-    return record_fast(model, *call, with_functions=with_functions)
 
 
 def _checked(quick: IR, check: Callable[[], IR]) -> IR:
@@ -48,7 +42,7 @@ def _checked(quick: IR, check: Callable[[], IR]) -> IR:
     except TorchIRError as error:
         warnings.warn(f"the recording could not be checked: {error}", CaptureWarning, stacklevel=8)
         return quick
-    if found := first_difference(exact, quick.at_level("aten") if has_blocks(quick) else quick):
+    if found := first_difference(exact, quick):
         told = f"torch.export gives another graph than the recording, and is taken: {found}"
         warnings.warn(told, CaptureWarning, stacklevel=8)
         return exact

@@ -28,7 +28,6 @@ from torch_ir.capture.steps import Request, steps
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning, ExportError, did_you_mean
 from torch_ir.ir import IR
-from torch_ir.ir.regroup.repeated_blocks import has_blocks
 from torch_ir.ops.torch_internals import FakeTensor, parameter_table, pytree
 
 WAYS_WITHOUT_DATA = 16
@@ -50,7 +49,6 @@ def extract_ir(
     level: str = "aten",
     leaf: Collection[str | type] = (),
     blocks: str = "inline",
-    stamp: bool = False,
     crosscheck: bool = False,
     isolated: bool = False,
     time_limit: float = TIME_LIMIT,
@@ -62,17 +60,16 @@ def extract_ir(
     `capture` is "export", "record", which runs the model once in ordinary Python, or "auto": the one, else the other.
     `explore` is how many ways to go at most where Python decides on data; 16 if there is no data to decide, else 1.
     `level` and `leaf` choose what a node is: an operator, a torch function, or a layer (see `IR.at_level`).
-    `blocks="function"` keeps layers that repeat as one function that is called once for each; with `stamp`, only some
-    of those that are alike are run, which is faster and rests on more than what was seen (see docs/fast-capture.md).
+    `blocks="function"` keeps layers that repeat as one function that is called once for each.
     `crosscheck` compares a graph that was recorded quickly with that of `torch.export`, which rules.
     `isolated` runs the model's code in a child process only, for at most `time_limit` seconds a try.
     """
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     with exclusive():  # while a thread captures, its model has other tensors
         _check_request(model, call, strict)
-        _check_options(capture, blocks, stamp, dynamic_shapes)
+        _check_options(capture, blocks, dynamic_shapes)
         ways, in_blocks = _ways(model, call, explore), blocks == "function"
-        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, stamp, in_blocks)
+        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, in_blocks)
         with autocast_inside(model):
             ir = climb(list(steps(request)), isolated=isolated, time_limit=time_limit)
         refuse_close_integers(ir, torch.get_default_dtype())
@@ -88,20 +85,16 @@ def extract_ir(
         warnings.warn(f"a size does not vary as asked: {narrowed}", CaptureWarning, stacklevel=2)
     if level != "aten" or leaf:
         return ir.at_level(level, leaf)
-    if has_blocks(ir):  # some layers were stamped
-        return ir if blocks == "function" else ir.at_level("aten")
     return ir.fold_blocks() if blocks == "function" else ir
 
 
-def _check_options(capture: str, blocks: str, stamp: bool, dynamic_shapes: Any) -> None:
+def _check_options(capture: str, blocks: str, dynamic_shapes: Any) -> None:
     for name, value, known in (("capture", capture, _CAPTURES), ("blocks", blocks, _BLOCKS)):
         if value not in known:
             nearest = did_you_mean(str(value), known)
             raise ExportError(f"{name}={value!r:.40} is none of {', '.join(known)}{nearest}")
     if capture == "record" and dynamic_shapes is not None:
         raise ExportError("a recording has the sizes of its example inputs; dynamic_shapes need capture='export'")
-    if stamp and (capture == "export" or dynamic_shapes is not None):
-        raise ExportError("stamp=True is a way to record; torch.export, which dynamic_shapes need, runs every layer")
 
 
 def _ways(model: nn.Module, call: Call, explore: int | None) -> int:

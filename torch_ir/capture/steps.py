@@ -35,7 +35,6 @@ class Request(NamedTuple):
     capture: str
     ways: int  # through the model's decisions on data, at most
     crosscheck: bool
-    stamp: bool
     in_blocks: bool
 
 
@@ -55,7 +54,7 @@ def steps(request: Request) -> Iterator[Step]:
 def by_torch_export(request: Request) -> IR:
     """`torch.export`, or a quick recording where that gives the same graph."""
     if request.capture == "auto" and request.dynamic_shapes is None:
-        return quickly(request.model, request.call, partial(_exactly, request), _check(request), stamp=request.stamp)
+        return quickly(request.model, request.call, partial(_exactly, request), _check(request))
     return _exactly(request)
 
 
@@ -76,7 +75,7 @@ def by_recording(request: Request) -> IR:
     if request.capture != "record" or not has_no_values(model, call):
         return recording()
     with_functions = not (request.in_blocks or request.crosscheck)
-    return quickly(model, call, recording, _check(request), stamp=request.stamp, with_functions=with_functions)
+    return quickly(model, call, recording, _check(request), with_functions=with_functions)
 
 
 def _exactly(request: Request, path: Path | None = None) -> IR:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 from torch_ir.ops.torch_internals import module_table
@@ -20,6 +22,14 @@ def _add_children(prefix: str, module: nn.Module, found: list[tuple[str, nn.Modu
             found.append((prefix + name, child))
             if module_table(child):
                 _add_children(f"{prefix}{name}.", child, found)
+
+
+_TABLES = frozenset(vars(nn.Module()))
+
+
+def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
+    """The attributes of a module beside those that every module has."""
+    return [item for item in module.__dict__.items() if item[0] not in _TABLES]
 
 
 def modules(model: nn.Module) -> list[nn.Module]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from torch_ir.capture.walk import walk
+from torch_ir.capture.walk import own_attributes, walk
 from torch_ir.errors import ExportError, first_line
 from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree, script_type
 
@@ -71,8 +71,9 @@ def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
     for path, module in walk(model):
         if isinstance(module, torch.jit.ScriptModule):
             continue  # it is TorchScript through and through
-        for table in (parameter_table(module), buffer_table(module), vars(module)):
-            for name, value in table.items():
+        tables = (parameter_table(module).items(), buffer_table(module).items(), own_attributes(module))
+        for items in tables:
+            for name, value in items:
                 if type(value) in _NO_TENSOR:
                     continue
                 yield f"{path}.{name}" if path else name, value

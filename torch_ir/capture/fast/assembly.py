@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from torch_ir.capture.fast.call_tape import Scope, Stamp, Step
+from torch_ir.capture.fast.call_tape import Scope, Step
 from torch_ir.capture.fast.export_names import Names, input_names, weight_name
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, form_of_input
-from torch_ir.capture.fast.stamped_calls import STAMP, Stamped, put_calls
 from torch_ir.capture.program.functional_writes import Writes, without_writes
 from torch_ir.capture.record.modules import plain_attributes
-from torch_ir.capture.walk import walk
+from torch_ir.capture.walk import own_attributes, walk
 from torch_ir.ir import IR, Branch, OpNode, Origin, Param, Slot, TensorMeta
 from torch_ir.ir.graph.node import copy_value
-from torch_ir.ir.graph.origins import is_below
-from torch_ir.ir.regroup.granularity import identifier
 from torch_ir.ops.effects import changes_elements
 from torch_ir.ops.pytree import to_structure
 from torch_ir.ops.registry import get_conversion_fn
@@ -40,7 +37,6 @@ from torch_ir.ops.torch_types import to_name
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _CONSTANTS = (bool, int, float, complex, str, type(None), *_NAMED)
-_TABLES = frozenset(vars(nn.Module()))
 _DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
 _LITERAL = torch.ops.aten.lift_fresh_copy.default
 
@@ -60,7 +56,6 @@ class Assembly:
         self._weights: dict[int, _Weight] = {}
         self._writes = Writes()
         self._origins: dict[tuple[Scope | None, str], Origin] = {}
-        self._stamps: dict[str, Stamped] = {}
 
     # -- before the run -----------------------------------------------------------------------------------------------
 
@@ -80,8 +75,8 @@ class Assembly:
     def held_elsewhere(self) -> Iterator[tuple[MutableMapping[str, Any], str, Any]]:
         """Attributes that hold weights, too, with the ghosts of these: forward may ask whether they are the same."""
         for _, module in walk(self.model):
-            for name, value in module.__dict__.items():
-                if type(value) in (list, tuple, dict) and name not in _TABLES and value and self._is_held(value):
+            for name, value in own_attributes(module):
+                if type(value) in (list, tuple, dict) and value and self._is_held(value):
                     swapped = pytree.tree_map_only(torch.Tensor, self._ghost_of, value)
                     yield module.__dict__, name, swapped
 
@@ -168,13 +163,7 @@ class Assembly:
             fixed_layout=functional.layout,
             modules=self._modules(),
         )
-        return (self._with_stamps(ir) if self._stamps else ir).check()
-
-    def _with_stamps(self, ir: IR) -> IR:
-        """The graph with its repeated layers as functions, and calls of these where layers were stamped."""
-        folded = ir.fold_blocks()
-        put_calls(folded, self._stamps, {tensor.name: value for value, tensor in self.tensors.items()})
-        return folded
+        return ir.check()
 
     def _input(self, name: str, value: int | None, leaf: Any) -> Any:
         """The leaf of the input structure: a slot for a tensor, else the value itself."""
@@ -197,7 +186,7 @@ class Assembly:
         if not self.tape.constants:
             return
         unread = [step for step, stays in zip(self.tape.steps, live, strict=True) if not stays]
-        dropped = {step.inputs[0] for step in unread if isinstance(step, Step) and step.rule.func is _LITERAL}
+        dropped = {step.inputs[0] for step in unread if step.rule.func is _LITERAL}
         attributes, literals = plain_attributes(self.model), itertools.count()
         for value, (tensor, scope) in self.tape.constants.items():
             if value in dropped:
@@ -215,15 +204,11 @@ class Assembly:
     def _live(self, returned: list[int]) -> list[bool]:
         """Whether each step stays: torch.export drops literals and copies for autograd that nobody reads, no more."""
         steps, live, read = self.tape.steps, [True] * len(self.tape.steps), set(returned)
-        calls = [step for step in steps if isinstance(step, Step)]
-        literals = {call.first for call in calls if call.rule.func is _LITERAL}
-        if not literals and not any(call.rule.func is _DETACH for call in calls):
+        literals = {step.first for step in steps if step.rule.func is _LITERAL}
+        if not literals and not any(step.rule.func is _DETACH for step in steps):
             return live
         for at in range(len(steps) - 1, -1, -1):
             step = steps[at]
-            if isinstance(step, Stamp):
-                read.update(map(step.value, step.recording.read))
-                continue
             func = step.rule.func
             is_literal = func is _LITERAL or (func is _DETACH_ and step.inputs[0] in literals)
             live[at] = step.first in read or not (func is _DETACH or is_literal)
@@ -233,19 +218,17 @@ class Assembly:
 
     def _nodes(self, live: list[bool]) -> Iterator[OpNode]:
         steps = self.tape.steps
-        given = iter(self.names.calls([each.rule.name for step in steps for each in _run(step)]))
-        names = [[next(given) for _ in _run(step)] for step in steps]
-        self.names.taken.difference_update(*(each for each, stays in zip(names, live, strict=True) if not stays))
-        for step, each, stays in zip(steps, names, live, strict=True):
-            if isinstance(step, Stamp):
-                yield self._stamped(step, each)
-            elif stays:
-                yield self._node(step, *each)
+        names = self.names.calls([step.rule.name for step in steps])
+        self.names.taken.difference_update(name for name, stays in zip(names, live, strict=True) if not stays)
+        for op_type in {step.rule.op_type for step, stays in zip(steps, live, strict=True) if stays}:
+            if get_conversion_fn(op_type) is not None:
+                raise NotCoveredError(f"{op_type} has a conversion that the user registered")
+        for step, name, stays in zip(steps, names, live, strict=True):
+            if stays:
+                yield self._node(step, name)
 
     def _node(self, step: Step, name: str) -> OpNode:
         rule = step.rule
-        if get_conversion_fn(rule.op_type) is not None:
-            raise NotCoveredError(f"{rule.op_type} has a conversion of its user's")
         if rule.new_value is not None:
             name = self.names.left.free(_plain(name))
         place = (step.scope, step.line)
@@ -260,7 +243,7 @@ class Assembly:
             rule.op_type,
             [self.tensors[value] for value in step.inputs],
             self._outputs(name, step),
-            {key: copy_value(value) for key, value in rule.attrs.items()},
+            {key: copy_value(value) for key, value in rule.attrs.items()} if rule.has_lists else rule.attrs,
             args=rule.args,
             origin=origin,
         )
@@ -268,20 +251,9 @@ class Assembly:
             self._writes.written[node] = node.inputs[0]
         return node
 
-    def _stamped(self, stamp: Stamp, names: list[str]) -> OpNode:
-        """What stands for a layer that was stamped until its function is known."""
-        recording = stamp.recording
-        made = {  # the names of what it makes, in order
-            number: names[at] if element is None else self.names.fresh(f"{names[at]}_{element}")
-            for number, at, element in recording.makers
-        }
-        reads = [self.tensors[stamp.value(place)] for place in recording.read]
-        gives = [self._tensor(made[place[1]], stamp.value(place)) for place in recording.made]
-        node = OpNode(identifier(stamp.path), STAMP, reads, gives, origin=Origin(stamp.path))
-        self._stamps[node.name] = Stamped(stamp, names, made)
-        return node
-
     def _outputs(self, name: str, step: Step) -> list[TensorMeta]:
+        if step.rule.only_output is not None:
+            return [self._tensor(name, step.first)]
         if step.rule.new_value is not None:
             self.tensors[step.first] = _described(name, step.rule.new_value)
             return [self.tensors[step.first]]
@@ -295,20 +267,9 @@ class Assembly:
 
     def _modules(self) -> dict[str, str]:
         """The modules whose calls are in the graph: path -> full name of the class."""
-        scopes = dict.fromkeys(step.scope for step in self.tape.steps if isinstance(step, Step) and step.scope)
+        scopes = dict.fromkeys(step.scope for step in self.tape.steps if step.scope)
         found = {around.module: around.kind for scope in scopes for around in scope.around()}
-        inside: dict[str, list[str]] = {}
-        for stamp in (step for step in self.tape.steps if isinstance(step, Stamp)):
-            path = stamp.recording.path
-            if path not in inside:
-                inside[path] = [name for name in found if name == path or is_below(name, path)]
-            found |= {stamp.path + name[len(path) :]: found[name] for name in inside[path]}
         return dict(sorted(found.items()))
-
-
-def _run(step: Step | Stamp) -> Sequence[Step]:
-    """The calls that a step stands for."""
-    return step.recording.steps if isinstance(step, Stamp) else (step,)
 
 
 @dataclass(eq=False)

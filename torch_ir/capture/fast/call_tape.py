@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
 from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, Run, form_of
 from torch_ir.ir import Origin
-
-if TYPE_CHECKING:
-    from torch_ir.capture.fast.stamping import Recording
 
 
 class Scope:
@@ -47,18 +44,6 @@ class Step(NamedTuple):
     function: str
 
 
-class Stamp(NamedTuple):
-    """One more call of a layer that was recorded, which was not run: its values by what they are to the layer."""
-
-    recording: Recording
-    path: str
-    values: Mapping[tuple[Any, ...], int]
-
-    def value(self, place: tuple[Any, ...]) -> int:
-        """What stands here for a value of the layer that was recorded."""
-        return place[1] if place[0] == "elsewhere" else self.values[place]
-
-
 class Tape:
     """Values and calls in order; each value has a form, and a number for the memory that it lies in."""
 
@@ -66,7 +51,7 @@ class Tape:
         self.run = Run()
         self.forms: list[Form] = []
         self.memory: list[int] = []
-        self.steps: list[Step | Stamp] = []
+        self.steps: list[Step] = []
         self.constants: dict[int, tuple[torch.Tensor, Scope | None]] = {}  # there before the run, and first read where
 
     def given(self, tensor: torch.Tensor, form: Form | None = None) -> Ghost:

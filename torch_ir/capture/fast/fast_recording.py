@@ -42,16 +42,13 @@ _REFUSED: tuple[tuple[Any, str, str], ...] = (
 )
 
 
-def record_fast(
-    model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], *, stamp: bool = False, with_functions: bool = False
-) -> IR:
+def record_fast(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], *, with_functions: bool = False) -> IR:
     """The IR of a model's run, or a NotCoveredError that says why this road is not for it.
 
-    With `stamp`, some of the layers that are alike are run, and all are calls of one function. `with_functions` notes
-    which torch function made each call, which torch.export does not.
+    `with_functions` notes which torch function made each call, which torch.export does not.
     """
     with capturing(), uncollected(), contained(model) as tensors, ambient_notes() as notes:
-        recorder = Recorder(model, stamp, with_functions)
+        recorder = Recorder(model, with_functions)
         tensors.watch("run", recorder.tape.run)
         try:
             ir, reason = _recorded(model, args, kwargs, recorder), None

@@ -64,6 +64,23 @@ class Rule:
     assertion: Rule | None = None  # what torch.export puts before a cast
 
     @cached_property
+    def is_in_order(self) -> bool:
+        """Whether the inputs are the tensors of the call, in their order."""
+        return self.order == tuple(range(len(self.order)))
+
+    @cached_property
+    def only_output(self) -> Output | None:
+        """The output of a call that makes one new tensor, and writes to none."""
+        is_plain = len(self.outputs) == 1 and self.makes_list is None and self.new_value is None
+        output = self.outputs[0] if is_plain else None
+        return output if output is not None and output.same_as is None else None
+
+    @cached_property
+    def has_lists(self) -> bool:
+        """Whether any attribute can be changed in place."""
+        return any(isinstance(value, list) for value in self.attrs.values())
+
+    @cached_property
     def elements(self) -> list[int | None]:
         """The numbers of the results that are there, among several; None stands for a result that is alone."""
         if self.makes_list is None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -18,7 +16,6 @@ from torch.overrides import TorchFunctionMode
 from torch_ir.capture.fast.call_tape import Scope, Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
-from torch_ir.capture.fast.stamping import Stamping
 from torch_ir.capture.instrument import intercepted
 from torch_ir.capture.program.provenance import class_name, function_name, is_users, user_line
 from torch_ir.capture.walk import walk
@@ -34,12 +31,11 @@ _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
     """Watches a run; whatever it cannot follow exactly ends the run with a NotCoveredError."""
 
-    def __init__(self, model: nn.Module, stamp: bool = False, with_functions: bool = False) -> None:
+    def __init__(self, model: nn.Module, with_functions: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.model = model
         self.tape = Tape()
-        self.stamping = Stamping(model, self.tape) if stamp else None
-        self.modules = ModuleCalls(model, self.stamping)
+        self.modules = ModuleCalls(model)
         self.literals = Literals()
         self._inference = Inference()
         self.ghosts: dict[int, Ghost] = {}  # of tensors that were there before, by identity
@@ -102,9 +98,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             if tensor.run is not run:
                 raise NotCoveredError(f"{rule.func} is called on {STALE}")
         values = [tensor.value for tensor in tensors]
+        inputs = values if rule.is_in_order else [values[place] for place in rule.order]
+        first = len(tape.forms)
+        function = self._functions.running if self._functions is not None else ""
+        tape.steps.append(Step(rule, inputs, first, self.modules.scope, self._lines.here(), function))
+        if rule.only_output is not None:  # as most rules have
+            form, view_of = rule.only_output.form, rule.only_output.view_of
+            tape.forms.append(form)
+            tape.memory.append(first if view_of is None else tape.memory[values[view_of]])
+            return form.ghost(first, run)
         if rule.new_value is not None:
             self._writes[tape.memory[values[rule.order[0]]]] += 1
-        first = len(tape.forms)
         made: list[Ghost | None] = []
         for output in rule.outputs:
             if output is None:
@@ -114,16 +118,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             tape.forms.append(output.form)
             tape.memory.append(value if output.view_of is None else tape.memory[values[output.view_of]])
             if output.same_as is None:
-                ghost = output.form.ghost(value, run)
-                made.append(ghost)
-                if self.stamping is not None and self.stamping.born is not None:
-                    self.stamping.born.append(weakref.ref(ghost))
+                made.append(output.form.ghost(value, run))
             else:
                 tensors[output.same_as].value = value
                 made.append(tensors[output.same_as])
-        inputs = [values[place] for place in rule.order]
-        function = self._functions.running if self._functions is not None else ""
-        tape.steps.append(Step(rule, inputs, first, self.modules.scope, self._lines.here(), function))
         if rule.makes_list is None:
             return made[0] if made else None
         return rule.makes_list(made)
@@ -200,9 +198,8 @@ class Literals(dict[int, torch.Tensor]):
 class ModuleCalls:
     """Which call of which module is running."""
 
-    def __init__(self, model: nn.Module, stamping: Stamping | None) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.scope: Scope | None = None
-        self._stamping = stamping
         self._paths: dict[nn.Module, list[str]] = {}
         for path, module in walk(model):
             self._paths.setdefault(module, []).append(path)
@@ -214,10 +211,7 @@ class ModuleCalls:
             outside = self.scope
             self.scope = self._entered(module, outside)
             try:
-                if self._stamping is None or self.scope is outside or self.scope is None:
-                    return original(module, *args, **kwargs)
-                run = partial(original, module, *args, **kwargs)
-                return self._stamping.call(module, self.scope.module, run, (args, kwargs))
+                return original(module, *args, **kwargs)
             finally:
                 self.scope = outside
 
@@ -242,27 +236,33 @@ def _only_one_below(outside: Scope | None, paths: list[str]) -> str:
     return below[0]
 
 
+_NEAREST = 4  # frames from `Lines.here` to the nearest code that can have called an operator
+
+
 class Lines:
-    """The innermost line of a `forward` of the user's that is running: what torch.export tells of a call."""
+    """The innermost running line of a `forward` of the user: the line that torch.export notes for a call."""
 
     def __init__(self, outermost: CodeType) -> None:
         self._outermost = outermost
-        self._is_users: dict[CodeType, bool] = {}
-        self._known: dict[tuple[CodeType, int], str] = {}
+        # by the identity of code, which is hashed by its content
+        self._is_users: dict[int, bool] = {}
+        self._lines: dict[tuple[int, int], str] = {}
+        self._seen: list[CodeType] = []  # kept, so that their identities stay theirs
 
     def here(self) -> str:
-        frame: FrameType | None = sys._getframe(2)
-        known = self._is_users
+        frame: FrameType | None = sys._getframe(_NEAREST)
         while frame is not None:
             code = frame.f_code
-            users = known.get(code)
+            users = self._is_users.get(id(code))
             if users is None:
-                users = known[code] = code.co_name == "forward" and is_users(code.co_filename)
+                users = self._is_users[id(code)] = code.co_name == "forward" and is_users(code.co_filename)
+                self._seen.append(code)
             if users:
-                place = (code, frame.f_lineno)
-                if place not in self._known:
-                    self._known[place] = user_line(f'File "{code.co_filename}", line {frame.f_lineno}')
-                return self._known[place]
+                place = (id(code), frame.f_lasti)  # Python takes longer to find the line
+                line = self._lines.get(place)
+                if line is None:
+                    line = self._lines[place] = user_line(f'File "{code.co_filename}", line {frame.f_lineno}')
+                return line
             if code is self._outermost:
                 return ""
             frame = frame.f_back

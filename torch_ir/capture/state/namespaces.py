@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from torch_ir.capture.program.provenance import is_users
+from torch_ir.capture.walk import own_attributes
 
 _DEPTH = 3  # of what is reached from the model's classes and objects
 _MOST_ITEMS = 4096  # of a container that is copied
@@ -23,7 +24,6 @@ _ATOMS = _PLAIN - {tuple, frozenset}
 _ABSENT = object()
 # These very types: those of a library may run code of theirs when they are copied.
 _CONTAINERS = frozenset((dict, list, set, deque, OrderedDict, defaultdict))
-_MODULE_TABLES = frozenset(vars(nn.Module()))
 
 
 class Namespaces:
@@ -40,8 +40,8 @@ class Namespaces:
                 self._add(base, _DEPTH)
         seen: set[int] = set()  # layers share much, such as their configuration
         for module in modules:
-            for name, value in module.__dict__.items():
-                if type(value) not in _PLAIN and name not in _MODULE_TABLES and id(value) not in seen:
+            for _, value in own_attributes(module):
+                if type(value) not in _PLAIN and id(value) not in seen:
                     seen.add(id(value))
                     self._add(value, _DEPTH - 1)
 

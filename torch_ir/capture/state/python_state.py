@@ -37,6 +37,7 @@ _CONTAINERS = frozenset((list, set, deque, *_TABLES))
 _ABSENT = object()
 _MOST = 20_000  # objects that are looked at
 _Path = tuple[Any, ...]  # of names and keys, outermost first
+Table = tuple[_Path, Any, Any]  # a dict, with a copy
 
 
 def written(path: _Path) -> str:
@@ -71,8 +72,8 @@ class PythonState:
 
     def __init__(self, model: nn.Module) -> None:
         self._seen: set[int] = set()
-        self._tables: list[tuple[_Path, Any, Any]] = []  # dicts, with a copy
-        self._empty: list[tuple[_Path, str, Any]] = []  # dicts of modules, most of which stay empty
+        self._tables: list[Table] = []
+        self._empty: list[Any] = []  # dicts of modules, most of which stay empty
         self._contents: list[tuple[_Path, Any, Any]] = []  # lists, sets and cells, with their content
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
         self._slots: set[int] = set()  # tables of weights, where a tensor may take the place of one that is like it
@@ -88,15 +89,11 @@ class PythonState:
         for kind in classes:
             self._see_class(kind)
 
-    def changes(self) -> list[Change]:
-        """What differs from what was there, in the order in which it was found."""
+    def changes(self, tables: Sequence[Table] | None = None) -> list[Change]:
+        """What differs from what was there, in the order in which it was found; `tables` are those that changed."""
         found = []
-        for path, table, copy in self._tables:
-            if not _is_same(table, copy):
-                found += _differences(path, table, copy)
-        for where, name, table in self._empty:
-            if table:
-                found += _differences(where if name in _REGISTERED else (*where, name), table, {})
+        for path, table, copy in self.changed_tables() if tables is None else tables:
+            found += _differences(path, table, copy)
         found += [Change(path, held, _ABSENT, content) for path, held, content in self._contents]
         found += [Change(path, table, name, old) for path, table, name, old in self._globals]
         found += [
@@ -110,14 +107,22 @@ class PythonState:
         """Whether a weight was assigned, which the graph writes."""
         return id(change.table) in self._slots and _is_alike(change.old, change.now())
 
-    def restore(self) -> None:
-        for _, table, copy in self._tables:
-            if not _is_same(table, copy):
-                table.clear()
-                table.update(copy)
-        for _, _, table in self._empty:
-            if table:
-                table.clear()
+    def changed_tables(self) -> list[Table]:
+        """Return the dicts that changed, with their paths and the copies made before."""
+        changed = [entry for entry in self._tables if not _is_same(*entry[1:])]
+        if any(self._empty):
+            filled = {id(table) for table in self._empty if table}
+            for where, _, attributes in self._tables:
+                for name, table in attributes.items():
+                    if id(table) in filled:
+                        filled.discard(id(table))
+                        changed.append((where if name in _REGISTERED else (*where, name), table, {}))
+        return changed
+
+    def restore(self, tables: Sequence[Table] | None = None) -> None:
+        for _, table, copy in self.changed_tables() if tables is None else tables:
+            table.clear()
+            table.update(copy)
         for _, held, content in self._contents:
             if not _is_equal(content, _content(held)):
                 _fill(held, content)
@@ -139,7 +144,7 @@ class PythonState:
             if type(value) in _PLAIN:
                 continue
             if type(value) in _TABLES and not value:
-                self._empty.append((where, name, value))
+                self._empty.append(value)
             elif isinstance(value, torch.Tensor):
                 self.tensors.append(((*where, name), value))
             elif name in _REGISTERED and type(value) in _TABLES:  # those of a scripted module are of another type

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 import torch
 from torch import fx, nn
 
-from torch_ir.capture.state.python_state import PythonState
+from torch_ir.capture.state.python_state import PythonState, Table
 from torch_ir.ops.torch_internals import OpOverload, schema_of, version_of
 
 
@@ -33,19 +32,20 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
     does not execute forward in Python, or not on the model's own modules.
     """
 
-    def note(*_: Any) -> None:
+    def note(tables: Sequence[Table] | None = None) -> None:
         observed = _observed.get()
         if observed is not None:
-            observed.names.update(dict.fromkeys(change.name for change in state.changes()))
+            observed.names.update(dict.fromkeys(change.name for change in state.changes(tables)))
             observed.is_blind |= is_blind
 
-    hooks = [model.register_forward_hook(note)] if when_forward_ends else []
+    hooks = [model.register_forward_hook(lambda *_: note())] if when_forward_ends else []
     state = PythonState(model)
     try:
         yield
     finally:
-        note()
-        state.restore()
+        tables = state.changed_tables()
+        note(tables)
+        state.restore(tables)
         for hook in hooks:
             hook.remove()
 

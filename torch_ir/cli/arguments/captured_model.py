@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # the options that say how a model is captured, and their defaults
 _OF_CAPTURE: dict[str, Any] = {
-    "input": [], "dim": [], "capture": "auto", "explore": None, "blocks": "inline", "stamp": False, "crosscheck": False,
+    "input": [], "dim": [], "capture": "auto", "explore": None, "blocks": "inline", "crosscheck": False,
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ net.py:Net --input @inputs.npz --input flag=true -o - | wc -c
 my_package.models:make --input "ids=i64[batch,seq]" --dim batch=1..32 -o model.json
 net.py:Net --input x:1x8xbf16 --name small -o net.json --json
 net.py:Branching --input 1x8 --explore 8 -o net.json
-net.py:Deep --input 1x8 --blocks function --stamp -o net.json
+net.py:Deep --input 1x8 --blocks function -o net.json
 net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
 
@@ -54,7 +54,6 @@ def add_parser(verbs: Verbs) -> None:
         metavar="HOW",
         help="layers that repeat: `inline` (default), or as one `function` that is called once for each",
     )
-    parser.add_argument("--stamp", action="store_true", help="run only some of the layers that are alike")
     parser.add_argument(
         "--crosscheck", action="store_true", help="compare what was recorded with what torch.export gives"
     )
@@ -76,7 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
         level=arguments.level or "aten",
         leaf=arguments.leaf,
         blocks=arguments.blocks,
-        stamp=arguments.stamp,
         crosscheck=arguments.crosscheck,
         model_name=arguments.name,
     )

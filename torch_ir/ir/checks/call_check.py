@@ -39,7 +39,7 @@ _CLOSED: dict[type, Callable[[str], bool]] = {
 
 def check_calls(ir: IR, known: Known) -> None:
     """Operators and arguments; most nodes are like one before them, and their names need no second look."""
-    seen: set[tuple[Any, ...]] = set()
+    plain: dict[tuple[Any, ...], bool] = {}  # whether calls with these names and types have plain attributes only
     most = known.limits.list_length
     number = -1
     try:
@@ -48,12 +48,13 @@ def check_calls(ir: IR, known: Known) -> None:
             if args and len(args) != len(node._inputs):
                 told = f"{node!r:.200} has {len(node._inputs)} inputs, but {len(args)} argument names"
                 raise GraphError(told, "$.args", rule="R7")
-            if (alike := (node.op_type, args or len(node._inputs), *attrs)) not in seen:
+            kinds = (*map(type, attrs.values()),)
+            if (alike := (node.op_type, args or len(node._inputs), *attrs, *kinds)) not in plain:
                 if len(node._inputs) > most:
                     raise too_long(node, "inputs", len(node._inputs), most)
                 _check_names(node, known.limits.name_length)
-                seen.add(alike)
-            for name, value in attrs.items():
+                plain[alike] = PLAIN.issuperset(kinds)
+            for name, value in () if plain[alike] else attrs.items():
                 if type(value) not in PLAIN and not _is_in_order(value, most):
                     _Values(node, known, ir.functions).check(value, f"$.attrs.{name:.200}")
             if "function" in attrs and node.is_call:

@@ -104,7 +104,7 @@ def _check_definitions(ir: IR, known: Known, outer: IR | None) -> Collection[Ten
 
 def _check_nodes(nodes: Iterable[OpNode], tensors: dict[str, TensorMeta], known: Known) -> None:
     names: set[str] = set()
-    shapes: dict[int, Any] = {}  # those that are in order, since many tensors share one
+    shapes: dict[tuple[int, int], Any] = {}  # those that are in order, with strides, since many tensors share one
     longest, most = known.limits.name_length, known.limits.list_length
     number = index = -1
     try:
@@ -119,10 +119,10 @@ def _check_nodes(nodes: Iterable[OpNode], tensors: dict[str, TensorMeta], known:
                 if tensors.get(tensor.name) is not tensor or node not in tensor._uses:
                     _check_reads(node, tensors, "$.inputs[{}]".format)
             for index, tensor in enumerate(node._outputs):
-                is_seen = id(tensor.shape) in shapes and tensor.stride is None
-                if not is_seen or tensor.name != name or tensor.dtype not in DTYPES:
+                layout = (id(tensor.shape), id(tensor.stride))
+                if layout not in shapes or tensor.name != name or tensor.dtype not in DTYPES:
                     _check_tensor(tensor, known, f"$.outputs[{index}]")
-                    shapes[id(tensor.shape)] = tensor.shape
+                    shapes[layout] = tensor.shape, tensor.stride
                 if tensor.producer is not node or tensor.index != index:
                     told = f"{tensor!r:.200} does not know that it is output {index} of {node!r:.200}"
                     raise GraphError(told, f"$.outputs[{index}]", rule="R7")

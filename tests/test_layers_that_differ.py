@@ -1,4 +1,4 @@
-"""Layers that are alike are recorded once and stamped, and what is not alike never is."""
+"""Repeated layers as one function: layers that differ in anything are told apart, whatever makes them differ."""
 
 import random
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from torch_ir import CaptureWarning, ExportError, extract_ir, verify_ir_with_state_dict
+from torch_ir import IR, CaptureWarning, ExportError, extract_ir, verify_ir_with_state_dict
 
 DEPTH = 6
 
@@ -39,56 +39,40 @@ class Stack(nn.Module):
         return self.head(x)
 
 
-def graphs(model: nn.Module, *inputs: Any) -> tuple[str, str, int]:
-    """The function form with and without stamping, and how many layers were really run with it."""
-    runs: list[nn.Module] = []
-    kinds = {type(layer) for layer in getattr(model, "layers", [])}
-    originals = {kind: kind.forward for kind in kinds}
-
-    def counted(kind: type[nn.Module]) -> Callable[..., Any]:
-        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            runs.append(self)
-            return originals[kind](self, *args, **kwargs)
-
-        return forward
-
+def forms(model: nn.Module, *inputs: Any) -> tuple[IR, IR]:
+    """The function form of a model, and the flat graph of torch.export."""
     inputs = inputs or (torch.randn(3, 4),)
-    folded = extract_ir(model.eval(), inputs, strict=False, blocks="function")
-    for kind in kinds:
-        kind.forward = counted(kind)  # type: ignore[method-assign]
-    try:
-        stamped = extract_ir(model, inputs, strict=False, blocks="function", stamp=True)
-    finally:
-        for kind, forward in originals.items():
-            kind.forward = forward  # type: ignore[method-assign]
-    return folded.to_json(), stamped.to_json(), len(runs)
+    found = []
+    for options in ({"blocks": "function"}, {"capture": "export"}):
+        random.seed(0)
+        COUNTER[0] = 0
+        SEEN.clear()
+        found.append(extract_ir(model.eval(), inputs, strict=False, **options))
+    return found[0], found[1]
 
 
-def test_equal_layers_are_run_three_times() -> None:
-    """The first, the second and the last are run; the graph is that of all."""
-    folded, stamped, runs = graphs(Stack())
-    assert stamped == folded
-    assert runs == 3
+def functions_in(ir: IR) -> int:
+    return sum(1 for node in ir.nodes if node.is_call)
 
 
-def test_growth() -> None:
-    """However many layers there are, three are run."""
-    assert graphs(Stack(depth=40))[2] == 3
+def test_equal_layers_are_calls_of_one_function() -> None:
+    folded, flat = forms(Stack())
+    assert (len(folded.functions), functions_in(folded)) == (1, DEPTH)
+    assert folded.at_level("aten").to_json() == flat.to_json()
 
 
 def test_put_inline_it_is_the_flat_graph() -> None:
-    """blocks="inline" gives the same bytes with and without stamping, and they verify."""
+    """blocks="inline" has the same bytes as the quick recording of every layer, and they verify."""
     torch.manual_seed(0)
     model, x = Stack().eval(), torch.randn(3, 4)
-    flat = extract_ir(model, (x,), strict=False)
-    stamped = extract_ir(model, (x,), strict=False, stamp=True, crosscheck=True)
-    assert stamped.to_json() == flat.to_json()
-    function = extract_ir(model, (x,), strict=False, stamp=True, blocks="function")
+    flat = extract_ir(model, (x,), strict=False, crosscheck=True)
+    function = extract_ir(model, (x,), strict=False, blocks="function")
+    assert function.at_level("aten").to_json() == flat.to_json()
     assert verify_ir_with_state_dict(function, model.state_dict(), model, (x,))[0]
 
 
 def test_two_kinds_in_turn() -> None:
-    """Layers of two configurations are two groups."""
+    """Layers of two configurations are two functions."""
 
     class Turn(Layer):
         def __init__(self, index: int) -> None:
@@ -98,9 +82,9 @@ def test_two_kinds_in_turn() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) * (2 if self.kind == "local" else 3)
 
-    folded, stamped, runs = graphs(Stack(Turn, 10))
-    assert stamped == folded
-    assert runs == 6
+    folded, flat = forms(Stack(Turn, 10))
+    assert len(folded.functions) == 2
+    assert folded.at_level("aten").to_json() == flat.to_json()
 
 
 def test_layers_that_return_several_and_pass_arguments_on() -> None:
@@ -118,20 +102,19 @@ def test_layers_that_return_several_and_pass_arguments_on() -> None:
                 x, (mask, kept), _ = layer(x, mask=mask, flag=False)
             return self.head(x + mask) + kept.sum()
 
-    folded, stamped, runs = graphs(Calls(Several))
-    assert stamped == folded
-    assert runs == 3
+    folded, flat = forms(Calls(Several))
+    assert folded.at_level("aten").to_json() == flat.to_json()
 
 
 def test_tied_weights() -> None:
     """Layers that share a weight among them are alike only where they share it in the same way."""
     model = Stack()
     model.layers[4].inner.weight = model.layers[2].inner.weight
-    folded, stamped, _ = graphs(model)
-    assert stamped == folded
+    folded, flat = forms(model)
+    assert folded.at_level("aten").to_json() == flat.to_json()
 
 
-# -- what must be run, every layer of it -----------------------------------------------------------------------------
+# -- layers that differ -----------------------------------------------------------------------------------------------
 
 COUNTER = [0]  # state that no layer holds, which shows in the second layer
 SEEN: list[Any] = []
@@ -224,40 +207,34 @@ UNLIKE = (
 
 @pytest.mark.filterwarnings("ignore:forward changes state")
 @pytest.mark.parametrize("kind", UNLIKE)
-def test_layers_that_are_not_alike_are_run(kind: type[Layer]) -> None:
+def test_layers_that_differ_are_told_apart(kind: type[Layer]) -> None:
     """Whatever tells one layer from another is seen, and the graph is right."""
-    model = Stack(kind)
-    random.seed(0)
-    COUNTER[0] = 0
-    folded = extract_ir(model.eval(), (torch.randn(3, 4),), strict=False, blocks="function").to_json()
-    random.seed(0)
-    COUNTER[0] = 0
-    stamped = extract_ir(model, (torch.randn(3, 4),), strict=False, blocks="function", stamp=True).to_json()
-    assert stamped == folded
+    folded, flat = forms(Stack(kind))
+    assert folded.at_level("aten").to_json() == flat.to_json()
 
 
 def test_a_tensor_of_another_layer() -> None:
-    """What a layer reads elsewhere must be the same for all, or each is run."""
+    """A layer that reads a weight of another layer."""
     model = Stack(ReadsAnother)
     for index, layer in enumerate(model.layers):
         layer.__dict__["other"] = [model.layers[max(0, index - 1)]]
-    folded, stamped, _ = graphs(model)
-    assert stamped == folded
+    folded, flat = forms(model)
+    assert folded.at_level("aten").to_json() == flat.to_json()
 
 
 def test_a_layer_that_is_called_again() -> None:
-    """A stamped layer cannot be run later; the model is recorded layer by layer."""
+    """A layer of the stack that is called once more behind it."""
 
     class Again(Stack):
         def forward(self, x: Tensor) -> Tensor:
             return self.layers[3](super().forward(x).repeat(1, 2))
 
-    folded, stamped, _ = graphs(Again())
-    assert stamped == folded
+    folded, flat = forms(Again())
+    assert folded.at_level("aten").to_json() == flat.to_json()
 
 
 def test_a_cache_that_layers_share() -> None:
-    """An argument that a layer could change is no reason to believe that the next one does the same."""
+    """An argument that every layer changes."""
 
     class Cached(Layer):
         def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:  # type: ignore[override]
@@ -271,9 +248,8 @@ def test_a_cache_that_layers_share() -> None:
                 x = layer(x, cache)
             return self.head(x), *cache
 
-    folded, stamped, runs = graphs(Caching(Cached))
-    assert stamped == folded
-    assert runs == DEPTH
+    folded, flat = forms(Caching(Cached))
+    assert folded.at_level("aten").to_json() == flat.to_json()
 
 
 def test_training_mode() -> None:
@@ -283,16 +259,15 @@ def test_training_mode() -> None:
         def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
             return torch.dropout(super().forward(x), 0.5, self.training)
 
-    model = Stack(Dropping).train()
-    with pytest.warns(CaptureWarning, match="training mode"):
-        folded = extract_ir(model, (torch.randn(3, 4),), strict=False, blocks="function")
-    with pytest.warns(CaptureWarning, match="training mode"):
-        stamped = extract_ir(model, (torch.randn(3, 4),), strict=False, blocks="function", stamp=True)
-    assert stamped.to_json() == folded.to_json()
+    model, graphs = Stack(Dropping).train(), []
+    for options in ({"blocks": "function"}, {"capture": "export"}):
+        with pytest.warns(CaptureWarning, match="training mode"):
+            graphs.append(extract_ir(model, (torch.randn(3, 4),), strict=False, **options))
+    assert graphs[0].at_level("aten").to_json() == graphs[1].to_json()
 
 
 def test_routing_that_depends_on_data() -> None:
-    """Experts that are chosen by data are not for the quick road: the graph comes from elsewhere, and verifies."""
+    """Experts that are chosen by data: the graph comes from torch.export, and verifies."""
 
     class Routed(Layer):
         def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -300,18 +275,10 @@ def test_routing_that_depends_on_data() -> None:
 
     torch.manual_seed(0)
     model, x = Stack(Routed).eval(), torch.randn(3, 4)
-    ir = extract_ir(model, (x,), strict=False, blocks="function", stamp=True)
+    ir = extract_ir(model, (x,), strict=False, blocks="function")
     assert verify_ir_with_state_dict(ir, model.state_dict(), model, (x,))[0]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"blocks": "functions"}, "did you mean 'function'"),
-        ({"stamp": True, "capture": "export"}, "torch.export"),
-    ],
-)
-def test_options_that_do_not_fit(wrong: dict[str, Any], words: str) -> None:
-    """One sentence that says what to write."""
-    with pytest.raises(ExportError, match=words):
-        extract_ir(Stack().eval(), (torch.randn(3, 4),), strict=False, **wrong)
+def test_an_unknown_form_of_blocks() -> None:
+    with pytest.raises(ExportError, match="did you mean 'function'"):
+        extract_ir(Stack().eval(), (torch.randn(3, 4),), strict=False, blocks="functions")
