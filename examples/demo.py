@@ -16,8 +16,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue li
 
 import torch_ir
 from catalogue.resnet18 import resnet18
-from torch_ir.cli.dispatch import main as torch_ir_command
-from torch_ir.ir.text.printer import print_node
+from torch_ir.cli import main as torch_ir_command
 
 
 @contextmanager
@@ -40,8 +39,8 @@ def main() -> int:
     with step("extract its graph, weight-free"):
         ir = torch_ir.extract_ir(model, (torch.empty(1, 3, 224, 224, device="meta"),), model_name="ResNet18")
         print(f"   {ir!r}")
-        for node in ir.nodes[:4]:
-            print(f"   {print_node(node)[:112]}")
+        for line in str(ir).splitlines()[-len(ir.nodes) - 2 :][:4]:
+            print(f" {line[:114]}")
         last = ir.nodes[-1]
         print(f"   ... {len(ir.nodes) - 4} more; each knows where it comes from: {last.name} is {last.origin}")
 

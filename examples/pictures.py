@@ -18,7 +18,7 @@ import catalogue
 import torch_ir
 from catalogue.llama import Llama, LlamaLayer
 from torch_ir import IR
-from torch_ir.cli.dispatch import main as torch_ir_command
+from torch_ir.cli import main as torch_ir_command
 
 
 def graph_of(name: str) -> IR:

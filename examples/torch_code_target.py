@@ -3,6 +3,7 @@
 python examples/torch_code_target.py [a model of the catalogue]
 """
 
+import itertools
 import keyword
 import math
 import re
@@ -15,11 +16,8 @@ import torch
 
 import torch_ir
 from torch_ir import IR, OpNode, Target, TensorMeta
-from torch_ir.ir import Branch, Device, Dtype, Expr, Layout, MemoryFormat, Slot
-from torch_ir.ir.graph.io_tree import Tree, leaves
-from torch_ir.ir.regroup.functions import fresh, inline_all
-from torch_ir.ops import find_operator
-from torch_ir.ops.schema import arguments
+from torch_ir.ir import Branch, Device, Dtype, Expr, Layout, MemoryFormat, Slot, Tree, leaves
+from torch_ir.ops import arguments, find_operator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue lies beside this folder
 
@@ -144,8 +142,7 @@ def place(key: str) -> str:
 
 def to_code(ir: IR) -> str:
     """The source of a module that computes what the graph computes; an error lists the operators that it cannot say."""
-    ir = ir.clone()
-    inline_all(ir)
+    ir = ir.at_level("aten")
     rename(ir)
     for node in ir.nodes:
         if not code.handles(node.op_type) and isinstance(find_operator(node.op_type), torch._ops.OpOverload):
@@ -176,7 +173,14 @@ def rename(ir: IR) -> None:
     for node in ir.nodes:
         word = node.op_type.split(".")[1].strip("_").rpartition("_")[2]
         for tensor in node.outputs:
-            tensor.name = fresh(word, taken)
+            tensor.name = next(name for name in numbered(word) if name not in taken)
+            taken.add(tensor.name)
+
+
+def numbered(word: str) -> Iterator[str]:
+    """`add`, `add_1`, `add_2`, and so on."""
+    yield word
+    yield from (f"{word}_{number}" for number in itertools.count(1))
 
 
 def declaration(tensor: TensorMeta) -> str:

@@ -285,7 +285,7 @@ def run_page(path: Path, write: bool = False, programs: Path | None = None) -> s
 
 def pages() -> list[Path]:
     """Every page of the documentation."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main() -> int:

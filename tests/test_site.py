@@ -133,10 +133,26 @@ def test_every_error_has_its_line() -> None:
 
 
 def test_the_rooms_of_the_page_are_those_of_the_house() -> None:
-    """The table of how-it-works says who may import whom, as it is enforced."""
-    text = (DOCS / "how-it-works.md").read_text(encoding="utf-8")
+    """The table of architecture.md says who may import whom, as it is enforced."""
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| .+? \| (nothing|`[^|]+`) \| [^|]+ \|$", text, re.MULTILINE)
     assert {room: set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows} == ROOMS
+
+
+def test_the_files_that_architecture_names_exist() -> None:
+    """Each path in back quotes, from the root or from torch_ir/; a bare name is looked for in every folder."""
+    text = re.sub(
+        r"^```.*?^```", "", (DOCS / "architecture.md").read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", text))
+    assert len(named) > 50
+    missing = [name for name in named if not _is_in_the_repository(name)]
+    assert not missing
+
+
+def _is_in_the_repository(name: str) -> bool:
+    places = [ROOT / name, ROOT / "torch_ir" / name]
+    return any(place.exists() for place in places) or any((ROOT / "torch_ir").rglob(name.rstrip("/")))
 
 
 def _is_told(thing: object) -> bool:

@@ -9,9 +9,10 @@ from torch_ir.ops.registry import (
     register_executor,
     register_op,
 )
-from torch_ir.ops.schema import find_operator
+from torch_ir.ops.schema import Argument, arguments, find_operator
+from torch_ir.ops.tensor_data import to_tensor
 
 __all__ = [
-    "find_operator", "get_conversion_fn", "get_execution_fn", "is_forbidden", "is_pure", "is_random",
-    "list_registered_ops", "objection", "register_executor", "register_op",
+    "Argument", "arguments", "find_operator", "get_conversion_fn", "get_execution_fn", "is_forbidden", "is_pure",
+    "is_random", "list_registered_ops", "objection", "register_executor", "register_op", "to_tensor",
 ]  # fmt: skip
