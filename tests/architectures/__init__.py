@@ -31,16 +31,16 @@ TABLES: dict[Kind, list[Row]] = {
 
 # Captured on real tensors only: Python needs numbers that only the data has.
 NEEDS_VALUES: dict[str, str] = {
-    "dbrx": "loops over the experts that were hit",
-    "longformer": "pads by a number held in a tensor",
-    "led": "pads by a number held in a tensor",
-    "encodec": "pads by lengths held in tensors",
-    "mimi": "pads by lengths held in tensors",
-    "fastspeech2_conformer": "makes as many frames as the predicted durations say",
+    "dbrx": "loops over the experts in use",
+    "longformer": "pads by a tensor value",
+    "led": "pads by a tensor value",
+    "encodec": "pads by lengths that are tensor values",
+    "mimi": "pads by lengths that are tensor values",
+    "fastspeech2_conformer": "the number of frames depends on predicted durations",
 }
 # Builds and runs, and is not captured at all.
 NOT_CAPTURED: dict[str, str] = {
-    "t5gemma": "its config always asks for a cache, which is not a known output",
+    "t5gemma": "its config always returns a cache of an unsupported class",
 }
 # Not recorded quickly, so that another road is tried: the words in which the recording says why.
 NOT_FAST: dict[str, str] = {

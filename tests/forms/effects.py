@@ -230,7 +230,7 @@ def gumbel_softmax(self: Any, x: Tensor) -> Any:
 
 
 @family.forward(
-    (X,), expected=captured("a torch.Generator is an object with state of its own, which no graph can hold")
+    (X,), expected=captured("a torch.Generator is a stateful object, which a graph cannot contain")
 )
 def random_with_a_generator(self: Any, x: Tensor) -> Tensor:
     return x + torch.rand(3, 4, generator=torch.Generator().manual_seed(1))

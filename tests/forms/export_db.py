@@ -12,7 +12,7 @@ from tests.forms.form import VERIFIED, Family, Outcome, carried
 
 family = Family("ExportDB")
 # Supported by torch.export, but not carried.
-EXCEPTIONS = {"scalar_output": carried("returns a Python number and no tensor: verification has nothing to compare")}
+EXCEPTIONS = {"scalar_output": carried("returns a Python number and no tensor, so there is nothing to compare")}
 
 
 class Positional(nn.Module):

@@ -13,7 +13,7 @@ from tests.proof import module
 Build = TypeVar("Build", bound=Callable[..., Any])
 # How far a form comes: its library has no kernels here, torch.export refuses it, it cannot be made a graph of ours,
 # the graph cannot be proved, or all is well.
-STAGES = UNBUILT, REFUSED, CAPTURED, CARRIED, VERIFIED = "not built", "refused", "captured", "carried", "verified"
+STAGES = UNBUILT, REFUSED, CAPTURED, CARRIED, VERIFIED = "not built", "refused", "captured", "converted", "verified"
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from torch_ir.run.tolerances import compare
 EAGER, EXPORT, CARRIED, LOST = "eager refuses", "torch.export refuses", "carried", "lost"
 # Their values are whatever the memory held: only shape and dtype can be compared.
 UNINITIALISED = frozenset(["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"])
-_RESHAPES = "gives an input another shape or other strides, which torch cannot functionalise"
-_POLYGAMMA = "torch takes `polygamma_` for a foreign operator and does not functionalise it"
+_RESHAPES = "changes the shape or strides of an input, which torch cannot functionalise"
+_POLYGAMMA = "torch treats `polygamma_` as a custom operator and does not functionalise it"
 # Captured by torch.export, but not carried; a reason for each.
 EXCEPTIONS = {
     "as_strided in-place": _RESHAPES,
-    "broadcast_shapes functional": "returns Python numbers and no tensor; a graph that gives nothing is refused",
-    "masked_select functional": "where the mask broadcasts, the bound that torch itself puts on the size is too small",
+    "broadcast_shapes functional": "returns Python numbers and no tensor; a graph without outputs is rejected",
+    "masked_select functional": "if the mask broadcasts, torch's own bound of the size is too small",
     "resize_ in-place": _RESHAPES,
     "squeeze in-place": _RESHAPES,
     "squeeze.multiple in-place": _RESHAPES,
