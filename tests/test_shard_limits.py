@@ -1,4 +1,4 @@
-"""The limits that docs/sharding.md lists under "What is not done": each is shown, with its one sentence."""
+"""The limits that docs/sharding.md lists under "Limitations": each is shown, with its one sentence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def limit(row: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 def rows() -> list[str]:
     """The rows of the page, each in one line."""
-    section = PAGE.read_text().partition("## What is not done")[2]
+    section = PAGE.read_text().partition("## Limitations")[2]
     return [" ".join(row.split()) for row in re.split(r"^- ", section, flags=re.MULTILINE)[1:]]
 
 
@@ -159,5 +159,5 @@ def state_of_one_run() -> None:
 
 @pytest.mark.parametrize("row", LIMITS)
 def test_limit(row: str) -> None:
-    """What is not done is told in one sentence, or is done in the way that the page says."""
+    """Limitations is told in one sentence, or is done in the way that the page says."""
     LIMITS[row]()
