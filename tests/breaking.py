@@ -1,4 +1,4 @@
-"""Graphs that hold, with one thing broken: what `check` says of it, and which rule, path and node the error carries."""
+"""Valid graphs with one violation each, and the rule, path and node that the error of `check` must name."""
 
 from collections.abc import Callable
 from typing import NamedTuple

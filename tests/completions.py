@@ -1,4 +1,4 @@
-"""The completion scripts that the package ships: `python -m tests.completions --write` makes them anew."""
+"""The completion scripts of the package: `python -m tests.completions --write` regenerates them."""
 
 from __future__ import annotations
 

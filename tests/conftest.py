@@ -1,4 +1,4 @@
-"""What every test may use, and options: reports of the whole-catalogue test, sweeps too slow for every run."""
+"""Fixtures and options of all tests: reports of the whole-catalogue test, slow sweeps."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Run the documentation: every fenced block of a page, in order, in a folder of its own.
+"""Run the documentation: every fenced block of a page, in order, in a separate folder.
 
 python tests/documents.py [--write] [--fresh] docs/extract.md ...
 

@@ -1,4 +1,4 @@
-"""What tests of golden packs share: a model, its pack, and the dumps of a runtime that may be wrong."""
+"""Helpers for tests of golden packs: a model, its pack, and the dumps of a runtime that may be wrong."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What each hard model gives, as the table of docs/hard-models.md.
+"""The result of capturing each hard model, as the table of docs/hard-models.md.
 
 python -m tests.hard_models_table [--write]      print the table, or put it into its page
 """

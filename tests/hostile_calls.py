@@ -1,4 +1,4 @@
-"""Nodes with arguments that nobody should give an operator, checked in a child process that may die of it.
+"""Nodes with hostile operator arguments, checked in a child process that may crash.
 
 python -m tests.hostile_calls all|listed PER START STOP
 

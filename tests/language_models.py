@@ -1,4 +1,4 @@
-"""Every language model of the architectures as prefill and decode, which together generate what the model generates.
+"""Every language model of the architectures as prefill and decode graphs, compared with `model.generate`.
 
 python -m tests.language_models [NAME ...]      all of them, or those named; prints a line each
 """

@@ -1,4 +1,4 @@
-"""What tests of targets share: models as graphs, and targets that take what they are told to."""
+"""Helpers for tests of targets: models as graphs, and targets with chosen handlers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Graphs at the border of what rules may do: attention by mask, fill and cast, and factors and terms after layers."""
+"""Graphs at the limits of the rules: attention by mask, fill and cast, and factors and terms after layers."""
 
 import itertools
 import math

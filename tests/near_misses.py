@@ -1,4 +1,4 @@
-"""Near misses: a graph that a rule changes, made a little different at the very place.
+"""Near misses: a graph that a rule matches, with one small change.
 
 Each twist is one that real models have, and that a rule is wrong to overlook: somebody else reads what a fusion would
 hide, a weight has two owners, a cast stands in between, an axis counts from the end, there is nothing to compute on.

@@ -1,4 +1,4 @@
-"""Finds what is private of torch in source code, by reading it."""
+"""Find private names of torch in source code."""
 
 import ast
 import re

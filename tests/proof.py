@@ -1,4 +1,4 @@
-"""What most tests of models do: build a small one, capture it without weights, take the file, prove it."""
+"""Build a small model, capture it without weights, round-trip it through a file, and verify it."""
 
 import contextlib
 import copy

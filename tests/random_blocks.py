@@ -1,4 +1,4 @@
-"""Pieces of random graphs: what passes look for, and what almost looks like it."""
+"""Pieces of random graphs: patterns of passes, and near misses of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph in the making: operators are called on tensors that have values, so that what torch refuses is seen."""
+"""Builder of random graphs: operators are called on real tensors, so that invalid calls are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random graphs that are valid and run: the same seed gives the same graph.
+"""Random valid graphs that run; the same seed produces the same graph.
 
 Every node is computed while the graph is drawn, so that what torch refuses never gets in. What the graphs are made of
 is in `random_blocks.py`: little pieces that look like what passes look for, or almost.

@@ -1,4 +1,4 @@
-"""What the tests of the file format share: a valid document with one thing changed, and the error that it gives."""
+"""Helpers for tests of the file format: a valid document with one change, and the expected error."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What tests of rules and passes share: small graphs in one line, and a rewrite that is checked and run."""
+"""Helpers for tests of rules and passes: small graphs in one line, and a rewrite that is checked and run."""
 
 import re
 import textwrap

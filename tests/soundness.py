@@ -1,4 +1,4 @@
-"""What must hold for every pass on every graph, and what is wrong where it does not."""
+"""Properties that every pass must keep on every graph."""
 
 from collections.abc import Mapping, Sequence
 

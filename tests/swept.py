@@ -1,4 +1,4 @@
-"""Models for sweeps, each of which comes to another end, and the folder that a sweep leaves."""
+"""Models for sweeps, one for each status, and the output folder of a sweep."""
 
 import ctypes
 import json

@@ -1,4 +1,4 @@
-"""Graphs of hostile shapes: every verb takes time and memory in proportion to the file, or refuses it."""
+"""Adversarial graphs: time and memory of every command are proportional to the file, or it is rejected."""
 
 import json
 import subprocess

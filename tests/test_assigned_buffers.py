@@ -1,4 +1,4 @@
-"""Buffers that forward assigns anew: written where they keep their form, left alone or refused where they do not."""
+"""Buffers that forward assigns: written if they keep shape and dtype, otherwise unchanged or refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Equal graphs are equal bytes, in whatever order their attributes were given."""
+"""Equal graphs have equal bytes, whatever the order of their attributes."""
 
 import random
 from collections.abc import Callable

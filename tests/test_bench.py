@@ -1,4 +1,4 @@
-"""Timing roads side by side: the statistics, the check that comes before them, and the verb. No time is asserted."""
+"""`bench`: the statistics, the comparison of results before timing, and the command. No time is asserted."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Small files that ask for much work: each costs little, or is refused in one sentence."""
+"""Small files that request much work: each is cheap, or rejected with a one-line error."""
 
 from pathlib import Path
 

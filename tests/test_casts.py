@@ -1,4 +1,4 @@
-"""Casts: one spelling, none to the dtype that is there, and of a chain only what rounds."""
+"""Casts: one canonical form, no cast to the same dtype, and only rounding casts remain of a chain."""
 
 import pytest
 import torch

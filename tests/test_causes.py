@@ -1,4 +1,4 @@
-"""Errors of a capture have a cause, on which the next step depends; only one file reads the words of an error."""
+"""Capture errors have a cause that selects the next method; only one file reads the text of messages."""
 
 import ast
 import pickle

@@ -1,4 +1,4 @@
-"""Models and inputs on the command line: how they are named, and how mistakes are told."""
+"""Models and inputs on the command line: accepted forms and error messages."""
 
 import json
 import os

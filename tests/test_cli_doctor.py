@@ -1,4 +1,4 @@
-"""`torch-ir doctor` and `torch-ir completion`: what is installed works, or one row says how to mend it."""
+"""`torch-ir doctor` and `torch-ir completion`: installed extras work, or a row names the fix."""
 
 import json
 import shutil

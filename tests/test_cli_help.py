@@ -1,4 +1,4 @@
-"""What every verb has in common: help with examples, one sentence for each mistake, statuses, no torch for looking."""
+"""Common behaviour of all commands: help with examples, one-line errors, statuses, no torch for inspection."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`torch-ir info`: the documented text and keys, and what else a file tells."""
+"""`torch-ir info`: the documented text and keys, and the other facts of a file."""
 
 import json
 from pathlib import Path

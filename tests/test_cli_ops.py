@@ -1,4 +1,4 @@
-"""`torch-ir ops` and `torch-ir passes`: the operators of a file, of torch, and what the optimiser can do."""
+"""`torch-ir ops` and `torch-ir passes`: the operators of a file and of torch, and the passes of the optimiser."""
 
 import json
 

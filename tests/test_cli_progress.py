@@ -1,4 +1,4 @@
-"""The line that tells who waits what is being done: at a terminal, after two seconds, and gone without a trace."""
+"""The progress line: on a terminal, after two seconds, and removed at the end."""
 
 import re
 import sys

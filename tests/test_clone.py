@@ -1,4 +1,4 @@
-"""A clone says the same and shares nothing that can be changed."""
+"""A clone is equal and shares no mutable state."""
 
 import pytest
 

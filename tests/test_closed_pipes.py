@@ -1,4 +1,4 @@
-"""Every verb with a stdout that takes nothing: a closed pipe, a closed stream, a full disk.
+"""Every command with an unwritable stdout: a closed pipe, a closed stream, a full disk.
 
 What a command writes to files is complete all the same, and nothing but one line about a full disk is on stderr.
 """

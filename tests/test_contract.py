@@ -1,4 +1,4 @@
-"""Contracts: what each limit admits, and one sentence with the place for everything that is wrong in a file."""
+"""Contracts: what each limit admits, and one error with the path for every invalid file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`torch-ir convert` to what other tools read; each file computes what the graph computes."""
+"""`torch-ir convert` to formats of other tools; each file computes the same as the graph."""
 
 import runpy
 from pathlib import Path

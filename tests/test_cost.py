@@ -1,4 +1,4 @@
-"""What a graph costs: FLOPs as torch counts them, bytes by simple rules, both also where sizes are open."""
+"""Costs: FLOPs as torch counts them, bytes by simple rules, both also for dynamic sizes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""crosscheck=True: torch.export looks at what was recorded quickly, and rules where it sees something else."""
+"""crosscheck=True compares fast capture with torch.export, whose graph is used if they differ."""
 
 import warnings
 from typing import Any

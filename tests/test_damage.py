@@ -1,4 +1,4 @@
-"""Damaged files: an error of ours or, where a digest protects them, exactly what they meant; and nothing else."""
+"""Corrupted files: a typed error or, if a digest protects them, exactly the same meaning."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Decomposition: only operators of the chosen set are left, and the graph computes what it computed."""
+"""Decomposition: only operators of the chosen set remain, and the graph computes the same."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""In what two graphs differ: nothing but names, or exactly what was changed."""
+"""Diff: graphs that differ only in names are equal, and every change is reported exactly."""
 
 import random
 from collections.abc import Callable

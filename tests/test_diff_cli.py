@@ -1,4 +1,4 @@
-"""`torch-ir diff`: what it prints for people, pull requests and programs, what it costs, and its status."""
+"""`torch-ir diff`: text, Markdown and JSON output, costs, and exit status."""
 
 import json
 from collections.abc import Callable

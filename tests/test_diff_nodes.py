@@ -1,4 +1,4 @@
-"""What became of every node: in new versions of a model, after optimisation, in another order, and in random graphs."""
+"""Matching of nodes: in new versions of a model, after optimisation, in another order, and in random graphs."""
 
 import json
 import random

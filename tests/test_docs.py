@@ -1,4 +1,4 @@
-"""The documentation is true: every page runs as written, every link leads somewhere, and the runner notices lies."""
+"""The documentation: every page runs as written, every link resolves, and the runner detects wrong pages."""
 
 import re
 import subprocess

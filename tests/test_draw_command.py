@@ -1,4 +1,4 @@
-"""`torch-ir draw`: readable by default, `visualize` as documented, every mistake one sentence."""
+"""`torch-ir draw`: readable by default, `visualize` as documented, one-line errors."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Parts and levels of a picture: modules as boxes, the neighbourhood of a node, what is easy to read."""
+"""Views of a drawing: modules as boxes, the surroundings of a node, the automatic choice."""
 
 import re
 import xml.etree.ElementTree as ElementTree

@@ -1,4 +1,4 @@
-"""Sizes that vary: which ones, by what names, within what bounds, and what happens at each of them."""
+"""Dynamic sizes: names, ranges, constraints, and runs at each size."""
 
 import json
 from collections.abc import Callable

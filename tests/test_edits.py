@@ -1,4 +1,4 @@
-"""Edits of a graph's nodes are done whole or not at all, and `ir.node` finds what is there now."""
+"""Edits of a graph's nodes are atomic, and `ir.node` finds the current nodes."""
 
 import pickle
 import random

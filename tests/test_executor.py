@@ -1,4 +1,4 @@
-"""IRExecutor: planned once and run many times; what it holds, what it computes once, and what it refuses."""
+"""IRExecutor: planned once and run many times; its state, its prologue, and its errors."""
 
 import weakref
 from collections.abc import Callable

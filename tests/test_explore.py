@@ -1,4 +1,4 @@
-"""Random programs that branch on data: every way that they can go is in one graph, and the graph goes the right way."""
+"""Random programs that branch on data: every path is in one graph, and the graph takes the right one."""
 
 import math
 import random

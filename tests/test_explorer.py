@@ -1,4 +1,4 @@
-"""The explorer without a browser: the hierarchy, what a page is told, and that a page is one safe file."""
+"""The explorer without a browser: the hierarchy, the data of a page, and the safety of the file."""
 
 import base64
 import gzip

@@ -1,4 +1,4 @@
-"""Dimension expressions: they mean what Python means by the same text, and cannot do anything else."""
+"""Dimension expressions: the same meaning as in Python, and no other capabilities."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""extract_ir: the documented call, what is kept of a model, and what a user is told."""
+"""extract_ir: the documented call, the facts of a model that are kept, and the warnings."""
 
 import base64
 import copy

@@ -1,4 +1,4 @@
-"""extract_ir: code that writes, regions, custom operators and control flow come out functional and exact."""
+"""extract_ir: writes, regions, custom operators and control flow are captured exactly, in functional form."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""extract_ir: inputs and outputs as the model nests them, arguments by name, and where each node came from."""
+"""extract_ir: nested inputs and outputs, arguments by name, and origins of nodes."""
 
 import os
 import subprocess

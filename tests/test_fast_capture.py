@@ -1,4 +1,4 @@
-"""The quick recording gives the very bytes that torch.export gives, or says what it does not cover."""
+"""Fast capture is byte-identical to torch.export, or reports what it does not support."""
 
 import gc
 import threading

@@ -1,4 +1,4 @@
-"""A crash cannot lose: whatever happens while something is saved, the old file or the new one is there, and no litter.
+"""Crashes while saving: the old file or the new one remains, and no temporary files.
 
 The sweeps run in processes of their own (`tests/faults`); here are also the disks that are full, the folders that may
 not be written to, and the targets that are no plain files.

@@ -1,4 +1,4 @@
-"""The newcomer's path: the commands of docs/first-model.md take an empty folder to the pictures of a better graph."""
+"""The commands of docs/first-model.md, run in an empty folder."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Arithmetic after a convolution or a linear layer goes into its weights."""
+"""Arithmetic after a convolution or a linear layer is folded into its weights."""
 
 import pytest
 

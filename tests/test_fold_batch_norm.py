@@ -1,4 +1,4 @@
-"""Batch norm of inference goes into the weights of the layer before or after it, with no value of a weight known."""
+"""Batch norm of inference is folded into the weights of the layer before or after it, without weight values."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Constants: what is known without weights is computed once and for all, shared, and never what the caller holds."""
+"""Constants: values known without weights are computed once and shared, but never if the caller could see it."""
 
 from typing import Any
 

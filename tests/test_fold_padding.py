@@ -1,4 +1,4 @@
-"""Padding goes into the convolution or the pool that reads it."""
+"""Padding is folded into the convolution or the pool that reads it."""
 
 import pytest
 

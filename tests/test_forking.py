@@ -1,4 +1,4 @@
-"""A forked program is the program, to whoever starts it."""
+"""A forked program behaves like the program itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The format: what we write is what its JSON Schema says, and files that were written once load for ever."""
+"""The format: written files conform to the JSON Schema, and stored files of every version load."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""A graph module of torch.fx as an IR: whatever its nodes call, it computes what the graph module computes."""
+"""torch.fx graph modules as IRs: whatever their nodes call, the results are the same."""
 
 import operator
 import warnings

@@ -1,4 +1,4 @@
-"""Python state that a graph freezes is named, with its line, on every road; memos are not."""
+"""Python state that a graph freezes is named, with its line, by every capture method; memoised tables are not."""
 
 import warnings
 from collections.abc import Callable

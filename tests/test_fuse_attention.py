@@ -1,4 +1,4 @@
-"""Attention that is written out becomes the operator, and only where both give the same."""
+"""Attention that is written out becomes the operator, only where both return the same."""
 
 import math
 from collections.abc import Callable

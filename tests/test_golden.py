@@ -1,4 +1,4 @@
-"""Golden packs: what another runtime is compared with, and how."""
+"""Golden packs: content of the pack, and comparison with another runtime."""
 
 import json
 from collections.abc import Callable

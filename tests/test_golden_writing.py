@@ -1,4 +1,4 @@
-"""Writing a golden pack: what it holds, whole or not at all, the same bytes again."""
+"""Writing a golden pack: its content, atomic writes, deterministic bytes."""
 
 import json
 import sys

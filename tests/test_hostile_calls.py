@@ -1,4 +1,4 @@
-"""No arguments make a check crash, hang or take much memory."""
+"""No arguments make a check crash, hang or use much memory."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The back end `inductor`: what it compiles gives what the model gives, at all sizes, and leaves torch as it was."""
+"""The back end `inductor`: the same results as the model at all sizes, and torch's settings are restored."""
 
 import copy
 import logging

@@ -1,4 +1,4 @@
-"""The back end `iree`: models compiled through MLIR and really run give what eager gives."""
+"""The back end `iree`: models compiled through MLIR and run return the same results as eager."""
 
 import copy
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""An isolated run gives the same bits, and whatever happens in it is one sentence here.
+"""An isolated run returns the same bits, and every failure in it is a one-line error.
 
 Starting a child takes seconds, so that one run often shows several rules.
 """

@@ -1,4 +1,4 @@
-"""What a file must not say: each mistake is a SerializationError with the JSON path of the offender."""
+"""Invalid files: each violation is a SerializationError with its JSON path."""
 
 import copy
 import json

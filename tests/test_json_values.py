@@ -1,4 +1,4 @@
-"""Values, constants and structures in the file: every one has a spelling, and comes back as it was."""
+"""Values, constants and structures in the file: each has a representation and round-trips."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Levels: layers as nodes that compute what their operators computed, and back to the same graph."""
+"""Levels: layer nodes compute the same as their operators, and can be inlined to the same graph."""
 
 from typing import Any
 

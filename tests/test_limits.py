@@ -1,4 +1,4 @@
-"""Limits: whatever a file asks for has a bound, which a caller may raise, in every kind of file."""
+"""Limits: every resource that a file can use has a bound, which a caller can raise, in every format."""
 
 import json
 import re

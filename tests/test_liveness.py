@@ -1,4 +1,4 @@
-"""Memory: the bytes that are said to be alive at a step are those that a run holds there."""
+"""Memory: the live bytes of a step equal those allocated in a run."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Language models: prefill and decode as two graphs with the cache as inputs and outputs, and what they generate."""
+"""Language models: prefill and decode as two graphs with the cache as inputs and outputs, and their tokens."""
 
 import copy
 import json

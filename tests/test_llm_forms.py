@@ -1,4 +1,4 @@
-"""Forms of language models: each generates what the model generates, or is refused before anything is captured."""
+"""Forms of language models: each generates the model's tokens, or is refused before capture."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Localisation: the node that was broken is the node that is named, and what limits the answer is said."""
+"""Localisation: the broken node is the one that is named, and limitations are reported."""
 
 import itertools
 import json

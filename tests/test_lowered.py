@@ -1,4 +1,4 @@
-"""What lowering gives: layers, a file, a log, lines about nodes; the verb; and a whole target that runs in numpy."""
+"""Results of lowering: layers, a file, a log, descriptions of nodes; the command; and a target that runs in numpy."""
 
 import importlib.util
 import json

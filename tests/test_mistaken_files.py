@@ -1,4 +1,4 @@
-"""Files that are given for graphs and are none: one sentence says what each is."""
+"""Files that are not graphs: a one-line error identifies each."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""JSON for Model Explorer: what the viewer needs, and nothing that it would stumble over."""
+"""JSON for Model Explorer: all required fields, and only valid values."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Models by name: every way to name one, on every verb that takes one, and what is said when a name is wrong."""
+"""Models by name: every form, with every command, and the errors for wrong names."""
 
 import importlib.util
 import json

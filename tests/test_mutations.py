@@ -1,4 +1,4 @@
-"""A graph with one mistake in it is refused or does not verify, whatever the mistake."""
+"""A graph with one error is rejected or does not verify, whatever the error."""
 
 import random
 

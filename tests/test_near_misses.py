@@ -1,4 +1,4 @@
-"""Every rule fires on its stored graph, and passes stay sound where that graph is made a little different."""
+"""Every rule matches its stored graph, and passes stay sound on near misses of it."""
 
 import random
 import zlib

@@ -1,4 +1,4 @@
-"""Arguments of a node: asked for by name, in lists, by position where nothing is named."""
+"""Arguments of a node: by name, in lists, and by position if they have no names."""
 
 import pytest
 

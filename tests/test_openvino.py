@@ -1,4 +1,4 @@
-"""The back end openvino computes what the model computes, or says in one sentence which operators are in the way."""
+"""The back end openvino computes the same as the model, or its error lists the unsupported operators."""
 
 import copy
 import os

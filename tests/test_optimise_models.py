@@ -1,4 +1,4 @@
-"""Whole models through every level: the same results, the same graph with and without weights, and what it buys."""
+"""Whole models at every level: the same results, the same graph with and without weights, and the savings."""
 
 from collections import Counter
 

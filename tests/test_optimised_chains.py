@@ -1,4 +1,4 @@
-"""What is done with optimised graphs: lowered by class, function and pattern, drawn, counted by module, compared."""
+"""Uses of optimised graphs: lowered by class, function and pattern, drawn, counted by module, compared."""
 
 from pathlib import Path
 from typing import Any

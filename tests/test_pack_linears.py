@@ -1,4 +1,4 @@
-"""Linear layers over weights that are packed once: the same numbers, and what is left as it is."""
+"""Linear layers with prepacked weights: the same results, and which layers are not packed."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The text form reads back: the same graph for what is printed, one error with line and column for what is not."""
+"""The text form: printed graphs are parsed to the same graph, and errors have line and column."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Where a line of segments is cut: held against all ways that there are."""
+"""Optimal cuts of a pipeline, compared with all possible cuts."""
 
 from __future__ import annotations
 

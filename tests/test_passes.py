@@ -1,4 +1,4 @@
-"""Passes and the pipeline: by name, with options, each checked, and a report of what they did."""
+"""Passes and the pipeline: by name, with options, each checked, and the report."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Patterns: what stands beside an argument says what it must be, and a match says what it captured."""
+"""Patterns: constraints on arguments, and captures of a match."""
 
 from typing import Any
 

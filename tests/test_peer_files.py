@@ -1,4 +1,4 @@
-"""Files of the documented peer (no header: version 0) load, hold, run, and give what the original models gave.
+"""Version 0 files of the documented peer load, pass the check, run, and return the original models' results.
 
 The files in `data/peer` were written by the peer itself; `data/peer/make.py` says how. `documented.json` is the
 simplified file of its documentation, which says neither the names of weights nor the dtypes of what nodes read.

@@ -1,4 +1,4 @@
-"""A graph as a line of stages: where it is cut, what each stage is, and what cannot be cut."""
+"""Pipelines: where a graph is cut, the graph of each stage, and what cannot be cut."""
 
 from __future__ import annotations
 

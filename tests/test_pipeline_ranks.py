@@ -1,4 +1,4 @@
-"""Pipelines on real ranks: every stage a process of its own, joined by gloo."""
+"""Pipelines on real ranks: every stage in its own process, connected by gloo."""
 
 from __future__ import annotations
 

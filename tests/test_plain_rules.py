@@ -1,4 +1,4 @@
-"""Shapes that need not be asked of torch: wherever a rule speaks, torch says the same."""
+"""Shape rules without torch: wherever a rule exists, it agrees with torch."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Files that a stranger left in a folder: links, pipes, devices and folders under the names that torch_ir uses."""
+"""Untrusted files in a folder: links, pipes, devices and folders under the names that torch_ir uses."""
 
 from __future__ import annotations
 

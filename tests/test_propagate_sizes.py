@@ -1,4 +1,4 @@
-"""Sizes and numbers: what is known is a number, guards that always hold go, guards that may fail stay."""
+"""Sizes and numbers: known values become numbers, guards that always hold are removed, others are kept."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Quantised values: a pair of conversions that lead back to the same numbers goes."""
+"""Quantised values: a pair of conversions that restores the same numbers is removed."""
 
 from tests.rewriting import optimized, proved, small
 

@@ -1,4 +1,4 @@
-"""Random graphs of whatever a graph can say: forms, analyses, determinism, and one mistake at a time."""
+"""Random graphs with every feature of the format: encodings, analyses, determinism, and one violation at a time."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Random models: what is extracted, saved, loaded and run is the model, bit for bit."""
+"""Random models: the extracted, saved, loaded and run graph is bit-identical to the model."""
 
 import json
 from collections.abc import Iterator

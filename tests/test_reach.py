@@ -1,4 +1,4 @@
-"""No graph reaches outside of itself: every operator that torch has is classified, and what runs is looked at (R10)."""
+"""No graph accesses anything outside itself: every operator of torch is classified, and runs are observed (R10)."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Recording: a model that runs gives a graph, and the graph says where data left torch."""
+"""Recording: every model that runs is captured, and the graph marks where data left torch."""
 
 import copy
 import threading

@@ -1,4 +1,4 @@
-"""Decisions on data in a recording: said, guarded, or explored."""
+"""Decisions on data in a recording: reported, guarded, or explored."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""The same elements in another shape: one spelling, one call for a chain, none where the shape comes back."""
+"""Reshapes: one canonical form, one call for a chain, none if the shape is unchanged."""
 
 import pytest
 import torch

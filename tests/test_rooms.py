@@ -1,4 +1,4 @@
-"""The house: who may import whom, what stays free of torch, how large a file may be.
+"""Architecture rules: imports between folders, modules that must not import torch, file sizes.
 
 A model flows capture -> IR -> (analysis, passes) -> run, formats, targets, draw, and no room reaches back.
 """

@@ -1,4 +1,4 @@
-"""What the optimiser's check calls rounding, and what it calls a mistake, on random and extreme inputs."""
+"""The optimiser's check: rounding and errors are distinguished on random and extreme inputs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What torch knows about operators, held against files: rules R9 to R12, and files of other versions of torch."""
+"""Check against torch's operators: rules R9 to R12, and files of other versions of torch."""
 
 import json
 import subprocess

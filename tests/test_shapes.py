@@ -1,4 +1,4 @@
-"""Shape inference over the graph itself: what operators make of shapes, dtypes and strides, open sizes included."""
+"""Shape inference on the graph: shapes, dtypes and strides of results, also for dynamic sizes."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Sharded graphs: what each rank computes, holds and sends; what a plan may say, and what is refused."""
+"""Sharded graphs: results, memory and traffic of each rank; valid plans, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`torch-ir shard` and `torch-ir run` of what it writes: one line for every mistake, a process for every rank."""
+"""`torch-ir shard`, and `torch-ir run` of its result: one-line errors, one process per rank."""
 
 from __future__ import annotations
 

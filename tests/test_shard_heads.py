@@ -1,4 +1,4 @@
-"""Fewer heads of keys and values than ranks: every rank makes all of them, and takes what its own queries ask for."""
+"""Fewer key and value heads than ranks: every rank computes all of them, and uses those of its queries."""
 
 from __future__ import annotations
 

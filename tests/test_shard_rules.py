@@ -1,4 +1,4 @@
-"""Every rule for an operator on pieces: whatever input is cut, and wherever, the ranks together give what one gives."""
+"""Every sharding rule of an operator: for every sharded input, the ranks together compute the same as one."""
 
 import random
 from collections.abc import Callable

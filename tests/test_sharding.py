@@ -1,4 +1,4 @@
-"""Placements: in a sharded graph, a tensor says how it lies on each axis of the mesh."""
+"""Placements: every tensor of a sharded graph has a placement on each mesh axis."""
 
 import pytest
 

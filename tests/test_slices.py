@@ -1,4 +1,4 @@
-"""What depends on what: orders, slices, and graphs cut out of graphs, which still compute what the whole computes."""
+"""Dependencies: orders, slices, and subgraphs that compute the same as the whole."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""Every pass, every level and passes in any order leave what a graph does as it is, on graphs drawn at random."""
+"""Every pass, every level and passes in any order keep the results of random graphs."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Layers that are alike are recorded once and stamped, and what is not alike never is."""
+"""Equal layers are recorded once and stamped, and different layers never are."""
 
 import random
 from collections.abc import Callable

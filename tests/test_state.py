@@ -1,4 +1,4 @@
-"""A process that loads, checks and runs many files is afterwards what it was before, and no larger.
+"""A process that loads, checks and runs many files keeps its state and its memory.
 
 `measure()` gives the figures of the full sweep.
 """

@@ -1,4 +1,4 @@
-"""Generated models with state: each graph is what eager is, call after call, or the capture refuses or warns."""
+"""Generated models with state: each graph equals eager, call after call, or the capture refuses or warns."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Weights that stay in their files: each is read when a run needs it, and goes after its last use."""
+"""Streamed weights: each is read when a run needs it, and freed after its last use."""
 
 import json
 import subprocess

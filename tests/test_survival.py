@@ -1,4 +1,4 @@
-"""Everything that a model can say survives the file bit for bit, or is refused in one sentence when it is captured."""
+"""Every feature of a model survives the file bit for bit, or is refused at capture with a one-line error."""
 
 import math
 import warnings

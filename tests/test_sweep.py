@@ -1,4 +1,4 @@
-"""A sweep: every model comes to a row, whatever it does; what is written down is never done again, nor lost."""
+"""Sweeps: every model has a row, whatever it does; written rows are never repeated or lost."""
 
 import json
 import os

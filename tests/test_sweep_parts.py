@@ -1,4 +1,4 @@
-"""The parts of a sweep that need no process: lists, the folder, tables, the page, and what is refused."""
+"""Parts of a sweep that need no process: lists, the folder, tables, the page, and errors."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""Coverage of a target: what is supported, what is not and why, the islands, and which decompositions would help."""
+"""Coverage of a target: supported nodes, gaps and their reasons, islands, and useful decompositions."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Targets that take whole modules and functions of torch."""
+"""Targets with handlers for whole modules and torch functions."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Lowering splits what has no handler into operators that have one."""
+"""Lowering decomposes nodes without a handler into operators that have one."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

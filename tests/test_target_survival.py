@@ -1,4 +1,4 @@
-"""Lowering ends in a result, whatever a handler does."""
+"""Lowering returns a result, whatever a handler does."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What forward asks about its tensors is answered as in eager; other memory under a tensor is refused by line."""
+"""Queries of tensors in forward are answered as in eager; replacing a tensor's memory is refused with its line."""
 
 import warnings
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Commands that are ended, and temporary folders that are full, leave nothing behind and say one sentence."""
+"""Terminated commands and full temporary folders leave no files and print a one-line error."""
 
 from __future__ import annotations
 

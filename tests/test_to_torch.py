@@ -1,4 +1,4 @@
-"""A graph as an nn.Module: it computes what the model computes, and torch exports the same graph from it again."""
+"""A graph as an nn.Module: it computes the same as the model, and torch exports the same graph from it."""
 
 import copy
 import inspect

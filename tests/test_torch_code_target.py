@@ -1,4 +1,4 @@
-"""The example that writes a model as plain PyTorch: the written file computes what the model computes."""
+"""The example that writes a model as plain PyTorch: the written file computes the same as the model."""
 
 import copy
 import importlib.util

@@ -1,4 +1,4 @@
-"""A graph as Python source: the written class computes what the graph computes, and nothing of a graph becomes code."""
+"""A graph as Python source: the written class computes the same, and text of a graph never becomes code."""
 
 import copy
 import subprocess

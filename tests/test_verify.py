@@ -1,4 +1,4 @@
-"""Verification: what it says, what it must not mistake for an error, and that it touches nothing."""
+"""Verification: its reports, accepted differences, and that it changes nothing."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Verification sees what the given inputs and weights would hide."""
+"""Verification detects errors that the given inputs and weights would hide."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a graph computes when it is asked is read-only; links are checked both ways; graphs can be copied."""
+"""Computed members of a graph are read-only; links are checked both ways; graphs can be copied."""
 
 import copy
 import inspect

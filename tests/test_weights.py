@@ -1,4 +1,4 @@
-"""Weights: which files are read, how they are fitted to a graph, and what is refused."""
+"""Weights: file formats, matching with a graph, and errors."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Calls that write become calls that give new values, and every reader reads what memory holds then."""
+"""In-place calls become functional calls, and every consumer reads the value at that point of the program."""
 # ruff: noqa: E501  # a line of a graph's text is one line
 
 import random

@@ -1,4 +1,4 @@
-"""What tests of the text form share: a graph without what the text leaves out, and whether it reads back."""
+"""Helpers for tests of the text form: a graph without the facts that the text omits, and a round trip."""
 
 from collections.abc import Iterator
 from typing import Any

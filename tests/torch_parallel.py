@@ -1,4 +1,4 @@
-"""What torch itself does with a parallel model: the collectives of one forward run, and what a rank holds.
+"""Collectives and shard shapes of torch's own parallel models, in one forward run.
 
 It has a process of its own, as process groups, even those that are only played, are for all of a process:
 

@@ -1,4 +1,4 @@
-"""Graphs that pass the full check and are as awkward as their size allows; each takes a size of about `n` nodes."""
+"""Graphs that pass the full check and are as awkward as possible; each has about `n` nodes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

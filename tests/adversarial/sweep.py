@@ -1,4 +1,4 @@
-"""The whole matrix in an interpreter of its own, and what it must show."""
+"""The whole matrix in a separate interpreter, and its expected result."""
 
 import json
 import subprocess

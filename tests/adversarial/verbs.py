@@ -1,4 +1,4 @@
-"""The verbs of the command line that read a file from a stranger, with the options that make them do the most."""
+"""The commands that read an untrusted file, with the options that make them do the most work."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The kinds of inputs that the architectures take: batch 2, short, seeded."""
+"""The kinds of inputs of the architectures: batch 2, short, seeded."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The rows of the architectures: what differs from the sizes that tiny models share."""
+"""The rows of the architectures: their differences from the common tiny sizes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Sweep back ends and write what became of every case, a JSON record a line.
+"""Sweep back ends and write the result of every case as a line of JSON.
 
 python -m tests.backend_sweep --backend openvino --dtype float32 --part 0/8 -o reports/backends
 """

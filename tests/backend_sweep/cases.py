@@ -1,4 +1,4 @@
-"""The cases: calls of operators as models, with several sets of values for the tensors that they take."""
+"""The cases: operator calls as models, with several sets of values for their tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which row of the table speaks about a record of the sweep, and the counts that the page shows."""
+"""Match the records of the sweep with rows of the table, and count them for the page."""
 
 from __future__ import annotations
 

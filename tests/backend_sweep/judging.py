@@ -1,4 +1,4 @@
-"""What a result of a back end is, next to eager's: the same, the same but for rounding, or different."""
+"""Compare a back end's result with eager's: the same, the same up to rounding, or different."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole sweep, in processes of its own, and the counts for the page; records that are there already are kept."""
+"""The whole sweep, in separate processes, and the counts for the page; existing records are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two operators in a row, which is what runtimes fuse: each producer at several shapes, before each consumer."""
+"""Pairs of consecutive operators, which runtimes may fuse: each producer at several shapes, before each consumer."""
 
 from __future__ import annotations
 

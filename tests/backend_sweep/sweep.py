@@ -1,4 +1,4 @@
-"""Run cases in a back end, many in one compiled graph; what it refuses is found by halves."""
+"""Run cases in a back end, many in one compiled graph; rejected cases are found by bisection."""
 
 from __future__ import annotations
 

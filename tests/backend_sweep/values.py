@@ -1,4 +1,4 @@
-"""Adversarial values: what tensors of a dtype hold in the runs after the first."""
+"""Adversarial values of a dtype, for the runs after the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to files: to their bytes by accident, and to their words by people and programs that edit them."""
+"""Kinds of corruption: accidental changes of bytes, and edits of tokens by people and programs."""
 
 import random
 import re

@@ -1,4 +1,4 @@
-"""Every kind of file that the package reads: a whole one, another of its kind, and what is read of it."""
+"""Every kind of file that the package reads: a valid one, another of its kind, and how it is read."""
 
 import tempfile
 from collections.abc import Callable, Iterator

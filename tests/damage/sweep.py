@@ -1,4 +1,4 @@
-"""Damage files by the thousand, and judge what is read of them."""
+"""Corrupt files by the thousand, and check the results of reading them."""
 
 import random
 import resource

@@ -1,4 +1,4 @@
-"""Kill a process while it saves, at random moments and at every single step, and look at what it leaves."""
+"""Kill a process while it saves, at random moments and at every step, and check the remaining files."""
 
 from __future__ import annotations
 

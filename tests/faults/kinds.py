@@ -1,4 +1,4 @@
-"""Everything that the package writes, in two versions each: how to save one, and how to tell which is there.
+"""Everything that the package writes, in two versions each: how to save one, and how to recognise it.
 
 What needs torch comes last and imports it when it is first saved, so that the others are saved by small processes.
 """

@@ -1,4 +1,4 @@
-"""Places with too little room: each is made in a child process, and tells what every kind of save said there."""
+"""Full disks and similar places: each is made in a child process, which reports the error of every kind of save."""
 
 from __future__ import annotations
 

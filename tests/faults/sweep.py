@@ -1,4 +1,4 @@
-"""All faults on some kinds of files, in a process of its own that forks: `python -m tests.faults.sweep JSON`."""
+"""All faults for some kinds of files, in a separate process that forks: `python -m tests.faults.sweep JSON`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program that the server forks is to whoever starts it: hand everything over, wait, end as it ended.
+"""Client of the fork server that acts as the program: pass everything on, wait, exit with the same status.
 
 Copied, with `FRESH` filled in: the command to run instead, where the server declines. It imports next to nothing.
 """

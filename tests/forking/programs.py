@@ -1,4 +1,4 @@
-"""The near side: a folder of programs, and the server that they speak to."""
+"""The client side: a folder of programs, and the server that they connect to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The far side: import torch once, then fork a child for each program that asks.
+"""Fork server: import torch once, then fork a child for each requested program.
 
 python -m tests.forking.server LISTENING_SOCKET
 """

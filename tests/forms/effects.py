@@ -1,4 +1,4 @@
-"""What a model does beside computing: it writes to buffers and inputs, returns what it shares, draws numbers."""
+"""Effects of a model: writes to buffers and inputs, aliased results, random numbers."""
 
 from typing import Any
 

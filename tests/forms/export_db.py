@@ -1,4 +1,4 @@
-"""Torch's own database of what torch.export supports; each example is a form."""
+"""Torch's ExportDB of features that torch.export supports; each example is a form."""
 
 import copy
 from functools import partial

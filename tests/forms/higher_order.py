@@ -1,4 +1,4 @@
-"""Every higher-order operator of torch: a form that captures it, or the reason why torch.export never gives it."""
+"""Every higher-order operator of torch: a form that captures it, or the reason why torch.export never emits it."""
 
 import importlib
 import pkgutil

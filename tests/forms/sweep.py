@@ -1,4 +1,4 @@
-"""What becomes of a form: extracted, saved, loaded, executed, and compared with eager, call after call.
+"""Extract, save, load and execute a form, and compare with eager after every call.
 
 python -m tests.forms.sweep [NAME ...]      every form, or those named; prints a line each
 """

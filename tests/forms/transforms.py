@@ -1,4 +1,4 @@
-"""Regions and function transforms: what steers autograd, precision or batching around ordinary code."""
+"""Regions and function transforms: autograd, precision and batching around ordinary code."""
 
 from typing import Any
 

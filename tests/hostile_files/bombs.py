@@ -1,4 +1,4 @@
-"""Small files that stand for much, and large ones that stand for nothing."""
+"""Decompression and expansion bombs, and large files without content."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What must not happen while a file is read: files touched, code run, modules loaded, settings changed."""
+"""Canaries while a file is read: accessed files, executed code, loaded modules, changed settings."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""A hostile file: how it is made, how it is opened, and how that must end."""
+"""A hostile file: how to write it, how to open it, and the expected result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Text that means something to whoever shows it: terminals, browsers, Graphviz, Mermaid, spreadsheets, compilers."""
+"""Injection: text with a meaning to terminals, browsers, Graphviz, Mermaid, spreadsheets or compilers."""
 
 from pathlib import Path
 from typing import Any

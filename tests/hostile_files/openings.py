@@ -1,4 +1,4 @@
-"""What is done with a file: it is read, and whoever can be read is asked everything short of running."""
+"""Open a file and run everything on it except the graph itself."""
 
 import contextlib
 import io

@@ -1,4 +1,4 @@
-"""Operators that would reach files, code, random numbers or modes, and arguments that no operator takes."""
+"""Operators that would access files, code, random numbers or modes, and invalid arguments."""
 
 from collections.abc import Callable
 from pathlib import Path

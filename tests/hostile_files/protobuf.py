@@ -1,4 +1,4 @@
-"""Protobuf files that are damaged, lie, or stand for more than they hold."""
+"""Protobuf files that are corrupted, inconsistent, or expand to more than they contain."""
 
 import hashlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Every case in a process of its own, with limits of memory and time, among canaries."""
+"""Run every case in a separate process, with memory and time limits and canaries."""
 
 import gc
 import json

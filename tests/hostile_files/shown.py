@@ -1,4 +1,4 @@
-"""What may come out of a printer: nothing that a terminal, a browser, Graphviz, Mermaid or Python would obey."""
+"""Checks of printed text: nothing that a terminal, a browser, Graphviz, Mermaid or Python would interpret."""
 
 import ast
 import re

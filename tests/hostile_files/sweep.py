@@ -1,4 +1,4 @@
-"""All cases in an interpreter of their own, which has loaded torch and nothing of the tests around it."""
+"""All cases in a separate interpreter, which has imported torch and nothing of the surrounding tests."""
 
 import json
 import subprocess

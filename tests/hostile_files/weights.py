@@ -1,4 +1,4 @@
-"""Files of weights that run code, lie about their bytes, or unfold without end."""
+"""Weights files that run code, have inconsistent headers, or expand without end."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A model that is hard to capture, and the end that it must come to."""
+"""A model that is hard to capture, and its expected result."""
 
 from __future__ import annotations
 

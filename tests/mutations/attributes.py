@@ -1,4 +1,4 @@
-"""Mistakes in what a node says beside its tensors."""
+"""Corruptions of attributes."""
 
 import math
 import random

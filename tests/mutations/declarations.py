@@ -1,4 +1,4 @@
-"""Mistakes in what the graph declares about its tensors, sizes and structure."""
+"""Corruptions of declared shapes, dtypes, sizes and structure."""
 
 import random
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The table of corruptions: a name, and a function that makes corrupted copies of a subject in random order."""
+"""The table of corruptions: a name, and a function that returns corrupted copies of a subject in random order."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator

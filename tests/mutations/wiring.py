@@ -1,4 +1,4 @@
-"""Mistakes in which operator runs, on what, and when."""
+"""Corruptions of operators, their inputs and their order."""
 
 import random
 from collections.abc import Iterator

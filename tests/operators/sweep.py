@@ -1,4 +1,4 @@
-"""What becomes of a case: refused by eager or by torch.export, carried exactly, or lost on the way."""
+"""Outcome of a case: refused by eager or by torch.export, exact, or unsupported."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""A graph in the making: symbols, inputs and weights, then nodes over them, then what it returns and changes."""
+"""Builder of random graphs: symbols, inputs and weights, then nodes over them, then outputs and mutations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of torch's operators: arguments by schema, and what a call makes where torch can say."""
+"""Calls of torch's operators: arguments by schema, and results by torch's shape rules where possible."""
 
 from collections.abc import Sequence
 from functools import cache

@@ -1,4 +1,4 @@
-"""What must hold of every graph: it comes back from every form to the letter, and no analysis of it breaks.
+"""Properties of every graph: every format round-trips exactly, and no analysis fails.
 
 A property gives what is wrong, in a line that begins with its kind, or nothing.
 """

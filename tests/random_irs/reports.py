@@ -1,4 +1,4 @@
-"""What a process makes of a few graphs, as one digest each: run under several hash seeds, it must say the same.
+"""Digests of the results for a few graphs; they must be equal under several hash seeds.
 
 python -m tests.random_irs.reports [GRAPHS]
 """

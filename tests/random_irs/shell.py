@@ -1,4 +1,4 @@
-"""What is around the nodes of a graph: how inputs and outputs nest, where nodes came from, modules, extensions."""
+"""Structure around the nodes of a graph: nesting of inputs and outputs, origins, modules, extensions."""
 
 from collections.abc import Sequence
 from typing import Any

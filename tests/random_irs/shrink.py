@@ -1,4 +1,4 @@
-"""A smaller graph that still fails: whatever its document can do without goes."""
+"""Reduce a failing graph: remove everything from its document that the failure does not need."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Attribute values by the types that torch's schemas give them."""
+"""Attribute values by the types in torch's schemas."""
 
 from typing import Any
 

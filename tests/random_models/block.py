@@ -1,4 +1,4 @@
-"""A block: a small piece of a model that says which tensors it takes, and is built for tensors of these forms."""
+"""A block: a small piece of a model with the tensors that it accepts, built for given shapes."""
 
 from __future__ import annotations
 

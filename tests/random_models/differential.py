@@ -1,4 +1,4 @@
-"""Random models in other engines: what they give is near to what the model gives, or the reason is known."""
+"""Random models in other engines: results are close to the model's, or the reason is known."""
 
 from __future__ import annotations
 

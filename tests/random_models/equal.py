@@ -1,4 +1,4 @@
-"""Whether two results are the same: nested alike, and equal to the last bit."""
+"""Whether two results are the same: equal structure and equal bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe as a model: built twice, once with weights and once without, and called as its signature says."""
+"""A recipe as a model: built twice, with and without weights, and called by its signature."""
 
 from __future__ import annotations
 

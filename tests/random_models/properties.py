@@ -1,4 +1,4 @@
-"""What must hold for every random model, and what is wrong where it does not."""
+"""Properties of every random model, and the violations found."""
 
 from __future__ import annotations
 

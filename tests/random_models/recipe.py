@@ -1,4 +1,4 @@
-"""A recipe: all that makes a random model, its inputs and how it is captured, short enough to be stored and shrunk."""
+"""A recipe: everything that defines a random model, its inputs and its capture, short enough to store and shrink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A failing model made small: the fewest steps and the plainest settings that still fail in the same way."""
+"""Reduce a failing model: the fewest steps and the simplest settings that still fail in the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oracle: build models, call them as a user does, and write down what came out; nothing of torch_ir runs here.
+"""The oracle: build models, call them as a user does, and record the results; torch_ir is not imported here.
 
 python -m tests.verification_oracle.plain OUT NAME ...      runs the models of these names
 """

@@ -1,4 +1,4 @@
-"""Graphs right and wrong, each judged twice: by verification, and by what a plain process saw the model do."""
+"""Right and wrong graphs, each judged by verification and by an oracle process that ran the model."""
 
 from __future__ import annotations
 
