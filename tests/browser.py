@@ -1,4 +1,4 @@
-"""A real browser for the tests of pages: Chromium, headless, with nothing of the user's in it.
+"""A real browser for tests of pages: headless Chromium with an empty profile.
 
 python -m tests.browser --install    installs Debian's Chromium where there is none and that is possible; never fails
 """

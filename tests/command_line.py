@@ -1,4 +1,4 @@
-"""The command as a user runs it: in a pipe, at a terminal, and when it fails."""
+"""Run the command as a user does: in a pipe, on a terminal, and in failing cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model of the catalogue through the whole public path (extract, save, load, draw, verify), and its report."""
+"""Run a model of the catalogue through the public API (extract, save, load, draw, verify), and report."""
 
 import math
 import time

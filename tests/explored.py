@@ -1,4 +1,4 @@
-"""Graphs that the tests of the explorer share, built without torch."""
+"""Graphs for the tests of the explorer, built without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small graphs that the tests of the graph room share."""
+"""Small graphs for the tests of `torch_ir.ir`."""
 
 from torch_ir.ir import (
     IR,

@@ -1,4 +1,4 @@
-"""Constants chosen to break kernels, folded in a child process that may die of it.
+"""Constants that may break kernels, folded in a child process that may crash.
 
 python -m tests.hostile_values PER START STOP
 

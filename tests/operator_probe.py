@@ -1,4 +1,4 @@
-"""Call operators on the samples of torch's database, and look at the process before and after every single call."""
+"""Call operators on the samples of torch's database, and compare the process state before and after each call."""
 
 import os
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The state of a process that a library must leave as it was, as plain data that can be compared."""
+"""The process state that a library must not change, as plain data for comparison."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Activations that are written out become their operators, however they are written."""
+"""Activations that are written out become their operators, in every form."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Settings of the process, at capture and when a graph runs: the graph keeps those of its capture, or refuses."""
+"""Settings of the process, at capture and when a graph runs: the graph keeps those of its capture, or raises."""
 
 import threading
 import warnings

@@ -1,4 +1,4 @@
-"""Architectures of `transformers`: on meta, to a file, and from the file alone back to the model's own results."""
+"""Architectures of `transformers`: captured on meta, saved, and verified from the file alone."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The table of refusals: applied before anything runs, and held together with its page."""
+"""The table of refusals: applied before anything runs, and consistent with its page."""
 
 from pathlib import Path
 from typing import Any

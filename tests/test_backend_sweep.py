@@ -1,4 +1,4 @@
-"""Back ends against eager: each result is the same, rounded, a deviation that the table names, or refused."""
+"""Back ends against eager: each result is the same, rounded, a listed deviation, or refused."""
 
 from collections import Counter
 from functools import cache

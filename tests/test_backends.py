@@ -1,4 +1,4 @@
-"""The table of back ends: graphs without state, compiled graphs that are called as the model, and the choice of one."""
+"""The table of back ends: graphs without state, callables with the model's signature, and the choice of one."""
 
 import json
 from collections.abc import Mapping, Sequence

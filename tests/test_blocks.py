@@ -1,4 +1,4 @@
-"""Repeated blocks as functions: one body for equal layers, the answers of the flat graph, and the way back."""
+"""Repeated blocks as functions: one body for equal layers, the same analyses as the flat graph, and inlining."""
 
 import json
 import random

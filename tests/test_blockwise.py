@@ -1,4 +1,4 @@
-"""verify_blocks: a model on meta, weights in files, one block after the other."""
+"""verify_blocks: a model on meta, weights in files, block by block."""
 
 import json
 from collections.abc import Callable

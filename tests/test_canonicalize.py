@@ -1,4 +1,4 @@
-"""Canonical form: two spellings of the same model become the same graph, and no value changes by a bit."""
+"""Canonical form: two equivalent models become the same graph, bit-identical in results."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Tensors of a capture do not outlive it: the next capture and the next eager call are those of a fresh process.
+"""Tensors of a capture do not outlive it: the next capture and the next eager call equal those of a fresh process.
 
 Each model keeps a table of its own making somewhere outside of itself. The oracle is the same model on its own: a
 freshly built state (every cache empty), plain eager.

@@ -1,4 +1,4 @@
-"""Capture in a process that it shares: threads that capture, threads that do other things, captures in a forward."""
+"""Capture in a shared process: threads that capture, other threads, captures inside a forward."""
 
 import functools
 import logging

@@ -1,4 +1,4 @@
-"""check(): one rule at a time is broken in names, links, tensors and sizes, and the error names the place."""
+"""check(): violations in names, links, tensors and sizes, one at a time, and the place in the error."""
 
 import pytest
 

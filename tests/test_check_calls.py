@@ -1,4 +1,4 @@
-"""check(): one rule at a time is broken in calls, weights, results and functions, and the error names the place."""
+"""check(): violations in calls, weights, results and functions, one at a time, and the place in the error."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sizes and numbers that the data decides."""
+"""Data-dependent sizes and numbers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Taking an operator apart: one step at a time, with the same result, or one sentence why not."""
+"""Decomposing an operator: one step at a time, with the same result, or one reason why not."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The component modules of the documented package: their names are here, and the documented code runs through them.
+"""The component modules of the documented package: their names exist, and the documented code runs.
 
 The extension guide, with the doors `analyzer` and `ops.registry`, is in `test_registry.py`.
 """

@@ -1,4 +1,4 @@
-"""Nodes that only assert are not drawn: they are counted, and an option shows them."""
+"""Assertion nodes are not drawn: they are counted, and an option shows them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Colours that mean something: costs as heat, differences as marks, families in a legend."""
+"""Colours: costs as heat, differences as marks, families in a legend."""
 
 import math
 import re

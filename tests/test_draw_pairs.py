@@ -1,4 +1,4 @@
-"""Two graphs side by side: frames for both, differences in colour, and of large graphs nothing but those."""
+"""Two graphs side by side: frames for both, differences in colour, and only those for large graphs."""
 
 from pathlib import Path
 

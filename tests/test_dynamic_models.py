@@ -1,4 +1,4 @@
-"""Whole models with sizes that vary: one extraction without weights, run from the file at several sizes."""
+"""Whole models with dynamic sizes: one extraction without weights, run from the file at several sizes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Hostile text in every language that is written: a parser of that language sees text, and nothing else."""
+"""Hostile text in every output language: a parser of that language sees only text."""
 
 import ast
 import io

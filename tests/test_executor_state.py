@@ -1,4 +1,4 @@
-"""Running a graph leaves the caller's tensors and the process alone; state is the executor's own."""
+"""Running a graph does not change the caller's tensors or the process; the executor keeps the state."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The explorer in a real browser: it opens alone, opens and closes modules, finds, explains, colours and compares."""
+"""The explorer in a real browser: it loads, expands, searches, describes, colours and compares."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Files on disk: written whole or not at all, read within limits, one kind of error."""
+"""Files on disk: written atomically, read within limits, one type of error."""
 
 import copy
 import json

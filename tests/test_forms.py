@@ -1,4 +1,4 @@
-"""Every form of program that torch.export captures is carried exactly; the exceptions are named, with a reason."""
+"""Every form of program that torch.export captures is supported exactly; the exceptions are named, with a reason."""
 
 from pathlib import Path
 

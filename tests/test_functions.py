@@ -1,4 +1,4 @@
-"""Functions of a graph: several nodes outlined into one call, the same computed, and put inline again."""
+"""Functions of a graph: several nodes outlined into one call, the same results, and inlined again."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Fused calls: a body of exactly the nodes that were there, shared where equal, after all that it reads."""
+"""Fused calls: a body of exactly the replaced nodes, shared if equal, placed after all its operands."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Element-wise operators that follow each other become one call; no group is left and entered again."""
+"""Consecutive element-wise operators become one call; no group depends on itself through other nodes."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Rotary embeddings: both spellings are one call, and nothing else is."""
+"""Rotary embeddings: both forms become one call, and nothing else does."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Golden packs and dumps that are damaged or hostile are refused."""
+"""Corrupted or hostile golden packs and dumps are rejected."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The graph: tensors joined by name, readers counted, one point of rewiring, views that cannot go stale."""
+"""The graph: tensors linked by name, uses counted, one way to rewire, views that are never stale."""
 
 import pytest
 

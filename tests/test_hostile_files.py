@@ -1,4 +1,4 @@
-"""A hostile file ends in a typed error with rule and place, or is shown escaped; nothing else happens."""
+"""A hostile file ends in a typed error with rule and path, or is shown escaped, without side effects."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Optimising a file runs no kernel that trusts the file's values, and no more work than the budget."""
+"""Optimising a file runs no kernel that trusts its values, and stays within the budget."""
 
 import contextlib
 

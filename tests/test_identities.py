@@ -1,4 +1,4 @@
-"""Calls that change nothing go: to the last bit, in shape, dtype and strides, and never where the caller would see."""
+"""No-op calls are removed: bit-identical, with the same shape, dtype and strides, and never visibly to the caller."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Inputs on the command line: every spelling, the nearest fix of a wrong one, and values from files."""
+"""Inputs on the command line: every form, the suggested fix of a wrong one, and values from files."""
 
 import contextlib
 from pathlib import Path

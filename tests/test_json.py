@@ -1,4 +1,4 @@
-"""The file: exact bytes, a digest that sees damage, a header that names the version."""
+"""The JSON file: exact bytes, a digest that detects changes, a header with the version."""
 
 import hashlib
 import json

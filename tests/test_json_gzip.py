@@ -1,4 +1,4 @@
-"""Graph files compressed with gzip: deterministic, bounded to read, and like plain JSON in all else."""
+"""Graph files compressed with gzip: deterministic, bounded, and otherwise like plain JSON."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Nodes by their lines: the text is that of the records, and reading by lines accepts nothing that JSON would not."""
+"""Nodes by line: the text equals that of the records, and the line reader accepts nothing that JSON would not."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""A model ends as an IR or as one sentence with its own source line, and the process is as it was."""
+"""Capture ends in an IR or in one error with the source line, and restores the process."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""Products with a weight are linear layers, and two linear layers in a row are one where that is less work."""
+"""Products with a weight become linear layers, and two consecutive ones are merged if that is less work."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Localisation names the node that was broken, whichever it is."""
+"""Localisation names the broken node, for every node."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""Localisation in graphs that are not as captured."""
+"""Localisation in graphs that were changed after capture."""
 
 import torch
 import torch.nn.functional as F

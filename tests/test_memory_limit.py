@@ -1,4 +1,4 @@
-"""A run that would not fit into memory, by the sizes that its graph declares, is refused before anything runs (R13)."""
+"""A run whose declared sizes do not fit into memory is rejected before it starts (R13)."""
 
 from collections.abc import Callable
 from itertools import pairwise

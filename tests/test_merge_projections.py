@@ -1,4 +1,4 @@
-"""Linear layers of one module that read the same tensor are computed as one."""
+"""Linear layers of one module that read the same tensor are merged."""
 
 import pytest
 import torch

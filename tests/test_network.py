@@ -1,4 +1,4 @@
-"""No verb reaches the network, and none listens beyond the loopback interface."""
+"""No command uses the network, and none listens beyond the loopback interface."""
 
 from __future__ import annotations
 

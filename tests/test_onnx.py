@@ -1,4 +1,4 @@
-"""ONNX: a graph with or without weights as a file that others open."""
+"""ONNX: a graph with or without weights as a file that other tools can open."""
 
 import copy
 import json

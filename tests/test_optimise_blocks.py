@@ -1,4 +1,4 @@
-"""Optimising functions: repeated blocks are optimised once, weights leave them, entry points stay."""
+"""Optimising functions: repeated blocks are optimised once, weight computations are hoisted, entry points are kept."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Convolutions over weights that are packed once, and by Winograd's algorithm: the same numbers, or left alone."""
+"""Convolutions with prepacked weights and Winograd's algorithm: the same results, or not packed."""
 
 from pathlib import Path
 

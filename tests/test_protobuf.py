@@ -1,4 +1,4 @@
-"""The graph as protobuf: nothing is lost, equal graphs are equal bytes, and other readers understand them."""
+"""The graph as protobuf: lossless, equal bytes for equal graphs, and readable by other programs."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Protobuf files that are damaged or hostile: an error with a place, or a valid graph, and nothing else."""
+"""Corrupted or hostile protobuf files: an error with a path, or a valid graph."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""The recipes run as they are shown: each converts a model, runs it there, and compares with eager."""
+"""The recipes run as shown: each converts a model, runs it, and compares with eager."""
 
 import importlib.util
 import subprocess

@@ -1,4 +1,4 @@
-"""The user's own operators: the extension guide, run as it is written."""
+"""Registration of operators: the extension guide, run as written."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields

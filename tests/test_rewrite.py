@@ -1,4 +1,4 @@
-"""Rules: a pattern, a builder, a driver. A rule is applied until nothing is left to do, never where it would show."""
+"""Rules: a pattern, a builder, a rewriter that applies rules to a fixed point, never visibly to the caller."""
 
 import pytest
 

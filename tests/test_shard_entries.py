@@ -1,4 +1,4 @@
-"""Files with several entry points: prefill and decode are divided in one call, with caches that stay in pieces."""
+"""Files with several entry points: prefill and decode are sharded in one call, with sharded caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits that docs/sharding.md lists under "Limitations": each is shown, with its one sentence."""
+"""The limits that docs/sharding.md lists under "Limitations": each with its error message."""
 
 from __future__ import annotations
 

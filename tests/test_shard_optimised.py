@@ -1,4 +1,4 @@
-"""Sharded graphs that are optimised: outputs keep their placements, and `check` sees one that is missing."""
+"""Optimised sharded graphs: outputs keep their placements, and `check` detects a missing one."""
 
 import pytest
 import torch

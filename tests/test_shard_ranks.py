@@ -1,4 +1,4 @@
-"""Sharded graphs on real ranks: processes joined by gloo, each with its own pieces of the weights."""
+"""Sharded graphs on real ranks: processes connected by gloo, each with its own shards of the weights."""
 
 from __future__ import annotations
 

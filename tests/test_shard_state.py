@@ -1,4 +1,4 @@
-"""Models that change buffers and inputs: each rank changes its piece, and all of it is compared."""
+"""Models that change buffers and inputs: each rank changes its shard, and all shards are compared."""
 
 from __future__ import annotations
 

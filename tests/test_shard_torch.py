@@ -1,4 +1,4 @@
-"""Our collectives and torch's: the same models, divided by the same styles of torch.distributed.tensor.parallel."""
+"""Our collectives and torch's: the same models, sharded by the same styles of torch.distributed.tensor.parallel."""
 
 from __future__ import annotations
 

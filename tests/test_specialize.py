@@ -1,4 +1,4 @@
-"""One size chosen: symbols replaced by numbers everywhere in a graph, without tracing again."""
+"""Specialisation: symbols replaced by numbers everywhere in a graph, without tracing again."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""A list of models names the user's own code, and no function of Python or of an installed package."""
+"""A list of models may name only the user's own code, not functions of Python or of an installed package."""
 
 from __future__ import annotations
 

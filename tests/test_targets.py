@@ -1,4 +1,4 @@
-"""Lowering to the user's own IR: handlers by name and by pattern, a placeholder where there is none."""
+"""Lowering to the user's IR: handlers by name and by pattern, placeholders for the rest."""
 
 import functools
 import subprocess

@@ -1,4 +1,4 @@
-"""The text form: exactly these characters for exactly these graphs."""
+"""The text form: the exact text of given graphs."""
 
 from textwrap import dedent
 

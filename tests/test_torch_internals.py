@@ -1,4 +1,4 @@
-"""Private names of torch are used in one file; another owns the patches of torch."""
+"""Private names of torch are used in one file; another file owns the patches of torch."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Transpositions: one spelling, pairs composed, and pairs that undo each other through operators in between."""
+"""Transpositions: one canonical form, pairs composed, and inverse pairs cancelled through operators."""
 
 import pytest
 import torch

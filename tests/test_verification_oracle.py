@@ -1,4 +1,4 @@
-"""Verification against a plain run of the original in another process: no graph that is wrong there is PASSED."""
+"""Verification against an oracle process: no graph that is wrong there passes."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Verification sees every difference between a graph and its model."""
+"""Verification detects every difference between a graph and its model."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Every model of the catalogue verifies to the bit, in every dtype."""
+"""Every model of the catalogue verifies bit for bit, in every dtype."""
 
 from typing import Any
 

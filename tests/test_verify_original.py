@@ -1,4 +1,4 @@
-"""The reference of a verification is the user's own model: its parameters, its memory, its state, all put back."""
+"""The reference of a verification is the user's model, with its parameters, memory and state, all restored."""
 
 from collections.abc import Callable
 from typing import Any

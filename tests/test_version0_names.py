@@ -1,4 +1,4 @@
-"""The table of weight names in a file of version 0 is refused where it is wrong, and not ignored."""
+"""A wrong table of weight names in a version 0 file is rejected, not ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code itself: operators are called in few places, and only one of them has values of a file to call them with."""
+"""Source check: operators are called in few places, and only constant folding calls them on values of a file."""
 
 import ast
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Everything in torch and Python that a capture changes for a while, as something that can be compared."""
+"""All state of torch and Python that a capture changes temporarily, in a comparable form."""
 
 import builtins
 import logging

@@ -1,4 +1,4 @@
-"""CPU time and memory of a verb on a shape at growing sizes, each in a child process under limits."""
+"""CPU time and memory of a command on a shape at growing sizes, each in a child process under limits."""
 
 import gc
 import json

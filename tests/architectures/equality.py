@@ -1,4 +1,4 @@
-"""The graph that is recorded quickly beside that of torch.export, in one process: sets have one order there.
+"""Compare the graph of fast capture with that of torch.export in one process, where sets have one order.
 
 python -m tests.architectures.equality [NAME ...]      every architecture, or those named; prints a line each
 """

@@ -1,4 +1,4 @@
-"""An architecture on its way: extracted and saved here, loaded and verified where only the file is known.
+"""Extract and save an architecture in this process; load and verify it in one that has only the file.
 
 python -m tests.architectures.sweep [NAME ...]      every architecture, or those named; prints a line each
 """

@@ -1,4 +1,4 @@
-"""From the records of the sweep to rows of the table: for each operator that a back end computes wrongly, when.
+"""Derive the rows of the table from the records of the sweep: the wrong operators of a back end, and the conditions.
 
 python -m tests.backend_sweep.table RECORDS...
 

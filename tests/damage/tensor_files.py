@@ -1,4 +1,4 @@
-"""Files of tensors: weights, golden packs, dumps, inputs of the command line, ONNX files; and what is remembered."""
+"""Files of tensors: weights, golden packs, dumps, command-line inputs, ONNX files; and the cache of back ends."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Several at once at one target: writers of different versions, readers between them, threads of one process."""
+"""Concurrent access to one target: writers of different versions, readers between them, threads of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches and loops as torch spells them: both ways of each branch, several trip counts of each loop."""
+"""Branches and loops as torch operators: both paths of each branch, several trip counts of each loop."""
 
 from typing import Any
 

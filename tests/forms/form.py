@@ -1,4 +1,4 @@
-"""A form: a small model of one kind, with the calls that lead it down each of its ways."""
+"""A form: a small model of one kind, with calls that cover each of its paths."""
 
 import copy
 from collections.abc import Callable

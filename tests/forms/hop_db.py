@@ -1,4 +1,4 @@
-"""Torch's own database of higher-order operators; each sample is a form."""
+"""Torch's database of higher-order operators; each sample is a form."""
 
 from functools import partial
 from typing import Any

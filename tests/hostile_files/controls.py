@@ -1,4 +1,4 @@
-"""Files that are in order: they must load, or the others prove nothing."""
+"""Valid files that must load; otherwise the other cases would show nothing."""
 
 from pathlib import Path
 

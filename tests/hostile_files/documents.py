@@ -1,4 +1,4 @@
-"""A valid document that every part of the format is in, and ways to spoil it."""
+"""A valid document with every part of the format, and ways to corrupt it."""
 
 import copy
 import json

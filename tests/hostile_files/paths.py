@@ -1,4 +1,4 @@
-"""Names that are paths, and files that are none."""
+"""Names that are paths, and paths that are not regular files."""
 
 import json
 import os

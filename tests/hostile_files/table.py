@@ -1,4 +1,4 @@
-"""The table of docs/security.md: each family, its cases, and how they end."""
+"""The table of docs/security.md: each family, its cases, and their results."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Is a corrupted graph another function at all? Decided by running graphs, without the verifier.
+"""Decide whether a corrupted graph computes another function by running graphs, without the verifier.
 
 A mutant is equivalent if it says the same about its tensors and its structure, and gives the bits of the original on 24
 sets of inputs of several scales and sizes, half of them with other weights; or if only rounding differs, which is gone

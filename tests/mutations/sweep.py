@@ -1,4 +1,4 @@
-"""Corrupt subjects, judge every mutant twice (is it another function? is it noticed?), and count."""
+"""Corrupt subjects, decide for every mutant whether it is equivalent and whether it is detected, and count."""
 
 import itertools
 import random

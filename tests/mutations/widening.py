@@ -1,4 +1,4 @@
-"""The same graph in float64, where rounding hides nothing."""
+"""The same graph in float64, where small errors exceed rounding."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Whole sweeps over random graphs, and the figures that they yield."""
+"""Sweeps over random graphs, and their figures."""
 
 import json
 from collections.abc import Iterable, Iterator

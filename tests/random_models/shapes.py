@@ -1,4 +1,4 @@
-"""Blocks that move elements about: views, splits, joins, slices, gathers, scatters."""
+"""Blocks that rearrange elements: views, splits, joins, slices, gathers, scatters."""
 
 from __future__ import annotations
 

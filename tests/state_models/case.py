@@ -1,4 +1,4 @@
-"""A generated case: pieces in a model, how they are put together, the mode around it, and how it is captured."""
+"""A generated case: the pieces of a model, how they are combined, the ambient mode, and the capture method."""
 
 from __future__ import annotations
 

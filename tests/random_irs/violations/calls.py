@@ -1,4 +1,4 @@
-"""Mistakes that only who knows torch's operators can see (R9 to R13)."""
+"""Violations that only torch's operator schemas reveal (R9 to R13)."""
 
 from tests.random_irs.draws import Draw
 from tests.random_irs.violations.kinds import violation

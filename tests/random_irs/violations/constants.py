@@ -1,4 +1,4 @@
-"""Mistakes in constants, inside the document and beside it (R15, R16)."""
+"""Violations in constants, inline and in side files (R15, R16)."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Mistakes in what a document says twice, and in what it names before it is there (R7, R8)."""
+"""Violations in redundant facts, and uses before definitions (R7, R8)."""
 
 from tests.random_irs.draws import Draw
 from tests.random_irs.violations.kinds import Record, graphs, nodes, reads, tables, tagged, violation

@@ -1,4 +1,4 @@
-"""The table of violations: each breaks one thing at a random place, and says which rule and JSON path must be named."""
+"""The table of violations: each breaks one thing at a random place, with the rule and JSON path to expect."""
 
 import json
 from collections.abc import Callable

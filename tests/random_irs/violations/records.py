@@ -1,4 +1,4 @@
-"""Mistakes in the records of a document: keys, kinds, closed lists and names (R4, R5, R6)."""
+"""Violations in the records of a document: keys, types, closed lists and names (R4, R5, R6)."""
 
 from tests.random_irs.draws import Draw
 from tests.random_irs.violations.kinds import Record, graphs, nodes, reads, tables, tagged, tensors, violation

@@ -1,4 +1,4 @@
-"""Run violations over random graphs and count what is caught, by the right rule and at the right place."""
+"""Run violations over random graphs and count those caught by the right rule and at the right path."""
 
 import json
 import tempfile
