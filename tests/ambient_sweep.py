@@ -56,7 +56,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Writing(nn.Module):
-    """Writes to what an operator gives, or to what it was given, and returns the other."""
+    """Write to an operator's result or to its operand, and return the other."""
 
     def __init__(self, operator: Callable[[Tensor], Tensor], pattern: str) -> None:
         super().__init__()

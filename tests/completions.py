@@ -39,7 +39,7 @@ def scripts() -> Iterator[tuple[Path, str]]:
 
 
 def _complete(verb: str, action: argparse.Action) -> None:
-    """Say what completes an argument."""
+    """Return how an argument is completed."""
     for option in action.option_strings:
         words = _WORDS.get(option, action.choices)
         action.choices = words[verb] if isinstance(words, dict) else words

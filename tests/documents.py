@@ -270,7 +270,7 @@ def _run_here(page: Page) -> list[str]:
 
 
 def run_page(path: Path, write: bool = False, programs: Path | None = None) -> str:
-    """What is wrong with a page, run in a process and a folder of its own; empty if nothing is.
+    """Run a page in a separate process and folder and return its errors, or an empty string.
 
     With a folder of forked programs, the process is one of them, unless the page shows what a process imports.
     """

@@ -24,7 +24,7 @@ MODELS: dict[str, type[nn.Module]] = {}
 
 
 def hard(model: type[nn.Module]) -> type[nn.Module]:
-    """Enter a model into the table under the name of its class; its docstring says what is hard about it."""
+    """Register a model under the name of its class; its docstring says what is hard about it."""
     MODELS[model.__name__] = model
     return model
 

@@ -25,7 +25,7 @@ _STEPS = {"torch.export": "export", "torch.export in strict mode": "strict", "re
 
 
 def outcome(hard: Hard) -> str:
-    """A row of the table: who captured the model, what the graph guards, its gaps, and whether it proves itself."""
+    """Return a row of the table: capture method, guards, placeholders, and whether it verifies."""
     torch.manual_seed(0)
     model = hard.model().eval()
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):

@@ -92,7 +92,7 @@ def _is_listed(name: str) -> bool:
 
 
 def graph(op_type: str, number: int) -> IR | None:
-    """A graph of one node; None for operators that take what no file can hold."""
+    """Return a graph of one node; None for operators with arguments that a file cannot represent."""
     operator = find_operator(op_type)
     if not isinstance(operator, OpOverload):
         return None
@@ -156,7 +156,7 @@ def sweep(per: int, start: int = 0, stop: int | None = None, which: str = "all")
 
 
 def main(which: str, per: int, start: int, stop: int) -> None:
-    """Check the nodes one by one, saying each before and after; a signal ends what takes too long."""
+    """Check the nodes one by one, printing each before and after; a signal ends those that take too long."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

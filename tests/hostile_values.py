@@ -135,7 +135,7 @@ def sweep(per: int, start: int = 0, stop: int | None = None) -> Outcome:
 
 
 def main(per: int, start: int, stop: int) -> None:
-    """Fold the calls one by one, naming each before and after; a signal ends what takes too long."""
+    """Fold the calls one by one, printing each before and after; a signal ends those that take too long."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

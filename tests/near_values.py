@@ -90,7 +90,7 @@ def in_dtype(ir: IR, dtype: str) -> IR | None:
 
 
 def verdict(case: Case, ir: IR) -> str:
-    """What optimising a graph does to its results: one of the words above, a reason after the last."""
+    """Classify the effect of optimising a graph on its results: one of the constants above, the last with a reason."""
     try:
         better, report = optimize(ir, case.level)
     except Exception as error:  # whatever it is, no pass may raise it

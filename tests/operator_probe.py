@@ -19,7 +19,7 @@ from torch_ir.run.numeric_settings import settings
 
 
 class Probe(TorchDispatchMode):
-    """Notes every operator that is called, and what it changes beside what its schema says."""
+    """Records every operator call, and changes that its schema does not declare."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -112,7 +112,7 @@ def join(d: Draft) -> None:
 
 
 def written(d: Draft) -> None:
-    """What a capture makes of writes to parts of a tensor."""
+    """Return the capture of writes to parts of a tensor."""
     x = d.pick(lambda t: len(t.shape) > 0)
     dim = d.dim(x)
     kind = d.draw.choice(("slice", "select", "copy", "whole", "fill", "index"))

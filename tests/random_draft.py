@@ -42,7 +42,7 @@ class RefusedError(Exception):
 
 
 class _Kernels(Shapes):
-    """Shapes as the kernels themselves give them, which are quicker to ask than those that only say shapes."""
+    """Infer shapes by running the kernels, which is faster than the fake kernels."""
 
     def _at(
         self, sizes: Mapping[str, Any], operator: OpOverload, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
@@ -345,7 +345,7 @@ def _number(value: Any, sizes: Mapping[str, Any] = SIZES) -> Any:
 
 
 def _called(operator: OpOverload, arguments: Mapping[str, Any]) -> list[torch.Tensor]:
-    """What a call gives; a warning is a refusal too."""
+    """Return the result of a call; a warning counts as a refusal."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

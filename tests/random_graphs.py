@@ -76,7 +76,7 @@ def _outline_some(ir: IR, draw: random.Random) -> None:
 
 
 def runs(ir: IR) -> bool:
-    """Whether a graph runs at every size that it may be asked at, without a word of warning."""
+    """Whether a graph runs at every allowed size, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -191,7 +191,7 @@ def rebuilt(ir: IR, nodes: list[OpNode], outputs: list[TensorMeta]) -> IR:
 
 
 def _without(ir: IR, index: int) -> Iterator[IR]:
-    """The graph without one node: nobody reads it, others read what it read, or its results are inputs now."""
+    """Return the graph without one node: unused, bypassed, or with its results as inputs."""
     node = ir.nodes[index]
     if node.is_call:
         copy = ir.clone()

@@ -24,7 +24,7 @@ def are_exact(passes: Sequence[Step]) -> bool:
 
 
 def fault(ir: IR, passes: Sequence[Step], *, settles: bool = True) -> str:
-    """What is wrong with what these passes make of a graph, or nothing; those that settle find nothing more to do."""
+    """Return the error of these passes on a graph, or nothing; passes at a fixed point must change nothing more."""
     given = ir.to_json()
     try:
         better, _ = optimize(ir, passes=passes)

@@ -65,7 +65,7 @@ def test_exponents_are_those_of_the_time_that_grows() -> None:
 
 
 def test_blanks_are_counted(tmp_path: Path) -> None:
-    """A file may hold many, but each takes two bytes of memory."""
+    """Blanks are allowed, but each takes two bytes of memory."""
     document = json.loads(mlp().to_json())
     del document["digest"]
     file = tmp_path / "blank.json"
@@ -144,7 +144,7 @@ def test_sums_of_very_many_open_sizes_are_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_very_many_places_to_cut_are_thinned_out() -> None:
-    """Segments that take no time may be cut anywhere; what is sent is still the least around there."""
+    """Segments that take no time may be cut anywhere; the traffic is still minimal nearby."""
     loads = [Load(0.0, crossing=1.0 if place == 3001 else 9.0) for place in range(6000)]
     assert Partition(loads).starts(2, 1.0) == (0, 3001)
 

@@ -101,7 +101,7 @@ def test_integers_that_are_compared_in_the_default_dtype() -> None:
 
 
 def test_a_file_is_checked_under_float32(tmp_path: Any) -> None:
-    """What operators make is asked under the settings of graphs, and remembered for all."""
+    """Results of operators are inferred under the settings of graphs, and cached."""
     path = tmp_path / "graph.json"
     capture(Factories(), torch.ones(2, 4)).save(path)
     with MODES["default dtype float64"]():

@@ -67,7 +67,7 @@ def test_state_that_changes_its_form_is_refused(forward: Any, is_inside: bool, c
 @both_places
 @pytest.mark.parametrize("forward", [averaging, made_to_fit, cast_once])
 def test_call_after_call_the_graph_gives_what_the_model_gives(forward: Any, is_inside: bool, capture: str) -> None:
-    """State that keeps its form is written; what forward makes to fit, or only casts, is the same at every call."""
+    """State that keeps shape and dtype is written; state that forward resizes or casts is the same in every call."""
     given = model(forward, is_inside)
     executor = IRExecutor(extract_ir(given, (X,), strict=False, capture=capture), given.state_dict())
     for _ in range(3):

@@ -57,7 +57,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table of its own: our executor, and what a test adds."""
+    """A separate table of back ends: our executor, and those that a test adds."""
     monkeypatch.setattr(table, "_BACKENDS", {"torch": find_backend("torch")})
 
 
@@ -79,7 +79,7 @@ def test_a_graph_without_state_takes_and_gives_it(ir: IR, model: nn.Module) -> N
 
 
 def test_bound_weights_are_used_as_they_are(ir: IR, model: nn.Module) -> None:
-    """What an optimised graph computes of weights is a weight of the bound one; what only that read is gone."""
+    """Values that an optimised graph computes from weights are weights of the bound one; unused weights are removed."""
     better, _ = optimize(ir, "full")
     graph, values = bind(better, model.state_dict())
     assert {param.key for param in graph.params} == set(values)
@@ -95,7 +95,7 @@ def test_bound_weights_are_used_as_they_are(ir: IR, model: nn.Module) -> None:
 
 @pytest.mark.parametrize("level", [None, "clean", "full"])
 def test_a_compiled_graph_is_called_as_the_model(ir: IR, model: nn.Module, level: str | None) -> None:
-    """Results are nested alike, buffers go from call to call, inputs are written to, the weights given are not."""
+    """Results are nested like the model's, buffers persist, inputs are written to, the given weights are not."""
     before = {key: value.clone() for key, value in model.state_dict().items()}
     compiled = compile(ir, model.state_dict(), backend="torch", level=level)
     torch.testing.assert_close(dict(model.state_dict()), before)
@@ -119,7 +119,7 @@ class Found(nn.Module):
 
 @pytest.mark.parametrize("name", ["torch", "onnxruntime"])
 def test_numbers_that_the_data_decides(name: str) -> None:
-    """They are read off what the graph makes."""
+    """Data-dependent numbers are read from the graph's results."""
     model = Found().eval()
     batch = torch.export.Dim("batch", min=2)
     ir = extract_ir(model, (torch.randn(3, 4),), dynamic_shapes={"x": {0: batch}}, strict=False)
@@ -154,7 +154,7 @@ def test_the_command_line_knows_the_table() -> None:
 
 @pytest.mark.usefixtures("backends")
 def test_a_back_end_of_the_users_own(ir: IR, model: nn.Module) -> None:
-    """Ten lines: a decorator on what makes a graph ready."""
+    """Registering a back end takes ten lines: a decorator on a function that prepares a graph."""
     seen: list[int] = []
 
     @register_backend("mine", "counts its calls")
@@ -216,7 +216,7 @@ def product() -> tuple[IR, dict[str, Tensor]]:
 def test_the_fastest_is_chosen_and_remembered(
     prepared: list[str], product: tuple[IR, dict[str, Tensor]], cache: Path
 ) -> None:
-    """What gives something else cannot win; the next process takes the same at once."""
+    """A back end with different results cannot win; the next process uses the cached choice."""
     x = torch.randn(64, 256)
     first = Auto(*product)
     assert first.why == "nothing was measured yet; the first call does it"

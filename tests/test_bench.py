@@ -66,7 +66,7 @@ def test_another_one_begins_each_round() -> None:
 
 
 def test_what_is_quick_is_called_more_often() -> None:
-    """A turn takes 5 ms at least, after a call that is not timed, and the time of one call comes out."""
+    """A turn takes at least 5 ms, after an untimed call, and the time per call is reported."""
     clock = Clock()
     found = race({"slow": clock.action("slow", 1.0), "quick": clock.action("quick", 0.0005)}, 1, clock=clock)
     assert clock.order[6:].count("quick") == 11
@@ -74,7 +74,7 @@ def test_what_is_quick_is_called_more_often() -> None:
 
 
 def test_results_are_compared_before_anything_is_timed() -> None:
-    """A road that gives something else, or nothing, has no speed; the others have theirs."""
+    """A contestant that returns something else, or fails, is not timed; the others are."""
 
     def fails() -> Any:
         raise ValueError("no such kernel\nat all")
@@ -168,7 +168,7 @@ def test_the_verb_times_files_and_roads(folder: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_verb_in_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The model gives its weights, and is what `eager` runs; with a file it is filled from that."""
+    """The model provides its weights, and is what `eager` runs; with a file, it gets the file's weights."""
     for more, whose in (([], MODEL), (["--weights", "net.pt"], "net.pt")):
         arguments = ["net.json", "--model", MODEL, "--against", "eager", "--repeat", "1", "--json", *more]
         assert main(["bench", *arguments]) == 0
@@ -232,7 +232,7 @@ def test_a_missing_package_is_named(
 
 @pytest.mark.slow
 def test_a_missing_compiler_is_named(folder: Path) -> None:
-    """Torch looks for one once, so that this takes a process of its own."""
+    """Torch looks for a compiler once, so this needs a separate process."""
     command = [sys.executable, "-m", "torch_ir", "bench", "net.json", "--against", "inductor"]
     nowhere = {**os.environ, "PATH": "", "CXX": "", "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=nowhere)

@@ -84,7 +84,7 @@ def check_form(flat: IR) -> list[int]:
 
 
 def check_answers(flat: IR, folded: IR) -> None:
-    """What a graph costs, holds and looks like, and what a target makes of it, in either form."""
+    """Compare costs, memory, drawings and lowerings of both forms of a graph."""
     costs = cost(flat), cost(folded)
     assert costs[0].amounts() == costs[1].amounts()
     assert costs[0].unknown == costs[1].unknown
@@ -124,7 +124,7 @@ def target_of(operators: list[str]) -> Target:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sample_of_the_catalogue(name: str) -> None:
-    """Both forms of a graph give the same answers, and the way back gives the same file."""
+    """Both forms of a graph return the same analyses, and inlining restores the same file."""
     assert check_form(from_catalogue(name)) == MODELS[name]
 
 
@@ -164,7 +164,7 @@ class Block(nn.Module):
 
 
 class Tower(nn.Module):
-    """Blocks one after the other; what they give beside is added up."""
+    """Consecutive blocks, whose side results are summed."""
 
     def __init__(self, *slopes: float) -> None:
         super().__init__()
@@ -313,7 +313,7 @@ def test_a_size_that_a_block_gives_keeps_it_inline() -> None:
     "marks", [("", ""), ("", "_"), ("_", "_"), ("_1", "_1"), ("_1_", "_1"), ("_", "__"), ("x", "x_")]
 )
 def test_names_of_tensors_come_back(marks: tuple[str, str]) -> None:
-    """Whatever results are called beside their nodes: blocks that would lose their names are no functions."""
+    """Blocks whose tensor names would be lost are not folded."""
     flat = pair()
     for node, mark in zip(flat.nodes[::2], marks, strict=True):
         node.output.name = node.name + mark
@@ -323,7 +323,7 @@ def test_names_of_tensors_come_back(marks: tuple[str, str]) -> None:
 
 
 def test_nodes_that_were_dropped_read_nothing() -> None:
-    """A node that is no longer in the graph may still hold on to what it read."""
+    """A node that was removed from the graph may still refer to its inputs."""
     flat = pair()
     dropped = OpNode("neg", "aten.neg.default", [flat.nodes[0].output], [tensor("neg", 2, 3)], args=["self"])
     folded = flat.fold_blocks()
@@ -332,7 +332,7 @@ def test_nodes_that_were_dropped_read_nothing() -> None:
 
 
 def test_a_gap_stays_in_sight() -> None:
-    """What code outside torch did is no part of a function."""
+    """Placeholders for code outside torch are never inside a function."""
     flat = pair()
     for node in flat.nodes[::2]:
         node.op_type = "opaque.numpy"
@@ -381,7 +381,7 @@ def test_names_that_calls_would_take() -> None:
 
 
 def test_info_and_pictures_of_a_file_in_function_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`info` tells both what is there and what it stands for; `visualize --fold` draws the inside of a block once."""
+    """`info` shows the stored and the inlined counts; `visualize --fold` draws the body of a block once."""
     flat, folded = tmp_path / "flat.json", tmp_path / "folded.json"
     blocks = pair()
     for index, node in enumerate(blocks.nodes[::2]):
@@ -403,7 +403,7 @@ def test_info_and_pictures_of_a_file_in_function_form(tmp_path: Path, capsys: py
 
 
 def test_a_file_of_layers_is_drawn_as_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Calls in which no other module ran are the boxes that somebody asked for."""
+    """Calls of leaf modules are the boxes that the user requested."""
     file = tmp_path / "layers.json"
     pair().at_level("module").save(file)
     assert main(["visualize", str(file), "--fold"]) == 0

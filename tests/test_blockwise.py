@@ -82,7 +82,7 @@ both_forms = pytest.mark.parametrize("name", ["flat", "functions"])
 
 @both_forms
 def test_every_block_is_compared(sides: tuple[IR, nn.Module], checkpoint: Path, name: str) -> None:
-    """Each layer has its line, so has what lies between; the model stays on meta."""
+    """Each layer and each segment between layers has its line; the model stays on meta."""
     ir, model = sides
     is_valid, report = verify_blocks(form(ir, name), checkpoint, model, (X,))
     assert is_valid, report
@@ -175,7 +175,7 @@ def test_a_model_that_decides_by_values(tmp_path: Path) -> None:
 
 
 def test_tied_weights_and_buffers(tmp_path: Path) -> None:
-    """One key of a tie is enough for both sides; buffers are real and may change, what no file holds is the model's."""
+    """One key of a tied weight suffices; buffers are real and may change; other constants are the model's."""
 
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -234,7 +234,7 @@ def test_weights_of_another_block(sides: tuple[IR, nn.Module], checkpoint: Path,
 
 
 def test_a_mistake_outside_of_blocks(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
-    """What lies between blocks is compared where it meets them, and at the outputs."""
+    """Nodes between blocks are compared at the block inputs and at the outputs."""
     ir, model = sides
     for position in (0, -1):
         wrong = ir.clone()
@@ -276,7 +276,7 @@ def test_wrong_inputs(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
 
 
 def test_a_buffer_that_has_no_values(tmp_path: Path) -> None:
-    """A model that is wholly on meta lost what no state dict holds; the report says how to build it."""
+    """A model built entirely on meta lost its non-persistent buffers; the report says how to build it."""
 
     class Shifted(nn.Module):
         def __init__(self) -> None:
@@ -295,7 +295,7 @@ def test_a_buffer_that_has_no_values(tmp_path: Path) -> None:
 
 
 def test_a_model_that_writes_to_its_parameters(tmp_path: Path) -> None:
-    """What is written to a streamed parameter would be lost, so that is said instead."""
+    """Writes to a streamed parameter would be lost, so they are an error."""
 
     class Writer(nn.Module):
         def __init__(self) -> None:

@@ -98,7 +98,7 @@ def _captured(forward: Forward) -> IR:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_spellings_are_one_graph(name: str) -> None:
-    """After the clean passes, models that say the same in other words are equal, and give what they gave."""
+    """After the clean passes, equivalent models are equal, with the same results."""
     graphs = [optimized(_captured(forward), CLEAN, exact=True) for forward in PAIRS[name]]
     found = diff(*graphs)
     assert found.is_equal, f"{found}\n{graphs[0]}\n{graphs[1]}"
@@ -167,7 +167,7 @@ INPUTS = "x: float32[4, 6], y: float32[4, 6], z: float32[3, 4, 6], i: int64[4, 6
 
 
 def _one(call: str) -> IR:
-    """A graph of one call, after which something else follows, so that nobody holds its result."""
+    """A graph of one call with a consumer, so that its result is not a graph output."""
     return small(INPUTS, weights="w: float32[4, 6]", made=call, last="aten.sgn.default(made)")
 
 

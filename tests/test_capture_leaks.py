@@ -253,7 +253,7 @@ def _alive() -> list[torch.Tensor]:
 
 
 def _check(holder: Callable[..., Any], actions: list[tuple[str, int]]) -> None:
-    """Do things to one model in some order; each gives what it gives on its own."""
+    """Run actions on one model in some order; each returns what it returns alone."""
     alone, before = {}, _alive()  # torch.compile keeps some, where another test has compiled
     for road, n in dict.fromkeys(actions):
         _empty()

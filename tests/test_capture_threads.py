@@ -388,7 +388,7 @@ class Failing(nn.Module):
 @pytest.mark.parametrize("options", _ROADS, ids=["quick", "export", "record", "open sizes"])
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), RecursionError()], ids=repr)
 def test_errors_leave_torch_and_the_model_as_they_were(error: BaseException, options: dict[str, Any]) -> None:
-    """An interrupt comes through; everything else is told in one sentence."""
+    """An interrupt is raised; everything else is a one-line error."""
     with torch.device("meta"):
         model = Failing(error).eval()
     held = {name: id(weight) for name, weight in model.named_parameters()}

@@ -74,7 +74,7 @@ def test_another_layout_stays() -> None:
 
 @pytest.mark.parametrize("call", ["aten.to.device(x, Device('cpu'), Dtype('float32'))", "aten.type_as.default(x, y)"])
 def test_another_device_stays(call: str) -> None:
-    """Where a graph speaks of two devices, nobody says on which one a tensor is."""
+    """In a graph with two devices, the device of a tensor is not inferred."""
     ir = small(
         "x: float32[3], y: float32[3]",
         cast=call,
@@ -127,7 +127,7 @@ def test_a_chain_is_one_cast() -> None:
 
 
 def test_whole_numbers_of_large_ones() -> None:
-    """What a number out of range becomes is up to the kernel, so it is left to the one that was asked."""
+    """The conversion of out-of-range numbers depends on the kernel, so it is not rewritten."""
     ir = small("x: float16[4]", wide=_cast("x", "float32"), last=_cast("wide", "int8"))
     assert len(optimized(ir, ["casts"], exact=True).nodes) == 2
     truth = small("x: float16[4]", wide=_cast("x", "float32"), last=_cast("wide", "bool"))

@@ -282,7 +282,7 @@ def a_constraint_that_does_not_parse(ir: IR) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.change.__name__ for case in CASES])
 def test_rule(case: Case) -> None:
-    """A graph that holds, one thing changed: check() says which rule is broken, and where."""
+    """A valid graph with one change: check() names the violated rule and its place."""
     case.run()
 
 

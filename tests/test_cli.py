@@ -293,7 +293,7 @@ def test_the_catalogue_from_a_shell(tmp_path):
     ids=" ".join,
 )
 def test_no_command_writes_over_what_it_reads(here, capsys, words):
-    """A picture, a page, a summary or a graph never takes the place of a file that the command was given to read."""
+    """A drawing, page, summary or graph never overwrites an input file of the command."""
     for name in ("net.json", "other.json", "weights.safetensors"):
         (here / name).write_text(name)
     before = {path: path.read_bytes() for path in here.iterdir()}
@@ -302,7 +302,7 @@ def test_no_command_writes_over_what_it_reads(here, capsys, words):
 
 
 def test_a_dash_is_stdout_and_never_a_file(here, capsys):
-    """Who prints without -o prints; who only writes files says so."""
+    """Commands that print without -o accept it; commands that only write files raise an error."""
     assert main(["extract", "net.py:ready", "--input", "1x4", "-o", "net.json"]) == 0
     capsys.readouterr()
     for words in (["info", "net.json"], ["draw", "net.json"]):

@@ -86,7 +86,7 @@ def test_buffers_are_no_parameters(tmp_path, capsys):
 
 
 def test_open_sizes_and_the_capture(tmp_path, capsys):
-    """Sizes with their ranges, and what captured the model; a file in protobuf tells the same."""
+    """Sizes with their ranges, and the capture method; a protobuf file shows the same."""
     batch = torch.export.Dim("batch", min=2, max=32)
     ir = torch_ir.extract_ir(
         nn.Linear(2, 2).eval(), (torch.ones(4, 2),), strict=False, dynamic_shapes={"input": {0: batch}}

@@ -16,7 +16,7 @@ def test_a_clone_says_the_same() -> None:
 
 
 def test_a_clone_shares_nothing_that_can_be_changed() -> None:
-    """Whatever is done to a clone, the original still says what it said."""
+    """No change of a clone affects the original."""
     ir = everything()
     before = ir.to_json()
     copy = ir.clone()

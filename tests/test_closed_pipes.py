@@ -167,7 +167,7 @@ def test_help_ends_quietly(words, run) -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["info", "net.json"], ["optimize", *SHOWN["optimize"]]])
 def test_a_full_disk_is_one_line(words, run, folder) -> None:
-    """Whatever goes to files is not lost for it."""
+    """Output files are written nevertheless."""
     (folder / "better.json").unlink(missing_ok=True)
     with open("/dev/full", "w") as full:
         done = run(*words, stdout=full.fileno(), fresh=words[0] != "optimize")
@@ -194,7 +194,7 @@ def test_a_full_disk_is_one_line(words, run, folder) -> None:
     ],
 )
 def test_a_closed_stdout_is_like_the_null_device(words, status, told, folder) -> None:
-    """`>&-`: there is no stream at all, and no file of ours may take its number."""
+    """`>&-`: there is no stream, and none of our files may get its descriptor."""
     environment = {**os.environ, "PYTHONPATH": str(Path(torch_ir.__file__).parents[1])}
     done = subprocess.run(
         ["sh", "-c", f'"{sys.executable}" -m torch_ir {words} >&-'],

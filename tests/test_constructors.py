@@ -55,7 +55,7 @@ def test_documented_op_node_records() -> None:
 
 
 def test_node_records_keep_names_and_origin() -> None:
-    """What the documented record lacks stands beside it, and only where there is something to say."""
+    """Fields that the documented record lacks are additional keys, present only if not empty."""
     node = everything().nodes[0]
     record = node.to_dict()
     beside = {key: record[key] for key in ("args", "module", "module_class", "call", "source", "origins")}

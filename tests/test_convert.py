@@ -40,7 +40,7 @@ def test_to_pt2(model: nn.Module) -> None:
 
 
 def test_to_text_and_back(model: nn.Module) -> None:
-    """Every verb reads the text form, whatever the file is called; it leaves out where nodes came from."""
+    """Every command reads the text form, whatever the file's name; it omits origins."""
     assert main(["convert", "net.json", "-o", "net.ir"]) == 0
     assert Path("net.ir").read_text() == IR.load("net.json").to_text()
     assert main(["convert", "net.ir", "-o", "again.json"]) == 0

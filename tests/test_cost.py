@@ -34,7 +34,7 @@ NOT_COUNTED = {"multi_input": "aten.bilinear.default"}  # torch's counter passes
 
 
 def flops_of(model: nn.Module, *inputs: Any, **kwargs: Any) -> int:
-    """What torch's own counter says, with every operator taken apart into those that it counts."""
+    """FLOPs by torch's own counter, with every operator decomposed into counted ones."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -281,7 +281,7 @@ def test_views_move_nothing_and_copies_do() -> None:
 
 
 def test_every_view_of_torch_is_known() -> None:
-    """By its schema, a view gives what shares memory with what it reads; a few of the list are composites of views."""
+    """By its schema, a view's result aliases its input; a few of the list are composites of views."""
     found = set()
     for name in operator_names("aten"):
         operator = find_operator(name)
@@ -338,7 +338,7 @@ def test_of_a_branch_the_dearer_side_counts() -> None:
 
 
 def test_loops_count_once_or_for_every_item() -> None:
-    """Nobody knows how often `while_loop` runs; `scan` and `map` run once for each item."""
+    """The trip count of `while_loop` is unknown; `scan` and `map` run once per item."""
     model = {"a": nn.Linear(4, 4)}
 
     def looped(self: Any, x: torch.Tensor) -> Any:
@@ -386,7 +386,7 @@ def test_a_node_is_asked_for_by_name() -> None:
 
 
 def test_operators_of_others_are_named() -> None:
-    """What is neither torch's nor has a body counts as no FLOPs, and the report says so."""
+    """Operators that are not torch's and have no body count no FLOPs, and are listed."""
     assert cost(chain("aten.relu.default", "mylib.mix.default", "opaque.numpy")).unknown == (
         "mylib.mix.default",
         "opaque.numpy",

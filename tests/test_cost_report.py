@@ -113,7 +113,7 @@ def test_sizes_do_not_change_what_is_computed_once() -> None:
 
 
 def test_a_growing_cache() -> None:
-    """Known by the name of the input; what grows from it, by the node that makes it."""
+    """Recognised by the name of the input; the grown cache, by its producer."""
     cache = kv_cache(of_catalogue("decoder_kv_cache"))
     assert cache.bytes_given == 2 * 2 * 4 * 7 * 8 * 4
     assert cache.bytes_left == 2 * 2 * 4 * 8 * 8 * 4

@@ -28,7 +28,7 @@ def only_once(self: Any, x: Tensor) -> Any:
 
 
 def checked(model: nn.Module, **options: Any) -> tuple[IR, list[str]]:
-    """What a checked capture gives, and what it says."""
+    """Return the result and the warnings of a checked capture."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ir = extract_ir(model, (X,), strict=False, crosscheck=True, **options)

@@ -45,7 +45,7 @@ def test_item() -> None:
 
 
 def test_assertions_are_kept_and_checked() -> None:
-    """What the model asserts of its data is checked in every run; the message speaks the graph's names."""
+    """The model's assertions on data are checked in every run; the message uses the graph's names."""
 
     def forward(self: Any, x: Tensor, n: Tensor) -> Tensor:
         k = n.item()
@@ -73,7 +73,7 @@ def test_sizes_from_a_tensor_of_indices() -> None:
 
 
 def test_a_truth_value_is_an_output() -> None:
-    """`item` of a bool comes out as a bool, computed from the number that torch makes of it."""
+    """`item` of a bool is returned as a bool, computed from torch's number."""
     model = module(lambda self, x: (x, (x > 0).any().item()))
     ir = captured(model, torch.randn(4))
     for sign in (1.0, -1.0):
@@ -116,7 +116,7 @@ def test_numbers_as_inputs() -> None:
 
 
 def test_control_flow_with_dynamic_sizes() -> None:
-    """Branches see the sizes of what they are given."""
+    """Branches use the sizes of their operands."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda x: x * x.shape[0], lambda x: self.layer(x) + x.shape[0], (x,))
@@ -128,7 +128,7 @@ def test_control_flow_with_dynamic_sizes() -> None:
 
 
 def test_branches_solve_for_sizes() -> None:
-    """A branch that is only given `2*seq` rows knows seq, as the graph around it does."""
+    """A branch with an operand of `2*seq` rows can solve for seq, like the outer graph."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda x: x * (x.shape[0] // 2), lambda x: x - x.shape[0] // 2, (x,))

@@ -44,7 +44,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 def taken_apart(ir: IR, chosen: Callable[[OpNode], bool]) -> list[str]:
-    """Put what each chosen node falls into in its place; the operators of the new nodes."""
+    """Replace each chosen node by its decomposition; return the operators of the new nodes."""
     parts: list[str] = []
     for number, node in enumerate(filter(chosen, list(ir.nodes))):
         body = decomposed(node)

@@ -40,7 +40,7 @@ def _is_core(op_type: str) -> bool:
 
 
 def test_a_model_becomes_core_aten() -> None:
-    """Nothing but core operators is left of a transformer block, and it gives what it gave."""
+    """Only core operators remain of a transformer block, with the same results."""
     ir = _block()
     assert not all(_is_core(node.op_type) for node in ir.nodes)
     after = decompose(ir)
@@ -95,7 +95,7 @@ def test_operators_that_fall_into_each_other_stop() -> None:
 
 
 def test_an_idle_operator_goes() -> None:
-    """What torch takes apart into nothing gives what it reads."""
+    """A node that torch decomposes to nothing is replaced by its input."""
     ir = small(
         "x: float32[2]", exp="aten.exp.default(x)", same="aten.contiguous.default(exp)", neg="aten.neg.default(same)"
     )

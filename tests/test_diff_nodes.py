@@ -20,7 +20,7 @@ X = torch.ones(2, 8)
 
 
 def lines(one: IR, other: IR) -> list[str]:
-    """What the report says, without empty lines."""
+    """Return the lines of the report, without empty ones."""
     return [line for line in diff_lines(diff(one, other)) if line]
 
 
@@ -67,7 +67,7 @@ BASE = (nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
 def test_a_layer_is_inserted() -> None:
-    """What comes after it is the same layer, though its number and so its weights have other keys."""
+    """The following layers are the same, although their numbers and weight keys differ."""
     new = (nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     assert lines(sequence(*BASE), sequence(*new)) == [
         "2 added, 1 changed, 2 same",
@@ -89,7 +89,7 @@ def test_a_layer_is_inserted() -> None:
 
 
 def test_a_layer_is_wider() -> None:
-    """Whoever gives another shape has changed; the layer after it gives what it gave."""
+    """A layer with another output shape is changed; the layer after it is the same."""
     assert lines(sequence(*BASE), sequence(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))) == [
         "2 changed, 1 same",
         "@@ signature @@",
@@ -132,7 +132,7 @@ def test_other_sizes_and_a_block_less() -> None:
 
 
 def test_batch_norm_is_folded_and_an_activation_fused() -> None:
-    """Nodes that passes made tell what they stand for; both sides are shown together."""
+    """Nodes that passes created name the nodes that they replace; both sides are shown together."""
     ir = graph(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), torch.ones(1, 3, 8, 8))
     better, _ = optimize(ir, "full")
     found = diff(ir, better)

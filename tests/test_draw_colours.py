@@ -20,7 +20,7 @@ COSTS = {"fc0": 30.0, "fc1": 30.0, "fc2": 30.0, "head": 10.0}
 
 
 def test_boxes_say_their_share() -> None:
-    """The darkest box costs most; what costs nothing has no share and no colour; the legend says from what to what."""
+    """The darkest box costs most; free boxes have no share and no colour; the legend shows the range."""
     scene = build_scene(layers(3), heat=COSTS, unit="FLOPs", include_weights=False)
     boxes = {box.id: (box.lines[-1], box.fill) for box in scene.boxes}
     assert boxes["op_fc1"] == ("30 %", STOPS[-1])

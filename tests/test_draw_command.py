@@ -37,7 +37,7 @@ def test_a_large_graph_is_drawn_legibly_and_that_is_said(capsys, file) -> None:
 
 
 def test_a_picture_of_many_boxes_is_announced(capsys, tmp_path, monkeypatch) -> None:
-    """Before Graphviz begins, with what to do instead; text takes no time, and `--quiet` says nothing."""
+    """Before Graphviz starts, with alternatives; text formats print nothing, nor does `--quiet`."""
     model(350).save(tmp_path / "large.json")
     said: list[str] = []
 
@@ -101,7 +101,7 @@ def test_heat_is_computed(capsys, tmp_path) -> None:
 
 
 def test_two_files_side_by_side(capsys, tmp_path) -> None:
-    """Titles are the names of the files; the line below the model says what it gains."""
+    """Titles are the file names; the line below the model shows the savings."""
     before, after, _ = without_mix(2, 1)
     before.save(tmp_path / "before.json")
     after.save(tmp_path / "after.json")

@@ -32,7 +32,7 @@ def sides(scene: Scene) -> list[list[str]]:
 
 
 def test_small_graphs_stand_side_by_side() -> None:
-    """Each in a frame with its title; ids tell the sides apart, colours what differs."""
+    """Each in a frame with its title; ids distinguish the sides, colours the differences."""
     before, after, marks = without_mix(1, 0)
     scene = build_pair(before, after, marks, ("one.json", "two.json"), ("Layers", "nodes 6 → 5"))
     assert sides(scene) == [

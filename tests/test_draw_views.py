@@ -39,7 +39,7 @@ def text(scene: Scene) -> list[str]:
 
 
 def test_modules_at_a_depth_are_one_box_each() -> None:
-    """A box says class, path, output and what it holds; a layer above that depth is a box, operators stay."""
+    """A box shows class, path, output and content; a layer above that depth is a box, operators are unchanged."""
     assert text(build_scene(model(2), depth=3)) == [
         'input_x[/"Input: x<br/>2x4"/]',
         'op_embed["Embedding<br/>embed<br/>2x4"]',
@@ -139,7 +139,7 @@ def test_a_depth_of_nothing_is_refused(depth: int) -> None:
 
 
 def test_the_neighbourhood_of_a_node() -> None:
-    """What leads to it and what follows; where the graph goes on, a dashed end names the next node or counts them."""
+    """Nodes before and after it; where the graph continues, a dashed end names the next node or counts them."""
     scene = build_scene(model(), focus="mix1", radius=1, include_weights=False)
     assert text(scene) == [
         'before_op_mask["#8230; x"]',
@@ -169,7 +169,7 @@ def test_the_neighbourhood_of_a_node() -> None:
 
 
 def test_the_radius_counts_nodes() -> None:
-    """Three by default; what other readers make of a value is no part of the neighbourhood."""
+    """Three by default; other consumers of a value are not part of the neighbourhood."""
     ids = {radius: {box.id for box in build_scene(model(9), focus="mix4", radius=radius).boxes} for radius in (0, 1, 2)}
     assert {box for box in ids[0] if box.startswith("op_")} == {"op_mix4"}
     assert ids[2] - ids[1] >= {"op_total3", "op_fc5", "op_total5"}

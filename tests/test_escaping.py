@@ -72,7 +72,7 @@ def test_html() -> None:
 
 
 def test_markdown() -> None:
-    """By a parser of the kind that code hosts use; a cell is one cell, whatever it holds."""
+    """Checked with a parser like those of code hosts; a cell stays one cell, whatever its content."""
     markdown = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed").MarkdownIt(
         "gfm-like", {"linkify": False}
     )

@@ -41,7 +41,7 @@ def test_runs_many_times() -> None:
 
 
 def test_call_as_the_model_is_called() -> None:
-    """Calling the executor takes and gives what the model takes and gives; `execute` is the flat form of it."""
+    """The executor has the model's signature and results; `execute` is the flat form."""
     model = module(lambda self, x, *, y: {"sum": x + y["a"], "list": [x, 3, None]})
     executor = IRExecutor(captured(model, X, kwargs={"y": {"a": X}}), {})
     result = executor(X, y={"a": X * 2})
@@ -54,7 +54,7 @@ def test_call_as_the_model_is_called() -> None:
 
 
 def test_execute_takes_nested_inputs() -> None:
-    """`execute` also takes inputs nested as the model takes them."""
+    """`execute` also accepts inputs nested as in the model."""
     model = module(lambda self, d: d["a"] - d["b"])
     executor = IRExecutor(captured(model, {"a": X, "b": X}), {})
     assert torch.equal(executor.execute(({"a": X * 3, "b": X},))[0], X * 3 - X)

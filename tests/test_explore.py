@@ -76,7 +76,7 @@ class Walk(nn.Module):
 
 
 def check_walk(seed: int, how: str, inputs: int) -> None:
-    """The graph of every way, captured without a value, gives what Python gives on every input."""
+    """The graph of every path, captured without values, returns what Python returns on every input."""
     torch.manual_seed(seed)
     model = Walk(small_program(random.Random(seed))).eval()
     ir = extract_ir(model, (torch.empty(3, 3, device="meta"),), strict=False, capture=how, explore=24)

@@ -167,7 +167,7 @@ def test_heat_colours_by_cost(shown: Any) -> None:
 
 
 def test_placeholders_are_red_and_say_so(shown: Any) -> None:
-    """By colour, by sign, and in words for those who see neither."""
+    """By colour, by symbol, and by a text for screen readers."""
     page = shown(mlp(), placeholders={"relu"})
     assert page.locator(".chip.s-placeholder text").all_text_contents() == ["!"]
     assert "placeholder" in box(page, "relu").get_attribute("aria-label")
@@ -190,7 +190,7 @@ def test_functions_can_be_entered(shown: Any) -> None:
 
 
 def test_the_address_may_name_a_module_or_a_node(shown: Any) -> None:
-    """`page.html#layers.2.mlp` opens there; what is not there is no mistake."""
+    """`page.html#layers.2.mlp` opens there; an unknown name is ignored."""
     page = shown(decoder(LAYERS))
     for name, title in (("layers.2.mlp", "mlp"), ("linear_0", "linear")):
         page.evaluate("name => { location.hash = name; }", name)
@@ -216,7 +216,7 @@ def test_many_values_that_come_in_together_are_one(shown: Any) -> None:
 
 
 def test_a_click_on_a_value_goes_to_its_maker(shown: Any) -> None:
-    """What comes into a module is one click away from what made it."""
+    """An input of a module links to its producer."""
     page = closed(shown(decoder(LAYERS, plain=1)))
     box(page, "layers.0").dblclick(position={"x": 60, "y": 12})
     box(page, "mlp").dblclick(position={"x": 40, "y": 12})
@@ -236,7 +236,7 @@ def test_entry_points_can_be_chosen(shown: Any) -> None:
 
 
 def test_keys_walk_along_the_graph(shown: Any) -> None:
-    """Down goes to a reader, up to the maker, Enter opens, Escape lets go."""
+    """Down goes to a consumer, up to the producer, Enter expands, Escape deselects."""
     page = shown(mlp())
     for _ in range(3):
         page.keyboard.press("ArrowDown")
@@ -319,7 +319,7 @@ def test_what_comes_twice_in_a_layer_is_two_rows(shown: Any) -> None:
 
 
 def test_assertions_are_hidden_until_asked_for(shown: Any) -> None:
-    """Neither they nor what only they read are drawn; the page says how many there are, and a search goes there."""
+    """Neither assertions nor their private inputs are drawn; the page counts them, and a search finds them."""
     page = shown(asserting())
     assert boxes(page) == ["relu", "neg"]
     assert page.locator(".wire").count() == 3
@@ -383,7 +383,7 @@ def test_a_value_that_a_group_passes_on_is_dashed(shown: Any) -> None:
 
 
 def test_every_control_has_a_name(shown: Any) -> None:
-    """For those who hear the page; what is hidden from them has none."""
+    """For screen readers; elements hidden from them have none."""
     ir = asserting()
     ir.functions["decode"] = mlp()
     page = shown(ir, against=mlp())
@@ -418,7 +418,7 @@ def test_hostile_names_are_only_text(shown: Any) -> None:
 
 
 def test_dark_and_light(shown: Any) -> None:
-    """As the system likes it, until the reader says otherwise."""
+    """The system's setting, until the user changes it."""
     ground = "getComputedStyle(document.body).backgroundColor"
     light, dark = shown(mlp()), shown(mlp(), scheme="dark")
     assert light.evaluate(ground) != dark.evaluate(ground)

@@ -37,7 +37,7 @@ atoms = st.one_of(numbers, st.sampled_from(NAMES))
 
 
 def larger(part: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Texts made of smaller ones without a care for precedence: the text decides what it means."""
+    """Expressions composed without regard to precedence: the text decides the meaning."""
     return st.one_of(
         st.tuples(part, st.sampled_from(["+", "-", "*", "/", "//", "%", "**"]), part).map(" ".join),
         st.tuples(part, st.sampled_from(["+", "-", "*", "/", "//", "%", "**"]), part).map("".join),
@@ -67,7 +67,7 @@ values = st.fixed_dictionaries({name: st.integers(-20, 20) for name in NAMES})
 @example("2 ** -seq", {"seq": 1, "batch": 1, "_n2": 1})
 @example("seq == 0 or 10 % seq == 0", {"seq": 0, "batch": 1, "_n2": 1})
 def test_an_expression_means_what_python_means_by_it(text: str, known: dict[str, int]) -> None:
-    """Whatever both understand has the same value and the same type; what fails in Python fails here.
+    """If both accept an expression, value and type are the same; errors in Python are errors here.
 
     Two things are narrower here: comparisons are not chained, and powers and rounding are bounded.
     """
@@ -101,7 +101,7 @@ def test_the_names_of_an_expression_are_those_that_it_needs(text: str) -> None:
 @given(texts, values, st.sets(st.sampled_from(NAMES), min_size=1))
 @example("_n2 + seq and 3", {"seq": 7, "batch": 1, "_n2": 1}, {"_n2"})
 def test_substituting_keeps_the_meaning(text: str, known: dict[str, int], chosen: set[str]) -> None:
-    """Numbers for some names now and for the others later give what all of them at once give."""
+    """Substituting some names now and the others later is the same as substituting all at once."""
     expected = _outcome(lambda: evaluate(text, known))
     assume(not isinstance(expected, str))
     try:
@@ -199,7 +199,7 @@ def test_what_the_left_side_decides_is_not_computed() -> None:
     ],
 )
 def test_refused(text: str, why: str) -> None:
-    """What is not arithmetic on numbers and names does not parse; the message says what is wrong."""
+    """Anything but arithmetic on numbers and names does not parse; the message says why."""
     with pytest.raises(ExpressionError) as caught:
         parse(text)
     assert why in str(caught.value)
@@ -220,7 +220,7 @@ def test_refused(text: str, why: str) -> None:
     ],
 )
 def test_cannot_be_computed(text: str, why: str) -> None:
-    """Whatever goes wrong while computing is the same kind of error."""
+    """Every failure of an evaluation is the same type of error."""
     with pytest.raises(ExpressionError) as caught:
         evaluate(text, {"seq": 3})
     assert why in str(caught.value)
@@ -295,7 +295,7 @@ def test_an_expr_is_its_text_and_says_what_it_is() -> None:
     ],
 )
 def test_solve(expression: int | str, size: int, value: int | None) -> None:
-    """The value that makes a linear expression equal to a size that was met; None where there is no whole one."""
+    """The value for which a linear expression equals a given size; None if it is not an integer."""
     assert solve(expression, "seq", size, {"batch": 5}) == value
 
 

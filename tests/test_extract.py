@@ -248,7 +248,7 @@ def test_values_are_kept_when_known() -> None:
 
 
 def test_values_lost_on_meta_are_named() -> None:
-    """Built wholly on meta, what no state dict holds is lost: a warning names it, verification asks the real model."""
+    """Values outside the state dict are lost on meta: a warning names them, and verification uses the model's."""
     with pytest.warns(CaptureWarning, match="are unknown: they were built on meta") as caught:
         ir = extract_ir(on_meta(Constants), (ON_META,))
     message = str(caught[0].message)
@@ -262,7 +262,7 @@ def test_values_lost_on_meta_are_named() -> None:
 
 
 def test_lost_values_can_be_given() -> None:
-    """Constants that the graph lacks are given by name; without them the error says so."""
+    """Constants that the graph lacks are passed by name; without them, the error says so."""
     with pytest.warns(CaptureWarning):
         ir = extract_ir(on_meta(lambda: module(lambda self, x: x * self.scale, scale=torch.ones(4))), (ON_META,))
     scale = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -343,7 +343,7 @@ def test_tied_weights_are_one_param() -> None:
     ids=["function", "class", "bare tensor", "dict"],
 )
 def test_wrong_arguments(model: Any, inputs: Any, message: str) -> None:
-    """What cannot be captured at all is said in one sentence."""
+    """Invalid arguments raise a one-line error."""
     with pytest.raises(ExportError, match=message):
         extract_ir(model, inputs)
 
@@ -362,7 +362,7 @@ def test_a_forward_that_raises() -> None:
 
 
 def test_data_dependent_branch_is_explained() -> None:
-    """torch.export alone cannot capture a Python branch on data; the error says where and what to use instead."""
+    """torch.export alone cannot capture a Python branch on data; the error names the line and the alternatives."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return x + 1 if x.sum() > 0 else x - 1

@@ -191,7 +191,7 @@ def test_inputs_that_are_written_are_said() -> None:
 
 
 def test_buffers_that_are_written() -> None:
-    """Buffers may be added to, sliced into, assigned anew; the graph says their new values."""
+    """Buffers may be added to, sliced into and assigned; the graph contains their new values."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         self.count += 1
@@ -406,7 +406,7 @@ def test_flex_attention() -> None:
 
 @pytest.mark.parametrize("capture", ["auto", "export", "record"])
 def test_another_shape_for_what_idle_dropout_passed_on(capture: str) -> None:
-    """Idle dropout gives its input itself, which torch takes for a view: that both change their shape would be lost."""
+    """Idle dropout returns its input, which torch treats as a view: a change of both shapes would be lost."""
 
     def forward(self: Any, x: Tensor) -> Any:
         y = x * 2

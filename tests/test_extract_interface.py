@@ -134,7 +134,7 @@ def test_names_never_collide() -> None:
 
 
 def test_several_outputs_without_getitem() -> None:
-    """An operator with several results has several outputs; reading one takes no node of its own."""
+    """An operator with several results has several outputs; reading one needs no node."""
     ir = proved(module(lambda self, x: (x.topk(2), torch.var_mean(x, 1)[0], x.chunk(2, 1)[1], x.max(1).indices)), X)
     assert ops(ir) == ["aten.topk.default", "aten.var_mean.dim", "aten.chunk.default", "aten.max.dim"]
     assert [[tensor.name for tensor in node.outputs] for node in ir.nodes] == [

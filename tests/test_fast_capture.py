@@ -135,7 +135,7 @@ def remembered(self: Any, x: Tensor) -> Any:
 
 
 def shapes(self: Any, x: Tensor) -> Any:
-    """What Python asks about sizes, dtypes and modes is answered."""
+    """Queries of sizes, dtypes and modes work."""
     if x.shape[0] != 2 or x.dtype != torch.float32 or x.requires_grad or self.training or not x.numel():
         raise ValueError
     return x.new_zeros(len(x), x.size(1)).add(x.dim()), torch.empty_like(x).fill_(x.stride(0)), x.to(x.device)
@@ -412,7 +412,7 @@ def test_everything_is_as_it_was(ending: str) -> None:
 
 
 def test_capture_says_which_road(caplog: pytest.LogCaptureFixture) -> None:
-    """What is not recorded quickly is told to whoever listens to the log."""
+    """The reason for not using fast capture is logged."""
     with caplog.at_level("INFO", logger="torch_ir.capture"):
         extract_ir(_two_names(), (X,), strict=False)
     assert "Model is not recorded quickly: a module that goes by the names first, second" in caplog.text

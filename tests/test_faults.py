@@ -83,7 +83,7 @@ def test_a_save_that_gets_no_room_leaves_the_old_file(starve: Callable[[list[str
 
 
 def test_a_full_device_is_one_sentence() -> None:
-    """What goes straight to a device can be cut short, but it is told."""
+    """Output to a device can be truncated, but an error reports it."""
     if not Path("/dev/full").exists():
         pytest.skip("only Linux has /dev/full")
     with pytest.raises(SerializationError, match="cannot write /dev/full: No space left on device"):
@@ -126,7 +126,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["pipe", "file"])
 def test_standard_output_is_a_target(tmp_path: Path, way: str) -> None:
-    """`-o /dev/stdout` prints, to whatever that is; a file that is appended to keeps what it had."""
+    """`-o /dev/stdout` prints, whatever it is; a file that is appended to keeps its content."""
     graph(0).save(tmp_path / "model.json", inline_limit=None)
     command = [sys.executable, "-m", "torch_ir", "info", str(tmp_path / "model.json"), "--json", "-o", "/dev/stdout"]
     log = tmp_path / "log"
@@ -171,7 +171,7 @@ def test_files_with_like_names_have_side_files_of_their_own(tmp_path: Path) -> N
 
 
 def test_only_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
-    """Not what a living one holds, what is for another target, nor what is named otherwise."""
+    """Files of a running process, of another target, or with other names are kept."""
     target = tmp_path / "model.pb"
     dead, alive, other = hidden_name(target), hidden_name(target), hidden_name(tmp_path / "other.pb")
     kept = [alive, other, tmp_path / f"{dead.name}.bak", tmp_path / f"{dead.name}0", tmp_path / ".model.pb.tmp"]

@@ -53,7 +53,7 @@ def test_a_file_that_cannot_be_read_is_a_serialization_error(tmp_path: Path) -> 
 
 
 def test_what_may_never_end_is_refused(tmp_path: Path) -> None:
-    """Devices and pipes say nothing of their size; nobody waits for them."""
+    """Devices and pipes have no size; they are rejected without waiting."""
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", tmp_path / "pipe"):
         with pytest.raises(SerializationError, match="is not a plain file"):
@@ -203,7 +203,7 @@ def test_equal_constants_are_stored_once_under_free_names(tmp_path: Path) -> Non
 
 
 def test_elements_are_aligned_for_other_readers(tmp_path: Path) -> None:
-    """The header fills up to eight bytes and wide elements come first: any constant may be mapped as it lies."""
+    """The header is padded to eight bytes and wide elements come first, so constants can be memory-mapped."""
     ir = with_constants(bytes_=b"abc")
     ir.params.append(TensorMeta("c_wide", (2,), "float64", param=Param(("wide",), "constant")))
     ir.params[-1].param = Param(("wide",), "constant", TensorData((2,), "float64", bytes(16)))
@@ -214,7 +214,7 @@ def test_elements_are_aligned_for_other_readers(tmp_path: Path) -> None:
 
 
 def test_odd_names_of_files_give_plain_names_of_side_files(tmp_path: Path) -> None:
-    """Whatever can be saved can be loaded: what a side file's name may not hold is replaced there."""
+    """Everything that can be saved can be loaded: invalid characters are replaced in the side file's name."""
     for name in ("a:b c.json", "back\\slash", "it's", "\u6f22.json", "*.json"):
         with_constants(c=b"value").save(tmp_path / name, inline_limit=0)
         assert IR.load(tmp_path / name).constants["c"].raw == b"value"
@@ -257,7 +257,7 @@ def test_a_graph_that_was_loaded_outlives_its_files(tmp_path: Path) -> None:
 
 
 def test_constants_are_read_at_first_use(tmp_path: Path) -> None:
-    """Loading and drawing read no constant, and printing goes on without: damage shows when values are asked for."""
+    """Loading, drawing and printing read no constants: corruption is detected when values are used."""
     path = tmp_path / "model.json"
     with_constants(c=b"value").save(path, inline_limit=0)
     (side,) = side_files(tmp_path)
@@ -379,7 +379,7 @@ def test_a_side_file_must_be_there_and_plain(tmp_path: Path) -> None:
 
 
 def test_text_alone_cannot_give_constants_beside_it(tmp_path: Path) -> None:
-    """A text has no folder: the error says what to use instead."""
+    """Text has no folder: the error says what to use instead."""
     with_constants(c=b"value").save(tmp_path / "model.json", inline_limit=0)
     with pytest.raises(SerializationError, match=r"lie in 'model\.json\.constants-.*use IR\.load\(path\)") as caught:
         IR.from_json((tmp_path / "model.json").read_text())

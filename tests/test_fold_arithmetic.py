@@ -142,7 +142,7 @@ def test_weights_in_float16_take_no_factor(call: str) -> None:
     ],
 )
 def test_stays(call: str) -> None:
-    """What is no number, and no weight of one element for each channel, stays; so does a change of dtype."""
+    """Operands other than numbers and per-channel weights are not folded, nor changes of dtype."""
     ir = small(
         f"{_X}, y: bfloat16[2, 4, 5, 5]", ["after"], weights=f"{_WEIGHTS}, v: bfloat16[6, 4, 3, 3]",
         x_1="aten.mean.dim(x, [1, 2, 3], True)", conv=_CONV, low="aten.conv2d.default(y, v)", after=call,
@@ -151,7 +151,7 @@ def test_stays(call: str) -> None:
 
 
 def test_a_result_that_grows_stays() -> None:
-    """One channel and six numbers make six channels, which the convolution does not make."""
+    """One channel and six numbers broadcast to six channels, which the convolution cannot produce."""
     ir = small(
         "x: float32[2, 4, 5, 5]",
         weights="w: float32[1, 4, 3, 3], c: float32[6, 1, 1]",

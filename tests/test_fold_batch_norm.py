@@ -158,7 +158,7 @@ def test_statistics_may_have_more_bits() -> None:
 
 
 def test_native_spellings() -> None:
-    """The spellings that also give statistics fold where nobody reads these."""
+    """Variants that also return statistics are folded if these are unused."""
     for name, training in (("_native_batch_norm_legit_no_training", ""), ("native_batch_norm", "training=False, ")):
         call = f"aten.{name}.default(conv, gamma, beta, mean, var, {training}momentum=0.1, eps=0.001)"
         ir = small(

@@ -103,7 +103,7 @@ def test_a_fill_is_known_whatever_its_tensor_holds() -> None:
 
 
 def test_strides_are_kept() -> None:
-    """A constant lies as the tensor lay that it stands for."""
+    """A constant has the strides of the tensor that it replaces."""
     ir = small(
         "x: float32[3, 2]",
         arange="aten.arange.default(6, dtype=None)",
@@ -162,7 +162,7 @@ def test_what_varies_stays(call: str) -> None:
 
 
 def test_the_caller_does_not_hold_a_constant() -> None:
-    """A result is made anew in every run, so that the caller may write to it."""
+    """A result is created in every run, so the caller may write to it."""
     ir = small("x: float32[3]", ["view", "neg"], ones="aten.ones.default([3])", view="aten.view.default(ones, [3, 1])",
                neg="aten.neg.default(x)")  # fmt: skip
     after, report = proved(ir, FOLD, exact=True)
@@ -282,7 +282,7 @@ SCALARS = {
 
 @pytest.mark.parametrize("call", SCALARS)
 def test_one_number_that_fills_a_tensor(call: str) -> None:
-    """A tensor that holds one number everywhere is that number, as its dtype holds it."""
+    """A tensor with one repeated value is replaced by that number, rounded to its dtype."""
     dtype = ", dtype=torch.int64" in call
     ir = small("x: float32[2, 3]", made=call.replace(", dtype=torch.int64", ""), neg="aten.neg.default(x)")
     if dtype:
@@ -292,7 +292,7 @@ def test_one_number_that_fills_a_tensor(call: str) -> None:
 
 
 def test_a_number_is_seen_through_views_and_arithmetic() -> None:
-    """Views hold what they are views of, and small tensors are computed."""
+    """Views have the value of their base, and small tensors are computed."""
     ir = small(
         "x: float32[2]",
         ["x"],
@@ -318,7 +318,7 @@ def test_zeros_of_both_signs_are_not_one_number() -> None:
 
 
 def test_the_prologue_goes_to_the_front() -> None:
-    """What depends on weights alone comes first, in its own order, and nothing else changes."""
+    """Nodes that depend only on weights come first, in their order; nothing else changes."""
     ir = small(
         "x: float32[2]",
         weights="w: float32[2]",

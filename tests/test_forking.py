@@ -28,7 +28,7 @@ _PATIENCE = 60  # seconds
 
 
 class Program:
-    """A page of one Python block, which may `tell` what it sees, while it runs in a process of its own."""
+    """A page of one Python block, which can report values while it runs in a separate process."""
 
     def __init__(self, programs: Path | None, folder: Path, code: str, **more: Any) -> None:
         folder.mkdir(exist_ok=True)
@@ -38,7 +38,7 @@ class Program:
         self.process = subprocess.Popen([*words, "--here", "page.md"], cwd=folder, **more)
 
     def told(self) -> list[Any]:
-        """What it told, once it has."""
+        """Return its report, once it exists."""
         until = time.monotonic() + _PATIENCE
         while not (self._folder / "told").exists() or not (text := (self._folder / "told").read_text()):
             assert time.monotonic() < until

@@ -28,7 +28,7 @@ def _as_expected(form: Form) -> None:
 
 @pytest.mark.parametrize("form", forms()[::EVERY], ids=lambda form: form.name)
 def test_a_sample_of_the_forms(form: Form) -> None:
-    """A form comes as far as its table says: verified, or stopped for a reason that is named."""
+    """A form reaches the stage in its table: verified, or stopped for a named reason."""
     _as_expected(form)
 
 

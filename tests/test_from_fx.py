@@ -104,7 +104,7 @@ def test_a_module_of_torch_export() -> None:
 
 
 def test_the_graph_module_of_an_exported_program() -> None:
-    """It takes weights as inputs; only the program itself can tell which of them are weights."""
+    """It takes weights as inputs; only the program itself says which of them are weights."""
     _, program = exported()
     ir = from_fx(program.graph_module)
     assert [tensor.name for tensor in ir.graph_inputs][:2] == ["p_layer_weight", "p_layer_bias"]
@@ -126,7 +126,7 @@ def backend(seen: list[IR]) -> Callable[..., Any]:
 
 
 def test_a_back_end_of_the_user() -> None:
-    """torch.compile hands its graph over and runs what comes back; places are those in the model."""
+    """torch.compile passes its graph and runs the result; origins are those of the model."""
     model, seen = Model().eval(), list[IR]()
     compiled = torch.compile(model, backend=backend(seen))
     torch.testing.assert_close(compiled(X), model(X))

@@ -30,7 +30,7 @@ def computed(ir: IR) -> torch.Tensor:
 
 
 def test_outlined_nodes_become_one_call() -> None:
-    """The call reads what the nodes read, gives what others read of them, and stands for all of them."""
+    """The call has the nodes' inputs and used outputs, and its origins are all of them."""
     ir = chain()
     call = outline(ir, [ir.node("relu"), ir.node("exp"), ir.node("add")], "tail")
     assert call.origins == ("relu", "exp", "add")
@@ -110,7 +110,7 @@ def test_nodes_with_a_way_out_and_back_in_cannot_be_outlined() -> None:
 
 
 def test_a_file_may_hold_several_entry_points_over_one_weight_table() -> None:
-    """A function may have inputs and weights of its own: prefill and decode of one model, say. Keys are shared."""
+    """A function may have its own inputs and weights, such as decode. Keys are shared."""
     ir = chain()
     x, y = TensorMeta("x", (2, 3), "float32"), TensorMeta("mul", (2, 3), "float32")
     scale = TensorMeta("p_scale", (3,), "float32", param=Param(("scale",)))

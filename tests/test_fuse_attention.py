@@ -95,7 +95,7 @@ KNOWN: dict[str, tuple[Callable[..., Any], bool]] = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_mask_that_is_known(name: str) -> None:
-    """A causal mask is told as such, and one that masks nothing goes."""
+    """A causal mask becomes `is_causal`, and one that masks nothing is removed."""
     function, is_causal = KNOWN[name]
     call = operator(optimized(captured(function, *QKV), STEPS))
     assert (call["is_causal"], call["attn_mask"]) == (is_causal, None)

@@ -59,7 +59,7 @@ def test_equal_bodies_are_one_function() -> None:
 
 
 def test_a_body_that_is_there_already_is_used_again() -> None:
-    """What one pass fused and what the next one fuses share their bodies, too."""
+    """Bodies are shared between calls that different passes fused."""
     steps = [fused("pair", ["neg", "relu"]), fused("pair", ["neg_1", "relu_1"])]
     assert list(optimized(two_chains(), steps, exact=True).functions) == ["pair"]
 
@@ -102,7 +102,7 @@ def test_groups_that_need_each_other_are_not_both_fused() -> None:
 
 
 def test_a_group_that_is_left_and_entered_again_is_not_fused() -> None:
-    """The call would need what is made of its own result."""
+    """The call would depend on its own result."""
     ir = small(
         "x: float32[4, 4]",
         neg="aten.neg.default(x)",

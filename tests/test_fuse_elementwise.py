@@ -71,7 +71,7 @@ def drawn(seed: int) -> IR:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_graphs(seed: int) -> None:
-    """Whatever the graph, it computes the same to the last bit, always alike, and is what it was when put inline."""
+    """Every graph is bit-identical in results, deterministic, and restored by inlining."""
     ir = drawn(seed)
     after, _ = optimize(ir, passes=["fuse-elementwise"])
     assert prove(ir, after).max_diff == 0.0

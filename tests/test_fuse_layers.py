@@ -50,7 +50,7 @@ def test_a_layer_and_its_activation(function: Callable[..., Any], shapes: Any, n
     ids=["result of the layer is read", "a sum after a linear layer", "no activation"],
 )
 def test_what_stays(function: Callable[..., Any], left: list[str]) -> None:
-    """A layer that somebody else reads, and what is no activation."""
+    """A layer with other consumers, and operators that are not activations."""
     assert kinds(optimized(captured(function, *LINEAR), ["fuse-activations"], exact=True)) == left
 
 

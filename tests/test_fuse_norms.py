@@ -159,7 +159,7 @@ def test_what_is_no_layer_norm_stays(function: Callable[..., Any], dtype: torch.
 
 
 def test_the_dtype_is_told() -> None:
-    """Somebody who wonders why gets a sentence."""
+    """The reason is reported."""
     ir = captured(lambda x: centred(x) / torch.sqrt(variance(x) + 1e-5), (4, 8), dtype=torch.bfloat16)
     _, report = proved(ir, [*CLEAN, "layer-norms"])
     assert "in bfloat16, the operator rounds otherwise than what is written out" in [d.why for d in report.declined]

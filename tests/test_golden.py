@@ -129,7 +129,7 @@ def test_tolerances(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", TORCH_DTYPES.values(), ids=str)
 def test_every_dtype_is_stored_exactly(dtype: torch.dtype) -> None:
-    """Whatever safetensors has no name for lies there as pairs or bytes, and comes back bit for bit."""
+    """Dtypes that safetensors lacks are stored as pairs or bytes, and round-trip bit for bit."""
     raw = torch.arange(96, dtype=torch.uint8)
     tensor = (raw % 2).bool() if dtype == torch.bool else raw.view(dtype)
     name = str(dtype).removeprefix("torch.")
@@ -157,7 +157,7 @@ def test_dumps_in_another_dtype(tmp_path: Path) -> None:
 
 
 def test_numpy_without_a_name_for_the_dtype(tmp_path: Path) -> None:
-    """bfloat16 that numpy saved as two bytes of nothing in particular is read as what the pack says."""
+    """bfloat16 that numpy saved as two raw bytes is read with the dtype of the pack."""
     model = module(lambda self, x: x.to(torch.bfloat16))
     golden(tmp_path / "pack", model, X)
     (tmp_path / "dumps").mkdir()

@@ -40,7 +40,7 @@ def test_a_graph_that_is_not_the_model_gives_no_pack(tmp_path: Path) -> None:
 
 
 def test_shards_and_selections(tmp_path: Path) -> None:
-    """No shard is larger than asked; `only` and `every` leave nodes out and say so; `max_bytes` refuses."""
+    """No shard exceeds the limit; `only` and `every` omit nodes and say so; `max_bytes` raises."""
     ir = golden(tmp_path / "pack", shard_bytes=150)
     sizes = [shard.size for shard in read_pack(tmp_path / "pack").files.values()]
     assert len(sizes) > 4
@@ -60,7 +60,7 @@ def test_shards_and_selections(tmp_path: Path) -> None:
 
 
 def test_a_pack_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A pack is replaced by a pack; after an error the old one stays; what is no pack is never touched."""
+    """A pack is replaced by a pack; after an error the old one remains; other folders are never touched."""
     golden(tmp_path / "pack", every=3)
     before = (tmp_path / "pack" / "index.json").read_bytes()
     with pytest.raises(ExecutionError):

@@ -18,7 +18,7 @@ def square() -> tuple[IR, TensorMeta, OpNode]:
 
 
 def test_records_that_name_the_same_tensor_become_one_object() -> None:
-    """Nodes may be written with a TensorMeta of their own for each use; the IR lets them share the one that is made."""
+    """Nodes may be created with separate TensorMeta objects per use; the IR links them to the one that is produced."""
     ir = IR(
         [
             OpNode("neg", "aten.neg.default", [tensor("x", 2)], [tensor("neg", 2)]),
@@ -44,7 +44,7 @@ def test_a_tensor_inside_a_graph_knows_its_producer() -> None:
 
 
 def test_joining_refuses_a_reader_that_restates_a_shape_wrongly() -> None:
-    """A record that restates what it reads must say the same."""
+    """A use must repeat the same shape and dtype."""
     with pytest.raises(GraphError, match=r"'neg' is made as float32\[2\], but read as float32\[3\]"):
         IR(
             [
@@ -123,7 +123,7 @@ def test_a_node_keeps_its_place_among_readers_of_what_it_still_reads() -> None:
 
 
 def test_assigning_inputs_is_the_one_rewiring_point() -> None:
-    """Old readers go, new readers come, and nothing else needs to be told."""
+    """Old uses are removed and new ones added, without further calls."""
     ir = chain("aten.neg.default", "aten.relu.default")
     neg, relu = ir.nodes
     x = ir.graph_inputs[0]
@@ -268,7 +268,7 @@ def test_constants_are_a_view_of_the_values_that_params_hold() -> None:
 
 
 def test_tied_weights_are_one_tensor_with_several_keys() -> None:
-    """The first key is the one that weights are asked for by; the others are kept as a group."""
+    """The first key is used for weights; the others are kept as a group."""
     ir = everything()
     assert ir.tied_weights == [("first.w", "second.w")]
     assert ir.params[0].key == "first.w"
@@ -282,7 +282,7 @@ def test_param_kinds_say_what_a_state_dict_holds() -> None:
 
 
 def test_tensors_lists_everything_in_the_order_of_definition() -> None:
-    """Inputs, then weights, then what each node makes."""
+    """Inputs, then weights, then the outputs of each node."""
     assert [t.name for t in mlp().tensors()] == [
         "x", "p_fc1_weight", "p_fc1_bias", "p_fc2_weight", "p_fc2_bias", "linear", "relu", "linear_1",
     ]  # fmt: skip

@@ -23,7 +23,7 @@ def _ops(ir: IR) -> list[str]:
 
 
 def _with_constant(ir: IR, name: str, numbers: object, dtype: str) -> IR:
-    """The graph with a weight made a constant of the code, whose values the graph holds."""
+    """Return the graph with one weight as a constant with values."""
     param = next(param for param in ir.params if param.name == name)
     param.param = Param((name,), "constant", TensorData.from_numbers(numbers, dtype))
     return ir
@@ -57,7 +57,7 @@ def _with_constant(ir: IR, name: str, numbers: object, dtype: str) -> IR:
     ],
 )
 def test_what_changes_nothing_goes(call: str) -> None:
-    """exp(f(x)) is exp(x) for every f that gives what it is given."""
+    """exp(f(x)) is exp(x) for every f that returns its input."""
     assert text(optimized(small("x: float32[2, 3]", same=call, exp="aten.exp.default(same)"), ["identities"])) == _LEFT
 
 
@@ -129,7 +129,7 @@ def test_adding_zero_goes_where_rounding_may_change() -> None:
 
 
 def test_a_reciprocal_stays_where_it_is_needed() -> None:
-    """Somebody else reads it, or it makes floats of whole numbers."""
+    """It has other consumers, or it converts integers to floats."""
     shared = small(
         "x: float32[3], y: float32[3]",
         ["mul", "reciprocal"],
@@ -146,7 +146,7 @@ def test_a_reciprocal_stays_where_it_is_needed() -> None:
 
 
 def test_copies_go_where_nobody_sees_them() -> None:
-    """A clone that lies like its source goes; one that lays elements out anew stays, and one that the caller gets."""
+    """A clone with its source's strides is removed; one that changes strides, or is returned, is kept."""
     ir = small(
         "x: float32[2, 3]",
         ["exp", "neg", "held", "relu"],
@@ -198,7 +198,7 @@ def test_constants_of_the_code_count_where_their_shape_does() -> None:
 
 
 def test_a_weight_may_be_anything() -> None:
-    """It is no 1, whatever a checkpoint says now."""
+    """A weight is never assumed to be 1."""
     ir = small("x: float32[3]", weights="w: float32[3]", mul="aten.mul.Tensor(x, w)", exp="aten.exp.default(mul)")
     assert _ops(optimized(ir, ["identities"])) == ["mul", "exp"]
 
@@ -332,7 +332,7 @@ def test_one_of_several_is_all_of_it() -> None:
 
 @pytest.mark.parametrize(("returns", "left"), [(["exp"], ["exp"]), (["exp", "drop_1"], ["native_dropout", "exp"])])
 def test_idle_dropout_with_a_mask(returns: list[str], left: list[str]) -> None:
-    """native_dropout goes only where nobody reads its mask."""
+    """native_dropout is removed only if its mask is unused."""
     drop = "aten.native_dropout.default(x, 0.5, False)"
     ir = small("x: float32[3]", returns, drop=drop, exp="aten.exp.default(drop_0)")
     assert _ops(optimized(ir, ["identities"], exact=True)) == left

@@ -145,7 +145,7 @@ def test_plain_values(text: str, name: str | None, value: Any) -> None:
 
 
 def test_a_bare_number_may_be_either() -> None:
-    """`n=3` is a tensor of three elements, and says which number it is where an argument takes numbers."""
+    """`n=3` is a tensor of three elements, or the number if the argument accepts numbers."""
     spec = parse_input("n=3")
     assert (spec.shape, spec.number) == ((3,), 3)
     assert parse_input("n=3x4").number is None
@@ -229,7 +229,7 @@ def test_files_of_one_tensor(files: Path) -> None:
 
 
 def test_lists_are_in_order_and_what_is_nested_has_dots(files: Path) -> None:
-    """A list gives inputs in order; a dict in a dict gives names with dots."""
+    """A list contains inputs in order; nested dicts have dotted names."""
     assert read("@list.pt") == [(None, X), (None, Y)]
     assert read("@nested.pt") == [
         ("x", X), ("options.keys", Y), ("options.count", 3), ("pair.0", X), ("pair.1", Y)
@@ -268,6 +268,6 @@ def test_wrong_files(files: Path, text: str, message: str) -> None:
 
 
 def test_a_name_twice_is_refused_wherever_it_is_from(files: Path) -> None:
-    """A file must not hold an input that is also given by hand."""
+    """A file must not contain an input that is also given explicitly."""
     with pytest.raises(CommandError, match="the input 'y' is given twice"):
         read("@both.npz", "y=f32[3]")

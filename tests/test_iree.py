@@ -227,7 +227,7 @@ def test_compiled_modules_are_kept_and_hold_no_weights(tmp_path: Path, monkeypat
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was compiled is not kept then."""
+    """Compiled code is then not cached."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path / "file"))
     proved(module(lambda self, x: x + 1), torch.ones(2))
@@ -257,7 +257,7 @@ def test_a_language_model_from_prompt_to_tokens() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.name)
 def test_the_catalogue(entry: catalogue.Entry) -> None:
-    """Every model runs and gives what eager gives, or is one of those that the page calls unsupported."""
+    """Every model runs and equals eager, or is listed as unsupported on the page."""
     torch.manual_seed(0)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     graph = extract_ir(copy.deepcopy(model), inputs, kwargs=kwargs, strict=False)

@@ -69,7 +69,7 @@ def endless() -> IR:
 
 
 def filled(count: int, declared: int) -> IR:
-    """Makes so many elements, and says that it makes so many."""
+    """Creates a number of elements, and declares that number."""
     out = tensor("full", declared)
     attrs = {"size": [count], "fill_value": 1.0, **_MADE}
     return IR([OpNode("full", "aten.full.default", [], [out], attrs)], [], [out])
@@ -94,7 +94,7 @@ def test_a_crash_is_a_sentence_that_names_the_node() -> None:
 
 @pytest.mark.slow
 def test_memory_is_limited_where_a_graph_lies() -> None:
-    """What the graph declares fits; what it makes does not."""
+    """The declared sizes fit; the actual ones do not."""
     with pytest.raises(ExecutionError, match=r"OpNode\('full', 'aten.full.default'\): .*allocate 8589934592 bytes"):
         execute_ir(filled(1 << 31, 2), (), {}, isolated=True, limits=Limits(memory_bytes=1 << 30))
 
@@ -230,7 +230,7 @@ def test_errors_keep_their_kind() -> None:
 
 
 def test_any_bytes_are_an_answer_or_an_error() -> None:
-    """20,000 damaged answers: a whole one gives what is declared, or is an ExecutionError."""
+    """20,000 corrupted replies: each is the declared result, or an ExecutionError."""
     draw = random.Random(0)
     places = _answer({"places": {"<torch_ir program 0>": {"1": "OpNode('a')"}}})
     whole = places + _answer({"outputs": [["float32", [2]], 7, {"float": "0x1p3"}]}, bytes(8))
@@ -311,7 +311,7 @@ def _started(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _is_alive(pid: int) -> bool:
-    """A process that ended and that nobody asked about is not."""
+    """A zombie process does not count as alive."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -69,7 +69,7 @@ def test_the_documented_model_to_the_byte() -> None:
 
 
 def test_documented_keys_in_the_documented_order() -> None:
-    """After the header come the documented keys; ours follow, and only those that have something to say."""
+    """After the header come the documented keys; ours follow, and only if they are not empty."""
     documented = [
         "model_name", "pytorch_version", "graph_inputs", "graph_outputs", "weights", "weight_name_mapping", "nodes",
     ]  # fmt: skip
@@ -118,7 +118,7 @@ def _python(program: str, **environment: str) -> subprocess.CompletedProcess[byt
 
 
 def test_reading_gives_shared_tensors() -> None:
-    """What a loaded node reads is the very tensor that another makes, and readers are counted."""
+    """A loaded node reads the same tensor object that another produces, and uses are counted."""
     ir = IR.from_json(everything().to_json())
     mm = ir.node("mm").output
     assert ir.node("max_1").inputs[0] is mm
@@ -156,7 +156,7 @@ def test_a_node_read_alone_stands_alone() -> None:
 
 
 def test_any_changed_byte_of_the_body_is_seen() -> None:
-    """Whatever one byte of a file becomes, loading says so, or the graph is the same."""
+    """For every changed byte of a file, loading raises an error, or the graph is the same."""
     raw = mlp().to_json().encode()
     body = range(2, raw.index(b',\n"digest"'))
     randomness = random.Random(1)
@@ -239,7 +239,7 @@ def test_half_a_header_is_refused() -> None:
     ],
 )
 def test_unknown_keys_are_refused_with_their_path(place: str, path: str) -> None:
-    """A key that nobody knows is a mistake or a newer format; it is never ignored."""
+    """An unknown key is an error or a newer format; it is never ignored."""
     error = refused(changed(place, 1))
     assert error.path == path
     assert "unknown key" in str(error)

@@ -171,7 +171,7 @@ except SerializationError as error:
 
 @pytest.mark.parametrize("stated", [1 << 31, 0, 1 << 20])
 def test_a_bomb_takes_no_memory(tmp_path: Path, stated: int) -> None:
-    """2 GiB in 2 MB are counted and not kept, whatever length the trailer states."""
+    """2 GiB in 2 MB are counted but not stored, whatever length the trailer states."""
     deflate = zlib.compressobj(9, wbits=-15)
     block = deflate.compress(bytes(1 << 20)) + deflate.flush(zlib.Z_FULL_FLUSH)
     end = zlib.compressobj(wbits=-15).flush() + bytes(4) + stated.to_bytes(4, "little")

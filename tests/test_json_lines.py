@@ -17,7 +17,7 @@ from torch_ir.ir.json.json_text import parse_document, write_document
 
 
 def varied() -> IR:
-    """What a line can say without an escape: several outputs, strides, symbols, lists, origins, no module."""
+    """Lines without escapes: several outputs, strides, symbols, lists, origins, no module."""
     ir = everything()
     nodes: list[OpNode] = []
     given = [one.copy() for one in ir.graph_inputs]
@@ -113,7 +113,7 @@ def edited(text: str, randomness: random.Random) -> Iterator[str]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("change", [damaged, edited])
 def test_both_ways_of_reading_agree(seed: int, change: Callable[[str, random.Random], Iterator[str]]) -> None:
-    """Whatever is done to a text, reading it by lines gives the graph or the error that JSON at large gives."""
+    """For every changed text, the line reader returns the same graph or error as the JSON reader."""
     text = without_digest(varied().to_json())
     for broken in itertools.islice(change(text, random.Random(seed)), 300):
         assert outcome(IR.from_json, broken) == outcome(slowly, broken), broken
@@ -156,6 +156,6 @@ def test_constants_beside_the_file_are_found(tmp_path: Path) -> None:
     ids=["alone", "beside others"],
 )
 def test_deep_nesting_is_refused(text: str) -> None:
-    """Far deeper than what is allowed, and than what Python's own parser bears."""
+    """Far deeper than the limit, and than Python's own parser supports."""
     with pytest.raises(SerializationError, match="nested deeper than 100 levels"):
         parse_document(text)

@@ -91,7 +91,7 @@ def test_the_allowed_depth_is_allowed() -> None:
 
 
 def test_brackets_in_strings_are_no_nesting() -> None:
-    """Names and texts may hold what they like."""
+    """Names and texts may contain any brackets."""
     ir = mlp()
     ir.model_name = '[{"' * 200 + "\\" * 5
     assert IR.from_json(ir.to_json()).model_name == ir.model_name
@@ -259,7 +259,7 @@ def test_a_missing_key_is_named(key: str) -> None:
 
 
 def test_dicts_that_no_json_gives_are_refused_the_same_way() -> None:
-    """from_dict also takes what a program hands it: odd keys, values that are no JSON, endless depth."""
+    """from_dict also accepts data of programs: odd keys, values that are not JSON, endless depth."""
     endless: dict[str, Any] = {}
     endless["deeper"] = endless
     for value in ({1: 2}, object(), endless, {"$x": object()}, {1}):
@@ -297,7 +297,7 @@ def test_dicts_that_no_json_gives_are_refused_the_same_way() -> None:
     ],
 )
 def test_restated_facts_must_agree(place: str, value: Any, message: str) -> None:
-    """Where the format says something twice, both must say the same."""
+    """Redundant facts of the format must agree."""
     assert message in str(refused(changed(place, value)))
 
 

@@ -79,7 +79,7 @@ def identical(one: Any, other: Any) -> bool:
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(keys.filter(bool), attribute_values, max_size=5))
 def test_every_attribute_survives_the_file(attrs: dict[str, Any]) -> None:
-    """What an attribute can be comes back as it was, type and bits; the second file has the bytes of the first."""
+    """Every attribute value round-trips with type and bits; the second file equals the first."""
     attrs = {f"a{index}": value for index, value in enumerate(attrs.values())}
     ir = everything()
     ir.node("add").attrs = attrs

@@ -133,7 +133,7 @@ def test_a_captured_model_is_left_as_it_was(name: str) -> None:
 
 
 def test_the_step_that_gave_the_graph_is_told_and_kept() -> None:
-    """A warning says which step captured the model and why the first could not; the file says so, too."""
+    """A warning names the capture method and why the first failed; the file contains it too."""
     case = CASES["ExactType"]
     with pytest.warns(CaptureWarning) as told:
         ir = extracted(case, case.model().eval())
@@ -215,7 +215,7 @@ def test_the_first_step_that_works_is_taken() -> None:
 
 
 def test_the_plain_failure_is_told_when_no_step_works() -> None:
-    """Whatever later steps said, which is mostly about themselves, with its own kind of error."""
+    """Whatever later methods reported, the first error is raised, with its type."""
     steps = [Step("M", "one", fails("plain", ConversionError)), Step("M", "two", fails("odd"), is_risky=True)]
     with pytest.raises(ConversionError, match=r"^plain$"):
         climb(steps)

@@ -251,7 +251,7 @@ def test_an_unknown_level_is_refused() -> None:
 
 
 def test_a_layer_does_not_give_what_it_only_passes_on() -> None:
-    """A cast to the dtype that a tensor has gives the tensor itself: whoever reads the cast may read that."""
+    """A cast to the same dtype returns the tensor itself: consumers of the cast may read that."""
 
     class Norm(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

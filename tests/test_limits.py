@@ -76,7 +76,7 @@ def test_files_know_the_limits(tmp_path: Path) -> None:
 
 
 def test_a_graph_of_a_program_has_no_limits() -> None:
-    """What a caller has read with larger limits stays valid; only what 64 bits cannot count is refused."""
+    """A graph loaded with larger limits stays valid; only sizes beyond 64 bits are rejected."""
     ir = everything()
     ir.graph_inputs[1].name = "x" * 5000
     assert ir.check() is ir
@@ -135,7 +135,7 @@ HOSTILE: dict[str, Callable[[], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=list(HOSTILE))
 def test_little_text_cannot_ask_for_much(make: Callable[[], dict[str, Any]]) -> None:
-    """No path, product or hint is made of the whole: each of these would take minutes, or gigabytes."""
+    """No path, product or hint is computed for the whole: each of these would take minutes, or gigabytes."""
     with pytest.raises(SerializationError) as caught:
         IR.from_json(json.dumps(make()))
     assert caught.value.rule
@@ -143,7 +143,7 @@ def test_little_text_cannot_ask_for_much(make: Callable[[], dict[str, Any]]) -> 
 
 
 def test_long_expressions_are_forgotten() -> None:
-    """What was parsed of a stranger's file does not stay in memory."""
+    """Parsed expressions of untrusted files do not stay in memory."""
     long = [f"{number}{'+1' * 200}" for number in range(100)]
     first = [parse(text) for text in long]
     assert parse(long[-1]) is first[-1]

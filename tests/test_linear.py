@@ -87,7 +87,7 @@ def test_every_spelling(calls: dict[str, str]) -> None:
     ],
 )
 def test_stays(call: str) -> None:
-    """What is no linear layer."""
+    """Products that are not linear layers."""
     ir = small(
         "x: float32[3, 4], given: float32[4, 5], whole: int64[3, 4]",
         weights=(
@@ -194,7 +194,7 @@ def test_two_in_a_row_in_other_dtypes(dtype: str, biases: tuple[str, str]) -> No
     ],
 )
 def test_two_that_stay_two(calls: dict[str, str], returns: str | list[str], why: str) -> None:
-    """A way through few numbers is less work; what is read in between, or is no weight, stays."""
+    """A bottleneck is less work; a value with other consumers, or that is not a weight, is not merged."""
     ir = small(
         "x: float32[2, 8], given: float32[8, 8]",
         returns,

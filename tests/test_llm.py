@@ -55,7 +55,7 @@ def graphs(llama: Any) -> IR:
 
 
 def test_prefill_is_the_graph_and_decode_its_function(graphs: IR) -> None:
-    """Prefill takes a prompt; decode takes one token and the cache; the sizes have names and ranges."""
+    """Prefill takes a prompt; decode takes one token and the cache; sizes have names and ranges."""
     assert [(tensor.name, tensor.shape) for tensor in graphs.graph_inputs] == [("input_ids", ("batch", "seq"))]
     assert graphs.symbols["seq"].range == "2 <= seq <= 63"
     decode = graphs.functions["decode"]

@@ -96,7 +96,7 @@ def test_every_form_of_every_language_model(name: str) -> None:
 
 
 def test_a_model_that_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no tiny model can be made, that is said."""
+    """If no tiny model can be built, the error says so."""
     monkeypatch.setattr(self_check, "_LARGEST", 0)
     monkeypatch.setattr(self_check, "_known", {})
     with pytest.warns(CaptureWarning, match="prefill and decode of LlamaForCausalLM were not tried on a tiny model"):
@@ -115,7 +115,7 @@ def test_configurations_are_shrunk(kind: str) -> None:
 
 
 def test_tables_that_every_call_writes() -> None:
-    """Phi-3 with longrope writes its frequencies in every call; where it takes others, it computes its cache anew."""
+    """Phi-3 with longrope writes its frequencies in every call; when they change, it recomputes its cache."""
     factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}
     rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
     sizes = {**SIZES, "max_position_embeddings": 64, "num_hidden_layers": 1, "num_key_value_heads": 2}

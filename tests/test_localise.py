@@ -83,7 +83,7 @@ def test_a_wrong_constant() -> None:
 
 
 def test_a_wrong_operator() -> None:
-    """What the original calls instead is said."""
+    """The report names the original's operator."""
     ir = captured(TWICE, X)
     ir.node("tanh").op_type = "aten.sin.default"
     found, report = localised(ir, TWICE, X)
@@ -142,7 +142,7 @@ def test_a_mistake_that_only_other_inputs_show() -> None:
 
 
 def test_a_small_mistake() -> None:
-    """A value that is not equal, but within the tolerance, is said where it comes before the first that is not."""
+    """A value that differs within the tolerance before the first wrong one is reported."""
     model = module(lambda self, x: F.layer_norm(x.sin(), (4,)).cos() * 2)
     ir = captured(model, X)
     ir.node("layer_norm").attrs["eps"] = 1.2e-5
@@ -163,7 +163,7 @@ def test_sizes_that_vary() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*training mode")
 def test_random_numbers_are_drawn_alike() -> None:
-    """Dropout in training gives the same mask on both sides, and the note says that there is randomness."""
+    """Dropout in training has the same mask on both sides, and a note mentions randomness."""
     model = module(lambda self, x: F.dropout(x.sin(), 0.5, True).cos() * 2)
     ir = captured(model, X)
     ir.node("mul").attrs["other"] = 3
@@ -174,7 +174,7 @@ def test_random_numbers_are_drawn_alike() -> None:
 
 @pytest.mark.filterwarnings("ignore:forward changes state")  # which is what the test is about
 def test_a_model_that_varies() -> None:
-    """Where the model itself gives another value each time, the note says so."""
+    """If the model itself returns another value each time, the note says so."""
     count = itertools.count(1)
     model = module(lambda self, x: (x.sin() * torch.full((), float(next(count)))).cos())
     ir = captured(model, X)
@@ -201,7 +201,7 @@ def test_a_model_that_takes_other_ways() -> None:
 
 
 def test_control_flow() -> None:
-    """A mistake in a branch shows at the node that branches, and it is said that its bodies were not compared."""
+    """An error in a branch is reported at the branching node, with a note that bodies were not compared."""
     entry = catalogue.find("control_flow")
     torch.manual_seed(0)
     model, inputs = entry.build(), entry.inputs()
@@ -250,7 +250,7 @@ print(report.divergence.node, weights, (after - before) * 1024)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux only")
 def test_the_model_is_in_memory_once() -> None:
-    """Graph and model share their weights, and references lie in a file: no second set of weights is made."""
+    """Graph and model share their weights, and references are in a file, so weights are not duplicated."""
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     node, weights, growth = done.stdout.split()
     assert node == "linear_2"

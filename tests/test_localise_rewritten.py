@@ -80,7 +80,7 @@ def test_a_model_that_is_captured_in_another_way() -> None:
 
 
 def test_a_file_without_modules() -> None:
-    """Files of the documented format do not say where nodes came from; they are localised by operators alone."""
+    """Version 0 files have no origins; they are localised by operators alone."""
     document = captured(TWICE, X).to_dict()
     for node in document["nodes"]:
         for key in ("module", "module_class", "call", "source", "args"):
@@ -91,7 +91,7 @@ def test_a_file_without_modules() -> None:
 
 
 def test_functions_are_looked_into() -> None:
-    """A mistake inside a called function is found there, and it is said how its node is named."""
+    """An error inside a called function is found there, and the node's name is explained."""
     ir = captured(TWICE, X)
     ir.node("relu").op_type = "aten.sin.default"
     outline(ir, [ir.node("linear_1"), ir.node("relu")], "block")

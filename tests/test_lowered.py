@@ -168,7 +168,7 @@ class Described(nn.Module):
 
 
 def test_describe() -> None:
-    """Sizes as an engineer writes them; what has no line is told by operator, attributes and shapes."""
+    """Sizes in common notation; other nodes are described by operator, attributes and shapes."""
     ir = capture(Described(), torch.ones(1, 3, 32, 32))
     assert [describe(node) for node in ir.nodes] == [
         "Conv2d C3 N8 K7x7 S2x2 P3x3 D1x1 G1",
@@ -190,7 +190,7 @@ def test_describe() -> None:
 
 
 def test_describe_never_fails() -> None:
-    """A node without what its line speaks of is told in the plain way."""
+    """A node without the expected arguments is described in the generic form."""
     x = tensor("x")
     node = OpNode("conv", "aten.conv2d.default", [x], [], args=["input"])
     assert describe(node) == "aten.conv2d.default scalar ->"
@@ -227,7 +227,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_verb_prints_the_report_and_writes_the_layers(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Placeholders are no failure, unless they are asked to be."""
+    """Placeholders are not an error, unless requested."""
     command = ["lower", "model.json", "--target", "mynpu.py:npu"]
     assert main([*command, "-o", "out/lowered.json", "--picture", "out/lowered.dot"]) == 0
     assert "aten.relu.default  1x8 -> 1x8  (no lowering)" in capsys.readouterr().out

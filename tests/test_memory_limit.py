@@ -119,7 +119,7 @@ def test_streamed_weights_count_while_they_are_held(tmp_path: Path) -> None:
 
 
 def test_functions_that_call_each_other_are_counted_in_no_time() -> None:
-    """Sixty levels, each called twice by the next, hold as much as one road down."""
+    """Sixty levels, each called twice by the next, need as much memory as a single path."""
     graph = _level(None)
     for _ in range(60):
         graph = _level(graph)
@@ -151,6 +151,6 @@ def test_sizes_that_the_data_decides_are_not_known_before() -> None:
 
 
 def test_the_limit_is_what_the_machine_has_unless_one_is_given() -> None:
-    """Of another device's memory nobody here knows."""
+    """The memory of another device is unknown."""
     assert memory_limit(Limits(memory_bytes=7), "cuda") == memory_limit(Limits(memory_bytes=7)) == 7
     assert 1 << 28 < memory_limit(Limits()) <= memory_limit(Limits(), "cuda")

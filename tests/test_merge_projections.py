@@ -160,7 +160,7 @@ def test_weights_that_are_inputs() -> None:
 
 
 def test_layers_of_different_modules_stay_apart() -> None:
-    """What they make is needed at different times, and would be kept all the time."""
+    """Their results are needed at different times, and would stay in memory."""
 
     class Block(torch.nn.Module):
         def __init__(self) -> None:

@@ -87,7 +87,7 @@ def test_a_graph_with_a_mistake_in_it_is_told_the_mistake(tmp_path: Path) -> Non
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    """Whatever the verb, and whatever the file is called."""
+    """For every command, and whatever the file's name."""
     monkeypatch.chdir(tmp_path)
     Path("picture.png").write_bytes(PNG)
     Path("empty.json").touch()

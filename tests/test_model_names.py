@@ -119,7 +119,7 @@ def test_nested_inputs_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_input_from_one_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """One file serves for capturing, running and verifying, with what is no tensor in it."""
+    """One file serves for capturing, running and verifying, including values that are not tensors."""
     torch.save({"ids": torch.tensor([[1, 2, 3]]), "mask": torch.ones(1, 3), "flag": False}, "inputs.pt")
     ir = extracted("net.py:Net", "-i", "@inputs.pt")
     assert [tensor.shape for tensor in ir.graph_inputs] == [(1, 3), (1, 3)]
@@ -301,7 +301,7 @@ def test_folders_with_a_configuration_and_weights() -> None:
     ],
 )
 def test_other_models_of_transformers(text: str, name: str, inputs: list[str]) -> None:
-    """What a type is mostly for, or the class that is asked for, with the inputs that it needs."""
+    """The usual class of a type, or the requested class, with its inputs."""
     ir = extracted(text)
     assert ir.model_name == name
     assert [tensor.name for tensor in ir.graph_inputs] == inputs
@@ -440,7 +440,7 @@ def test_a_file_needs_no_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_is_a_model(text: str, expected: bool) -> None:
-    """Told by the name and by what lies there."""
+    """Recognised by the name and by the file."""
     for name in ("folder", "empty"):
         Path(name).mkdir()
     Path("folder/config.json").write_text("{}")

@@ -52,7 +52,7 @@ def near_misses(kind: str) -> Iterator[tuple[Hit, IR]]:
 
 
 def faults(kind: str, level: str = "") -> list[str]:
-    """What is wrong with what a pass, or a level, makes of near misses; empty for those where nothing is."""
+    """Return the errors of a pass or a level on near misses, by case."""
     found = []
     for (name, rule), ir in near_misses(kind):
         why = fault(ir, LEVELS[level] if level else [name], settles=False)

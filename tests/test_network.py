@@ -65,7 +65,7 @@ for line in sys.stdin.read().splitlines():
 
 
 def _guarded(folder: Path, *command: str, told: str = "") -> tuple[str, list[str]]:
-    """Run Python with the guard; return what it printed, and what the guard refused in it and its children."""
+    """Run Python with the guard; return its output, and the sockets that the guard refused in it and its children."""
     log = folder / "refused.txt"
     paths = os.pathsep.join([str(_GUARD), str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "NETWORK_GUARD": str(log)}
@@ -159,7 +159,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the sockets of a process")
 def test_local_ranks_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gloo listens on the loopback interface, whatever the environment of the user says."""
+    """gloo listens on the loopback interface, whatever the user's environment."""
     from torch_ir.sharding.local_ranks import LocalRanks
 
     other = next((name for _, name in socket.if_nameindex() if name != "lo"), "lo")

@@ -37,7 +37,7 @@ def captured(model: nn.Module, *inputs: Any, dynamic: Any = None, **kwargs: Any)
 
 
 def run_file(path: Path, *inputs: Tensor) -> list[Tensor]:
-    """What ONNX Runtime makes of a file that onnx's own checker admits."""
+    """Return ONNX Runtime's results for a file that onnx's checker accepts."""
     onnx.checker.check_model(path, full_check=True)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
@@ -130,7 +130,7 @@ def test_a_sharded_checkpoint_is_pointed_into(tied: tuple[nn.Module, IR, Tensor]
 
 
 def test_weights_that_are_given_are_folded_and_written(tied: tuple[nn.Module, IR, Tensor], tmp_path: Path) -> None:
-    """Beside the file, in a file of its own; the next pair takes the place of this one."""
+    """In a separate file next to it; the next pair replaces this one."""
     model, ir, ids = tied
     path = tmp_path / "new" / "model.onnx"
     to_onnx(optimize(ir, "full")[0], path, model.state_dict())

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("_seeded")
 
 
 def assert_same(entry: Entry, level: str | None = "full") -> None:
-    """In two calls, so that state counts: what comes back, and what is written to inputs."""
+    """Compare results and changed inputs over two calls, so that state counts."""
     model, call = entry.build(), (entry.inputs(), entry.kwargs())
     ir = extract_ir(model, call[0], kwargs=call[1], strict=False)
     compiled = compile(ir, model.state_dict(), backend="openvino", level=level)
@@ -76,7 +76,7 @@ def test_sizes_vary_in_one_compiled_model() -> None:
 
 
 def test_results_are_the_callers_own() -> None:
-    """A later call changes no earlier result, of fixed or varying size, and results outlive what made them."""
+    """A later call changes no earlier result, of static or dynamic size, and results outlive the callable."""
     for sizes in (None, ({0: Dim("batch", max=8)},)):
         ir = extract_ir(nn.ReLU().eval(), (torch.ones(2, 3),), strict=False, dynamic_shapes=sizes)
         compiled = compile(ir, {}, backend="openvino")

@@ -94,7 +94,7 @@ def test_weights_are_packed_in_the_prologue() -> None:
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_are_computed_on_the_way(activation: str) -> None:
-    """What oneDNN calls an activation is what torch calls it."""
+    """oneDNN's activations equal torch's."""
     ir = small("x: float32[2, 3, 6, 6]", weights=WEIGHTS, conv=CONV, made=activation)
     after = _packed(ir)
     assert _every(after) == ["_convolution_pointwise.default"]
@@ -194,7 +194,7 @@ def test_geometry(call: str) -> None:
     ],
 )
 def test_what_is_not_packed(inputs: str, weights: str, call: str, why: str) -> None:
-    """What oneDNN does not take over stays as it is, with the reason in the report."""
+    """Convolutions that oneDNN does not support are unchanged, with the reason in the report."""
     reasons = _reasons(small(inputs, weights=weights, conv=call), "pack-convolutions")
     assert [why in reason for reason in reasons] == [True]
 
@@ -240,7 +240,7 @@ def test_passes_are_for_those_who_ask(name: str) -> None:
     ],
 )
 def test_models(name: str, size: int) -> None:
-    """A network gives what it gave."""
+    """A network returns the same results."""
     torch.manual_seed(0)
     entry = catalogue.find(name)
     model = entry.build()

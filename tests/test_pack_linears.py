@@ -93,7 +93,7 @@ def test_what_cuts_off_stays_apart(call: str) -> None:
 
 
 def test_a_result_that_is_read_elsewhere_keeps_its_activation_apart() -> None:
-    """The layer is packed, and both readers get what it makes."""
+    """The layer is packed, and both consumers read its result."""
     ir = small("x: float32[2, 4]", ["linear", "gelu"], weights=WEIGHTS, linear=LAYER, gelu="aten.gelu.default(linear)")
     assert _every(optimized(ir, ["pack-linears"])) == ["_linear_pointwise", "gelu"]
 
@@ -122,7 +122,7 @@ def test_a_residual_stays_a_sum(residual: str) -> None:
     ],
 )
 def test_what_is_not_packed(inputs: str, weights: str, layer: str, why: str) -> None:
-    """Weights that come from outside, other dtypes, and what is no matrix."""
+    """Weights that are inputs, other dtypes, and operands that are not matrices."""
     (reason,) = _reasons(small(inputs, weights=weights, linear=layer))
     assert why in reason
 

@@ -55,7 +55,7 @@ def test_a_weight_of_the_checkpoint_stays_listed() -> None:
 
 
 def test_equal_computations_become_one() -> None:
-    """The second of two equal chains goes, and the origins of the first tell so."""
+    """The second of two equal chains is removed, and the origins of the first include it."""
     ir = small(
         "x: float32[2]",
         a="aten.exp.default(x)",
@@ -161,7 +161,7 @@ def test_a_pass_that_computes_something_else_is_found_by_running() -> None:
 
 
 def test_strides_are_told_anew() -> None:
-    """A pass that leaves out a copy changes how what follows lies in memory; the graph says so."""
+    """A pass that removes a copy changes the strides of following tensors; the graph declares them."""
 
     def without_copy(ir: IR) -> int:
         copy = ir.node("contiguous")
@@ -214,7 +214,7 @@ def test_a_proof_tells_rounding_from_a_mistake() -> None:
 
 
 def test_nan_everywhere_proves_nothing() -> None:
-    """Two graphs that give nothing but NaN look the same whatever they compute; one number is enough to judge them."""
+    """Two graphs that return only NaN look equal; one number is enough to compare them."""
     one, other = (
         small("x: float32[2]", less="aten.sub.Tensor(x, 1e9)", root=f"aten.{name}.default(less)")
         for name in ("sqrt", "log")
@@ -231,7 +231,7 @@ def test_every_pass_says_what_it_does() -> None:
 
 
 def test_a_name_is_taken_once() -> None:
-    """A different function under a taken name is an error that says who holds it."""
+    """Another function under a taken name is an error that names the existing one."""
     with pytest.raises(RegistryError, match=r"pass 'dead-code' is taken by torch_ir\.passes\.clean\.dead_code\."):
 
         @named_pass("dead-code")
@@ -256,7 +256,7 @@ def test_options_have_the_kind_of_their_defaults(monkeypatch: pytest.MonkeyPatch
 
     @named_pass("test-options")
     def with_options(ir: IR, limit: int = 3, names: tuple[str, ...] = (), deep: bool = False) -> int:
-        """Remember what it was told."""
+        """Record the options."""
         seen[:] = [limit, names, deep]
         return 0
 
@@ -279,7 +279,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_command_writes_a_better_graph(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table of what was bought, the proof, and the file."""
+    """A table of the savings, the verification, and the file."""
     better = file.parent / "better.json"
     assert main(["optimize", str(file), "-o", str(better), "--level", "clean", "--verify"]) == 0
     told = capsys.readouterr().out
@@ -298,7 +298,7 @@ def test_the_report_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_command_explains(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which rule changed what; a word narrows it down."""
+    """Which rule changed what; a word restricts the list."""
     assert main(["optimize", str(file), "--level", "clean", "--explain"]) == 0
     assert capsys.readouterr().out == "common-subexpressions: once, at exp_1\n"
     assert main(["optimize", str(file), "--level", "clean", "--explain", "no-such"]) == 0

@@ -135,7 +135,7 @@ def test_elements_of_a_list_and_outputs_by_number() -> None:
 
 
 def test_patterns_are_values() -> None:
-    """Refining one gives another; equal ones are equal; each knows its size and what it captures."""
+    """Refining a pattern returns another; equal ones are equal; each has its size and captures."""
     plain = op("aten.conv2d.default", input="x")
     assert plain.named("conv") != plain
     assert plain == op("aten.conv2d.default", input="x")

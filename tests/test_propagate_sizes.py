@@ -38,7 +38,7 @@ def _graph() -> IR:
     ("condition", "dropped"), [(True, True), (Expr("2 * 4 == 8"), True), (False, False), (0, False)]
 )
 def test_a_condition_on_numbers(condition: Any, dropped: bool) -> None:
-    """What is true goes, what is false is an error of the run."""
+    """True conditions are removed, false ones are an error of the run."""
     ir = _guarded(_graph(), "aten._assert_scalar.default", self=condition, assert_msg="no")
     assert _is_dropped(ir) is dropped
 
@@ -55,7 +55,7 @@ def test_a_decision_on_a_known_number(assumed: float, dropped: bool) -> None:
 
 
 def test_a_decision_on_data_stays() -> None:
-    """Nobody knows the value of an input."""
+    """The value of an input is unknown."""
     ir = small("x: float32[]", neg="aten.neg.default(x)")
     assert not _is_dropped(_guarded(ir, "torch_ir.decision.default", "value", "x", assumed=1.0, place=""))
 
@@ -70,7 +70,7 @@ def test_a_fixed_shape(tensor: str, dropped: bool) -> None:
 
 @pytest.mark.parametrize(("dtype", "dropped"), [("float32", True), (None, True), ("float16", False)])
 def test_what_a_cast_expects(dtype: str | None, dropped: bool) -> None:
-    """A check of a dtype goes where the graph says that dtype."""
+    """A dtype assertion is removed if the graph declares that dtype."""
     ir = _graph()
     named = None if dtype is None else Dtype(dtype)
     attrs = {"size": None, "stride": None, "dtype": named, "device": None, "layout": None}
@@ -157,7 +157,7 @@ def test_a_constant_that_would_matter_stays_a_tensor(x: str, constant: Tensor) -
 
 
 def test_arguments_are_numbers_of_the_front() -> None:
-    """Bounds of slices are places within the size, -1 is what it stands for."""
+    """Bounds of slices are clamped to the size, and -1 is resolved."""
     ir = small(
         "x: float32[2, 8]",
         tail="aten.slice.Tensor(x, 1, -3, 9223372036854775807)",

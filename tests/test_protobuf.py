@@ -37,7 +37,7 @@ SAMPLE = random.Random(0).sample(ENTRIES, 16)
 
 
 def returns(ir: IR) -> IR:
-    """The graph that comes back, which must be the one that went, and make the same bytes again."""
+    """Round-trip the graph; it must be equal, and produce the same bytes again."""
     data = to_protobuf(ir)
     back = from_protobuf(data)
     assert back.to_json() == ir.to_json()
@@ -59,7 +59,7 @@ def attributes(node: OpNode) -> dict[str, Any]:
 
 
 def layers_return(ir: IR) -> None:
-    """What a target makes of the graph comes back, in the same order, and makes the same bytes again."""
+    """The layers of a target round-trip in the same order, and produce the same bytes again."""
     document = lowered(ir).to_dict()
     data = lowered_to_protobuf(document)
     back = lowered_from_protobuf(data)

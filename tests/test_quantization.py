@@ -19,7 +19,7 @@ def pairs(second: str) -> dict[str, str]:
 
 
 def test_a_second_pair_goes() -> None:
-    """Quantising what was quantised the same way gives the same numbers."""
+    """Quantising twice in the same way returns the same numbers."""
     after = optimized(small("x: float32[64]", **pairs("0.1")), ["quantization", "dead-code"], exact=True)
     assert [node.name for node in after.nodes] == ["q", "d_1", "relu"]
 

@@ -83,14 +83,14 @@ def test_every_mistake_is_named_in_hundreds_of_graphs(start: int) -> None:
 
 
 def test_the_table_of_mistakes_covers_the_rules() -> None:
-    """All rules about what a file says, those about running and saving apart."""
+    """All rules about the content of a file, except those about running and saving."""
     assert len(VIOLATIONS) >= 60
     covered = {kind.rule for kind in VIOLATIONS.values()}
     assert covered == {f"R{number}" for number in (*range(1, 13), 15, 16, 17)}
 
 
 def _said_under(*hash_seeds: int, count: str = "") -> list[str]:
-    """What processes say about some graphs, each under a seed of its own; two run at a time."""
+    """Return the results of processes for some graphs, each with its own hash seed; two run at a time."""
 
     def said(hash_seed: int) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
@@ -116,7 +116,7 @@ def test_two_processes_say_the_same() -> None:
 
 
 def test_a_failing_graph_becomes_small() -> None:
-    """What is not needed to fail goes: of a graph with a certain operator, that node is left."""
+    """Everything that is not needed to fail is removed: of a graph with a certain operator, that node is left."""
     ir = next(ir for _, ir in graphs(range(100)) if len(ir.nodes) > 3 and ir.params)
     wanted = ir.nodes[len(ir.nodes) // 2].op_type
     least = shrunk(ir, lambda one: any(node.op_type == wanted for node in one.nodes))

@@ -57,7 +57,7 @@ def check(seeds: range, *, thorough: bool) -> None:
 
 
 def test_a_sample_in_onnx_runtime() -> None:
-    """ONNX Runtime gives what eager gives, but for rounding."""
+    """ONNX Runtime equals eager, up to rounding."""
     assert not wrong("onnxruntime", range(100_000, 100_004))
 
 
@@ -102,7 +102,7 @@ def test_there_are_many_blocks() -> None:
 
 
 def test_a_seed_is_a_model() -> None:
-    """The same seed gives the same recipe, which its JSON gives again, and the same weights."""
+    """The same seed yields the same recipe, which round-trips through JSON, and the same weights."""
     recipe = drawn(5)
     assert recipe == drawn(5) == Recipe.of(json.loads(json.dumps(recipe.record())))
     one, other = built(recipe).model.state_dict(), built(recipe).model.state_dict()
@@ -148,7 +148,7 @@ def test_reasons_of_refusals() -> None:
 
 
 def test_buffers_assigned_anew_in_a_submodule() -> None:
-    """What forward puts in the place of a buffer is its new value; what it returns of the old one stays as it was."""
+    """A tensor assigned to a buffer is its new value; results that alias the old one are unchanged."""
     from tests.proof import proved
 
     class Counts(nn.Module):

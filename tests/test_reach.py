@@ -94,7 +94,7 @@ def all_unclassified() -> list[str]:
 
 
 def test_higher_order_operators_call_functions_of_the_graph_alone() -> None:
-    """Torch has others, which call what a table of the process, or an object, holds."""
+    """Torch has others, which call functions from a table of the process, or from an object."""
     allowed = {name for name in torch._ops._higher_order_ops if not reaches(f"higher_order.{name}")}
     assert allowed <= reach._HIGHER_ORDER
     for name in ("call_torchbind", "invoke_leaf_function", "run_with_rng_state", "inductor_compiled_code"):

@@ -97,7 +97,7 @@ def test_a_placeholder_needs_no_values() -> None:
 
 
 def test_data_that_never_comes_back_has_its_place_too(executors: Any) -> None:
-    """Nobody can say what Python made of it; an executor that gives nothing says that it does not matter."""
+    """Its use in Python is unknown; an executor without results declares it irrelevant."""
     model = module(lambda self, x: x + 1 if np.median((x * 2).numpy()) > 9 else x - 1)
     ir = recorded(model, X)
     assert ops(ir) == ["aten.mul.Tensor", "aten.sub.Tensor", "opaque.Model"]
@@ -108,7 +108,7 @@ def test_data_that_never_comes_back_has_its_place_too(executors: Any) -> None:
 
 
 def test_code_outside_may_write_to_what_it_is_given() -> None:
-    """What it wrote to is no longer what torch computed."""
+    """A tensor that it wrote to no longer has the value that torch computed."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -163,7 +163,7 @@ def test_printing_and_literals_leave_nothing() -> None:
 
 
 def test_a_recording_leaves_model_and_inputs_as_they_were() -> None:
-    """What forward writes to holds what it held, be it buffer, parameter or input; the graph says what changes."""
+    """Buffers, parameters and inputs that forward writes to are restored; the graph contains the changes."""
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
@@ -292,7 +292,7 @@ def _in_a_decorated_function(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("forward", [_in_a_region, _in_a_decorated_function])
 def test_gradients_that_forward_switches_on_are_there(forward: Any) -> None:
-    """Whoever asks whether a tensor requires a gradient gets the answer that eager gives."""
+    """`requires_grad` of a tensor is that of eager."""
     model = module(forward, layer=nn.Linear(4, 4)).eval()
     for given in (X, X.to("meta")):
         ir = extract_ir(model, (given,), strict=False, capture="record")
@@ -318,7 +318,7 @@ def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], told:
 
 
 def test_falling_back_is_said_once_with_the_reason() -> None:
-    """Which step captured the model, what torch.export said, and where the graph is bound to the data."""
+    """The capture method, torch.export's reason, and where the graph depends on data."""
     model = module(lambda self, x: x + 1 if x.sum() > 0 else x - 1)  # branch
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -165,7 +165,7 @@ def test_guide_node_info() -> None:
 
 
 def test_guide_debugging() -> None:
-    """Section 7.2: what is registered can be asked for; what is not gives None."""
+    """Section 7.2: registered functions can be looked up; others return None."""
     assert get_conversion_fn("my_custom_op") is None
     assert get_execution_fn("my_custom_op") is None
 
@@ -210,7 +210,7 @@ def test_look_up_order() -> None:
 
 
 def test_a_held_name_stays_with_its_holder() -> None:
-    """A different function under a taken name is an error that says who holds it; the same one again is none."""
+    """Another function under a taken name is an error that names the existing one; the same one again is allowed."""
 
     def first(inputs: Any, attrs: Any) -> Any: ...
     def second(inputs: Any, attrs: Any) -> Any: ...

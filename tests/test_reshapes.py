@@ -103,7 +103,7 @@ def test_other_readers_keep_what_they_read() -> None:
 
 
 def test_a_copy_that_others_read_is_made_once() -> None:
-    """A reshape of transposed elements copies; what is made of the copy stays a view of it."""
+    """A reshape of transposed elements copies; views of the copy stay views."""
     ir = small(
         "x: float32[2, 3]",
         ["exp", "sin"],

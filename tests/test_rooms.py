@@ -131,7 +131,7 @@ def test_every_file_is_in_a_room_or_is_a_door(path: Path) -> None:
 
 @every_file
 def test_a_room_imports_only_what_its_row_allows(path: Path) -> None:
-    """Top-level and inner imports alike: what is hidden in a function is still a dependency."""
+    """Top-level and nested imports alike: an import inside a function is still a dependency."""
     room = room_of(path)
     if room in DOORS or room == "cli":
         return

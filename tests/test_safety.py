@@ -32,7 +32,7 @@ CATALOGUE = [
 
 
 def node(op_type: str, attrs: dict[str, Any] | None = None, args: tuple[str, ...] = ("self",), version: str = "") -> IR:
-    """A graph of one node that takes as many tensors of 2x3 as it has arguments, and says to make another."""
+    """A graph of one node with a 2x3 tensor for each argument, which declares another as its output."""
     inputs = [TensorMeta(f"x{index}", (2, 3), "float32") for index in range(len(args))]
     made = TensorMeta("made", (2, 3), "float32")
     return IR([OpNode("made", op_type, inputs, [made], attrs, args=args)], inputs, [made], pytorch_version=version)
@@ -60,7 +60,7 @@ def test_captured_graphs_keep_the_rules(entry: Entry) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_graphs_keep_the_rules(seed: int) -> None:
-    """Whatever they are made of, and with functions."""
+    """Whatever their nodes, and with functions."""
     assert list(examine(random_graph(seed), Report())) == []
 
 
@@ -153,7 +153,7 @@ def test_what_reaches_outside_is_refused(op_type: str) -> None:
 
 
 def test_writing_to_what_the_caller_gave_is_refused() -> None:
-    """Through a view as well; not to what the graph made itself, and not where the graph says that it changes."""
+    """Also through a view; not to tensors that the graph created, and not to declared mutations."""
     calls = {"view": "aten.view.default(x, [3, 2])", "relu": "aten.relu_.default(view)"}
     rule, path, message = refused(small("x: float32[2, 3]", **calls))
     assert (rule, path) == ("R10", "$.nodes[1].op_type")
@@ -199,7 +199,7 @@ def test_attributes_are_of_the_types_of_the_schema(op_type: str, attrs: dict[str
 
 
 def test_tensors_go_where_the_schema_takes_tensors() -> None:
-    """Not in the place of a number, not as an element of what is no list, not under an unknown name."""
+    """Not instead of a number, not as an element of a non-list, not under an unknown name."""
     assert refused(node("aten.softmax.int", {"dtype": None}, ("self", "dim")))[:2] == ("R11", "$.nodes[0].args[1]")
     assert refused(node("aten.add.Tensor", {}, ("self.0", "other")))[:2] == ("R11", "$.nodes[0].args[0]")
     rule, path, message = refused(node("aten.add.Tensor", {"alpha": 1}, ("self", "othr")))
@@ -221,7 +221,7 @@ def test_what_torch_takes_is_taken() -> None:
 
 @pytest.mark.parametrize("sizes", [[10**12], [-1], "many", [True], [[1]]])
 def test_lists_by_position_are_as_long_as_there_are_tensors(sizes: Any) -> None:
-    """Whatever a file of the documented format says about them."""
+    """Whatever a version 0 file declares about them."""
     ir = node("aten.cat.default", {"_tensor_list_sizes": sizes, "dim": 0}, ("a", "b"))
     ir.nodes[0].set_inputs(ir.nodes[0].inputs, ())
     assert refused(ir)[:2] == ("R11", "$.nodes[0].inputs")
@@ -231,7 +231,7 @@ def test_lists_by_position_are_as_long_as_there_are_tensors(sizes: Any) -> None:
 
 
 def test_shapes_and_dtypes_are_those_that_operators_make() -> None:
-    """The error says what is made; a trusted file is not asked."""
+    """The error names the inferred shape; a trusted file is not checked."""
     ir = small("x: float32[2, 3]", t="aten.t.default(x)", n="aten.neg.default(t)")
     ir.nodes[0].output.shape = (2, 3)
     ir.nodes[1].output.shape = (2, 3)
@@ -320,7 +320,7 @@ def test_what_torch_cannot_say_is_counted() -> None:
     ],
 )
 def test_torch_is_not_asked_what_would_take_for_ever(op_type: str, attrs: dict[str, Any]) -> None:
-    """Its rules make every piece, take every step, or divide by nothing; such a node stays as it is declared."""
+    """Its rules would take for ever or divide by zero; the declared shape of such a node is accepted."""
     name = "input" if "group_norm" in op_type else "self"
     x, made = TensorMeta("x", (2**40, 2), "float32"), TensorMeta("made", (2, 3), "float32")
     ir = IR([OpNode("made", op_type, [x], [made], attrs, args=[name])], [x], [made])

@@ -47,7 +47,7 @@ def test_open_sizes_are_expressions(name: str, sizes: Sequence[int] | None, vary
 
 
 def test_a_node_that_lies_is_named() -> None:
-    """With what it makes, and what the graph says."""
+    """With the inferred and the declared shape."""
     ir = small("x: float32[2, 3]", t="aten.t.default(x)")
     ir.nodes[0].output.shape = (2, 3)
     ((node, why),) = wrong_shapes(ir)
@@ -101,7 +101,7 @@ def test_sizes_are_such_as_the_graph_admits() -> None:
 
 
 def test_memory_is_followed_through_views() -> None:
-    """A view of a view of an input lies in the input; what an operator computes lies in memory of its own."""
+    """A view of a view of an input aliases the input; computed results do not."""
     ir = small(
         "x: float32[2, 3]",
         ["view", "exp"],

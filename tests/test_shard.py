@@ -100,7 +100,7 @@ def test_a_tied_weight_that_is_wanted_in_two_ways_stays_whole() -> None:
 @pytest.mark.parametrize("order", [("dp", "tp"), ("tp", "dp")])
 @pytest.mark.parametrize("plan", ["tensor", "sequence"])
 def test_axes_are_sharded_one_after_the_other(order: tuple[str, str], plan: str) -> None:
-    """In either order; the mesh has both, and every tensor says how it lies on each."""
+    """In either order; the mesh has both, and every tensor has a placement on each."""
     model = Tower()
     ir = graph_of(model)
     for axis in order:
@@ -114,7 +114,7 @@ def test_axes_are_sharded_one_after_the_other(order: tuple[str, str], plan: str)
 
 
 def test_outputs_may_stay_cut() -> None:
-    """Whoever wants logits in pieces saves gathering them."""
+    """Sharded logits need no gather."""
     model = Tower()
     sharded = shard(graph_of(model), {**TENSOR_PARALLEL, "head": "colwise"}, {"tp": 2}, outputs={"*": "shard(-1)"})
     assert sharded.graph_outputs[0].placement == ("shard(2)",)
@@ -174,7 +174,7 @@ def test_whole_experts_on_each_rank(fold: bool) -> None:
 
 
 def test_caches_are_cut_by_heads() -> None:
-    """A step of decoding sends what a prompt sends: every rank keeps the keys and values of its own heads."""
+    """A decode step has the same collectives as a prompt: every rank keeps the keys and values of its own heads."""
     model = language_model("llama", use_cache=True)
     calls = DecoderOnly(model, Caches.of(model.config, 32), 2, 8)
     prefill = calls.prefill()

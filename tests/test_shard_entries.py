@@ -60,7 +60,7 @@ def test_both_entry_points_are_divided(form: str, heads: int) -> None:
 
 
 def next_step(ir: IR, weights: dict[str, Tensor], inputs: dict[str, Any]) -> dict[str, Any]:
-    """What decode takes after prefill."""
+    """Return the inputs of decode after prefill."""
     made = IRExecutor(ir, weights)(**inputs)
     step = {"input_ids": made["logits"][:, -1:].argmax(-1), "cache": dict(made["cache"])}
     taken = {tensor.name for tensor in ir.functions["decode"].graph_inputs}
@@ -73,7 +73,7 @@ def next_step(ir: IR, weights: dict[str, Tensor], inputs: dict[str, Any]) -> dic
 
 @pytest.mark.parametrize("heads", [2, 4])
 def test_tokens_of_ranks_are_those_of_one(heads: int) -> None:
-    """What prefill leaves in the caches is what decode goes on with, token after token."""
+    """The caches of prefill are the inputs of decode, token after token."""
     model = language_model("llama", use_cache=True, num_key_value_heads=heads)
     ir = extract_llm(model, blocks="function")
     weights = model.state_dict()
@@ -93,7 +93,7 @@ def called(ir: IR, weights: dict[str, Tensor], **inputs: Any) -> Any:
 
 
 def test_the_next_axis_divides_all_entry_points_too() -> None:
-    """Halves of the batch: caches lie in pieces on both axes, as nobody asked for more of them."""
+    """Halves of the batch: caches are sharded on both axes, because no other placement was requested."""
     model = language_model("llama", use_cache=True)
     ir = extract_llm(model, batch=2)
     by_heads = shard(ir, transformers_plan(model.config, ir, ranks=2), {"tp": 2})
@@ -108,7 +108,7 @@ def test_the_next_axis_divides_all_entry_points_too() -> None:
 
 
 def test_who_asks_for_whole_caches_gets_them() -> None:
-    """What is asked for by name comes first, and the entry point that goes on with it follows."""
+    """An explicit placement has priority, and the other entry point follows."""
     model = language_model("llama", use_cache=True)
     ir = extract_llm(model)
     names = dict.fromkeys((tensor.name for tensor in ir.graph_outputs[1:]), "replicate")

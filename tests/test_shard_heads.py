@@ -41,7 +41,7 @@ def test_heads_that_are_too_few_stay_whole(case: str, fold: bool) -> None:
 
 
 def test_heads_that_can_be_divided_are() -> None:
-    """The plan is that of transformers, and so it is for who does not tell how many ranks there are."""
+    """The plan is that of transformers, as it is without `ranks`."""
     model = language_model("llama")
     ir = graph_of(model)
     plan = transformers_plan(model.config, ir)
@@ -59,7 +59,7 @@ def test_the_graph_and_not_the_configuration_says_how_many_heads_there_are() -> 
 
 
 def test_heads_of_queries_are_never_copied() -> None:
-    """Every rank would compute all of attention; whoever wants that says so."""
+    """Every rank would compute all of attention; that must be requested explicitly."""
     model = language_model("llama", num_attention_heads=6, num_key_value_heads=2, hidden_size=48)
     ir = graph_of(model)
     plan = transformers_plan(model.config, ir, ranks=4)

@@ -80,7 +80,7 @@ def test_two_axes_on_real_ranks(ranks: LocalRanks) -> None:
 
 
 def test_a_file_is_all_that_ranks_need(ranks: LocalRanks, tmp_path: Path) -> None:
-    """It is loaded and checked where there is no process group, and says the same after that."""
+    """It is loaded and checked without a process group, and saved with the same bytes."""
     model, sharded = tower({"tp": 2})
     sharded.save(tmp_path / "rank.json")
     loaded = load_ir(tmp_path / "rank.json")
@@ -106,7 +106,7 @@ def test_ranks_are_as_many_as_the_mesh_has(ranks: LocalRanks) -> None:
 
 
 def test_one_process_alone_is_told_what_is_missing() -> None:
-    """A sharded graph is no graph to run by itself."""
+    """A sharded graph cannot be run in a single process."""
     _, sharded = tower({"tp": 2})
     with pytest.raises(ExecutionError, match=r"speaks with the other ranks of axis 'tp'; use run_sharded"):
         IRExecutor(sharded)

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 class Of(nn.Module):
-    """A function of tensors as a model; the first is what a linear layer makes, whose weight may be cut."""
+    """A function of tensors as a model; the first is the result of a linear layer, whose weight may be sharded."""
 
     def __init__(self, function: Function, width: int) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def cuts(shape: tuple[int, ...]) -> list[str]:
 
 
 def check(ir: IR, model: nn.Module, values: list[torch.Tensor], plan: dict[str, Any], **cut: str) -> None:
-    """The graph of two ranks gives what the model gives."""
+    """The graph of two ranks returns the model's results."""
     sharded = shard(ir, plan, {"tp": 2}, inputs=cut)
     results = run_in_lockstep(sharded, values, model.state_dict())
     wanted = model(*values)

@@ -114,7 +114,7 @@ def test_reference_has_every_public_name(site: Path) -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_names_say_what_they_are(name: str) -> None:
-    """A sentence at least, for each of them and for whatever a public class lets its user call."""
+    """Every public name and every public method has at least one sentence."""
     thing = getattr(torch_ir, name)
     assert _is_told(thing), name
     for member, value in vars(thing).items() if inspect.isclass(thing) else ():
@@ -133,7 +133,7 @@ def test_every_error_has_its_line() -> None:
 
 
 def test_the_rooms_of_the_page_are_those_of_the_house() -> None:
-    """The table of how-it-works says who may import whom, as it is enforced."""
+    """The table of how-it-works lists the imports that are enforced."""
     text = (DOCS / "how-it-works.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| .+? \| (nothing|`[^|]+`) \| [^|]+ \|$", text, re.MULTILINE)
     assert {room: set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows} == ROOMS

@@ -50,7 +50,7 @@ def test_what_depends_on_a_tensor() -> None:
 
 
 def test_what_lies_between() -> None:
-    """On the way from an input to an output; what only joins on the way does not lie between."""
+    """Nodes on a path from an input to an output; nodes that only join it are not included."""
     ir = diamond()
     assert names(slice_between(ir, ["x"], ["d"])) == "abcd"
     assert names(slice_between(ir, ["a"], ["b"])) == "b"
@@ -127,7 +127,7 @@ def test_a_part_computes_what_the_whole_computes(name: str) -> None:
 
 
 def test_sizes_come_along() -> None:
-    """A size is read off an input of the part; what nothing in the part speaks of is left behind."""
+    """A size is read from an input of the part; unused sizes are dropped."""
     model = module(lambda self, x, y: (self.a(x).relu() * 2, y + 1), a=nn.Linear(4, 3))
     shapes = ({0: Dim("batch", max=9)}, {0: Dim("other")})
     ir = captured(model, torch.randn(5, 4), torch.randn(6), dynamic_shapes=shapes)

@@ -35,7 +35,7 @@ def one_thread() -> Iterator[None]:
 
 
 def check(seed: int, passes: list[str]) -> None:
-    """Draw a graph and judge what passes make of it; of one that fails, the smallest that still does is shown."""
+    """Draw a graph and check the passes on it; a failing one is reduced first."""
     ir = random_graph(seed, steady=not are_exact(passes))
     settles = "decompose" not in passes or len(set(passes)) == 1  # what it takes apart, others put together again
     found = fault(ir, passes, settles=settles)
@@ -147,7 +147,7 @@ def test_corners(name: str) -> None:
 
 
 def test_what_is_given_to_a_returned_call_is_computed_once() -> None:
-    """A call shares memory with what it is given only where its body does."""
+    """A call aliases its operands only if its body does."""
     ir = small("x: float32[4]", weights="w: float32[4]", cos="aten.cos.default(w)", mul="aten.mul.Tensor(x, cos)")
     outline(ir, [ir.node("mul")], "body")
     assert [node.name for node in split_prologue(ir)[0]] == ["cos"]
@@ -237,7 +237,7 @@ def test_faults_are_found() -> None:
 
 
 def test_a_failing_graph_shrinks() -> None:
-    """What has nothing to do with a failure goes."""
+    """Parts that are unrelated to a failure are removed."""
     ir = random_graph(7)
     least = shrunk(ir, lambda one: any(node.op_type == ir.nodes[-1].op_type for node in one.nodes))
     assert len(least.nodes) <= 3

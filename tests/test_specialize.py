@@ -107,7 +107,7 @@ SQUEEZED = module(lambda self, x: x.squeeze(0) * 2)
 
 
 def test_a_size_that_squeeze_would_drop_is_refused() -> None:
-    """At a batch of 1 the model gives another number of dimensions than the graph says; the graph itself gives both."""
+    """At batch 1 the model returns another number of dimensions than the graph declares."""
     ir = captured(SQUEEZED, _rows(3), dynamic_shapes=({0: Dim("batch", min=1, max=16)},))
     assert ir.specialize(batch=2).graph_outputs[0].shape == (2, 4)
     with pytest.raises(GraphError, match=r"would drop a dimension of size 1 .* capture the model at batch = 1 instead"):

@@ -225,7 +225,7 @@ UNLIKE = (
 @pytest.mark.filterwarnings("ignore:forward changes state")
 @pytest.mark.parametrize("kind", UNLIKE)
 def test_layers_that_are_not_alike_are_run(kind: type[Layer]) -> None:
-    """Whatever tells one layer from another is seen, and the graph is right."""
+    """Every difference between layers is detected, and the graph is correct."""
     model = Stack(kind)
     random.seed(0)
     COUNTER[0] = 0
@@ -292,7 +292,7 @@ def test_training_mode() -> None:
 
 
 def test_routing_that_depends_on_data() -> None:
-    """Experts that are chosen by data are not for the quick road: the graph comes from elsewhere, and verifies."""
+    """Data-dependent routing is not supported by fast capture: the fallback is used, and verifies."""
 
     class Routed(Layer):
         def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -312,6 +312,6 @@ def test_routing_that_depends_on_data() -> None:
     ],
 )
 def test_options_that_do_not_fit(wrong: dict[str, Any], words: str) -> None:
-    """One sentence that says what to write."""
+    """A one-line error says what to write."""
     with pytest.raises(ExportError, match=words):
         extract_ir(Stack().eval(), (torch.randn(3, 4),), strict=False, **wrong)

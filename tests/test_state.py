@@ -153,7 +153,7 @@ def test_a_name_in_a_file_leaves_nothing_in_torch() -> None:
 
 @pytest.mark.parametrize("runs", [3, pytest.param(RUNS, marks=pytest.mark.slow)])
 def test_threads_agree_with_one_alone(runs: int, tmp_path: Path) -> None:
-    """Eight load, check and run at once; what each gets is what one gets, and the process is as it was."""
+    """Eight threads load, check and run at once; results equal those of one thread, and process state is unchanged."""
     assert threads_disagreeing(write_files(tmp_path), runs) == 0
 
 
@@ -188,7 +188,7 @@ def test_one_executor_may_be_shared() -> None:
 
 
 def test_a_logger_is_silent_while_any_thread_wants_it() -> None:
-    """And speaks again when the last has gone, in whatever order they leave."""
+    """It is enabled again when the last one ends, in any order."""
     logger = logging.getLogger("tests.silenced")
     silence = Silence(logger.name)
     silence.__enter__()

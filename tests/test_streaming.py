@@ -90,7 +90,7 @@ def test_streamed_weights_give_the_same_results(ir: IR, form: str, tmp_path: Pat
 
 
 def test_stored_and_real_weights_mix(ir: IR, tmp_path: Path) -> None:
-    """What `open_weights` gives is bound like a state dict, and a real tensor may stand for any of it."""
+    """The result of `open_weights` is bound like a state dict, and real tensors can replace its entries."""
     save_file(GOOD, tmp_path / "w.safetensors")
     other = torch.zeros(4)
     (result,) = execute_ir(ir, (X,), {**open_weights(tmp_path / "w.safetensors"), "layers.0.inner.bias": other})
@@ -276,7 +276,7 @@ def test_a_header_longer_than_its_file(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_streamed(tmp_path: Path) -> None:
-    """Pickled weights are read whole or not at all; what is not there is said."""
+    """Pickled weights cannot be streamed; missing weights are reported."""
     torch.save(GOOD, tmp_path / "w.pt")
     with pytest.raises(WeightLoadError, match=r"only .safetensors files can be read piece by piece"):
         open_weights(tmp_path / "w.pt")
@@ -301,7 +301,7 @@ def test_a_file_that_changes_after_it_was_opened(ir: IR, tmp_path: Path) -> None
 
 
 def test_graphs_that_write_in_place_are_not_streamed(tmp_path: Path) -> None:
-    """Each reader of a streamed weight has its own copy, so that nobody would see what was written."""
+    """Each consumer of a streamed weight has its own copy, so writes would be lost."""
     ir = captured(module(lambda self, x: x + self.w, w=nn.Parameter(torch.ones(4))), X)
     ir.nodes[0].op_type = "aten.add_.Tensor"
     save_file({"w": torch.ones(4)}, tmp_path / "w.safetensors")
@@ -313,7 +313,7 @@ def test_graphs_that_write_in_place_are_not_streamed(tmp_path: Path) -> None:
 
 
 def test_run_with_stream(ir: IR, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`torch-ir run --stream` gives what it gives without; random weights lie in no file."""
+    """`torch-ir run --stream` returns the same as without; random weights cannot be streamed."""
     ir.save(tmp_path / "model.json")
     folder = sharded(GOOD, tmp_path / "checkpoint", lambda key: key.split(".")[1])
     command = ["run", str(tmp_path / "model.json"), "--weights"]

@@ -193,7 +193,7 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_attributes_survive(name: str, tmp_path: Path) -> None:
-    """Whatever an operator can be told comes out of the file as it went in."""
+    """Every kind of argument round-trips through the file."""
     check_same(Call(CALLS[name]), tmp_path, X)
 
 
@@ -202,7 +202,7 @@ SCHEMA = "(Tensor x, str text, str[] words, float[] numbers, bool[] flags) -> Te
 
 @torch.library.custom_op("survival::tell", mutates_args=(), schema=SCHEMA)
 def tell(x: torch.Tensor, text: str, words: list[str], numbers: list[float], flags: list[bool]) -> torch.Tensor:
-    """Sums up what it is told."""
+    """Describe its arguments."""
     return x + len(text) + sum(map(len, words)) + sum(numbers) + sum(flags)
 
 
@@ -289,7 +289,7 @@ ASKING: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("question", ASKING)
 def test_a_model_that_asks_for_strides_takes_those_of_the_capture(question: str, tmp_path: Path) -> None:
-    """What it decided on them is fixed in the graph: the same layout gives the model's result, others are refused."""
+    """The strides that it read are fixed in the graph: the same layout works, others are rejected."""
     function = ASKING[question]
     for captured in (LAID_OUT[name] for name in CAPTURED):
         ir = check_same(Call(function), tmp_path, captured)
@@ -322,7 +322,7 @@ def test_strides_may_vary_with_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("as_buffer", [False, True])
 @pytest.mark.parametrize("layout", LAID_OUT)
 def test_strides_of_constants_and_weights_survive(layout: str, as_buffer: bool, tmp_path: Path) -> None:
-    """What a model holds comes back laid out as it was, so that views of it see the same; gaps are not kept."""
+    """Constants and weights keep their strides, so that views of them are the same; gaps are not kept."""
     held = LAID_OUT[layout]
     inside = {name: reader for name, reader in READERS.items() if (layout, name) != ("stepped", "as_strided")}
     functions = [function for function in inside.values() if outcome(function, held) != "refused"]
@@ -330,7 +330,7 @@ def test_strides_of_constants_and_weights_survive(layout: str, as_buffer: bool, 
 
 
 def test_a_conjugate_or_negated_view_survives_as_its_values(tmp_path: Path) -> None:
-    """Lazily conjugated and negated constants are stored as what they stand for."""
+    """Lazily conjugated and negated constants are stored as their values."""
     number = torch.tensor([1 + 2j, complex(math.nan, -0.0)])
     check_same(Held(number.conj(), lambda t: t + 0, False), tmp_path, X)
     check_same(Held(number.conj().imag, lambda t: t + 0, False), tmp_path, X)

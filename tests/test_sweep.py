@@ -47,7 +47,7 @@ def test_every_end_is_one_row(tmp_path: Path) -> None:
 
 
 def _check_fine(row, folder: Path) -> None:
-    """A row has what every step found, and the graph lies under its digest."""
+    """A row has the results of every step, and the graph is stored under its digest."""
     assert (row.step, row.nodes, row.parameters, row.flops, row.max_diff) == ("verify", 4, 76, 2 * 2 * 64, 0.0)
     assert row.nodes_after == 3  # a product with 1 is gone
     assert row.peak_bytes > 0

@@ -95,6 +95,6 @@ def test_library_folders(path: str, tmp_path: Path) -> None:
 
 
 def test_a_link_into_a_library_is_not_own(tmp_path: Path) -> None:
-    """Where code lies is asked of the file, and not of its name."""
+    """The location of code is that of the resolved file, not of its name."""
     (tmp_path / "mine.py").symlink_to(os.__file__)
     assert not is_own(tmp_path / "mine.py")

@@ -115,7 +115,7 @@ def _full(*_: object, **__: object) -> None:
 
 
 def test_a_full_temporary_folder_is_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Isolated runs, ranks and pictures say where there is no space, and what to set."""
+    """Isolated runs, ranks and drawings report where there is no space, and what to set."""
     told = f"cannot write to the temporary folder {place}: .*; free some space, or set TMPDIR to another folder"
     limits = resource_limit(1 << 12)
     try:

@@ -276,7 +276,7 @@ def relu(key: str, weight: str = "w", kind: str = "parameter") -> IR:
 
 
 def test_without_weights_nothing_takes_memory() -> None:
-    """Parameters and buffers are on meta; constants are what the graph holds."""
+    """Parameters and buffers are on meta; constants are those of the graph."""
     same = to_torch(captured(module(lambda self, x: self.layer(x), layer=nn.BatchNorm1d(3)), torch.randn(2, 3)))
     held = [*same.parameters(), *same.buffers()]
     assert held
@@ -338,7 +338,7 @@ def folding() -> nn.Module:
 
 
 def test_what_depends_on_weights_alone_is_computed_once() -> None:
-    """It is no part of the calls that a run makes, and follows the weights when others are loaded."""
+    """It is not part of a run, and is computed again when other weights are loaded."""
     model, x = folding(), torch.randn(2, 3)
     ir = captured(model, x)
     same = to_torch(ir, model.state_dict())
@@ -391,7 +391,7 @@ def test_objects_come_back_as_records() -> None:
 
 
 def test_an_operator_of_the_user() -> None:
-    """What a registered executor computes is called in its place, even if it has no name."""
+    """A registered executor is called instead, even if it has no name."""
     torch_ir.register_executor("mine.scale")(lambda inputs, attrs: [inputs[0] * attrs["by"]])
     try:
         x, y = TensorMeta("x", (2,), "float32"), TensorMeta("y", (2,), "float32")

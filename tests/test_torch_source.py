@@ -53,7 +53,7 @@ def executed(source: str, weights: Mapping[str, Tensor], is_whole: bool = True) 
 
 
 def assert_same(got: Any, wanted: Any) -> None:
-    """The same nesting and the same numbers, bit for bit; objects and named tuples by what they hold."""
+    """The same nesting and the same numbers, bit for bit; objects and named tuples by their content."""
     found, expected = map(plain, (got, wanted))
     assert pytree.tree_structure(found) == pytree.tree_structure(expected)
     for one, other in zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True):
@@ -182,7 +182,7 @@ def test_repeated_blocks_are_one_function() -> None:
 
 
 def test_sizes_in_functions() -> None:
-    """A block that speaks of a size is given it; numbers are computed, and a symbol never alone is solved for."""
+    """A block that uses a size gets it as an argument; numbers are computed, and symbols are solved for."""
 
     class Layer(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ def test_structure_comes_back() -> None:
 
 
 def test_objects_that_come_in() -> None:
-    """An input of a class that torch was told of is taken apart as torch takes it apart."""
+    """An input of a registered pytree class is flattened as torch does."""
     x, y, z = (TensorMeta(name, (2,), "float32") for name in ("x", "y", "z"))
     ir = IR([OpNode("z", "aten.sub.Tensor", [x, y], [z], args=["self", "other"])], [x, y], [z])
     past = Branch("object", (Slot(0), Slot(1)), ("key", "value"), "somewhere.Cache")
@@ -389,7 +389,7 @@ def test_every_kind_of_value() -> None:
 
 
 def test_an_operator_that_writes_gets_copies() -> None:
-    """A custom operator that is used as a function leaves what it is given alone."""
+    """A custom operator that is used functionally does not change its operands."""
     x, out, copy_ = (TensorMeta(name, (2,), "float32") for name in ("x", "out", "copy"))
     node = OpNode("add", "aten.add_.Tensor", [x, x], [out, copy_], {"alpha": 1}, args=["self", "other"])
     given = torch.ones(2)
@@ -398,7 +398,7 @@ def test_an_operator_that_writes_gets_copies() -> None:
 
 
 def test_weights_of_every_kind() -> None:
-    """Tied weights have all of their keys; strides are kept; without values nothing takes memory."""
+    """Tied weights have all their keys; strides are kept; without values nothing is allocated."""
     layer = nn.Linear(3, 3)
     layer.weight = nn.Parameter(torch.randn(3, 3).t())
     model = module(lambda self, x: self.a(self.b(x)), a=layer, b=layer)

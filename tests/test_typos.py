@@ -56,7 +56,7 @@ def test_names_that_may_be_right_are_allowed(pattern: Pattern) -> None:
 
 
 def test_an_operator_that_is_registered_later_is_known_then() -> None:
-    """What is unknown is looked up again; what a user's executor computes is never unknown."""
+    """Unknown operators are looked up again; operators with a user's executor are never unknown."""
     pattern = op("aten.only_in_this_test.default", self="x")
     with pytest.raises(RegistryError, match="only_in_this_test"):
         match(pattern, chain("aten.relu.default").nodes[0])

@@ -79,7 +79,7 @@ def test_wrong_weights_are_a_failure() -> None:
 
 
 def test_wrong_inputs_are_a_failure() -> None:
-    """Inputs that the graph does not take give a failed report."""
+    """Inputs that do not match the graph produce a failed report."""
     ok, report = verify_ir_with_state_dict(captured(LAYER, X), LAYER.state_dict(), LAYER, ())
     assert not ok
     assert "expected 1 items, got 0" in str(report)
@@ -252,7 +252,7 @@ def test_branches_that_did_not_run_are_said() -> None:
 
 
 def test_strides_are_said() -> None:
-    """Declared strides that do not hold make a note, not a failure."""
+    """Wrong declared strides are a note, not a failure."""
     model = module(lambda self, x: x.t() + 1)
     ir = captured(model, X)
     ir.node("add").output.stride = (7, 5)

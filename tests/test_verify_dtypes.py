@@ -34,7 +34,7 @@ may_lose_values = pytest.mark.filterwarnings("ignore:the values of .* are unknow
 
 
 def agrees_to_the_bit(entry: Entry, dtype: torch.dtype | None) -> None:
-    """The file of a model gives the bits that the model gives, on the given and on drawn inputs."""
+    """The file of a model returns the model's bits, on the given and on derived inputs."""
     torch.manual_seed(0)
     model, args, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     if dtype is not None:

@@ -152,7 +152,7 @@ def test_parameters_by_name() -> None:
 
 
 def test_state_that_a_hook_keeps() -> None:
-    """What closures of hooks hold is put back too."""
+    """State in closures of hooks is restored too."""
     seen: list[Any] = []
     model = module(lambda self, x: self.layer(x), layer=nn.Linear(4, 4))
     ir = captured(model, X)
@@ -162,7 +162,7 @@ def test_state_that_a_hook_keeps() -> None:
 
 
 def test_inputs_share_memory_as_given() -> None:
-    """One tensor given twice is one tensor to the model: what it writes to one, it reads from the other."""
+    """One tensor passed twice is one tensor to the model: writes to one are read from the other."""
 
     def forward(self: Any, x: Tensor, y: Tensor) -> Tensor:
         x.add_(1)

@@ -29,7 +29,7 @@ def _document(names: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("names", [_NAMES, {}, {"p_fc_weight": "fc.weight"}], ids=["all", "none", "some"])
 def test_names_that_are_right(names: dict[str, Any]) -> None:
-    """What the table leaves out has the name that torch.export gives it."""
+    """A missing entry has torch.export's name."""
     assert dict(IR.from_dict(_document(names)).weight_name_mapping) == _NAMES
 
 

@@ -87,7 +87,7 @@ def test_these_are_all_views() -> None:
 
 @pytest.mark.parametrize("name", views())
 def test_a_view_refuses_every_change(name: str) -> None:
-    """The error says what to do instead; what is read stays as it was."""
+    """The error says what to do instead; the value is unchanged."""
     view = views()[name]
     before = copy.copy(view)
     changes = LIST_CHANGES if isinstance(view, list) else DICT_CHANGES
@@ -100,7 +100,7 @@ def test_a_view_refuses_every_change(name: str) -> None:
 
 @pytest.mark.parametrize(("view", "plain"), [(ListView([1], ""), list), (DictView({1: 2}, ""), dict)])
 def test_copies_of_views_are_plain(view: Any, plain: type) -> None:
-    """Whoever wants to change one has only to copy it."""
+    """A copy of a view can be changed."""
     for made in (copy.copy(view), copy.deepcopy(view), pickle.loads(pickle.dumps(view)), view.copy(), plain(view)):
         assert type(made) is plain
         assert made == view
@@ -117,7 +117,7 @@ def test_every_method_that_changes_a_list_or_dict_is_refused() -> None:
 
 
 def test_what_can_be_assigned_can_be_added_to() -> None:
-    """`+=` assigns what it makes."""
+    """`+=` assigns its result."""
     ir = graph()
     ir.graph_outputs += [ir.nodes[0].output]
     ir.mutations += []
@@ -163,7 +163,7 @@ def test_a_tensor_belongs_to_one_graph() -> None:
 
 
 def test_a_removed_producer_does_not_stay_behind_an_input() -> None:
-    """What was made by a node and is now given to the graph must not claim to be made by it."""
+    """A tensor that a node produced and that is now an input must not have a producer."""
     ir = graph()
     add = ir.nodes.pop(0)
     add.inputs = ()

@@ -74,7 +74,7 @@ def test_graphs_are_run_only_where_that_is_asked_for() -> None:
 
 
 def test_only_folding_has_values() -> None:
-    """Whoever asks for shapes makes its tensors itself, on the meta device or as fakes."""
+    """Shape inference creates its own tensors, on meta or as fakes."""
     for name in ("analysis/shapes/shape_rules.py", "safety/quick.py", "analysis/shapes/onednn_shapes.py"):
         tree = ast.parse((HOUSE / name).read_text())
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

@@ -26,7 +26,7 @@ X = torch.arange(12.0).reshape(3, 4)
 
 
 def check_rule(forward: Callable[..., Any], after: str, **parts: Any) -> IR:
-    """On both roads, the graph has this text, and gives what the model gives and leaves behind."""
+    """In both capture methods, the graph has this text, and the model's results and mutations."""
     model = module(forward, **parts)
     quick = record_fast(model, (X.clone(),), {})
     exact = extract_ir(model, (X.clone(),), strict=False, capture="export", model_name="")
@@ -103,7 +103,7 @@ def changed_input(self: Any, x: Tensor) -> Any:
 
 
 def view_read_later(self: Any, x: Tensor) -> Any:
-    """A view that is read after a write to what it shows is taken anew."""
+    """A view that is read after a write to its base is computed again."""
     y = x * 2
     part = y[0]
     y.add_(1)
@@ -394,7 +394,7 @@ def test_nobody_follows_repeated_elements(forward: Callable[..., Any], capture: 
 
 
 def test_two_names_of_one_memory() -> None:
-    """Of two tensors that begin in one memory, or a view of both, nobody knows what the other holds."""
+    """For two tensors that share memory, or a view of both, writes to one are not tracked in the other."""
     a, b, joined = tensor("a", 2), tensor("b", 2), tensor("view", 4)
     relu = OpNode("relu", "aten.relu.default", [a], [tensor("relu", 2)], args=["self"])
     writes = Writes({a: "here", b: "here"}, {relu: a})

@@ -9,7 +9,7 @@ from torch_ir.ir.text.text_constants import LEFT_OUT, print_data
 
 
 def without_provenance(ir: IR) -> IR:
-    """A copy that says only what the text form says."""
+    """Return a copy with only the facts of the text form."""
     copy = ir.clone()
     for graph in graphs_in(copy):
         graph.pytorch_version, graph.modules = "", {}

@@ -157,7 +157,7 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def random_lines(source: random.Random, length: int) -> list[Line]:
-    """Lines that run, one after another: what fails on the tensors so far is drawn anew."""
+    """Return lines that run in order; lines that fail on the tensors so far are drawn again."""
     lines: list[Line] = []
     while len(lines) < length:
         table = source.choice((VIEWS, VIEWS, WRITES, WRITES, FRESH))

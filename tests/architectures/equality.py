@@ -20,7 +20,7 @@ SAME = "same bytes"
 
 
 def compare(architecture: Architecture) -> str:
-    """What came of both captures of a model on meta: the same bytes, why one is not recorded, or where they differ."""
+    """Compare both captures of a model on meta: the same bytes, the reason for falling back, or the difference."""
     with torch.device("meta"):
         model = architecture.build()
     inputs = to_meta(architecture.inputs())

@@ -57,7 +57,7 @@ def is_rounding(wanted: Tensor, got: Tensor, exact: Tensor | None) -> bool:
 
 
 def in_float64(model: nn.Module | None, given: Sequence[Tensor]) -> list[Tensor] | None:
-    """What the model returns in float64 where it takes that."""
+    """Return the model's results in float64, if it supports that."""
     from tests.backend_sweep.cases import eager
 
     if model is None or not any(tensor.is_floating_point() and tensor.dtype != torch.float64 for tensor in given):

@@ -14,7 +14,7 @@ from torch_ir.errors import TorchIRError
 
 @dataclass(frozen=True)
 class Subject:
-    """A file to damage, among whole companions; `read` gives what the files mean, or raises an error of ours."""
+    """A file to corrupt, with its companion files; `read` returns the meaning of the files, or raises a typed error."""
 
     path: Path
     other: bytes
@@ -23,7 +23,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Kind:
-    """How to make files of a kind in a folder; with a digest in them, no damage may change what they mean."""
+    """How to write files of a kind to a folder; if they have a digest, no corruption may change their meaning."""
 
     name: str
     has_digest: bool

@@ -215,7 +215,7 @@ def choices(folder: Path) -> Subject:
 
 
 def _chosen(path: Path) -> str:
-    """A file that cannot be read is as good as none: there is no error, and the next choice is kept."""
+    """An unreadable file is ignored: there is no error, and the next choice is stored."""
     before = os.environ.get("TORCH_IR_CACHE")
     os.environ["TORCH_IR_CACHE"] = str(path.parent)
     try:

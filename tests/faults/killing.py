@@ -26,7 +26,7 @@ _OUTSIDE, _BEFORE, _AFTER = range(3)  # of a save; before and after the new file
 
 @dataclass
 class Tally:
-    """What kills did: how many, how many within a save, what was wrong afterwards, and how many files lay around."""
+    """Results of kills: their number, those within a save, errors afterwards, and leftover files."""
 
     kills: int = 0
     within: int = 0
@@ -36,7 +36,7 @@ class Tally:
 
 
 class Place:
-    """A folder in which one kind of file is saved, and what it must hold with each version."""
+    """A folder in which one kind of file is saved, and its expected content for each version."""
 
     def __init__(self, kind: Kind, room: Path) -> None:
         self.kind = kind
@@ -99,7 +99,7 @@ def kill_at_random(place: Place, kills: int, seed: int) -> Tally:
 
 
 def _save_for_ever(place: Place, shared: mmap.mmap) -> None:
-    """Save and tell where: a file gets the target's name by replace, a folder by a call of its own."""
+    """Save and report the operation: a file is renamed over the target, a folder by another call."""
     _tell_after(os, "replace", lambda: shared.__setitem__(1, _AFTER))
     folders: Any = sys.modules.get("torch_ir.golden.folders")
     if folders is not None:

@@ -12,7 +12,7 @@ FRESH: list[str] = []
 
 
 def main() -> None:
-    """Run this program in the server, or by itself if that is what the server says, or says no more."""
+    """Run this program in the server, or directly if the server says so or is gone."""
     server = socket.socket(socket.AF_UNIX)
     try:
         server.connect(os.path.join(os.path.dirname(sys.argv[0]), "socket"))

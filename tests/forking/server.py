@@ -85,7 +85,7 @@ def read(connection: socket.socket) -> Request:
 
 
 def serve(listener: socket.socket) -> Request:
-    """Fork a process for whoever comes; this returns in the processes of programs only."""
+    """Fork a process for each client; returns only in the processes of programs."""
     while True:
         ready, *_ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:  # nobody is left; what was forked ends with this
@@ -101,7 +101,7 @@ def serve(listener: socket.socket) -> Request:
 
 
 def _keep(connection: socket.socket) -> Request:
-    """Fork the process of a program, and tell whoever waits for it how it ended; or that it should start by itself."""
+    """Fork the process of a program, and report its exit to the client; or that the client should start it itself."""
     end_with_parent()
     request = read(connection)
     process = os.fork() if request.is_for_a_fork else None
@@ -134,7 +134,7 @@ def _warm_up() -> None:
 
 
 def _run(entry: types.ModuleType) -> NoReturn:
-    """Run a program to its end; what it leaves in memory is not taken apart, which would take longer than most."""
+    """Run a program to its end without interpreter shutdown, which would take longer than most programs."""
     status = 1
     try:
         status = entry.main()

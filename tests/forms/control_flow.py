@@ -142,9 +142,7 @@ def while_that_writes_to_what_it_carries(self: Any, x: Tensor) -> Any:
     return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y.add_(1) * 2), (torch.tensor(0), x * 1))
 
 
-@family.forward(
-    (X,), parts=layer, expected=refused("torch.export refuses a scan whose body writes to its operands")
-)
+@family.forward((X,), parts=layer, expected=refused("torch.export refuses a scan whose body writes to its operands"))
 def scan_that_writes_to_a_buffer(self: Any, x: Tensor) -> Any:
     def step(carried: Tensor, row: Tensor) -> Any:
         self.scale.add_(1)

@@ -51,7 +51,7 @@ class Family(list[Case]):
         self.append(Case(name, self.name, make, opens="printers", expected=ESCAPED))
 
     def bounded(self, name: str, make: Make) -> None:
-        """Add a file that loads; whatever is asked of it must end, with an answer or a typed error."""
+        """Add a file that loads; every operation on it must end, with a result or a typed error."""
         self.append(Case(name, self.name, make, opens="questions", expected=BOUNDED))
 
     def loaded(self, name: str, make: Make, opens: str = "") -> None:

@@ -96,7 +96,7 @@ def replaced(old: str, new: str) -> Make:
 
 
 def changed(path: str, value: Any) -> Make:
-    """The document with `value` put at a path such as `nodes[0].attrs.dim`; a function is given what is there."""
+    """Return the document with `value` at a path such as `nodes[0].attrs.dim`; a function gets the old value."""
     return edited(lambda found: _put(found, path, value))
 
 

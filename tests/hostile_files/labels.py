@@ -126,7 +126,7 @@ for name, text in _MEANT.items():
 
 
 def _strings(folder: Path) -> Path:
-    """Controls in what may be any text: attributes, extensions, keys of what is returned."""
+    """Control characters in free text: attributes, extensions, keys of outputs."""
     return edited(lambda found: (
         found["nodes"][1].update(op_type="my.op.default", attrs={"text": _ALL, "list": [_ALL], "table": {"key": _ALL}}),
         found.update(extensions={_ALL: _ALL}),

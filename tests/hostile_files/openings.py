@@ -79,7 +79,7 @@ def show(file: Path) -> None:
 
 
 def question(file: Path) -> None:
-    """Ask for everything that a graph can be asked for; a typed error is an answer."""
+    """Run every analysis on a graph; a typed error is a valid result."""
     ir = IR.load(file)
     for ask in _QUESTIONS:
         with contextlib.suppress(TorchIRError):
@@ -101,7 +101,7 @@ OPENINGS: dict[str, Callable[[Path], None]] = {
 
 
 def _said(*verb: str, file: Path) -> tuple[str, str, int]:
-    """What a verb of the command line says about a file, and its status."""
+    """Return the output of a command on a file, and its status."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main([verb[0], str(file), *verb[1:]])
@@ -116,7 +116,7 @@ def _texts(ir: IR) -> Iterator[str]:
 
 
 def _reports(ir: IR) -> Iterator[str]:
-    """What those tell who analyse a graph or change it."""
+    """Return the reports of analyses and passes."""
     lines: list[str] = []
     for ask in (
         lambda: torch_ir.cost_report(ir, "module"),

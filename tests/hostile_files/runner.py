@@ -71,7 +71,7 @@ def _warm_up() -> None:
 
 
 def run(one: Case) -> Ended:
-    """Make the files of a case, open them in a child, and look at what is left."""
+    """Write the files of a case, open them in a child, and check the side effects."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve()
         folder, canary = root / "files", root / "canary"
@@ -116,7 +116,7 @@ def _in_child(one: Case, file: Path) -> tuple[str, str]:
 
 
 def _observed(one: Case, file: Path) -> tuple[str, str]:
-    """Open a file under limits, and compare what was before with what is after."""
+    """Open a file under limits, and compare the state before and after."""
     os.chdir(file.parent)
     watch, before = canaries.Watch(file.parent), canaries.settings()
     _limit()

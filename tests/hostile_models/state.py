@@ -64,7 +64,7 @@ class DataclassOutput(nn.Module):
 
 @case(words=("Unregistered", "pytree"))
 class UnknownOutput(nn.Module):
-    """A class of its own, since whoever records a model makes what it returns known to torch."""
+    """A separate class, because recording registers the classes of outputs with torch."""
 
     def __init__(self):
         super().__init__()

@@ -53,7 +53,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 class Original:
-    """A subject with what its graph gives on many inputs."""
+    """A subject with the results of its graph on many inputs."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject

@@ -97,7 +97,7 @@ def input_absent(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("node dropped")
 def dropped(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    """What it reads goes to its readers."""
+    """Connect its input to its consumers."""
     for copy, graph, node in each_node(subject.ir, rng):
         if len(node.outputs) == 1 and (source := _passed_through(node)) is not None:
             node.output.replace_all_uses_with(source)

@@ -161,7 +161,7 @@ class Draft:
         )
 
     def _operator(self) -> None:
-        """A call of a registered operator; what it makes is derived where it must be, and mostly where it may be."""
+        """Return a call of a registered operator; its result is inferred where required, and mostly otherwise."""
         values = Values(self.draw, self.known, tame=self.typed)
         for _ in range(_TRIES):
             operator = self.draw.choice(operators(tame=self.typed or self.draw.chance(0.9)))
@@ -236,7 +236,7 @@ class Draft:
 
 
 def _results_of(body: IR) -> list[TensorMeta]:
-    """What a call of a body makes, without names."""
+    """Return the results of a call of a body, without names."""
     return [TensorMeta("", tensor.shape, tensor.dtype, stride=tensor.stride) for tensor in body.graph_outputs]
 
 

@@ -107,7 +107,7 @@ def _alike(first: TensorMeta | None, draw: Draw, tensors: Sequence[TensorMeta]) 
 
 
 def made(call: Call, shapes: Shapes) -> list[TensorMeta] | str | None:
-    """What a call makes; why it makes nothing; None where torch cannot say."""
+    """Return the result of a call, the reason for a failure, or None if torch cannot infer it."""
     try:
         return shapes.results(call.op_type, call.inputs, call.attrs)
     except ShapeError as error:

@@ -26,7 +26,7 @@ def modules(draw: Draw) -> dict[str, str]:
 
 
 def extensions(draw: Draw, depth: int = 0) -> Any:
-    """Plain JSON of somebody else: keys and values as they come."""
+    """Return arbitrary JSON, as a third party would store it."""
     if depth < 3 and draw.chance(0.5 if depth else 1):
         return {draw.text(): extensions(draw, depth + 1) for _ in range(draw.randint(0, 3))}
     if depth < 3 and draw.chance(0.3):

@@ -50,7 +50,7 @@ def _smaller(document: Record) -> Iterator[Record]:
 
 
 def _without_node(document: Record, index: int) -> Record:
-    """What the node made is given to the graph from now on, as far as it is read."""
+    """Remove a node and make its used outputs graph inputs."""
     copy = _copied(document)
     gone = copy["nodes"].pop(index)
     for key in ("input_tree", "output_tree"):

@@ -85,13 +85,13 @@ class Tensors:
         return steps
 
     def _placement(self, rank: int) -> list[str] | None:
-        """How it lies on each axis of the mesh, if there is one; what only nodes see may say nothing of that."""
+        """Return a placement on each mesh axis, if there is a mesh; optional for internal tensors."""
         if not self.axes or self.draw.chance(0.3):
             return None
         return self._placed(rank)
 
     def place(self, tensors: Iterable[TensorMeta]) -> None:
-        """Let tensors that callers see say how they lie."""
+        """Set the placements of tensors that callers see."""
         for tensor in tensors:
             if self.axes and tensor.placement is None:
                 tensor.placement = tuple(self._placed(len(tensor.shape)))

@@ -23,7 +23,7 @@ _POSITIVE = ("size", "kernel_size", "stride", "output_size", "groups", "chunks",
 
 
 class Values:
-    """Values of attributes; tame ones are what most operators take."""
+    """Attribute values; the tame ones are those that most operators accept."""
 
     def __init__(self, draw: Draw, symbols: list[str], *, tame: bool) -> None:
         self.draw, self.symbols, self.tame = draw, symbols, tame

@@ -48,7 +48,7 @@ class Draw(random.Random):
 
 @dataclass(frozen=True)
 class Takes:
-    """What a block asks of one of its tensors: the kind of dtype, how many dimensions, and which sizes."""
+    """Requirements of a block on one of its tensors: kind of dtype, number of dimensions, sizes."""
 
     kind: str = "any"
     rank: int = 0  # at least
@@ -66,7 +66,7 @@ class Takes:
 
 @dataclass(frozen=True)
 class Block:
-    """A named way to make a body for tensors of some forms; what it gives is seen when it runs."""
+    """A named builder of a body for tensors of given shapes; its result is known when it runs."""
 
     name: str
     family: str
@@ -78,7 +78,7 @@ BLOCKS: dict[str, Block] = {}
 
 
 def block(*takes: Takes) -> Callable[[Make], Make]:
-    """Decorate what makes a body out of a draw and tensors on meta."""
+    """Register a function that builds a body from a draw and tensors on meta."""
 
     def keep(make: Make) -> Make:
         add(make.__name__.rstrip("_"), make.__module__, make, *takes)

@@ -37,7 +37,7 @@ torch.export.register_dataclass(Outputs, serialized_type_name="tests.random_mode
 
 
 class RandomModel(nn.Module):
-    """Steps that read the tensors so far; what none has read, or was made last, is returned."""
+    """Steps that read earlier tensors; unread ones and the last one are returned."""
 
     def __init__(self, placed: Sequence[Placed], inputs: int, result: str) -> None:
         super().__init__()

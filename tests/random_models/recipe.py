@@ -55,7 +55,7 @@ class Recipe:
         return cls(**{**record, "inputs": tuple(record["inputs"]), "steps": steps})
 
     def record(self) -> dict[str, Any]:
-        """What JSON says of it: that which is not as always."""
+        """Return the JSON form: only values that differ from the defaults."""
         usual = asdict(Recipe(0, (), ()))
         return {name: value for name, value in asdict(self).items() if name == "seed" or value != usual[name]}
 

@@ -60,7 +60,7 @@ def told(recipe: Recipe, verdict: Verdict, *, thorough: bool = True) -> str:
 
 
 def in_engine(seed: int, engine: str) -> Compared:
-    """What an engine makes of a plain model that is drawn out of the blocks for it."""
+    """Run a plain model, drawn from the blocks for an engine, in that engine."""
     with quiet():
         recipe = drawn(seed, blocks_for(engine), plain=True)
     return compared(recipe, engine)

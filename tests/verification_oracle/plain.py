@@ -20,7 +20,7 @@ TIMES = 2  # calls in a row on each set of inputs
 
 
 def observed(name: str) -> list[Any]:
-    """For each set of inputs, on a model that is built anew: what each call in a row returned and left behind."""
+    """Return, for each set of inputs and a fresh model, the results and side effects of consecutive calls."""
     found: list[Any] = []
     for number in range(len(find(name).calls)):
         subject = find(name)

@@ -75,7 +75,7 @@ def sweep(chosen: Mapping[str, int]) -> Found:
 
 
 def plain_runs(group: list[str]) -> Mapping[str, list[Any]]:
-    """What a process of its own sees these models do."""
+    """Observe these models in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "runs.pt"
         command = [sys.executable, "-m", "tests.verification_oracle.plain", str(out), *group]
@@ -129,7 +129,7 @@ def _passes(ir: IR, subject: Subject) -> bool:
 
 
 def agrees(ir: IR, subject: Subject, expected: list[Any]) -> bool:
-    """Whether a graph gives and leaves behind what the plain process saw, on all of its inputs."""
+    """Whether a graph reproduces the results and side effects of the plain process, on all inputs."""
     weights = {key: value.clone() for key, value in subject.model.state_dict().items()}
     for call, runs in zip(subject.calls, expected, strict=True):
         try:
@@ -166,7 +166,7 @@ def _same_run(executor: IRExecutor, call: Any, run: Any, weights: Mapping[str, T
 
 
 def is_same(wanted: Any, got: Any) -> bool:
-    """Whether two values are the same, but for rounding that is far below what a mistake makes."""
+    """Whether two values are the same, up to rounding far below the effect of an error."""
     if not isinstance(wanted, Tensor) or not isinstance(got, Tensor):
         return type(wanted) is type(got) and (wanted == got or wanted != wanted)
     if (wanted.shape, wanted.dtype) != (got.shape, got.dtype):

@@ -78,7 +78,7 @@ def a_weight_without_a_name(draw: Draw, document: Record) -> str | None:
 
 @violation("R7")
 def a_stride_too_many(draw: Draw, document: Record) -> str | None:
-    """Of what is no result: its record there would say otherwise."""
+    """Not on an output, whose record there would disagree."""
     results = [tensor["name"] for tensor in document["graph_outputs"]]
     found = [index for index, tensor in enumerate(document["graph_inputs"]) if tensor["name"] not in results]
     if not found:

@@ -17,7 +17,7 @@ OnDisk = Callable[[Draw, Path], "str | None"]
 
 
 class Violation(NamedTuple):
-    """A kind of mistake, the rule that it breaks, and what it is made in: `document`, `graph`, `text` or `files`."""
+    """A kind of violation, its rule, and where it is made: `document`, `graph`, `text` or `files`."""
 
     kind: str
     rule: str
@@ -64,7 +64,7 @@ def nodes(document: Record) -> list[tuple[str, Record]]:
 
 
 def tensors(document: Record) -> list[tuple[str, Record]]:
-    """The records that define a tensor: inputs, weights, and what nodes make."""
+    """Return the records that define a tensor: inputs, weights, and node outputs."""
     found = []
     for path, graph in graphs(document):
         for key in ("graph_inputs", "weights"):
@@ -75,7 +75,7 @@ def tensors(document: Record) -> list[tuple[str, Record]]:
 
 
 def reads(document: Record, *, given: bool = True) -> list[tuple[str, Record]]:
-    """The records in which nodes say what they read; those of weights do not say who makes it."""
+    """Return the records of node inputs; those of weights have no producer."""
     return [
         (f"{path}.inputs[{index}]", tensor)
         for path, node in nodes(document)

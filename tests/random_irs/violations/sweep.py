@@ -22,7 +22,7 @@ Load = Callable[[], object]
 
 @dataclass
 class Score:
-    """How many mistakes were made and noticed; `misses` says of each that was not named rightly what happened."""
+    """Counts of violations made and caught; `misses` describes each that was not named correctly."""
 
     made: Counter[str] = field(default_factory=Counter)
     caught: int = 0
@@ -31,7 +31,7 @@ class Score:
     misses: list[str] = field(default_factory=list)
 
     def add(self, seed: int, ir: IR, kind: Violation) -> None:
-        """Make one mistake in a copy of a graph, and look who notices."""
+        """Make one violation in a copy of a graph, and record which check finds it."""
         with tempfile.TemporaryDirectory() as folder:
             broken = _broken(Draw(f"{seed}/{kind.kind}"), ir, kind, Path(folder, "graph.json"))
             if broken is None:
@@ -55,7 +55,7 @@ class Score:
 
 
 def _broken(draw: Draw, ir: IR, kind: Violation, file: Path) -> tuple[str, Load] | None:
-    """The path that must be named and what must name it; None where the graph has no place for this mistake."""
+    """Return the expected path and checker; None if the graph has no place for this violation."""
     make: Callable[[Draw, Any], Any] = kind.make
     if kind.where == "text":
         text, path = make(draw, ir.to_json())
