@@ -90,7 +90,7 @@ class Layout(NamedTuple):
 
 
 def layout_cases() -> list[Layout]:
-    """Every layout by the usual way to capture; the others give the same graph, or are tried on one layout."""
+    """Every layout with the default capture; other captures return the same graph, or are tried on one layout."""
     usual = itertools.product(OPERATORS, PATTERNS, LAYOUTS, ROADS[:1])
     others = itertools.product(OPERATORS, PATTERNS, ["contiguous"], ROADS[1:])
     return [Layout(*case) for case in (*usual, *others)]

@@ -13,7 +13,7 @@ Change = Callable[[IR], None]
 
 
 class Case(NamedTuple):
-    """One change of a graph that holds, and the error that it leads to."""
+    """One change of a valid graph, and the expected error."""
 
     change: Change
     message: str

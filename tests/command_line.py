@@ -37,7 +37,7 @@ def failure(capsys, *arguments: str) -> str:
 
 
 class Terminal:
-    """A program at a terminal of some width; `text` is all that it wrote, `screen` what is left to see of it."""
+    """A program on a terminal of a given width; `text` is everything that it wrote, `screen` the visible part."""
 
     def __init__(self, *words: str, columns: int = 80, folder: Path = ROOT, **environment: str) -> None:
         import pty

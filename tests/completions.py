@@ -28,7 +28,7 @@ _WORDS = {
 
 
 def scripts() -> Iterator[tuple[Path, str]]:
-    """Where each script belongs, and what it must be."""
+    """Return where each script belongs, and its expected content."""
     parser = build_parser()
     parser.verbs.help = "what to do"  # it is hidden from the help, which lists the verbs in groups
     for verb, options in parser.verbs.choices.items():

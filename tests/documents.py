@@ -62,7 +62,7 @@ class Block:
 
 
 class WrongPageError(Exception):
-    """A block that is not as the page says; the message begins with file and line."""
+    """A block that does not match the page; the message begins with file and line."""
 
 
 def read_blocks(name: str, lines: Sequence[str]) -> Iterator[Block]:
@@ -106,7 +106,7 @@ class Page:
         self.lines = self.path.read_text(encoding="utf-8").splitlines()
 
     def run(self) -> None:
-        """Run every block; what is wrong is in `wrong` afterwards."""
+        """Run every block; errors are in `wrong` afterwards."""
         runners: dict[str, Callable[[Block], str | None]] = {
             "python": self._python, "console": self._console, "json": self._json, "text": self._output,
             "mermaid": self._output,
@@ -199,7 +199,7 @@ class Page:
 
 
 def matches(shown: Sequence[str], real: Sequence[str]) -> bool:
-    """Whether output is as shown; `...` stands for any text in a line, and alone on a line for any lines."""
+    """Whether output is as shown; `...` matches any text in a line, and alone on a line any lines."""
     if "..." not in map(str.strip, shown):
         return len(shown) == len(real) and all(map(_line_matches, shown, real))
     first = next(index for index, line in enumerate(shown) if line.strip() == "...")

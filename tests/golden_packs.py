@@ -29,7 +29,7 @@ NET = Net().eval()
 
 
 def dumped(ir: IR, weights: dict[str, Tensor], *inputs: Any, broken: str = "", by: float = 0.5) -> dict[str, Tensor]:
-    """What a runtime dumps that computes one node wrongly: every value by name, and all that follows from it."""
+    """Dumps of a runtime that computes one node wrongly: every value by name."""
     values: dict[str, Tensor] = {}
 
     def watch(tensor: TensorMeta, value: Any, sizes: Any) -> None:

@@ -291,7 +291,7 @@ class GrowingMemory(nn.Module):
 
 
 class Tagged(torch.Tensor):
-    """A tensor that changes what functions do."""
+    """A tensor subclass that changes the behaviour of functions."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -40,7 +40,7 @@ def outcome(hard: Hard) -> str:
 
 
 def _told(ir: IR, model: nn.Module, hard: Hard) -> str:
-    """What is open in a graph; one that has no placeholder must prove itself."""
+    """Return the open points of a graph; one without placeholders must verify."""
     gaps = [node.op_type for node in ir.all_nodes() if node.op_type.startswith("opaque.")]
     if gaps:
         return f"{len(gaps)} placeholder{'s' * (len(gaps) > 1)}: {', '.join(f'`{gap}`' for gap in gaps)}"

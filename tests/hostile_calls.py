@@ -30,14 +30,14 @@ FLOATS = (0.0, 1.0, -1.0, 0.5, float("nan"), float("inf"), 1e-300, 1e308)
 
 
 class Range(NamedTuple):
-    """What arguments are drawn from."""
+    """The range that arguments are drawn from."""
 
     ints: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
 
     def values(self, kind: str) -> tuple[Any, ...]:
-        """The values of a scalar type of a schema; none of a type that no file can hold."""
+        """Return values of a scalar schema type; none for a type that a file cannot represent."""
         return {"int": self.ints, "number": (*self.ints, *FLOATS, 1j, True)}.get(kind) or VALUES.get(kind, (None,))
 
 
@@ -72,7 +72,7 @@ SECONDS, MEGABYTES, ADDRESSES = 20, 256, 16 << 30
 
 @dataclass
 class Outcome:
-    """What became of the nodes: how many were checked and refused, and which ended the child or cost too much."""
+    """Counts of checked and rejected nodes, and the nodes that crashed the child or cost too much."""
 
     checked: int = 0
     refused: int = 0

@@ -36,7 +36,7 @@ SECONDS, ADDRESSES = 10, 16 << 30
 
 @dataclass
 class Outcome:
-    """How many calls were made, how many of them gave a value, and which ended the child."""
+    """Counts of calls and of returned values, and the calls that crashed the child."""
 
     made: int = 0
     folded: int = 0
@@ -73,7 +73,7 @@ def value(draw: random.Random, name: str, alike: tuple[int, ...]) -> TensorMeta:
 
 
 def graph(op_type: str, number: int) -> IR | None:
-    """A graph of one call on constants, with the outputs that torch's shape rule says; None where it refuses."""
+    """Return a graph of one call on constants, with the outputs of torch's shape rule; None if it refuses."""
     operator = find_operator(op_type)
     assert isinstance(operator, OpOverload)
     draw = random.Random(f"{op_type}/{number}")

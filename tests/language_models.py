@@ -61,7 +61,7 @@ def language_models() -> list[Architecture]:
 
 
 def carry(architecture: Architecture) -> str:
-    """Extract both graphs from a model without weights, take the file, and generate; empty when all is equal."""
+    """Extract both graphs from a model without weights, load the file, and generate; empty if all is equal."""
     model = architecture.build()
     try:
         with meta_init():

@@ -49,7 +49,7 @@ def second_reader(ir: IR, node: OpNode, draw: random.Random) -> bool:
 
 @_twist
 def returned(ir: IR, node: OpNode, draw: random.Random) -> bool:
-    """What the node reads is a result of the graph."""
+    """The node's input is a graph output."""
     found = _some(node.inputs, draw, lambda tensor: tensor.producer is not None)
     ir.graph_outputs = [*ir.graph_outputs, *found]
     return bool(found)
@@ -57,7 +57,7 @@ def returned(ir: IR, node: OpNode, draw: random.Random) -> bool:
 
 @_twist
 def shared_weight(ir: IR, node: OpNode, draw: random.Random) -> bool:
-    """Somebody else reads the weight."""
+    """The weight has another consumer."""
     return any(_read(ir, tensor) for tensor in _some(node.inputs, draw, lambda tensor: tensor.param is not None))
 
 
@@ -96,7 +96,7 @@ def cast_between(ir: IR, node: OpNode, draw: random.Random) -> bool:
 
 @_twist
 def other_dtype(ir: IR, node: OpNode, draw: random.Random) -> bool:
-    """What the node reads is of a shorter dtype from here on; rounding before it would show in a longer one."""
+    """The node's input has a narrower dtype; rounding before it would be visible in a wider one."""
     found = _some(node.inputs, draw, lambda tensor: tensor.dtype in _FLOATS[:-1])
     for tensor in found:
         other = draw.choice(_FLOATS[_FLOATS.index(tensor.dtype) + 1 :])
@@ -190,7 +190,7 @@ def _added(ir: IR, op_type: str, inputs: list[TensorMeta], attrs: dict[str, Any]
 
 
 def _redirect(node: OpNode, old: TensorMeta, new: TensorMeta) -> None:
-    """Let the first argument that reads the old tensor read the new one."""
+    """Replace the first use of the old tensor by the new one."""
     place = node.inputs.index(old)
     node.set_inputs((*node.inputs[:place], new, *node.inputs[place + 1 :]), node.args)
 

@@ -56,7 +56,7 @@ def cases(hits: Iterable[Hit]) -> list[Case]:
 
 
 def graph_of(case: Case, graphs: Mapping[Hit, IR]) -> IR | None:
-    """The graph of a case; None where there is none, as operators refuse the dtype or the twist cannot be made."""
+    """Return the graph of a case; None if operators refuse the dtype or the change cannot be made."""
     if case.twist == GENERATED:
         return BUILDERS[case.hit](case.dtype)
     ir: IR | None = in_dtype(graphs[case.hit], case.dtype)

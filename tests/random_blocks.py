@@ -37,7 +37,7 @@ def creation(d: Draft) -> None:
 
 
 def chance(d: Draft) -> None:
-    """Random numbers: their count and order are part of what a graph does."""
+    """Random operators: their number and order are part of a graph's semantics."""
     x = d.floating()
     has_mask = x.is_static and 0 not in x.shape  # of nothing, the mask is none
     d.draw.choice((
@@ -174,7 +174,7 @@ def effect(d: Draft) -> None:
 
 
 def function(d: Draft) -> None:
-    """A function of the graph, called once or several times, each time with weights of its own."""
+    """A function of the graph, called once or several times, each time with other weights."""
     if d.outer is not None:
         raise RefusedError
     x = d.pick()

@@ -16,7 +16,7 @@ def without_digest(text: str) -> str:
 
 
 def refused(document: dict[str, Any] | str) -> SerializationError:
-    """The error that a document gives; anything but a SerializationError fails the test."""
+    """Return the error of a document; anything but a SerializationError fails the test."""
     text = document if isinstance(document, str) else json.dumps(document)
     with pytest.raises(SerializationError) as caught:
         IR.from_json(text)

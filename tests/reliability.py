@@ -19,7 +19,7 @@ _VERIFIED = re.compile(r"([\d,]+) corrupted graphs of (\d+) models: ([\d,]+) .*\
 
 
 def _of(module: str) -> Callable[[], Figures]:
-    """The figures of a sweep; its module is imported only when they are asked for."""
+    """Return the figures of a sweep; its module is imported lazily."""
     return lambda: import_module(f"tests.{module}").measure()  # type: ignore[no-any-return]
 
 

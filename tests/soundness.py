@@ -50,7 +50,7 @@ def fault(ir: IR, passes: Sequence[Step], *, settles: bool = True) -> str:
 
 
 def _cost_fault(ir: IR, better: IR, passes: Sequence[Step]) -> str:
-    """Whether the graph costs more of something than it did, though no pass says that it may."""
+    """Whether a cost of the graph increased although no pass may increase it."""
     if not all(isinstance(step, str) for step in passes):
         return ""
     allowed = {name for step in passes for name in find_pass(str(step)).may_raise}
@@ -120,7 +120,7 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> str:
 
 
 def _memory_fault(ir: IR, better: IR, sizes: Mapping[str, int], seed: int) -> str:
-    """Whether results share memory that they did not share; whoever writes to them must see no difference."""
+    """Whether results share memory that they did not share before."""
     weights = random_weights(ir)
     one, other = IRExecutor(ir, weights), IRExecutor(better, weights)
     values = inputs_of(ir, sizes, seed)
@@ -148,7 +148,7 @@ def _spoil(tensor: torch.Tensor) -> None:
 
 
 def _sharing(executor: IRExecutor, values: Values, seed: int) -> tuple[set[frozenset[str]], Outcome]:
-    """The pairs of inputs, weights and results that lie in the same memory."""
+    """Return the pairs of inputs, weights and results that share memory."""
     torch.default_generator.manual_seed(seed)
     given = [value.clone() for value in values]
     held = dict(executor.state)

@@ -49,7 +49,7 @@ def test_every_verb_on_every_shape_grows_with_the_file() -> None:
 
 
 def test_exponents_are_those_of_the_time_that_grows() -> None:
-    """0.1 s that do not depend on the size are taken off, and what may be noise counts as none."""
+    """A constant of 0.1 s is subtracted, and noise counts as zero."""
 
     def growth(*seconds: float) -> Growth:
         sizes = (8, 100, 200, 400)
@@ -76,7 +76,7 @@ def test_blanks_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_file_is_held_twice_at_most_while_it_is_read(tmp_path: Path) -> None:
-    """As bytes and as text: 50 MB of blanks take 100 MB."""
+    """As bytes and as text: 50 MB of blanks use 100 MB."""
     document = json.loads(mlp().to_json())
     del document["digest"]
     file = tmp_path / "blank.json"

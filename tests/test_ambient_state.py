@@ -22,7 +22,7 @@ def capture(model: nn.Module, *inputs: Any, road: str = "auto") -> IR:
 
 
 def test_sampled_settings() -> None:
-    """Captured under one setting and run under all of them: what eager computes under the first."""
+    """Captured under one setting and run under all of them: equal to eager under the first."""
     counts, wrong = outcomes(sample(setting_cases(), 5, seed=7))
     assert wrong == []
     assert counts["same"] == 45

@@ -27,7 +27,7 @@ def test_every_architecture(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_fast_graph_is_torch_exports() -> None:
-    """Every twelfth architecture is recorded with the very bytes that torch.export gives."""
+    """Every twelfth architecture is byte-identical to torch.export."""
     _compare(architectures()[::12])
 
 

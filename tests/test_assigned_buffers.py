@@ -55,7 +55,7 @@ def model(forward: Any, is_inside: bool, dtype: torch.dtype = torch.float32) -> 
 @both_places
 @pytest.mark.parametrize("forward", [growing, counting_in_halves, last_input])
 def test_state_that_changes_its_form_is_refused(forward: Any, is_inside: bool, capture: str) -> None:
-    """The graph has one shape and dtype for a buffer; what the next call reads would have another."""
+    """The graph has one shape and dtype per buffer; the next call would read another."""
     dtype = torch.int64 if forward is counting_in_halves else torch.float32
     name = "inner.state" if is_inside else "state"
     told = f"forward reads the buffer '{name}' and gives it another shape or dtype, .*; keep its shape and dtype"

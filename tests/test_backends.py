@@ -22,7 +22,7 @@ from torch_ir.run.executor import IRExecutor
 
 
 class Net(nn.Module):
-    """A network with everything that a back end need not know of: state, keywords, nested results, changed inputs."""
+    """A network with everything that back ends are shielded from: state, keywords, nested results, changed inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_graph_without_state_takes_and_gives_it(ir: IR, model: nn.Module) -> None:
-    """Buffers that change come after the inputs, their new values after the outputs; nothing else is different."""
+    """Changing buffers come after the inputs, their new values after the outputs; the rest is unchanged."""
     graph, state = stateless(ir)
     assert [tensor.key for tensor in state] == ["calls", "last"]
     assert not graph.mutations
@@ -132,7 +132,7 @@ def test_numbers_that_the_data_decides(name: str) -> None:
 
 
 def test_inputs_are_checked(ir: IR, model: nn.Module) -> None:
-    """Before anything runs, so that no runtime's own message is the first word."""
+    """Before anything runs, so that errors are ours and not the runtime's."""
     compiled = compile(ir, model.state_dict(), backend="torch")
     with pytest.raises(ExecutionError, match=r"input 'x' has shape \[1, 3, 8, 8\], the graph takes \[2, 3, 8, 8\]"):
         compiled(torch.randn(1, 3, 8, 8), scale=torch.tensor(1.0))
@@ -275,7 +275,7 @@ def test_what_was_chosen_may_be_gone(prepared: list[str], product: tuple[IR, dic
 
 
 def test_run_takes_a_back_end(tmp_path: Path, product: tuple[IR, dict[str, Tensor]], capsys: Any) -> None:
-    """The same numbers by another road, and with the graph optimised before."""
+    """The same numbers with another back end, and with the graph optimised first."""
     file = str(tmp_path / "net.json")
     product[0].save(file)
     for more in ([], ["--level", "full"], ["--backend", "onednn"]):

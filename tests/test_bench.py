@@ -20,7 +20,7 @@ from torch_ir.run.benchmark import Spread, Timing, bench, difference, race, thre
 
 
 class Clock:
-    """Seconds that pass only when an action says so."""
+    """A clock that advances only when an action says so."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,7 +30,7 @@ class Clock:
         return self.now
 
     def action(self, name: str, *seconds: float) -> Callable[[], None]:
-        """Something that takes these seconds, call by call, and the last of them from then on."""
+        """An action that takes these seconds per call, and then the last of them."""
         left = list(seconds)
 
         def act() -> None:
@@ -57,7 +57,7 @@ def test_the_ratio_is_that_of_each_round() -> None:
 
 
 def test_another_one_begins_each_round() -> None:
-    """So that nobody always runs in the wake of the same other."""
+    """So that none always runs after the same other one."""
     clock = Clock()
     done: list[int] = []
     race({name: clock.action(name, 1.0) for name in "abc"}, 4, progress=done.append, clock=clock)
@@ -104,7 +104,7 @@ def test_results_are_compared_before_anything_is_timed() -> None:
 
 
 def test_the_first_road_must_work() -> None:
-    """It is what all others are measured by."""
+    """All others are measured relative to it."""
     with pytest.raises(ZeroDivisionError):
         bench({"first": lambda: lambda: 1 / 0}, 1)
 
@@ -158,7 +158,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_verb_times_files_and_roads(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Median and quartiles, the ratio to the first, and what was run on which weights."""
+    """Median and quartiles, the ratio to the first, and the weights used."""
     assert main(["bench", "net.json", "net.json", "--against", "eager", "--repeat", "2", "--threads", "1"]) == 0
     title, eager, *rows = capsys.readouterr().out.splitlines()
     assert title == "model: Net, weights: random, rounds: 2, threads: 1"
@@ -241,7 +241,7 @@ def test_a_missing_compiler_is_named(folder: Path) -> None:
 
 
 def test_random_weights_are_the_same_for_every_file(folder: Path) -> None:
-    """Where a better graph has fewer weights or another order, each still has the value that the first gives it."""
+    """If an optimised graph has fewer or reordered weights, each still has the value of the first graph."""
     names = ("a", "b")
     files = []
     for order in (names, names[::-1]):

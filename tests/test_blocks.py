@@ -69,7 +69,7 @@ def calls(ir: IR) -> list[int]:
 
 
 def check_form(flat: IR) -> list[int]:
-    """Fold a graph, ask everything of both forms, and go back; returns how often each function is called."""
+    """Fold a graph, compare all analyses of both forms, and inline; return the number of calls of each function."""
     before = flat.to_json()
     folded = flat.fold_blocks().check()
     assert flat.to_json() == before
@@ -151,7 +151,7 @@ def test_transformers(name: str, tmp_path: Path) -> None:
 
 
 class Block(nn.Module):
-    """Its two parts go separate ways, and it gives both."""
+    """A block with two independent parts that returns both."""
 
     def __init__(self, slope: float = 1.0) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class Tower(nn.Module):
 
 
 def test_one_function_for_equal_blocks() -> None:
-    """A call is a layer: it has the class of the block, its path and its own weights, and stands for captured nodes."""
+    """A call is a layer: it has the class of the block, its path and weights, and the captured nodes as origins."""
     flat = captured(Tower(0.1, 0.1, 0.1).eval(), torch.randn(2, 4))
     ir = flat.fold_blocks()
     first, second, third = (node for node in ir.nodes if node.is_call)
@@ -216,7 +216,7 @@ def test_sizes_that_vary() -> None:
 
 
 def test_calls_go_inline_one_by_one_under_their_names() -> None:
-    """Whatever the order, names and origins are the captured ones."""
+    """In any order, names and origins are the captured ones."""
     flat = captured(Tower(0.1, 0.1, 0.1).eval(), torch.randn(2, 4))
     ir = flat.fold_blocks()
     for name in ("blocks_1", "blocks_2", "blocks_0"):
@@ -361,7 +361,7 @@ def test_a_call_that_is_left_and_entered_again_is_parts() -> None:
 
 
 def test_constants_are_arguments() -> None:
-    """Each call is given the constant that its block read."""
+    """Each call gets the constant that its block read."""
     flat = pair()
     for param, values in zip(flat.params, (b"\0" * 12, b"\1" * 12), strict=True):
         param.param = Param((f"c{values[0]}",), "constant")
@@ -369,7 +369,7 @@ def test_constants_are_arguments() -> None:
 
 
 def test_names_that_calls_would_take() -> None:
-    """A call does not take the name of a node, not even of one inside a function."""
+    """The name of a call differs from all nodes, including those inside functions."""
     flat = pair()
     flat.nodes[0].name = flat.nodes[0].output.name = "layers_1"
     flat.nodes[0].origins = ("layers_1",)
@@ -411,7 +411,7 @@ def test_a_file_of_layers_is_drawn_as_layers(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_cost_of_whole_calls() -> None:
-    """Where asked, a call counts under its own name."""
+    """With the option, a call counts under its own name."""
     costs = cost(pair().fold_blocks())
     assert list(costs.by_op()) == ["aten.add.Tensor", "aten.mul.Tensor"]
     assert list(costs.by_op(whole_calls=True)) == ["mylib.Layer"]

@@ -48,7 +48,7 @@ Net: Callable[[], nn.Module] = space["Net"]
 
 
 def on_meta(build: Callable[[], nn.Module], *inputs: Tensor) -> tuple[IR, nn.Module]:
-    """The graph of a model as a file holds it, and the model, both without weights."""
+    """Return the graph of a model from its file, and the model, both without weights."""
     with meta_init():
         model = build().eval()
     return IR.from_json(extract_ir(model, tuple(tensor.to("meta") for tensor in inputs)).to_json()), model
@@ -112,7 +112,7 @@ def test_one_of_each_kind(sides: tuple[IR, nn.Module], checkpoint: Path, name: s
 
 
 def test_a_block_that_is_wired_otherwise_is_no_equal(checkpoint: Path) -> None:
-    """Which values from outside it reads, and which of blocks before it, is part of what a block is."""
+    """The outside values and the earlier blocks that a block reads are part of its identity."""
 
     class Wired(space["Net"]):  # type: ignore[misc]  # made by exec
         def forward(self, x: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def test_what_is_not_run_is_not_read(sides: tuple[IR, nn.Module], tmp_path: Path
 
 
 def test_blocks_by_class(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
-    """`blocks` names the classes; a name that the model does not have is a mistake."""
+    """`blocks` names the classes; an unknown name is an error."""
     ir, model = sides
     names = [check.name for check in verify_blocks(ir, checkpoint, model, (X,), blocks=[nn.Linear])[1].blocks]
     assert names[:4] == ["first", "layers.0.up", "layers.0.down", "layers.1.up"]
@@ -155,7 +155,7 @@ def test_blocks_by_class(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
 
 
 def test_a_model_that_decides_by_values(tmp_path: Path) -> None:
-    """Where shapes do not tell which operators run, a run of the model does."""
+    """If shapes do not determine which operators run, a run of the model does."""
 
     class Routed(nn.Module):
         def __init__(self) -> None:
@@ -208,7 +208,7 @@ def test_tied_weights_and_buffers(tmp_path: Path) -> None:
 
 
 def test_the_wrong_block_is_named_alone(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
-    """Blocks behind it start from what the model has there, so they are right."""
+    """Later blocks start from the model's values, so they are correct."""
     ir, model = sides
     wrong = ir.clone()
     node = next(n for n in wrong.nodes if n.origin.module == "layers.1" and n.op_type == "aten.add.Tensor")
@@ -222,7 +222,7 @@ def test_the_wrong_block_is_named_alone(sides: tuple[IR, nn.Module], checkpoint:
 
 @both_forms
 def test_weights_of_another_block(sides: tuple[IR, nn.Module], checkpoint: Path, name: str) -> None:
-    """A call that reads another layer's weight is no equal of its neighbours, and is found out."""
+    """A call with another layer's weight differs from its neighbours, and is detected."""
     ir, model = sides
     wrong = form(ir, name).clone()
     one, other = (param for param in wrong.params if param.key in ("layers.0.up.weight", "layers.3.up.weight"))

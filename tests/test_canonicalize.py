@@ -106,7 +106,7 @@ def test_two_spellings_are_one_graph(name: str) -> None:
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_spellings_of_a_linear_layer_are_one_graph(name: str) -> None:
-    """What rounds differently is the same graph at the next level."""
+    """Forms that round differently become the same graph at the next level."""
     graphs = [optimized(_captured(forward), BASIC) for forward in LINEAR[name]]
     found = diff(*graphs)
     assert found.is_equal, f"{found}\n{graphs[0]}\n{graphs[1]}"
@@ -180,13 +180,13 @@ def test_a_spelling_becomes_the_canonical_one(call: str) -> None:
 
 @pytest.mark.parametrize("call", DECLINED)
 def test_what_is_not_the_same_stays(call: str) -> None:
-    """Calls that look alike but differ in a bit, a dtype or a factor are left as they are."""
+    """Similar calls that differ in a bit, a dtype or a factor are unchanged."""
     ir = _one(call)
     assert text(optimized(ir, ["canonicalize"], exact=True)) == text(ir)
 
 
 def test_a_sum_with_a_negation_is_a_difference() -> None:
-    """On either side, with a number too, and whoever else reads the negation."""
+    """On either side, also with a number, and with other consumers of the negation."""
     ir = small(
         "x: float32[3], y: float32[3]",
         ["right", "left", "number", "twice", "neg"],
@@ -252,7 +252,7 @@ def test_parts_are_split_by_their_size(call: str, after: str) -> None:
 
 
 def test_sizes_that_are_open_keep_their_chunks() -> None:
-    """How large a chunk of an open size is, only the run knows; dimensions are counted from the front all the same."""
+    """The chunk size of a dynamic size is unknown before the run; dimensions are normalised nevertheless."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return x.chunk(2, -1)[0].exp() - 1
@@ -266,7 +266,7 @@ def test_sizes_that_are_open_keep_their_chunks() -> None:
 
 
 def test_parts_of_open_sizes_stay() -> None:
-    """A size that only the run knows is equal to no other."""
+    """A size that is known only in the run is equal to no other."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return torch.split_with_sizes(x, [2, x.shape[1] - 2], 1)[1].exp()
@@ -277,7 +277,7 @@ def test_parts_of_open_sizes_stay() -> None:
 
 
 def test_a_result_keeps_the_layout_that_it_had() -> None:
-    """Operands are not exchanged where the result would lie in another way."""
+    """Operands are not exchanged if the strides of the result would change."""
     ir = small(
         "x: float32[4, 6], y: float32[6, 4]",
         turned="aten.t.default(y)",
@@ -298,7 +298,7 @@ ELEMENTWISE = [
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_every_bit_is_the_same_for_every_dtype(dtype: str) -> None:
-    """Zeros of both signs, infinities, NaN, the smallest and the largest numbers come out as they did."""
+    """Zeros of both signs, infinities, NaN, the smallest and the largest numbers are unchanged."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(2, 500, generator=generator) * torch.randn(2, 500, generator=generator).mul(5).exp()
     edges = torch.tensor(SPECIAL)
@@ -313,7 +313,7 @@ def test_every_bit_is_the_same_for_every_dtype(dtype: str) -> None:
 
 
 def test_roots_of_float16_are_left_as_powers() -> None:
-    """torch rounds the two differently there, and the report says so."""
+    """torch rounds the two differently there, and the report contains it."""
     ir = small("x: float16[3]", made="aten.pow.Tensor_Scalar(x, 0.5)")
     after, report = proved(ir, ["canonicalize"], exact=True)
     assert text(after) == text(ir)

@@ -38,7 +38,7 @@ def test_every_spelling_becomes_one(call: str) -> None:
 
 
 def test_a_cast_to_the_dtype_that_is_there() -> None:
-    """RMS norm in float32 casts to float32, and back to what was there."""
+    """RMS norm in float32 casts to float32 and back."""
     ir = small(
         "x: float32[3]",
         to=_cast("x", "float32"),
@@ -54,7 +54,7 @@ def test_a_cast_to_the_dtype_that_is_there() -> None:
 
 
 def test_a_copy_that_the_caller_holds_stays_one() -> None:
-    """The result was memory of its own."""
+    """The result did not share memory before."""
     ir = small("x: float32[3]", copy="aten._to_copy.default(x, dtype=Dtype('float32'))")
     after, report = proved(ir, ["casts"], exact=True)
     assert _ops(after) == ["aten._to_copy.default"]
@@ -109,7 +109,7 @@ def test_what_rounds_stays(dtype: str, between: str) -> None:
 
 
 def test_a_chain_is_one_cast() -> None:
-    """float16 -> float32 -> float64 -> bfloat16 rounds only at its end; another reader keeps what it reads."""
+    """float16 -> float32 -> float64 -> bfloat16 rounds only at its end; other consumers keep their value."""
     ir = small(
         "x: float16[4]",
         ["last", "exp"],
@@ -136,7 +136,7 @@ def test_whole_numbers_of_large_ones() -> None:
 
 @pytest.mark.parametrize("dtype", sorted(HELD_BY))
 def test_dtypes_that_have_every_value(dtype: str) -> None:
-    """There and back gives every value of a dtype again, to the last bit."""
+    """A round trip through the wider dtype restores every value, bit for bit."""
     kind = TORCH_DTYPES[dtype]
     width = torch.empty(0, dtype=kind).element_size()
     if dtype == "bool":

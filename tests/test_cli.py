@@ -258,7 +258,7 @@ def test_mistakes_in_run_are_one_line(here, capsys, arguments, message):
     ],
 )
 def test_weights_that_are_not_there_are_said_first(here, capsys, words):
-    """Before a size is asked for, which would be in vain."""
+    """Before sizes are required, which would be useless."""
     assert main(["extract", "net.py:Net", "--input", "i64[batch,3]", "-o", "net.json"]) == 0
     capsys.readouterr()
     assert failure(capsys, *words, "--weights", "nope.pt") == "no such file: nope.pt"
@@ -272,7 +272,7 @@ def test_weights_that_do_not_fit_are_one_line(here, capsys):
 
 
 def test_the_catalogue_from_a_shell(tmp_path):
-    """From the shell, in the folder that holds the package of models."""
+    """From the shell, in the folder with the package of models."""
     out = str(tmp_path / "mlp.json")
     done = command("extract", "catalogue.mlp:SimpleMLP", "--input", "1x4", "-o", out)
     assert (done.returncode, done.stderr) == (0, "")

@@ -44,7 +44,7 @@ def folder(tmp_path):
 
 
 def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder):
-    """With --quiet, with NO_COLOR, at a dumb terminal and in pipes, what is printed is all that is written."""
+    """With --quiet, with NO_COLOR, on a dumb terminal and in pipes, only the output is written."""
     words = ["-m", "torch_ir", "lower", "model.json", "--target", "slow.py:npu"]
     watched = Terminal(*words, folder=folder)
     others = [
@@ -65,7 +65,7 @@ def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder):
 
 
 def test_the_line_makes_way_for_everybody():
-    """It goes before anything is printed, waits for the end of half a line, fits the terminal and obeys no text."""
+    """It is removed before other output, waits for the end of a line, fits the terminal and escapes text."""
     terminal = Terminal("-c", TALKING, columns=40, folder=ROOT)
     assert terminal.wait() == 0
     assert terminal.screen == "half a line, and the rest\nto stderr\n"

@@ -38,7 +38,7 @@ def test_a_clone_shares_nothing_that_can_be_changed() -> None:
 
 
 def test_a_clone_of_a_broken_link_is_not_repaired() -> None:
-    """Cloning copies, it does not judge: what reads nothing real still does."""
+    """Cloning copies without checking: an invalid reference stays invalid."""
     ir = chain("aten.neg.default")
     ir.nodes[0].inputs = (tensor("nobody", 2, 3),)
     with pytest.raises(GraphError, match="reads 'nobody', which nothing before it makes"):

@@ -71,7 +71,7 @@ FAST = ["info", "lower"]  # in a process of their own, where Python itself ends
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, its graph, and what the verbs read."""
+    """A folder with a model, its graph, and the input files of commands."""
     made = tmp_path_factory.mktemp("pipes")
     (made / "net.py").write_text(NET)
     (made / "target.py").write_text(TARGET)
@@ -101,7 +101,7 @@ def _tiny_llama() -> object:
 
 @pytest.fixture
 def run(programs: Path | None, folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a command with some stdout; stderr is kept."""
+    """Run a command with a given stdout; stderr is captured."""
 
     def started(*words: str, stdout: int, fresh: bool = False) -> subprocess.CompletedProcess[str]:
         is_fresh = fresh or programs is None
@@ -132,7 +132,7 @@ def test_every_verb_is_tried() -> None:
 
 @pytest.mark.parametrize("verb", SHOWN)
 def test_a_closed_pipe_ends_a_command_quietly(verb, run, folder) -> None:
-    """The status is that of a program that SIGPIPE ended; the file that was asked for is there, and complete."""
+    """The status is that of SIGPIPE; the output file exists and is complete."""
     stdout = without_reader()
     done = run(verb, *SHOWN[verb], stdout=stdout)
     os.close(stdout)
@@ -150,7 +150,7 @@ def test_a_closed_pipe_ends_a_command_quietly(verb, run, folder) -> None:
 
 @pytest.mark.parametrize("verb", FAST)
 def test_python_itself_ends_quietly(verb, run, folder) -> None:
-    """Without a server that forks: the interpreter's last flush says nothing either."""
+    """Without the fork server: the interpreter's last flush prints nothing either."""
     stdout = without_reader()
     done = run(verb, *SHOWN[verb], stdout=stdout, fresh=True)
     os.close(stdout)

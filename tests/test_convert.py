@@ -34,7 +34,7 @@ def same(function: Any, model: nn.Module) -> None:
 
 
 def test_to_pt2(model: nn.Module) -> None:
-    """torch.export's own file, with the sizes that vary; it comes back as a graph."""
+    """torch.export's format, with dynamic sizes; it loads as a graph."""
     assert main(["convert", "net.json", "-o", "net.pt2", "--weights", "net.pt"]) == 0
     same(torch.export.load("net.pt2").module(), model)
 

@@ -182,7 +182,7 @@ def test_a_node_that_is_not_called_as_its_operator_is() -> None:
 
 
 def test_open_sizes_give_expressions() -> None:
-    """The text computes what the same graph with numbers costs."""
+    """The expressions evaluate to the cost of the specialised graph."""
     model = module(lambda self, x: self.b(F.relu(self.a(x))).softmax(-1), a=nn.Linear(4, 8), b=nn.Linear(8, 3))
     ir = captured(model, torch.randn(6, 5, 4), dynamic_shapes=({0: Dim("batch"), 1: Dim("seq")},))
     costs = cost(ir)

@@ -56,7 +56,7 @@ def test_torch_export_rules() -> None:
 
 
 def test_what_cannot_be_checked_is_said() -> None:
-    """Where torch.export gives no graph, the recording stays."""
+    """If torch.export fails, the recording is used."""
     ir, said = checked(module(only_once))
     assert [node.op_type for node in ir.nodes] == ["aten.sin.default"]
     [told] = said

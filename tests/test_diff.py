@@ -83,7 +83,7 @@ CHANGES: dict[str, Callable[[IR], object]] = {
 
 @pytest.mark.parametrize("line", CHANGES)
 def test_one_change_is_one_line(line: str) -> None:
-    """Each thing that can differ is told, and nothing else is."""
+    """Each difference is reported, and nothing else."""
     changed = pair()
     CHANGES[line](changed)
     assert diff(pair(), changed).differences == (line,)
@@ -91,7 +91,7 @@ def test_one_change_is_one_line(line: str) -> None:
 
 
 def test_a_node_more() -> None:
-    """It is shown whole, and whoever reads past it is named."""
+    """It is shown in full, and consumers that now read past it are named."""
     found = diff(
         chain("aten.neg.default", "aten.relu.default", "aten.exp.default"),
         chain("aten.neg.default", "aten.exp.default"),
@@ -103,7 +103,7 @@ def test_a_node_more() -> None:
 
 
 def test_another_operator() -> None:
-    """One node for another is two lines; that others read it instead goes without saying."""
+    """A replaced node is two lines; its consumers are not listed."""
     found = diff(
         *(chain("aten.neg.default", op, "aten.abs.default") for op in ("aten.exp.default", "aten.sin.default"))
     )

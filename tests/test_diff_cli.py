@@ -53,7 +53,7 @@ def wider(size: int = 16) -> IR:
 
 
 def test_for_people(tell: Tell) -> None:
-    """A summary, the nodes that differ below their modules, and what the change costs."""
+    """A summary, the differing nodes by module, and the difference in cost."""
     status, out = tell(mlp(), wider())
     assert status == 1
     assert (
@@ -121,7 +121,7 @@ def test_only_some_nodes(tell: Tell) -> None:
 
 
 def test_json(tell: Tell) -> None:
-    """All of it: every node, costs, and budgets that were not kept."""
+    """Everything: every node, costs, and exceeded budgets."""
     status, out = tell(pair(), changed(), "--json")
     assert status == 1
     record = json.loads(out)
@@ -176,7 +176,7 @@ def test_a_comment_is_not_too_long(tell: Tell) -> None:
     ],
 )
 def test_budgets(tell: Tell, budget: str, status: int) -> None:
-    """With a budget, only what costs more than it allows is a failure."""
+    """With a budget, only exceeding it is a failure."""
     assert tell(mlp(), wider(), "--fail-on", budget)[0] == status
     assert tell(wider(), mlp(), "--fail-on", budget)[0] == 0
 
@@ -277,5 +277,5 @@ def test_costs_by_module() -> None:
 
 @pytest.mark.parametrize(("mine", "its"), [(verb._STATUSES, STATUSES), (verb._IGNORABLE, IGNORABLE)])
 def test_the_words_of_the_command_line(mine: Any, its: Any) -> None:
-    """They are told again there, so that help needs no import."""
+    """They are repeated there, so that help needs no import."""
     assert mine == its

@@ -85,7 +85,7 @@ def ir() -> IR:
 
 
 def test_export_and_convert(ir: IR) -> None:
-    """The two steps of capture, one by one, give the graph of `extract_ir`."""
+    """The two steps of capture separately yield the graph of `extract_ir`."""
     with torch.device("meta"):
         model = SimpleMLP()
     model.eval()

@@ -78,7 +78,7 @@ def test_those_of_a_function_count_for_each_call():
 
 
 def test_what_decides_is_drawn():
-    """A decision that a capture assumed is no mere assertion."""
+    """A decision that a capture assumed is not a mere assertion."""
     x = tensor("x")
     decision = OpNode("d", "torch_ir.decision.default", [x], [], {"assumed": True, "place": "net.py:3"})
     scene = build_scene(IR([decision], [x], [x]))

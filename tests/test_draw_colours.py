@@ -121,7 +121,7 @@ def test_layers_that_differ_otherwise_are_not_drawn_as_one() -> None:
 
 
 def test_families_are_explained_in_all_but_small_pictures() -> None:
-    """As the whole picture has them, in one order; never in Mermaid, and not where heat says something else."""
+    """Those of the whole drawing, in a fixed order; never in Mermaid, and not with heat."""
     large = build_scene(layers(8))
     dot = to_dot(large)
     assert [word for word in ("matrix product", "element-wise", "data movement", "activation") if word in dot] == [

@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def test_a_large_graph_is_drawn_legibly_and_that_is_said(capsys, file) -> None:
-    """On stderr, so that the picture can be piped; `--quiet` says nothing."""
+    """On stderr, so that the drawing can be piped; `--quiet` prints nothing."""
     status, out, err = run(capsys, "draw", file)
     assert (status, out) == (0, to_mermaid(build_scene(model(60), 0, fold=True)))
     assert err == "183 nodes in 8 boxes: equal layers are drawn once; --max-nodes 0 draws every node"
@@ -58,7 +58,7 @@ def test_a_picture_of_many_boxes_is_announced(capsys, tmp_path, monkeypatch) -> 
 
 
 def test_visualize_is_as_documented(capsys, file, tmp_path) -> None:
-    """30 nodes with weights, whatever `draw` finds easy to read."""
+    """30 nodes with weights, whatever `draw` would choose."""
     assert run(capsys, "visualize", file) == (0, to_mermaid(build_scene(model(60))), "")
     mlp().save(tmp_path / "mlp.json")
     assert run(capsys, "visualize", str(tmp_path / "mlp.json"))[1] == DOCUMENTED
@@ -117,7 +117,7 @@ def test_two_files_side_by_side(capsys, tmp_path) -> None:
 
 
 def test_the_format_may_be_told(capsys, file, tmp_path) -> None:
-    """Whatever the file is called, or without any file."""
+    """Whatever the file's name, or without a file."""
     assert run(capsys, "draw", file, "--depth", "1", "--format", "dot")[1].startswith('digraph "Layers" {')
     assert run(capsys, "draw", file, "--depth", "1", "--format", "svg", "-o", str(tmp_path / "x.txt"))[0] == 0
     assert "<svg" in (tmp_path / "x.txt").read_text(encoding="utf-8")

@@ -201,7 +201,7 @@ def test_hostile_names_cannot_break_a_frame(tmp_path: Path) -> None:
 
 
 def test_defaults_of_a_folded_picture() -> None:
-    """No weights, and 300 boxes rather than 30; either can be asked for."""
+    """No weights, and 300 boxes instead of 30; both can be changed."""
     assert not any(box.kind == "weight" for box in build_scene(layers(2), fold=True).boxes)
     assert any(box.kind == "weight" for box in build_scene(layers(2), fold=True, include_weights=True).boxes)
     chain = IR([node(f"n{i}", "relu", "", [tensor("x")]) for i in range(400)], [tensor("x")], [tensor("n399")])
@@ -223,7 +223,7 @@ def long_strip(count: int) -> IR:
 
 
 def test_a_long_strip_is_cut_into_columns(tmp_path: Path) -> None:
-    """Arrows between columns end in circles with letters; the picture is no longer a strip."""
+    """Arrows between columns end in circles with letters; the drawing is no longer a strip."""
     render(long_strip(90), tmp_path / "strip.png", max_nodes=0, include_weights=False)
     render(long_strip(90), tmp_path / "columns.png", fold=True)
     sizes = [struct.unpack(">II", (tmp_path / name).read_bytes()[16:24]) for name in ("strip.png", "columns.png")]
@@ -300,7 +300,7 @@ def module_level() -> IR:
 
 
 def test_layers_say_class_and_path() -> None:
-    """The path is told as seen from the frame."""
+    """The path is relative to the frame."""
     scene = build_scene(module_level().check(), fold=True)
     lines = {box.id: box.lines for box in scene.boxes}
     assert lines["op_embed"] == ("Embedding", "embed", "2x4")

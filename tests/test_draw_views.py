@@ -67,7 +67,7 @@ def test_a_smaller_depth_is_a_coarser_picture() -> None:
 
 
 def test_equal_modules_are_one_box_that_says_how_many() -> None:
-    """A frame around one box would say nothing more."""
+    """A frame around one box would be redundant."""
     scene = build_scene(model(8), depth=3, fold=True)
     lines = {box.id: box.lines for box in scene.boxes}
     assert lines["op_model_layers_0"] == (
@@ -95,7 +95,7 @@ def test_calls_of_one_module_are_boxes_of_their_own() -> None:
 
 
 def test_arrows_between_modules_are_merged() -> None:
-    """Two tensors that go the same way are one arrow, which says so."""
+    """Two tensors between the same boxes are one arrow with a count."""
     x = tensor("x")
     cos, sin = node("cos", "cos", "rope", [x]), node("sin", "sin", "rope", [x])
     mix = node("mix", "mul", "attn", [cos.outputs[0], sin.outputs[0]])
@@ -108,7 +108,7 @@ def test_arrows_between_modules_are_merged() -> None:
 
 
 def test_modules_that_hold_placeholders_say_how_many() -> None:
-    """They have a red border; one that holds nothing else is red itself."""
+    """They have a red border; one with only placeholders is red itself."""
     scene = build_scene(model(), depth=3, placeholders={"mix0", "head"})
     kinds = {box.id: (box.kind, box.lines[-1]) for box in scene.boxes if box.kind in ("placeholder", "partly")}
     assert kinds == {"op_model_layers_0": ("partly", "1 placeholder"), "op_head": ("placeholder", "2x4")}
@@ -124,7 +124,7 @@ def test_modules_with_other_placeholders_are_not_equal() -> None:
 
 
 def test_what_is_inside_calls_is_part_of_their_modules() -> None:
-    """A graph in function form gives the picture of the flat one."""
+    """A graph in function form has the drawing of the flat one."""
     flat = model(4)
     assert to_dot(build_scene(flat.fold_blocks(), depth=3, fold=True)) == to_dot(build_scene(flat, depth=3, fold=True))
 
@@ -185,7 +185,7 @@ def test_a_module_may_be_the_centre() -> None:
 
 
 def test_focus_on_what_is_drawn_once_or_as_a_module() -> None:
-    """The box that stands for the node is the centre, be it a folded layer or a module."""
+    """The box that contains the node is the centre, a folded layer or a module."""
     folded = build_scene(model(9), focus="mix7", fold=True, radius=1)
     assert [box.id for box in folded.boxes if box.is_centre] == ["op_mix0"]
     assert folded.frames[0].boxes == ("op_fc0", "op_mix0", "op_total0")
@@ -250,7 +250,7 @@ def test_small_graphs_are_drawn_whole_and_large_ones_legibly() -> None:
 
 
 def test_svg_boxes_have_the_names_of_nodes_and_say_more(tmp_path: Path) -> None:
-    """The id of a box is its node, its title what a viewer shows when one points at it; hostile names stay text."""
+    """The id of a box is its node, its title the tooltip; hostile names stay text."""
     ir = model(1)
     ir.node("mix0").origin = Origin("model.layers.0", 0, "Layer", "model.py:12")
     render(ir, tmp_path / "model.svg")

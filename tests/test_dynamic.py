@@ -101,7 +101,7 @@ def test_automatic_dims() -> None:
 
 
 def test_automatic_dims_that_do_not_vary_are_said() -> None:
-    """Where the model fixes a size that `Dim.AUTO` asked for, a warning names input, dimension and size."""
+    """If the model fixes a `Dim.AUTO` size, a warning names input, dimension and size."""
 
     def forward(self: Any, x: Tensor, y: Tensor) -> Tensor:
         for i in range(x.shape[0]):
@@ -155,7 +155,7 @@ def attention(self: Any, x: Tensor) -> Tensor:
 def test_one_extraction_runs_at_every_size(
     model: nn.Module, sample: tuple[int, ...], dims: dict[int, Any], others: list[tuple[int, ...]]
 ) -> None:
-    """A graph extracted once gives the model's results at other sizes, 1 among them."""
+    """A graph extracted once returns the model's results at other sizes, including 1."""
     ir = captured(model, torch.randn(sample), dynamic_shapes=({**dict.fromkeys(range(len(sample))), **dims},))
     for size in (sample, *others):
         assert agrees(ir, model, torch.randn(size)), size
@@ -257,7 +257,7 @@ def even(self: Any, x: Tensor) -> Tensor:
     ],
 )
 def test_a_promise_that_the_model_breaks(forward: Callable[..., Any], dim: Any, message: str) -> None:
-    """A Dim that the model cannot keep is an error that shows a size for which it does not hold."""
+    """A Dim that the model violates is an error with a counterexample."""
     with pytest.raises(ExportError, match=f"cannot vary as asked: .*{message}"):
         captured(module(forward), torch.randn(8), dynamic_shapes=({0: dim},))
 

@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused(make: Callable[[IR], OpNode], told: str) -
 
 
 def test_a_tensor_of_another_producer_is_refused() -> None:
-    """A tensor has one producer, and says so itself."""
+    """A tensor has exactly one producer."""
     ir = mlp()
     made = tensor("made")
     one = OpNode("one", "my.op", [], [made])

@@ -46,13 +46,13 @@ def ways(steps: Program) -> int:
 
 
 def small_program(draw: random.Random) -> Program:
-    """A program with questions, yet not so many that all its ways take minutes."""
+    """A program with branches, but few enough that all paths take seconds."""
     made = program(draw, 2)
     return made if 1 < ways(made) <= 24 else small_program(draw)
 
 
 class Walk(nn.Module):
-    """Goes through a program in Python, and counts in a buffer how often it turned left."""
+    """Runs a program in Python, and counts left turns in a buffer."""
 
     def __init__(self, steps: Program) -> None:
         super().__init__()

@@ -65,7 +65,7 @@ def test_equal_layers_are_one_run_of_equal_form() -> None:
 
 
 def test_a_layer_that_is_marked_is_not_equal() -> None:
-    """What is red, or differs, must not hide behind a layer that is not."""
+    """A red or differing layer must not be folded into another one."""
     ir = decoder(4, plain=0)
     red = next(node.name for node in ir.nodes if node.origin.module == "layers.2.attn")
     top = hierarchy(ir, lambda node: node.name == red)
@@ -102,7 +102,7 @@ def test_layers_that_differ_in_turn_repeat_together() -> None:
 
 
 def test_what_depends_on_weights_alone_is_put_together() -> None:
-    """Folded weights are many nodes that nobody follows; they are one group until it is opened."""
+    """Folded weights are many uninteresting nodes; they are one collapsed group."""
     graph, x = Growing(), tensor("x", 4, 8)
     y = graph.linear(x, "fc")
     w = graph.params[0]
@@ -133,7 +133,7 @@ def test_costs_in_a_page_are_those_of_the_analysis(tmp_path: Path) -> None:
 
 
 def test_open_sizes_are_expressions_until_they_are_given(tmp_path: Path) -> None:
-    """Amounts of a graph with open sizes are told as text, with a number to compare them by."""
+    """Costs with dynamic sizes are expressions, with a number for comparison."""
     x, y = tensor("x", "batch", 4), tensor("y", "batch", 4)
     ir = IR([OpNode("y", "aten.relu.default", [x], [y], args=["self"])], [x], [y], symbols=[_batch(x)])
     side = record_of(page_of(ir, tmp_path))["sides"][0]
@@ -148,7 +148,7 @@ def _batch(x: Any) -> Any:
 
 
 def test_equal_graphs_give_equal_bytes(tmp_path: Path) -> None:
-    """A page that is kept under version control changes when the graph does."""
+    """A page under version control changes only when the graph does."""
     first = page_of(decoder(3), tmp_path).read_bytes()
     assert page_of(IR.from_json(decoder(3).to_json()), tmp_path).read_bytes() == first
 
@@ -209,7 +209,7 @@ def test_what_only_asserts_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_sharded_graph_tells_its_mesh_and_placements(tmp_path: Path) -> None:
-    """Of several axes each is named; a tensor that says nothing has nothing."""
+    """Each of several axes is named; a tensor without placement shows none."""
     record = record_of(page_of(sharded(), tmp_path))
     texts, side = record["texts"], record["sides"][0]
     assert [texts[text] for text in side["mesh"]] == ["tp = 2"]
@@ -233,7 +233,7 @@ def test_stages_of_a_pipeline_go_by_their_names(tmp_path: Path) -> None:
 
 
 def test_two_graphs_are_paired_node_by_node(tmp_path: Path) -> None:
-    """Rows name the places of a node on both sides, and what became of it."""
+    """Rows contain the positions of a node on both sides, and its status."""
     before, after = mlp(), mlp()
     after.nodes[1].op_type = "aten.tanh.default"
     record = record_of(page_of(before, tmp_path, against=after))

@@ -46,7 +46,7 @@ def shown(chromium: Any, tmp_path: Path) -> Iterator[Any]:
 
 
 def boxes(page: Any) -> list[str]:
-    """The titles of what is drawn, open frames included."""
+    """Return the titles of all drawn boxes, including expanded frames."""
     found: list[str] = page.locator(".place > text.title").all_text_contents()
     return found
 
@@ -73,7 +73,7 @@ def closed(page: Any) -> Any:
 
 
 def test_a_page_opens_collapsed(shown: Any) -> None:
-    """Equal layers are one box that says how many they are; the modules are at the left."""
+    """Equal layers are one box with a count; the modules are at the left."""
     page = closed(shown(decoder(LAYERS)))
     assert boxes(page) == [f"layers.0 … {LAYERS - 1}  {TIMES}{LAYERS}"]
     assert "Decoder" in page.locator(".tree").inner_text()
@@ -105,7 +105,7 @@ def test_a_run_can_be_unfolded(shown: Any) -> None:
 
 
 def test_search_opens_what_is_around_a_hit_and_goes_there(shown: Any) -> None:
-    """Nodes are found by module, operator, shape and weight; Enter goes from hit to hit."""
+    """Nodes are found by module, operator, shape and weight; Enter goes to the next match."""
     page = closed(shown(decoder(LAYERS)))
     page.keyboard.press("/")
     page.keyboard.type("layers.2.mlp.down.weight")
@@ -177,7 +177,7 @@ def test_placeholders_are_red_and_say_so(shown: Any) -> None:
 
 
 def test_functions_can_be_entered(shown: Any) -> None:
-    """A call opens into the body that it calls, and search finds what is inside."""
+    """A call expands to its body, and search finds nodes inside."""
     page = shown(with_call())
     box(page, "call").dblclick(position={"x": 40, "y": 12})
     assert boxes(page) == ["neg", "call", "relu", "tanh"]
@@ -252,7 +252,7 @@ def test_keys_walk_along_the_graph(shown: Any) -> None:
 
 
 def test_the_wheel_zooms_where_the_pointer_is_and_a_drag_pans(shown: Any) -> None:
-    """What is under the pointer stays there."""
+    """The point under the pointer stays fixed."""
     page = shown(mlp())
     before = box(page, "relu").bounding_box()
     x, y = before["x"] + before["width"] / 2, before["y"] + before["height"] / 2
@@ -270,7 +270,7 @@ def test_the_wheel_zooms_where_the_pointer_is_and_a_drag_pans(shown: Any) -> Non
 
 
 def test_two_graphs_side_by_side(shown: Any) -> None:
-    """Differences are marked and listed; what is selected on one side is shown on the other."""
+    """Differences are marked and listed; a selection on one side is shown on the other."""
     before, after = mlp(), mlp()
     after.nodes[1].op_type = "aten.tanh.default"
     page = shown(before, against=after, titles=("before.json", "after.json"))
@@ -288,7 +288,7 @@ def test_two_graphs_side_by_side(shown: Any) -> None:
 
 
 def test_the_same_difference_in_every_layer_is_one_row(shown: Any) -> None:
-    """It says how often and where, opens into a row for each, and is one stop for the keys until then."""
+    """It shows count and place, expands to a row for each, and is one stop for the keys until then."""
     before, after = normed(8), normed(8)
     for node in after.nodes:
         if node.op_type == "aten.mul.Tensor":
@@ -365,7 +365,7 @@ def test_a_closed_group_tells_what_it_sends(shown: Any) -> None:
 
 
 def test_a_value_that_a_group_passes_on_is_dashed(shown: Any) -> None:
-    """A residual is not made by the norm that reads it through an idle cast; of an open norm it leaves at its port."""
+    """A residual that a norm reads through an idle cast comes from its producer; in an open norm, from its port."""
     page = closed(shown(normed(3)))
     box(page, "layers.0").dblclick(position={"x": 60, "y": 12})
     assert page.locator(".wire.unchanged").count() == 1
@@ -427,7 +427,7 @@ def test_dark_and_light(shown: Any) -> None:
 
 
 def test_a_graph_without_nodes(shown: Any) -> None:
-    """There is nothing to see, and nothing goes wrong."""
+    """An empty page, without errors."""
     page = shown(IR([], [], []))
     page.keyboard.press("f")
     page.keyboard.press("ArrowDown")

@@ -80,7 +80,7 @@ def test_an_expression_means_what_python_means_by_it(text: str, known: dict[str,
 
 
 def _outcome(compute: Callable[[], Number]) -> Number | str:
-    """A number, or the message of what went wrong."""
+    """Return a number, or the error message."""
     try:
         return compute()
     except (SyntaxError, ArithmeticError, ValueError, TypeError, ExpressionError) as error:
@@ -89,7 +89,7 @@ def _outcome(compute: Callable[[], Number]) -> Number | str:
 
 @given(texts)
 def test_the_names_of_an_expression_are_those_that_it_needs(text: str) -> None:
-    """names_in is what must be known, and nothing else."""
+    """names_in returns exactly the required names."""
     try:
         names = names_in(text)
     except ExpressionError:
@@ -152,7 +152,7 @@ def test_what_is_long_stays_flat(sign: str) -> None:
 
 
 def test_numbers_are_their_own_value() -> None:
-    """A dimension is an int or a text; both can be asked."""
+    """A dimension is an int or a string; both can be evaluated."""
     assert evaluate(7, {}) == 7
     assert names_in(7) == frozenset()
     assert evaluate(Expr("2*seq"), {"seq": 4}) == 8
@@ -244,7 +244,7 @@ def test_cannot_be_computed(text: str, why: str) -> None:
     ],
 )
 def test_limits(text: str) -> None:
-    """Length, depth, digits and powers are bounded, so that no text takes long or much."""
+    """Length, depth, digits and powers are bounded, so that no expression is expensive."""
     started = time.process_time()
     with pytest.raises(ExpressionError):
         evaluate(text, {})
@@ -252,7 +252,7 @@ def test_limits(text: str) -> None:
 
 
 def test_what_is_within_the_limits_works() -> None:
-    """The bounds are far from what sizes need."""
+    """The bounds are far above the needs of sizes."""
     assert evaluate(f"2 ** {MAX_EXPONENT}", {}) == 2**64
     assert evaluate("(2**63)**64", {}) == 2**4032
     assert evaluate("1" * MAX_DIGITS, {}) == int("1" * MAX_DIGITS)
@@ -263,13 +263,13 @@ def test_what_is_within_the_limits_works() -> None:
 
 
 def test_keywords_are_no_names() -> None:
-    """A symbol cannot be called like a function or a word of the language."""
+    """A symbol cannot have the name of a function or keyword of the language."""
     assert {"and", "or", "not", "max", "inf", "True"} <= KEYWORDS
     assert names_in("maximum + max(1, infinity)") == {"maximum", "infinity"}
 
 
 def test_an_expr_is_its_text_and_says_what_it_is() -> None:
-    """It compares as text, and its repr tells it from an ordinary string."""
+    """It compares as text, and its repr differs from that of an ordinary string."""
     assert Expr("seq") == "seq"
     assert repr([Expr("seq"), "seq"]) == "[Expr('seq'), 'seq']"
 

@@ -224,7 +224,7 @@ def test_buffers_that_share_memory() -> None:
 
 
 def test_batch_norm_in_training() -> None:
-    """In training a warning is given, batch statistics are used, and running statistics are updated."""
+    """In training, capture warns, batch statistics are used, and running statistics are updated."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return self.instance(self.norm(self.norm(x)))
@@ -308,7 +308,7 @@ def test_custom_operators() -> None:
 
 
 def test_custom_operator_that_writes() -> None:
-    """An operator that writes is a function in the graph: after its results come the values that it would leave."""
+    """An operator that writes becomes functional: its results are followed by the new values."""
 
     def forward(self: Any, x: Tensor) -> Any:
         y = x * 2
@@ -381,7 +381,7 @@ def test_scan_and_map() -> None:
 
 
 def test_vmap_and_checkpoint_dissolve() -> None:
-    """`vmap` and activation checkpointing are computed, not kept."""
+    """`vmap` and activation checkpointing are traced through."""
 
     def forward(self: Any, x: Tensor) -> Any:
         x = torch.utils.checkpoint.checkpoint(lambda x: self.layer(x).relu(), x, use_reentrant=False)

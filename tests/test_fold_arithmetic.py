@@ -81,7 +81,7 @@ def test_every_operator(conv: str, call: str) -> None:
 
 
 def test_one_after_the_other() -> None:
-    """What follows a folded operator is folded too."""
+    """Operators after a folded one are folded too."""
     ir = small(
         _X, weights=_WEIGHTS, conv=_CONV, mul="aten.mul.Tensor(conv, c)", add="aten.add.Tensor(mul, d)",
         div="aten.div.Tensor(add, 4.0)", relu="aten.relu.default(div)",

@@ -19,7 +19,7 @@ FOLD = ["fold-constants"]
 
 
 def _with(ir: IR, **values: Tensor) -> IR:
-    """The graph with weights turned into constants that hold these values."""
+    """Return the graph with weights as constants with these values."""
     for param in ir.params:
         if param.name in values:
             param.param = Param((param.name,), "constant", from_tensor(values[param.name]))
@@ -171,7 +171,7 @@ def test_the_caller_does_not_hold_a_constant() -> None:
 
 
 def test_a_tensor_that_is_changed_is_no_constant() -> None:
-    """A buffer that the graph gives a new value is another one in the next run."""
+    """A buffer with a mutation has another value in the next run."""
     ir = small("x: float32[3]", weights="c: float32[3]", exp="aten.exp.default(c)", sum="aten.add.Tensor(x, exp)")
     _with(ir, c=torch.zeros(3))
     ir.mutations = [(ir.params[0], ir.nodes[-1].output)]
@@ -181,7 +181,7 @@ def test_a_tensor_that_is_changed_is_no_constant() -> None:
 
 
 def test_open_sizes_stay_open() -> None:
-    """What depends on a size is left to the run."""
+    """Nodes that depend on a size are not folded."""
 
     class Model(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ def test_functions_have_no_constants() -> None:
 
 
 class _Causal(nn.Module):
-    """Attention with a mask made in forward, and a table in a non-persistent buffer."""
+    """Attention with a mask computed in forward, and a table in a non-persistent buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def test_a_folded_graph_is_proved_in_a_wider_dtype() -> None:
 
 
 def test_folding_twice_changes_nothing() -> None:
-    """What was folded has nothing left to fold, and a saved graph folds no further."""
+    """A folded graph has nothing left to fold, also after saving."""
     with meta_init():
         ir = _extracted(_Causal())
     once, _ = optimize(ir, passes=FOLD)

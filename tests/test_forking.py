@@ -107,7 +107,7 @@ def test_what_is_read_at_the_start_makes_it_start_by_itself(tmp_path: Path, prog
 
 
 def test_torch_is_as_in_a_fresh_process(tmp_path: Path, programs: Path) -> None:
-    """Its threads work, and there are no more ways to find a module."""
+    """Its threads work, and no import hooks remain."""
     code = "import torch; tell(torch.ones(1 << 22).sum().item(), torch.get_num_threads(), "
     code += "sys.path[1:], torch.is_grad_enabled(), torch.get_default_dtype().itemsize)"
     started = [Program(programs, tmp_path / "forked", code), Program(None, tmp_path / "fresh", code)]
@@ -134,7 +134,7 @@ def test_random_numbers_are_new_each_time(tmp_path: Path, programs: Path) -> Non
     ids=" ".join,
 )
 def test_the_command_is_the_installed_one(words: list[str], tmp_path: Path, programs: Path) -> None:
-    """It says the same, writes the same, and ends the same."""
+    """The same output, files and status."""
     root, seen = str(Path(__file__).parents[1]), []
     for name, command in {"fresh": FRESH["torch-ir"], "forked": [f"{programs}/torch-ir"]}.items():
         folder = tmp_path / name

@@ -136,7 +136,7 @@ def test_stored_layers_load() -> None:
 
 
 def test_a_stored_pack_is_what_its_graph_gives() -> None:
-    """Graph and weights of that day give the values of that day."""
+    """The stored graph and weights reproduce the stored values."""
     pack = read_pack(FOLDER / "pack")
     values = {value.name: pack.tensor(value) for value in [*pack.inputs, *pack.values]}
     ir = IR.load(FOLDER / "layers.json")

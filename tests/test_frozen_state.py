@@ -106,7 +106,7 @@ def growing(self: Any, x: Tensor) -> Tensor:
 
 @roads
 def test_a_model_with_a_shared_module_hides_nothing(capture: str) -> None:
-    """torch.export runs such a model on stand-ins of its modules, which forget what is appended to them."""
+    """torch.export runs such a model on copies of its modules, which lose what is appended to them."""
     norm = nn.BatchNorm1d(4)
     growth = module(growing, layers=nn.ModuleList([nn.Tanh()]))
     (sentence,) = told(nn.Sequential(norm, norm, growth).eval(), capture)

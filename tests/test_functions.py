@@ -59,7 +59,7 @@ def test_outlining_keeps_the_meaning_and_survives_the_file() -> None:
 
 
 def test_readers_between_outlined_nodes_move_behind_the_call() -> None:
-    """exp reads neg and stands before add: once neg is inside a call that ends at relu, exp comes after it."""
+    """exp reads neg and precedes add: if neg is in a call that ends at relu, exp must follow the call."""
     ir = chain()
     ir.nodes = [ir.node(name) for name in ("neg", "exp", "relu", "add")]
     expected = computed(ir)

@@ -16,7 +16,7 @@ from torch_ir.golden.pack import read_pack
 
 
 def test_what_a_pack_holds(tmp_path: Path) -> None:
-    """Inputs and, if asked for, weights; the digest of the graph; which reference it is."""
+    """Inputs and, on request, weights; the digest of the graph; the kind of reference."""
     ir = golden(tmp_path / "pack", with_weights=True)
     index = json.loads((tmp_path / "pack" / "index.json").read_text())
     assert (index["format"], index["version"], index["model_name"]) == ("torch-ir golden", 1, "Net")
@@ -87,7 +87,7 @@ def test_equal_packs_are_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_without_safetensors_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names what to install, and nothing is left behind."""
+    """The message names the extra, and no files remain."""
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(MissingExtraError, match=r"torch-ir\[safetensors\]"):
         golden(tmp_path / "pack")

@@ -113,7 +113,7 @@ def test_whole_numbers_may_have_a_zero_added() -> None:
 
 
 def test_adding_zero_goes_where_rounding_may_change() -> None:
-    """Level basic does not tell -0.0 from 0.0, and divides once."""
+    """Level basic does not distinguish -0.0 from 0.0, and divides once."""
     ir = small(
         "x: float32[3], y: float32[3]",
         add="aten.add.Tensor(x, 0.0)",
@@ -166,7 +166,7 @@ def test_copies_go_where_nobody_sees_them() -> None:
 
 
 def test_a_copy_of_an_input_stays() -> None:
-    """A caller may lay an input out in another way than the graph says."""
+    """A caller may pass an input with other strides than declared."""
     ir = small("x: float32[2, 3]", same="aten.contiguous.default(x)", exp="aten.exp.default(same)")
     after, report = proved(ir, ["identities"], exact=True)
     assert _ops(after) == ["contiguous", "exp"]
@@ -188,7 +188,7 @@ def test_a_copy_that_is_reached_into_stays() -> None:
 
 
 def test_constants_of_the_code_count_where_their_shape_does() -> None:
-    """mul(x, ones) is x, unless the ones make x larger."""
+    """mul(x, ones) is x, unless broadcasting makes the result larger."""
     same = small("x: float32[2, 3]", weights="c: float32[3]", mul="aten.mul.Tensor(x, c)", exp="aten.exp.default(mul)")
     wide = small("x: float32[3]", weights="c: float32[2, 3]", mul="aten.mul.Tensor(x, c)", exp="aten.exp.default(mul)")
     some = small("x: float32[3]", weights="c: float32[3]", mul="aten.mul.Tensor(x, c)", exp="aten.exp.default(mul)")
@@ -219,7 +219,7 @@ def test_a_choice_that_is_made_already(value: bool, left: str) -> None:
 
 
 def test_the_largest_of_one() -> None:
-    """amax over a dimension of size 1 changes nothing while the dimension is kept."""
+    """amax over a dimension of size 1 is a no-op if the dimension is kept."""
     kept = small("x: float32[2, 1]", largest="aten.amax.default(x, [1], True)", exp="aten.exp.default(largest)")
     gone = small("x: float32[2, 1]", largest="aten.amax.default(x, [1])", exp="aten.exp.default(largest)")
     assert _ops(optimized(kept, ["identities"], exact=True)) == ["exp"]
@@ -244,7 +244,7 @@ def test_masks_that_mask_nothing() -> None:
 
 
 def test_a_negated_choice_is_the_other_choice() -> None:
-    """where(not m, x, y) is where(m, y, x); not of a number is no mask turned round."""
+    """where(not m, x, y) is where(m, y, x); `not` of a number is not a mask."""
     ir = small(
         "m: bool[2], x: float32[2], y: float32[2]",
         no="aten.logical_not.default(m)",
@@ -277,7 +277,7 @@ def test_twice_is_nothing(name: str, dtype: str) -> None:
 
 
 def test_not_twice_of_a_number_is_whether_it_is_one() -> None:
-    """logical_not gives bool, so twice is not nothing; and abs of a wrapped number is not abs of the number."""
+    """logical_not returns bool, so twice is not a no-op; and abs of an overflowed number is not abs of the number."""
     twice = small(
         "x: float32[3]",
         one="aten.logical_not.default(x)",
@@ -339,7 +339,7 @@ def test_idle_dropout_with_a_mask(returns: list[str], left: list[str]) -> None:
 
 
 def test_open_sizes() -> None:
-    """A slice over the whole of an open size goes; sizes are equal if they are written so, not if they happen to be."""
+    """A full slice of a dynamic size is removed; sizes are equal only if their expressions are."""
 
     class Whole(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

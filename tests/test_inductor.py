@@ -23,7 +23,7 @@ has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU 
 
 
 class Net(nn.Module):
-    """A convolution, a linear layer, tensors that are made on the device, and a buffer that changes."""
+    """A convolution, a linear layer, tensors created on the device, and a buffer that changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,14 +90,14 @@ def test_buffers_are_kept_from_call_to_call(net: nn.Module, compiled: Compiled) 
 
 
 def test_inputs_may_lie_as_they_like(net: nn.Module, compiled: Compiled) -> None:
-    """An input with other strides than those of the capture, or inside another tensor, is what its numbers are."""
+    """An input with other strides, or inside another tensor, is used by its values."""
     x = torch.randn(3, 3, 8, 8)
     for laid in (x[1:], x[:2].to(memory_format=torch.channels_last), x[:2].transpose(2, 3)):
         assert not difference(eager(net, laid)[0], compiled(laid)[0])
 
 
 def test_results_belong_to_the_caller(compiled: Compiled) -> None:
-    """What a call gave is not written to by the next one."""
+    """A result is not overwritten by the next call."""
     first, _ = compiled(torch.randn(2, 3, 8, 8))
     before = first.clone()
     compiled(torch.randn(2, 3, 8, 8))
@@ -123,7 +123,7 @@ def test_sizes_out_of_range_are_refused(rows: tuple[nn.Module, Compiled]) -> Non
 
 
 def _plain_settings() -> dict[str, Any]:
-    """Torch's settings but for objects, of which each look gives another copy."""
+    """Return torch's settings except objects, which are copied on each access."""
     plain = (bool, int, float, str, tuple, list, dict, type(None))
     return {name: value for name, value in config.get_config_copy().items() if isinstance(value, plain)}
 
@@ -170,7 +170,7 @@ def test_a_graph_moves_to_another_device(ir: IR) -> None:
     ],
 )
 def test_devices_that_cannot_be(ir: IR, net: nn.Module, device: str, backend: str, said: str) -> None:
-    """A device that is not there, or that a back end does not know, is refused in one sentence."""
+    """A missing or unsupported device is a one-line error."""
     with pytest.raises(ExecutionError) as caught:
         compile(ir, net.state_dict(), backend=backend, device=device)
     assert str(caught.value).startswith(said)

@@ -41,7 +41,7 @@ _MADE = {"dtype": None, "layout": None, "device": None, "pin_memory": None}
 
 
 class Mixed(nn.Module):
-    """Outputs of many dtypes, a number, a random one, and one that lies transposed."""
+    """Outputs of many dtypes, a number, a random one, and a transposed one."""
 
     def forward(self, x):
         noise = torch.rand_like(x)
@@ -49,7 +49,7 @@ class Mixed(nn.Module):
 
 
 def crashing() -> IR:
-    """Reads far outside its memory, in one thread: where two crash at once, neither may have the time to say where."""
+    """Reads far outside its memory, in one thread: if two crash at once, neither may report where."""
     x, far, out = tensor("x", 4), tensor("far", 1 << 10), tensor("sum_1")
     nodes = [
         OpNode(
@@ -76,7 +76,7 @@ def filled(count: int, declared: int) -> IR:
 
 
 def test_the_same_bits() -> None:
-    """Whatever the dtype, shape or layout; random numbers are drawn as here, where the generator stays as it was."""
+    """For any dtype, shape or layout; random numbers are the same, and the caller's generator is unchanged."""
     x = torch.randn(3, 5)
     ir = extract_ir(Mixed().eval(), (x,), strict=False)
     before = torch.get_rng_state()
@@ -183,7 +183,7 @@ def test_layers_give_the_same_bits(name: str) -> None:
 
 
 def test_what_is_wrong_with_a_call_is_said_before_a_child_is_started() -> None:
-    """Weights, inputs, operators, and memory by what the graph declares."""
+    """Weights, inputs, operators, and memory by the declared sizes."""
     ir = mlp()
     with pytest.raises(WeightLoadError, match=r"'fc1\.weight' is missing"):
         execute_ir(ir, (torch.ones(1, 4),), {}, isolated=True)

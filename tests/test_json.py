@@ -63,7 +63,7 @@ DOCUMENTED = """\
 
 
 def test_the_documented_model_to_the_byte() -> None:
-    """The file of the model of the documentation is exactly this, and reading it gives it again."""
+    """The file of the documented model is exactly this, and round-trips."""
     assert mlp().to_json() == DOCUMENTED
     assert IR.from_json(DOCUMENTED).to_json() == DOCUMENTED
 
@@ -141,7 +141,7 @@ def test_collection_of_garbage_goes_on_after_reading() -> None:
 
 
 def test_a_node_read_alone_stands_alone() -> None:
-    """OpNode.from_dict without a graph makes its own tensors; a wrong number of names is a SerializationError."""
+    """OpNode.from_dict without a graph creates its own tensors; a wrong number of names is a SerializationError."""
     record = mlp().nodes[0].to_dict()
     node = OpNode.from_dict(record)
     assert [t.name for t in node.inputs] == ["x", "p_fc1_weight", "p_fc1_bias"]
@@ -180,7 +180,7 @@ def test_a_lost_or_added_byte_is_seen() -> None:
 
 
 def test_without_its_digest_line_a_file_may_be_edited() -> None:
-    """Deleting the digest line is how one says that a change was meant."""
+    """Deleting the digest line marks a deliberate change."""
     edited = mlp().to_json().replace("aten.relu.default", "aten.tanh.default")
     assert "delete its digest line" in str(refused(edited))
     ir = IR.from_json(without_digest(edited))
@@ -199,19 +199,19 @@ def test_a_digest_that_is_none_is_refused(digest: str) -> None:
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    """The message says which version the file has and which can be read."""
+    """The message names the version of the file and the supported ones."""
     error = refused(changed("version", 2))
     assert str(error) == "$.version: the file has format version 2, but this torch_ir reads versions up to 1"
 
 
 @pytest.mark.parametrize(("key", "value"), [("version", 0), ("version", "1"), ("version", True), ("format", "onnx")])
 def test_a_header_that_is_not_ours_is_refused(key: str, value: Any) -> None:
-    """Format and version are what they are, or the file is not read at all."""
+    """A wrong format or version is rejected."""
     assert refused(changed(key, value)).path == f"$.{key}"
 
 
 def test_half_a_header_is_refused() -> None:
-    """A file without a header is of the documented format; a header without its format or version is a mistake."""
+    """A file without a header has the documented format; an incomplete header is an error."""
     for key in ("format", "version"):
         document = everything().to_dict()
         del document[key]
@@ -246,7 +246,7 @@ def test_unknown_keys_are_refused_with_their_path(place: str, path: str) -> None
 
 
 def test_a_misspelt_key_names_the_nearest() -> None:
-    """The answer to a typing mistake is the key that was meant."""
+    """The error for a typo suggests the key."""
     document = changed("nodes[0].outputs", [])
     document["nodes"][0]["ouputs"] = document["nodes"][0].pop("outputs")
     assert str(refused(document)) == "$.nodes[0]: unknown key 'ouputs'; did you mean 'outputs'?"

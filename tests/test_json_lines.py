@@ -54,7 +54,7 @@ def test_lines_are_the_records(ir: IR) -> None:
 
 @pytest.mark.parametrize("ir", [mlp(), chain("aten.neg.default"), varied()], ids=lambda ir: ir.model_name)
 def test_what_was_written_is_read_by_its_lines(ir: IR, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else looks at the nodes; the graph is the same, and no two nodes share what can be changed."""
+    """No other reader sees the nodes; the graph is the same, and nodes share no mutable objects."""
     monkeypatch.setattr(decode, "parse_document", None)
     monkeypatch.setattr(OpNode, "from_dict", None)
     back = IR.from_json(ir.to_json())
@@ -64,7 +64,7 @@ def test_what_was_written_is_read_by_its_lines(ir: IR, monkeypatch: pytest.Monke
 
 
 def test_other_spellings_are_read_all_the_same() -> None:
-    """Spaces, line breaks, another order of keys, escapes: the file is JSON, whoever writes it."""
+    """Spaces, line breaks, another order of keys, escapes: any valid JSON is read."""
     text = without_digest(varied().to_json())
     for old, new in [
         ("\n{", "\n {"),
@@ -120,7 +120,7 @@ def test_both_ways_of_reading_agree(seed: int, change: Callable[[str, random.Ran
 
 
 def test_swapped_lines_agree_too() -> None:
-    """A reader before what it reads, a line twice, a line of another graph."""
+    """A use before its definition, a duplicate line, a line of another graph."""
     head, *lines = without_digest(varied().to_json()).split("\n")
     for first, second in itertools.product(range(len(lines)), repeat=2):
         broken = [*lines]
@@ -130,7 +130,7 @@ def test_swapped_lines_agree_too() -> None:
 
 
 def test_limits_hold_for_lines() -> None:
-    """Deep values in a line are refused as anywhere, and so is any nesting below what a line needs."""
+    """Deep values in a line are rejected as anywhere, and so is deeper nesting than a line needs."""
     text = without_digest(varied().to_json()).replace("[2, -1]", "[" * 90 + "]" * 90, 1)
     with pytest.raises(SerializationError, match="nested deeper than 50 levels"):
         IR.from_json(text)
@@ -141,7 +141,7 @@ def test_limits_hold_for_lines() -> None:
 
 
 def test_constants_beside_the_file_are_found(tmp_path: Path) -> None:
-    """Reading by lines knows the folder of the file."""
+    """The line reader has the folder of the file."""
     ir = varied()
     ir.params.append(TensorMeta("c", (2,), "int8", param=Param(("c",), "constant", TensorData((2,), "int8", b"ab"))))
     ir.save(tmp_path / "m.json", inline_limit=0)

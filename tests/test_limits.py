@@ -52,7 +52,7 @@ LIMITS: list[tuple[str, int, str]] = [
 def test_a_limit_holds_in_every_kind_of_file(
     read: Callable[[IR, Limits], IR], name: str, limit: int, place: str
 ) -> None:
-    """The error says which limit, where, and how to raise it; the graph is read with a limit that is raised."""
+    """The error names the limit, the place, and how to raise it; the graph loads with a raised limit."""
     ir = everything()
     limits: dict[str, Any] = {name: limit}
     with pytest.raises(SerializationError) as caught:
@@ -102,7 +102,7 @@ def test_sizes_that_overflow_are_refused(shape: list[int]) -> None:
 
 
 def test_strides_that_overflow_are_refused() -> None:
-    """What strides span counts as elements, too."""
+    """The span of strides counts as elements too."""
     x = tensor("x", 2, 2)
     x.stride = (1 << 62, 1 << 62)
     made = tensor("neg", 2, 2)

@@ -66,7 +66,7 @@ def test_rows_that_are_laid_flat_and_back() -> None:
     ],
 )
 def test_every_spelling(calls: dict[str, str]) -> None:
-    """A matrix on the right that is a weight, transposed or not, and a bias that can be made a vector."""
+    """A weight as right operand, transposed or not, and a bias that can be a vector."""
     ir = small(
         "x: float32[3, 4], vector: float32[4], given: float32[5]",
         weights="w: float32[4, 5], v: float32[5, 4], b: float32[5], one: float32[], row: float32[1, 5]",
@@ -102,7 +102,7 @@ def test_stays(call: str) -> None:
 
 @pytest.mark.parametrize("rows", ["aten.flatten.using_ints(y, 0, 1)", "aten.reshape.default(x, [6, 4])"])
 def test_rows_from_elsewhere(rows: str) -> None:
-    """What is reshaped to rows, and back to another shape, is reshaped to that at once."""
+    """A reshape to rows and back to another shape becomes one reshape."""
     ir = small(
         "x: float32[2, 3, 2, 2], y: float32[3, 2, 4]",
         weights="w: float32[5, 4]",

@@ -178,7 +178,7 @@ def test_what_is_computed_of_weights_is_counted_apart() -> None:
 
 
 def test_a_call_needs_what_its_body_needs() -> None:
-    """A chain of equal nodes holds two tensors at once, inside a call as outside."""
+    """A chain of equal nodes needs two tensors at once, inside a call as outside."""
     ir = chain("aten.relu.default", "aten.neg.default", "aten.abs.default", "aten.exp.default")
     flat = liveness(ir).peak
     outline(ir, ir.nodes[:3], "front")

@@ -34,7 +34,7 @@ def decoder(kind: str) -> Any:
 
 
 def differing_forms(name: str) -> set[str]:
-    """The forms of a model in which prefill and decode do not generate what it generates, tried without a graph."""
+    """Return the forms of a model whose prefill and decode differ from `generate`, tested without a graph."""
     model: Any = BY_NAME[name].build()
     kind = EncoderDecoder if model.config.is_encoder_decoder else DecoderOnly
 
@@ -52,7 +52,7 @@ def differing_forms(name: str) -> set[str]:
     ("kind", "cache_length"), [("roberta", None), ("roberta", 16), ("xlm-roberta", 16), ("camembert", 16)]
 )
 def test_positions_that_start_behind_the_padding_token(kind: str, cache_length: int | None) -> None:
-    """RoBERTa counts from its padding index by itself, and from zero when it generates, as these graphs do."""
+    """RoBERTa counts from its padding index in forward, and from zero in `generate`, as these graphs do."""
     model = decoder(kind)
     ir = extract_llm(model, batch=2, prompt=6, cache_length=cache_length)
     is_valid, told = verify_llm(ir, model, 4, **example_prompt(ir, 6))
@@ -76,7 +76,7 @@ def test_positions_that_start_behind_the_padding_token(kind: str, cache_length: 
     ],
 )
 def test_forms_that_would_be_wrong(name: str, options: dict[str, Any], message: str) -> None:
-    """What cannot be right is refused by name, before it is captured."""
+    """Unsupported forms are refused by name, before capture."""
     with pytest.raises(ExportError, match=message):
         extract_llm(BY_NAME[name].build(), batch=2, prompt=6, **options)
 
@@ -105,7 +105,7 @@ def test_a_model_that_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "deepseek_v3", "gpt_neo", "gptj", "qwen3_moe", "t5"])
 def test_configurations_are_shrunk(kind: str) -> None:
-    """The sizes of a published configuration become tiny, and what follows from them follows."""
+    """A published configuration becomes tiny, including derived sizes."""
     config = transformers.AutoConfig.for_model(kind)
     before = config.to_dict()
     with torch.device("meta"):

@@ -45,7 +45,7 @@ def test_a_right_graph_has_no_divergence() -> None:
 
 
 def test_without_being_asked_nothing_is_localised() -> None:
-    """Localisation costs further runs, so it is asked for."""
+    """Localisation needs further runs, so it is optional."""
     ir = captured(TWICE, X)
     ir.node("tanh").op_type = "aten.sin.default"
     assert verdict(ir, TWICE, X).divergence is None
@@ -72,7 +72,7 @@ def test_a_weight_read_in_the_wrong_place() -> None:
 
 
 def test_a_wrong_constant() -> None:
-    """A constant that the graph holds itself and that has no name in the model leads to the node that reads it."""
+    """A wrong constant without a name in the model is reported at its consumer."""
     model = module(lambda self, x: x.relu() * torch.tensor([1.0, 2.0, 3.0, 4.0]))
     ir = IR.from_json(captured(model, X).to_json())
     param = next(param for param in ir.params)
@@ -92,7 +92,7 @@ def test_a_wrong_operator() -> None:
 
 
 def test_a_missing_node() -> None:
-    """The first reader of what the graph leaves out is the first that differs."""
+    """The first consumer of an omitted value is the first that differs."""
     ir = captured(TWICE, X)
     relu = ir.node("relu")
     relu.output.replace_all_uses_with(relu["self"])
@@ -103,7 +103,7 @@ def test_a_missing_node() -> None:
 
 
 def test_outputs_in_the_wrong_order() -> None:
-    """Where every node is right, what is returned is at fault."""
+    """If every node is right, the outputs are wrong."""
     model = module(lambda self, x: (x + 1, x + 2))
     ir = captured(model, X)
     ir.graph_outputs = ir.graph_outputs[::-1]
@@ -122,7 +122,7 @@ def test_a_wrong_declaration() -> None:
 
 
 def test_a_node_that_cannot_run() -> None:
-    """A graph that stops is localised where it stops, and says why."""
+    """A graph that fails is localised at the failing node, with the reason."""
     model = module(lambda self, x: x.reshape(2, 6).sum(1))
     ir = captured(model, X)
     ir.node("reshape").attrs["shape"] = [5, 6]
@@ -185,7 +185,7 @@ def test_a_model_that_varies() -> None:
 
 @pytest.mark.filterwarnings("ignore:forward changes state")  # which is what the test is about
 def test_a_model_that_takes_other_ways() -> None:
-    """A model that calls other operators each time cannot be followed, which is said instead of a node."""
+    """A model that calls other operators each time cannot be aligned, which is reported instead of a node."""
     count = itertools.count()
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
@@ -261,7 +261,7 @@ def test_the_model_is_in_memory_once() -> None:
 
 
 def test_the_command_line(tmp_path, monkeypatch, capsys) -> None:
-    """`--localise` prints the place, and `--json` holds it."""
+    """`--localise` prints the node, and `--json` contains it."""
     (tmp_path / "net.py").write_text(
         "from torch import nn\nclass Net(nn.Sequential):\n"
         "    def __init__(self):\n        super().__init__(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))\n"

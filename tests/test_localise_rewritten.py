@@ -32,7 +32,7 @@ def with_split_linear() -> IR:
 
 
 def test_rewritten_nodes_are_not_blamed() -> None:
-    """Nodes that the original does not have are no difference as long as their results are the original's."""
+    """Nodes without a counterpart are not errors as long as their results are the original's."""
     ir = with_split_linear()
     ir.node("relu").op_type = "aten.sin.default"
     found, _ = localised(ir, TWICE, X)
@@ -40,7 +40,7 @@ def test_rewritten_nodes_are_not_blamed() -> None:
 
 
 def test_rewritten_nodes_are_suspected() -> None:
-    """A mistake among nodes without counterparts shows at the first value that can be compared; they are listed."""
+    """An error among nodes without counterparts shows at the next comparable value; they are listed."""
     ir = with_split_linear()
     ir.node("sum").attrs["alpha"] = 2
     found, report = localised(ir, TWICE, X)

@@ -77,7 +77,7 @@ def test_a_view_takes_no_memory() -> None:
 
 
 def test_what_is_read_for_the_last_time_goes() -> None:
-    """A chain of ten needs room for two values at once, and says so."""
+    """A chain of ten needs memory for two values at once, and the check knows it."""
     values = [tensor("x", 1000), *(tensor(f"relu_{index}", 1000) for index in range(10))]
     nodes = [OpNode(made.name, "aten.relu.default", [read], [made], args=["self"]) for read, made in pairwise(values)]
     ir = IR(nodes, values[:1], values[-1:])
@@ -89,7 +89,7 @@ def test_what_is_read_for_the_last_time_goes() -> None:
 
 
 def test_open_sizes_are_those_of_the_call() -> None:
-    """The same executor takes a small input, and refuses a large one."""
+    """The same executor accepts a small input, and rejects a large one."""
     sizes = ({0: torch.export.Dim("batch")},)
     ir = extract_ir(nn.Linear(4, 4).eval(), (torch.empty(2, 4),), dynamic_shapes=sizes, strict=False)
     executor = IRExecutor(ir, random_weights(ir), limits=Limits(memory_bytes=1000))

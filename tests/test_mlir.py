@@ -190,7 +190,7 @@ def test_a_size_that_the_dialect_cannot_compute_is_told_by_its_node() -> None:
 
 
 def test_what_writes_in_place_is_refused() -> None:
-    """The text is functional; a file that is not would give other results in it."""
+    """The text is functional; in-place writes would change results."""
     x, y = tensor("x", 2), tensor("add_", 2)
     node = OpNode("add_", "aten.add_.Tensor", [x, x], [y], {"alpha": 1}, args=["self", "other"])
     with pytest.raises(ConversionError, match=r"aten.add_.Tensor  \(add_\)"):

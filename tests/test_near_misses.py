@@ -28,7 +28,7 @@ def one_thread() -> Iterator[None]:
 
 
 def test_every_rule_has_a_graph() -> None:
-    """A rule without one is a rule whose near misses nobody has tried."""
+    """Near misses of a rule without one are untested."""
     rules = {(made.name, rule.name) for made in list_passes() for rule in made.rules}
     assert rules - set(HITS) == set()
     assert {made.name for made in list_passes()} - {name for name, _ in HITS} == {_ROUNDS}
@@ -43,7 +43,7 @@ def test_a_rule_fires_on_its_graph(hit: Hit) -> None:
 
 
 def near_misses(kind: str) -> Iterator[tuple[Hit, IR]]:
-    """The stored graphs, twisted where their rule fires; those that such a twist can be made of."""
+    """The stored graphs, changed where their rule fires; those for which the change is possible."""
     for (name, rule), ir in stored().items():
         draw = random.Random(zlib.crc32(f"{name}/{rule}/{kind}".encode()))
         made = twisted(ir, fired(ir, name)[rule], kind, draw)

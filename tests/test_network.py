@@ -84,7 +84,7 @@ def _filled(folder: Path) -> Path:
 
 
 def test_the_guard_refuses(tmp_path: Path) -> None:
-    """The guard sees a look-up, a connection and a server, and lets the loopback interface pass."""
+    """The guard detects a look-up, a connection and a server, and allows the loopback interface."""
     program = """
 import contextlib, socket
 with socket.socket() as free:
@@ -106,7 +106,7 @@ for use in (lambda s: s.bind(("0.0.0.0", 0)), lambda s: s.connect(("192.0.2.1", 
     "commands", [_COMMANDS, pytest.param(_SLOW_COMMANDS, marks=pytest.mark.slow)], ids=["quick", "slow"]
 )
 def test_no_verb_reaches_the_network(commands: str, tmp_path: Path) -> None:
-    """Each verb does its work, and asks for no socket beyond this machine; `doctor` imports every optional package."""
+    """Each command runs without opening a socket beyond this machine; `doctor` imports every optional package."""
     wrong, refused = _guarded(_filled(tmp_path), "-c", _RUN, told=commands.strip())
     assert wrong == ""
     assert refused == []

@@ -49,7 +49,7 @@ def run_file(path: Path, *inputs: Tensor) -> list[Tensor]:
 
 
 class Tied(nn.Module):
-    """Two keys for one weight, a buffer that no state dict holds, a weight that is folded, and names that collide."""
+    """Two keys for one weight, a non-persistent buffer, a folded weight, and colliding names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ def test_a_file_speaks_as_the_graph_does(tmp_path: Path) -> None:
 
 
 def test_the_opset_can_be_chosen(tmp_path: Path) -> None:
-    """A later one, where a runtime wants it."""
+    """A later one, if a runtime needs it."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), torch.randn(2, 4)
     to_onnx(captured(model, x), tmp_path / "model.onnx", opset=23)
     bind_onnx(tmp_path / "model.onnx", model.state_dict())
@@ -273,7 +273,7 @@ def refuse_garbage(path: Path, state: dict[str, Tensor]) -> None:
 def test_bad_bindings_are_one_sentence(
     act: Any, kind: type[TorchIRError], said: str, tied: tuple[nn.Module, IR, Tensor], free: Path
 ) -> None:
-    """What, where and the nearest fix; the file is as it was."""
+    """What, where and the nearest fix; the file is unchanged."""
     before = free.read_bytes()
     with pytest.raises(kind) as refused:
         act(free, tied[0].state_dict())
@@ -284,7 +284,7 @@ def test_bad_bindings_are_one_sentence(
 
 
 def test_sizes_that_nobody_can_give_are_one_sentence(tmp_path: Path) -> None:
-    """A graph that holds for no size cannot be shown to torch.export."""
+    """A graph that is valid for no size cannot be exported with torch.export."""
     ir = captured(module(lambda self, x: x + 1), torch.randn(4), dynamic=({0: Dim("n")},))
     ir.constraints = ["n < 0"]
     with pytest.raises(ConversionError, match="no sizes are found that Model admits"):

@@ -49,7 +49,7 @@ def assert_same(entry: Entry, level: str | None = "full") -> None:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_model_gives_what_eager_gives(name: str) -> None:
-    """Convolutions, attention, a KV cache, buffers that change, writes, results that are inputs or come twice."""
+    """Convolutions, attention, a KV cache, changing buffers, writes, results that are inputs or repeated."""
     assert_same(catalogue.find(name))
 
 
@@ -189,7 +189,7 @@ def test_what_is_not_converted_is_listed() -> None:
 
 
 def test_nothing_is_printed_written_or_reported(tmp_path: Path) -> None:
-    """OpenVINO tells its makers of its use, and leaves files in the home folder; here it does neither."""
+    """OpenVINO reports its use to Intel and writes files to the home folder; here it does neither."""
     program = """
 import sys, torch, torch_ir
 from torch_ir.backends import compile

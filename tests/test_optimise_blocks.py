@@ -61,7 +61,7 @@ def test_block_by_block_gives_the_same_graph(flat: IR, level: str) -> None:
 
 
 def test_origins_are_those_of_the_block(flat: IR) -> None:
-    """A node of the last block stands for captured nodes of the last block, though the first was rewritten."""
+    """Origins of a node of the last block are in the last block, although the first was rewritten."""
     once, _ = optimize(flat, "full", by_block=True)
     home = {node.name: node.origin.module for node in flat.nodes}
     for node in once.nodes:
@@ -117,7 +117,7 @@ def test_weights_leave_the_body() -> None:
 
 
 def test_entry_points_stay() -> None:
-    """The decode graph of a language model is called by nobody, is optimised too, and is still there."""
+    """The decode graph of a language model has no callers, is optimised too, and is kept."""
     transformers = pytest.importorskip("transformers", reason="torch-ir[transformers] is not installed")
     from torch_ir.llm import extract_llm
 

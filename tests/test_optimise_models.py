@@ -92,7 +92,7 @@ def test_weights_do_not_matter(name: str) -> None:
 
 
 def test_no_batch_norm_is_left_in_a_resnet() -> None:
-    """49 operators, which is what the best of the ONNX optimisers has, and 24 calls where layers are fused."""
+    """49 operators, as the best of the ONNX optimisers, and 24 calls with fused layers."""
     ir = graph_of(ENTRIES["resnet18"], meta=True)
     report = optimize(ir)[1]
     assert (report.before.nodes, report.after.nodes) == (69, 49)

@@ -58,7 +58,7 @@ def _reasons(ir: IR, name: str) -> list[str]:
 
 
 def _runs_as_it_says(ir: IR) -> None:
-    """Every value of a run has the shape and the strides that the graph tells of it."""
+    """Every value of a run has the declared shape and strides."""
     wrong = []
 
     def watch(tensor, value, sizes) -> None:  # type: ignore[no-untyped-def]  # as the executor calls it
@@ -103,7 +103,7 @@ def test_activations_are_computed_on_the_way(activation: str) -> None:
 
 @pytest.mark.parametrize("activation", ["aten.elu.default(conv)", "aten.clamp.default(conv, None, 2.0)"])
 def test_other_activations_stay(activation: str) -> None:
-    """What oneDNN does not compute after a convolution is computed by torch."""
+    """Activations that oneDNN does not support after a convolution are computed by torch."""
     ir = small("x: float32[2, 3, 6, 6]", weights=WEIGHTS, conv=CONV, made=activation)
     assert len(_every(_packed(ir))) == 2
 
@@ -138,7 +138,7 @@ def test_sums_that_stay(other: str) -> None:
 
 
 def test_only_a_relu_follows_a_sum() -> None:
-    """oneDNN computes no other activation after a sum, and the report says so."""
+    """oneDNN supports no other activation after a sum, and the report says so."""
     ir = small(
         "x: float32[2, 3, 6, 6], y: float32[2, 4, 6, 6]",
         weights=WEIGHTS,
@@ -208,13 +208,13 @@ def test_bfloat16() -> None:
 
 
 def test_a_view_that_needs_its_strides() -> None:
-    """A convolution whose result is viewed row by row stays, as a packed one makes channels last."""
+    """A convolution whose result is viewed by row is not packed, because a packed one returns channels last."""
     ir = small("x: float32[2, 3, 6, 6]", weights=WEIGHTS, conv=CONV, view="aten.view.default(conv, [2, 144])")
     assert len(_reasons(ir, "pack-convolutions")) == 1
 
 
 def test_a_bias_with_gaps() -> None:
-    """A bias is read right however the weights that are bound lie in memory."""
+    """A bias is read correctly for any strides of the bound weights."""
     model = nn.Conv2d(3, 4, 3).eval()
     x = torch.randn(2, 3, 6, 6)
     weights = {"weight": model.weight.detach(), "bias": torch.randn(8)[::2]}
@@ -287,7 +287,7 @@ def test_a_packed_graph_is_a_graph(tmp_path: Path) -> None:
     ],
 )
 def test_winograd(batch: int, reads: int, makes: int, height: int, width: int, padding: int, bias: bool) -> None:
-    """A convolution of 3 x 3 by Winograd's algorithm gives the same to five digits, at any size and padding."""
+    """Winograd's algorithm agrees to five digits, at any size and padding."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(reads, makes, 3, padding=padding, bias=bias), nn.ReLU()).eval()
     x = torch.randn(batch, reads, height, width)

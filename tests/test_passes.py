@@ -20,7 +20,7 @@ from torch_ir.passes.random_check import prove, retyped
 
 
 def test_dead_code_goes_with_all_that_led_to_it() -> None:
-    """A chain that nobody reads is removed from its end."""
+    """An unused chain is removed from its end."""
     ir = small(
         "x: float32[2]",
         "neg",
@@ -37,7 +37,7 @@ def test_dead_code_goes_with_all_that_led_to_it() -> None:
 
 
 def test_dead_code_keeps_what_does_more_than_compute() -> None:
-    """Random draws move the generator on, and a check may fail: both stay though nobody reads them."""
+    """Random operators advance the generator, and an assertion may fail: both are kept although unused."""
     ir = small(
         "x: float32[2]",
         "neg",
@@ -91,7 +91,7 @@ def test_what_only_looks_equal_stays(calls: dict[str, str]) -> None:
 
 
 def test_two_results_do_not_become_one() -> None:
-    """The caller holds both, and may write to one of them."""
+    """The caller has both, and may write to one of them."""
     ir = small("x: float32[2]", ["a", "b"], a="aten.exp.default(x)", b="aten.exp.default(x)")
     after, report = proved(ir, ["common-subexpressions"])
     assert len(after.nodes) == 2
@@ -99,7 +99,7 @@ def test_two_results_do_not_become_one() -> None:
 
 
 def test_functions_are_optimised_too() -> None:
-    """Passes see the body of a block, and what they do there counts."""
+    """Passes are applied to the body of a block, and their changes count."""
     block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     model = nn.Sequential(block, block).eval()
     ir = captured(model, torch.randn(2, 4)).at_level("module", leaf=[nn.Sequential])
@@ -115,7 +115,7 @@ def test_functions_are_optimised_too() -> None:
 
 
 def test_a_pass_that_breaks_the_graph_is_found() -> None:
-    """The error names the pass and what is wrong."""
+    """The error names the pass and the violation."""
 
     def forgetful(ir: IR) -> int:
         ir.nodes.pop(0)
@@ -126,7 +126,7 @@ def test_a_pass_that_breaks_the_graph_is_found() -> None:
 
 
 def test_a_pass_that_changes_the_signature_is_found() -> None:
-    """What callers rely on is compared after every pass."""
+    """The signature is compared after every pass."""
 
     def greedy(ir: IR) -> int:
         ir.graph_outputs = [*ir.graph_outputs, ir.nodes[0].output]
@@ -148,7 +148,7 @@ def test_a_pass_that_makes_a_node_lie_is_found() -> None:
 
 
 def test_a_pass_that_computes_something_else_is_found_by_running() -> None:
-    """The graph holds together, but the results differ."""
+    """The graph is valid, but the results differ."""
 
     def wrong(ir: IR) -> int:
         ir.nodes[1].op_type = "aten.neg.default"

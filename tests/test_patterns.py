@@ -116,7 +116,7 @@ def test_read_once_counts_every_reader() -> None:
 
 
 def test_elements_of_a_list_and_outputs_by_number() -> None:
-    """`tensors.1` is an element; a pattern is of the first output unless it says which."""
+    """`tensors.1` is an element; a pattern refers to the first output unless it says which."""
     x, first, second, joined = tensor("x", 4), tensor("a", 2), tensor("b", 2), tensor("cat", 4)
     split = OpNode("split", "aten.chunk.default", [x], [first, second], {"chunks": 2, "dim": 0}, args=["self"])
     cat = OpNode("cat", "aten.cat.default", [second, first], [joined], {"dim": 0}, args=["tensors.0", "tensors.1"])

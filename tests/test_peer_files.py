@@ -129,7 +129,7 @@ def test_dtypes_that_are_not_said_follow_from_what_is_read() -> None:
 
 
 def test_loading_leaves_the_given_dict_alone() -> None:
-    """What is filled in is filled in elsewhere."""
+    """Missing values are filled in elsewhere."""
     for name in ("documented", "cnn"):
         given = document(name)
         before = copy.deepcopy(given)

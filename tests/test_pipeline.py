@@ -90,7 +90,7 @@ def firsts(pipeline: IR) -> list[str]:
 
 
 def test_a_pipeline_is_a_graph_of_calls() -> None:
-    """It is checked, saved, run and drawn as any graph is, and computes what the graph did."""
+    """It is checked, saved, run and drawn like any graph, with the same results."""
     model, x = Steps(), torch.randn(3, 8)
     pipeline = split(captured(model, x), 3)
     assert is_pipeline(pipeline)
@@ -172,7 +172,7 @@ def test_stages_fit_into_memory() -> None:
 @pytest.mark.parametrize("level", [None, "full"])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_way_with_fewer_stages_fits(seed: int, level: str | None) -> None:
-    """All ways to cut small models with long skips, counted: with weights that are made ready once, too."""
+    """Compared with all cuts of small models with long skips, including precomputed weights."""
     torch.manual_seed(seed)
     ir = captured(Skips(seed), torch.randn(16, 8))
     ir = ir if level is None else optimize(ir, level)[0]
@@ -252,7 +252,7 @@ def test_sizes_stay_open() -> None:
 
 
 def test_prefill_and_decode_are_cut_alike() -> None:
-    """Each stage keeps the caches of its own layers, and nothing but hidden states is sent."""
+    """Each stage keeps the caches of its own layers, and only hidden states are sent."""
     config = language_model("llama").config
     config.use_cache = True
     ir = extract_llm(config)
@@ -269,7 +269,7 @@ def test_prefill_and_decode_are_cut_alike() -> None:
 
 
 def cut_and_compared(entry: Entry) -> list[str]:
-    """Why a model is not cut between layers, and why not anywhere; where it is, its stages give the same to the bit."""
+    """Why a model is not cut between layers, or anywhere; otherwise its stages return the same bits."""
     refused = []
     torch.manual_seed(0)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
@@ -325,7 +325,7 @@ def test_what_cannot_be_asked_for(options: dict[str, Any], told: str) -> None:
 
 
 def test_what_cannot_be_cut() -> None:
-    """Random numbers, sizes that data decide, and what is a pipeline already, or none."""
+    """Random numbers, data-dependent sizes, and graphs that are already pipelines."""
     x = torch.randn(4, 4)
     drawing = captured(nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train(), x)
     with pytest.raises(PipelineError, match="draws random numbers"):

@@ -45,7 +45,7 @@ def test_a_condition_on_numbers(condition: Any, dropped: bool) -> None:
 
 @pytest.mark.parametrize(("assumed", "dropped"), [(3.0, True), (4.0, False)])
 def test_a_decision_on_a_known_number(assumed: float, dropped: bool) -> None:
-    """A recorded decision goes where its value is known; the other outcome still raises."""
+    """A recorded decision is removed if its value is known; the other outcome still raises."""
     ir = _guarded(_graph(), "torch_ir.decision.default", "value", "three", assumed=assumed, place="model.py:1")
     assert _is_dropped(ir) is dropped
     if not dropped:
@@ -62,7 +62,7 @@ def test_a_decision_on_data_stays() -> None:
 
 @pytest.mark.parametrize(("tensor", "dropped"), [("three", True), ("neg", False)])
 def test_a_fixed_shape(tensor: str, dropped: bool) -> None:
-    """The shape that the graph states is what the guard checks, so only a known value proves it."""
+    """The declared shape is what the guard checks, so only a known value proves it."""
     shape = [] if tensor == "three" else [3]
     ir = _guarded(_graph(), "torch_ir.fixed_shape.default", "value", tensor, shape=shape, place="")
     assert _is_dropped(ir) is dropped
@@ -132,7 +132,7 @@ def _times_constant(x: str, constant: Tensor) -> IR:
     ],
 )
 def test_the_dtype_of_the_result_decides(x: str, constant: Tensor) -> None:
-    """A 0-d tensor of the same kind of numbers, or of a lower one, has no say in the dtype."""
+    """A 0-d tensor of the same or a lower category does not affect the dtype."""
     after = optimized(_times_constant(x, constant), SIZES, exact=True)
     assert len(after.nodes[0].inputs) == 1
 
@@ -179,7 +179,7 @@ def test_arguments_are_numbers_of_the_front() -> None:
 
 
 def test_open_sizes_stay_as_they_are_written() -> None:
-    """A bound of an open size is left; -1 of an expand is the size that it stands for, which is open."""
+    """A bound with a dynamic size is kept; -1 of an expand is resolved to that size."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return x[-3:].exp() + x.sum(0, keepdim=True).expand(3, -1)

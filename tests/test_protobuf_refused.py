@@ -19,7 +19,7 @@ DIGEST_LENGTH = 34
 
 
 def message_class(name: str) -> Any:
-    """The class of a file's message, made as any reader in Python would."""
+    """The class of a file's message, built as any Python reader would."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
         pool.Add(file)

@@ -25,7 +25,7 @@ def test_a_second_pair_goes() -> None:
 
 
 def test_another_scale_stays() -> None:
-    """Quantising it another way is not the same, and the report says so."""
+    """Quantising with another scale is different, and the report says so."""
     after, report = proved(small("x: float32[64]", **pairs("0.3")), ["quantization"], exact=True)
     assert len(after.nodes) == 5
     assert [decline.why for decline in report.declined] == ["it is quantised another way"]

@@ -25,7 +25,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Torch warns about operators that nobody would call so; here, they are drawn."""
+    """Suppress torch's warnings about unusual operators."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -33,7 +33,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("path", sorted(REGRESSIONS.glob("*.json")), ids=lambda path: path.stem)
 def test_what_once_broke_holds(path: Path) -> None:
-    """Each stored graph is the smallest that a mistake was found with."""
+    """Each stored graph is the smallest that showed an error."""
     ir = IR.load(path)
     for name, holds in PROPERTIES.items():
         assert not holds(ir), name
@@ -70,7 +70,7 @@ def test_thousands_of_typed_graphs_pass_the_full_check(start: int) -> None:
 
 
 def test_every_mistake_is_named_by_its_rule_and_place() -> None:
-    """One thing is broken at a random place: the error says which rule, and where."""
+    """One violation at a random place: the error names the rule and the path."""
     score = sweep(range(0, 6, 2))
     assert not score.misses, "\n".join(score.misses)
 

@@ -36,7 +36,7 @@ def test_what_was_wrong_once(record: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("start", range(0, 40, 8))
 def test_a_sample_equals_eager(start: int) -> None:
-    """Results, nesting, changed buffers and inputs over two calls; files, both roads; no fault, no new refusal."""
+    """Results, nesting, changed buffers and inputs over two calls; files, both capture methods; no new refusals."""
     check(range(start, start + 8), thorough=start == 0)
 
 
@@ -87,7 +87,7 @@ def test_rounding_is_told_from_a_difference() -> None:
 
 
 def test_what_engines_do_otherwise_is_named() -> None:
-    """Each block that is kept from an engine exists, and has a reason."""
+    """Each block that is excluded from an engine exists, and has a reason."""
     assert all(name in BLOCKS and reason for blocks in KNOWN.values() for name, reason in blocks.items())
 
 
@@ -142,7 +142,7 @@ def _spoil(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reasons_of_refusals() -> None:
-    """A refusal is known by words of its message; any other is new."""
+    """A refusal is recognised by words of its message; any other is new."""
     assert reason_of("cannot capture Net: a size cannot vary as asked: batch is always 3") in REASONS
     assert reason_of("cannot capture Net: because") not in REASONS
 

@@ -30,7 +30,7 @@ def recorded(model: nn.Module, *inputs: Any, **options: Any) -> IR:
 
 @pytest.mark.parametrize("name", cases())
 def test_a_hard_model_gives_a_graph(name: str) -> None:
-    """Never an exception: a graph that proves itself, or one whose gaps have names; and the page says which."""
+    """Never an exception: a graph that verifies, or one with named placeholders, as on the page."""
     row = outcome(cases()[name])
     assert "differs" not in row
     assert f"{row}\n" in page()
@@ -45,7 +45,7 @@ _SAMPLE = [entry for index, entry in enumerate(entries()) if index % 6 == 0]
 
 @pytest.mark.parametrize("entry", _SAMPLE, ids=entry_names)
 def test_a_recording_is_the_exported_graph(entry: Entry) -> None:
-    """On fake tensors, operator for operator; what torch.export asserts beside is left out of the comparison."""
+    """On fake tensors, operator for operator; assertions of torch.export are not compared."""
     check_recording(entry)
 
 
@@ -81,7 +81,7 @@ class Detour(nn.Module):
 
 
 def test_what_comes_back_is_the_result_of_a_placeholder(executors: Any) -> None:
-    """It knows the place, its inputs and the shape of its result; with an executor, the graph runs."""
+    """It has the source line, its inputs and the shape of its result; with an executor, the graph runs."""
     ir = recorded(Detour().eval(), X)
     node = next(node for node in ir.nodes if node.op_type == "opaque.Detour")
     assert node["place"] == line_of(__file__, "detour")
@@ -122,7 +122,7 @@ def test_code_outside_may_write_to_what_it_is_given() -> None:
 
 
 def test_what_leaves_is_what_was_there_then(executors: Any) -> None:
-    """A later write in place does not change what code outside has seen."""
+    """A later in-place write does not change the value that left."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -147,7 +147,7 @@ def test_what_another_thread_computes_is_no_constant() -> None:
 
 
 def test_printing_and_literals_leave_nothing() -> None:
-    """Looking at a tensor is no decision, and a literal is a constant."""
+    """Printing a tensor is not a decision, and a literal is a constant."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         print(x, f"{x.sum():.1f}")
@@ -226,7 +226,7 @@ def layered() -> nn.Module:
 
 
 def test_a_node_is_what_the_level_says() -> None:
-    """A layer, a torch function that the model calls, or an operator; what left torch is seen at each."""
+    """A layer, a torch function that the model calls, or an operator; placeholders are visible at each level."""
     names = {
         level: [
             op.rpartition(".")[2] if op.startswith("torch.") else op for op in ops(recorded(layered(), X, level=level))
@@ -270,7 +270,7 @@ def test_a_layer_of_ones_own_is_one_node_whatever_is_inside(executors: Any) -> N
 
 
 def test_an_executor_for_one_layer_is_none_for_its_neighbour(executors: Any) -> None:
-    """Classes of one file share all of their names but the last word."""
+    """Classes of one file share all of their qualified name but the last part."""
     model = layered()
     ir = recorded(model, X, leaf=[Scaled])
     executors("tests.test_record.Detour", lambda inputs, attrs: [inputs[0]])

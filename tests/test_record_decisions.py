@@ -38,7 +38,7 @@ class Branching(nn.Module):
 
 
 def agrees_everywhere(ir: IR, model: nn.Module) -> None:
-    """On inputs that go every way, with what the model changes among the results."""
+    """On inputs for every path, including changed state."""
     torch.manual_seed(0)
     for _ in range(24):
         x = torch.randn(3, 4) * 2

@@ -39,7 +39,7 @@ def test_a_chain_is_followed_to_its_end() -> None:
 
 
 def test_a_copy_that_the_caller_holds_stays() -> None:
-    """The result was memory of its own; it must not become the input itself."""
+    """The result did not share memory; it must not become the input itself."""
     ir = small("x: float32[2]", neg="aten.neg.default(x)", neg_1="aten.neg.default(neg)")
     after, report = proved(ir, [two_negations])
     assert len(after.nodes) == 2
@@ -76,7 +76,7 @@ def test_new_nodes_say_what_they_stand_for() -> None:
 
 
 def test_a_rule_must_give_what_was_there() -> None:
-    """Another shape in the place of a tensor is found at once, and names the rule."""
+    """A replacement of another shape is rejected at once, naming the rule."""
 
     @rule(op("aten.relu.default", self="x"))
     def wrong(g, node, x):  # type: ignore[no-untyped-def]

@@ -83,7 +83,7 @@ def _imports(node: ast.AST, at_once: bool) -> Iterator[Import]:
 
 
 def room_of(path: Path) -> str:
-    """The folder under torch_ir/, or the name of a file that lies there itself."""
+    """The folder under torch_ir/, or the name of a top-level file."""
     return path.relative_to(HOUSE).parts[0].removesuffix(".py")
 
 
@@ -96,7 +96,7 @@ def named(path: Path) -> str:
 
 
 def test_imports_are_found_wherever_they_hide() -> None:
-    """In functions, classes, branches and `try`; what only a type checker or a call would import is not at once."""
+    """In functions, classes, branches and `try`; imports for type checkers or in calls are not immediate."""
     source = """
 import torch.nn as nn, json
 from torch_ir import errors
@@ -174,7 +174,7 @@ def test_the_graph_needs_nothing_but_the_standard_library(path: Path) -> None:
     "path", [*files(), *sorted(Path(__file__).parent.rglob("*.py"))], ids=lambda path: "/".join(path.parts[-2:])
 )
 def test_no_file_is_too_long(path: Path) -> None:
-    """What does not fit has two subjects."""
+    """A file that does not fit has two subjects."""
     assert len(path.read_text().splitlines()) <= MAX_LINES
 
 
@@ -186,7 +186,7 @@ def test_every_file_has_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("path", [path for path in files() if path.stem == "__init__"], ids=named)
 def test_no_module_is_hidden_by_a_name_of_its_package(path: Path) -> None:
-    """`from torch_ir.draw import render` is one thing, whatever was imported before."""
+    """`from torch_ir.draw import render` is unambiguous, whatever was imported before."""
     beside = {found.stem for found in path.parent.glob("*.py")} | {
         found.parent.name for found in path.parent.glob("*/*.py")
     }
@@ -199,7 +199,7 @@ def test_no_module_is_hidden_by_a_name_of_its_package(path: Path) -> None:
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in files()}), ids=named)
 def test_no_folder_is_crowded(folder: Path) -> None:
-    """What does not fit has sub-folders."""
+    """A folder that does not fit needs sub-folders."""
     assert len([*folder.glob("*.py")]) <= MAX_FILES
 
 
@@ -216,19 +216,19 @@ def test_no_folder_is_crowded(folder: Path) -> None:
     ],
 )
 def test_the_light_half_does_not_import_torch(program: str) -> None:
-    """`import torch` costs seconds; whoever reads or draws a graph does not pay them."""
+    """`import torch` takes seconds; reading or drawing a graph must not need it."""
     check = f"{program}; import sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 def test_every_public_name_resolves() -> None:
-    """What `__all__` lists is there, and `dir()` shows exactly that."""
+    """Every name in `__all__` exists, and `dir()` shows exactly those."""
     assert [name for name in torch_ir.__all__ if not hasattr(torch_ir, name)] == []
     assert dir(torch_ir) == sorted(torch_ir.__all__)
 
 
 def test_the_table_of_names_is_the_list_of_names() -> None:
-    """Each public name has one home, and each home really holds it."""
+    """Each public name has one home module, which defines it."""
     homes = [(room, name) for room, names in torch_ir._ROOMS.items() for name in names]
     assert sorted([*(name for _, name in homes), "__version__"]) == sorted(torch_ir.__all__)
     for room, name in homes:

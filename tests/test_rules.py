@@ -21,7 +21,7 @@ READERS = sorted(
 
 
 def errors_made(path: Path) -> Iterator[ast.Call]:
-    """The calls in a file that make an error by its class."""
+    """The calls in a file that construct an error by its class."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS:
             yield node
@@ -44,7 +44,7 @@ def test_the_rules_are_those_of_the_format() -> None:
 
 @pytest.mark.parametrize("path", READERS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_error_names_a_rule(path: Path) -> None:
-    """An error that a reader, a writer or check() makes carries the number of a rule that exists."""
+    """An error of a reader, a writer or check() has the number of an existing rule."""
     for call in errors_made(path):
         rules = rules_in(call)
         assert rules is not None, f"{path.name}:{call.lineno} names no rule"
@@ -52,5 +52,5 @@ def test_every_error_names_a_rule(path: Path) -> None:
 
 
 def test_the_errors_are_found() -> None:
-    """The test above looks at what it should look at."""
+    """The test above examines the right calls."""
     assert sum(1 for path in READERS for _ in errors_made(path)) > 100

@@ -76,7 +76,7 @@ def test_files_of_the_documented_format_keep_the_rules(path: Path) -> None:
                 "torch.Tensor.__getitem__"],
 )  # fmt: skip
 def test_a_call_may_be_called_anything(op_type: str) -> None:
-    """Its name is a label: what it computes is its function."""
+    """Its name is a label: its function defines the computation."""
     ir = small("x: float32[2, 3]", a="aten.neg.default(x)", b="aten.relu.default(a)")
     outline(ir, ir.nodes, "body", op_type)
     assert validate_ir(ir)
@@ -113,7 +113,7 @@ def test_what_is_no_operator_is_refused(op_type: str) -> None:
 
 
 def test_an_unknown_operator_is_opaque() -> None:
-    """It loads, and is counted; an executor of the user's makes it run."""
+    """It loads, and is counted; a registered executor makes it runnable."""
     ir = node("mylib.attention.default", {"heads": 4, "anything": "goes"}, ("q", "k"))
     report = Report()
     assert list(examine(ir, report)) == []
@@ -281,7 +281,7 @@ def test_open_sizes_are_held_at_sizes_that_the_graph_admits() -> None:
 
 
 def test_a_function_speaks_of_the_sizes_of_every_graph_around_it() -> None:
-    """Also where one in between has sizes of its own."""
+    """Also if one in between has its own sizes."""
 
     def doubled(size: str) -> IR:
         x, made = TensorMeta("x", (size, 3), "float32"), TensorMeta("cat", (f"2*{size}", 3), "float32")
@@ -333,7 +333,7 @@ def test_torch_is_not_asked_what_would_take_for_ever(op_type: str, attrs: dict[s
 
 
 def test_an_operator_that_has_changed_since_is_told() -> None:
-    """Arguments that went, came or are unknown, in one warning; the file loads."""
+    """Removed, added or unknown arguments raise one warning; the file loads."""
     ir = small("x: float32[2, 3]", a="aten.softmax.int(x, 1)", b="aten.gelu.default(a)", c="aten.relu.default(b)")
     ir.nodes[0].attrs["half_to_float"] = False
     del ir.nodes[1].attrs["approximate"]
@@ -351,7 +351,7 @@ def test_an_operator_that_has_changed_since_is_told() -> None:
 
 
 def test_another_version_excuses_no_type() -> None:
-    """And nothing that is no operator, or reaches outside."""
+    """And nothing that is not an operator, or accesses something outside."""
     old = "2.0.1"
     assert refused(node("aten.softmax.int", {**SOFTMAX, "dim": "x"}, version=old))[0] == "R11"
     assert refused(node("aten.relu.default.__class__", version=old))[0] == "R9"
@@ -360,7 +360,7 @@ def test_another_version_excuses_no_type() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_another_version_with_the_same_operators_is_silent() -> None:
-    """There is nothing to know."""
+    """There is no warning."""
     assert validate_ir(node("aten.relu.default", version="2.0.1"))
     assert validate_ir(node("aten.gelu.default", version=torch.__version__))
 
@@ -370,7 +370,7 @@ def test_another_version_with_the_same_operators_is_silent() -> None:
 
 @pytest.mark.parametrize("dim", [Expr("2 - 1"), [Expr("2 - 1")]])
 def test_a_dimension_is_a_number(dim: Any) -> None:
-    """torch takes no open size there, and rewrites compute with it."""
+    """torch does not accept a symbolic dimension there, and rewrites compute with it."""
     rule, path, told = refused(node("aten.sum.dim_IntList", {"dim": dim, "keepdim": True, "dtype": None}))
     assert (rule, path) == ("R11", "$.nodes[0].attrs.dim")
     assert "takes" in told
@@ -398,7 +398,7 @@ def test_check_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_verbs_that_compute_check_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Others only read: what they show needs no torch."""
+    """The others only read the structure, without torch."""
     path = str(tmp_path / "bad.json")
     node("aten.gt.Scalar", {"other": 0}).save(path)
     assert main(["run", path, "--weights", "random"]) == 1
@@ -407,7 +407,7 @@ def test_verbs_that_compute_check_first(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_dtypes_by_default_are_dtypes() -> None:
-    """Torch writes some defaults as numbers; files that hold such a number still load."""
+    """Torch writes some defaults as numbers; files with such a number still load."""
     attrs = {"n": 3, "dtype": Dtype("int64"), "layout": None, "device": Device("cpu"), "pin_memory": None}
     for dtype in (Dtype("int64"), 4):
         made = TensorMeta("made", (3,), "int64")

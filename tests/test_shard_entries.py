@@ -32,7 +32,7 @@ def needed(ir: IR, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def caches(ir: IR) -> list[tuple[str, ...] | None]:
-    """How the tensors of the cache lie, as inputs and as outputs."""
+    """Return the placements of the cache tensors, as inputs and as outputs."""
     given = [tensor.placement for tensor in ir.graph_inputs if tensor.name.startswith("cache")]
     return given + [tensor.placement for tensor in ir.graph_outputs[1:]]
 
@@ -126,7 +126,7 @@ def test_what_is_wrong_in_one_entry_point_is_told() -> None:
 
 
 def test_caches_of_an_encoder_are_cut_by_heads() -> None:
-    """Prefill makes them, and decode reads them step after step; a plan of one's own is for both."""
+    """Prefill produces them, and decode reads them in every step; a custom plan applies to both."""
     config = T5Config(
         d_model=32, d_kv=8, d_ff=64, num_layers=1, num_decoder_layers=1, num_heads=4, vocab_size=64, dropout_rate=0.0
     )

@@ -52,7 +52,7 @@ def test_heads_that_can_be_divided_are() -> None:
 
 
 def test_the_graph_and_not_the_configuration_says_how_many_heads_there_are() -> None:
-    """`hf:llama` stands for all models of the kind."""
+    """`hf:llama` names all models of the kind."""
     ir = graph_of(language_model("llama", num_key_value_heads=2))
     plan = transformers_plan(language_model("llama").config, ir, ranks=4)
     assert plan["model.layers.*.self_attn.v_proj"] == "replicate"
@@ -78,7 +78,7 @@ def test_ranks_are_counted(ranks: Any) -> None:
 
 
 def test_attention_that_groups_queries_itself() -> None:
-    """`enable_gqa`: a rank's queries share one head of keys, so it takes that one, not one for each query."""
+    """`enable_gqa`: a rank's queries share one key head, so it takes that one, not one per query."""
 
     class Grouped(nn.Module):
         def __init__(self) -> None:

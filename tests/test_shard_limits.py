@@ -53,7 +53,7 @@ def test_every_limit_of_the_page_is_shown() -> None:
 
 
 def refused(message: str, ir: IR, plan: dict[str, str], ranks: int = 2, **inputs: str) -> None:
-    """One sentence, and nothing comes back."""
+    """A one-line error, and no result."""
     with pytest.raises(ShardError, match=message) as caught:
         shard(ir, plan, {"tp": ranks}, inputs=inputs)
     assert "\n" not in str(caught.value)

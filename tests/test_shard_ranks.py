@@ -128,7 +128,7 @@ def test_one_process_alone_is_told_what_is_missing() -> None:
 def test_a_file_cannot_speak_with_others_than_the_ranks_of_its_mesh(
     old: str, new: str, rule: str, tmp_path: Path
 ) -> None:
-    """It names axes; groups of processes are nobody's to name."""
+    """It names axes; process groups cannot be named."""
     _, sharded = tower({"tp": 2})
     text = sharded.to_json()
     assert old in text

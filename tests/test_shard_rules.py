@@ -198,7 +198,7 @@ def test_pieces_give_what_the_whole_gives(name: str) -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    """A row that nobody tries would be found wrong by a user; those of experts and collectives have tests elsewhere."""
+    """Every rule must have a test; those of experts and collectives are tested elsewhere."""
     tried = set()
     for function, shapes in SAMPLES.values():
         ir = extract_ir(Of(function, 0), tuple(map(torch.randn, shapes)), strict=False)

@@ -23,7 +23,7 @@ _LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "sou
 
 
 class Page(HTMLParser):
-    """The identifiers of a page, and what a browser would load to show it."""
+    """The identifiers of a page, and the resources that a browser would load."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def test_search_works_without_a_server(site: Path) -> None:
 
 @pytest.mark.skipif(browser.find() is None, reason=browser.ABSENT)
 def test_a_browser_searches_without_a_network(site: Path) -> None:
-    """A page that is opened from a file finds other pages, and asks for nothing but files."""
+    """A page that is opened from a file finds other pages, and loads only files."""
     asked: list[str] = []
     with browser.launched() as chromium:
         page = chromium.new_page()
@@ -96,7 +96,7 @@ def test_a_browser_searches_without_a_network(site: Path) -> None:
 
 
 def test_files_outside_the_documentation_are_pages(site: Path) -> None:
-    """What a page links to at `../examples/demo.py` is shown on the site."""
+    """A link to `../examples/demo.py` leads to a page of the site."""
     text = (site / "repository" / "examples" / "demo.py.html").read_text(encoding="utf-8")
     assert "ResNet-18" in text
     assert 'href="repository/examples/demo.py.html"' in (site / "examples.html").read_text(encoding="utf-8")

@@ -105,7 +105,7 @@ class Block(nn.Module):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_is_sound_on_repeated_blocks(level: str) -> None:
-    """Blocks that are calls of one function stay such calls, and compute what they did."""
+    """Blocks that are calls of one function stay such calls, with the same results."""
     model = nn.Sequential(*(Block() for _ in range(3))).eval().to("meta")
     ir = extract_ir(model, (torch.empty(2, 4, device="meta"),)).fold_blocks()
     assert ir.functions
@@ -162,7 +162,7 @@ def test_the_same_seed_gives_the_same_graph() -> None:
 
 
 def test_graphs_have_everything_that_passes_meet() -> None:
-    """Each of these must be among a few hundred graphs; what is never drawn is never tested."""
+    """Each of these must occur in a few hundred graphs; otherwise it is not tested."""
     seen: Counter[str] = Counter()
     for seed in range(250):
         seen.update(_features(random_graph(seed)))
@@ -178,7 +178,7 @@ def test_graphs_have_everything_that_passes_meet() -> None:
 
 
 def _features(ir: IR) -> set[str]:
-    """What is special about a graph."""
+    """Return the features of a graph."""
     tensors, results = list(ir.tensors()), ir.graph_outputs
     found = {node.op_type.rpartition("higher_order.")[2] for node in ir.all_nodes()} | {t.dtype for t in tensors}
     found |= {param.param.kind for param in ir.params if param.param is not None}
@@ -197,7 +197,7 @@ def _features(ir: IR) -> set[str]:
 
 
 def _returns(ir: IR, name: str) -> int:
-    """Let the graph return another tensor."""
+    """Return another tensor from the graph."""
     changed = [tensor for tensor in ir.tensors() if tensor.name == name and tensor not in ir.graph_outputs]
     ir.graph_outputs = changed or ir.graph_outputs
     return len(changed)
@@ -223,7 +223,7 @@ def other_random_numbers(ir: IR) -> int:
 
 
 def test_faults_are_found() -> None:
-    """A pass that is wrong is told from one that is right."""
+    """A wrong pass is distinguished from a right one."""
     copy = small(
         "x: float32[3, 4]", clone="aten.clone.default(x)", relu="aten.relu.default(x)", neg="aten.neg.default(x)"
     )

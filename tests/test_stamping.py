@@ -14,7 +14,7 @@ DEPTH = 6
 
 
 class Layer(nn.Module):
-    """A layer that knows its index and does not look at it."""
+    """A layer with an index that it does not read."""
 
     def __init__(self, index: int, width: int = 4) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def test_growth() -> None:
 
 
 def test_put_inline_it_is_the_flat_graph() -> None:
-    """blocks="inline" gives the same bytes with and without stamping, and they verify."""
+    """blocks="inline" yields the same bytes with and without stamping, and they verify."""
     torch.manual_seed(0)
     model, x = Stack().eval(), torch.randn(3, 4)
     flat = extract_ir(model, (x,), strict=False)
@@ -104,7 +104,7 @@ def test_two_kinds_in_turn() -> None:
 
 
 def test_layers_that_return_several_and_pass_arguments_on() -> None:
-    """Tuples, keywords, None, and an argument that is returned as it came."""
+    """Tuples, keywords, None, and an argument that is returned unchanged."""
 
     class Several(Layer):
         def forward(self, x: Tensor, *, mask: Tensor | None = None, flag: bool = True) -> Any:  # type: ignore[override]
@@ -124,7 +124,7 @@ def test_layers_that_return_several_and_pass_arguments_on() -> None:
 
 
 def test_tied_weights() -> None:
-    """Layers that share a weight among them are alike only where they share it in the same way."""
+    """Layers that share a weight are equal only if they share it in the same way."""
     model = Stack()
     model.layers[4].inner.weight = model.layers[2].inner.weight
     folded, stamped, _ = graphs(model)
@@ -237,7 +237,7 @@ def test_layers_that_are_not_alike_are_run(kind: type[Layer]) -> None:
 
 
 def test_a_tensor_of_another_layer() -> None:
-    """What a layer reads elsewhere must be the same for all, or each is run."""
+    """An outside tensor must be the same for all layers, or each is run."""
     model = Stack(ReadsAnother)
     for index, layer in enumerate(model.layers):
         layer.__dict__["other"] = [model.layers[max(0, index - 1)]]
@@ -257,7 +257,7 @@ def test_a_layer_that_is_called_again() -> None:
 
 
 def test_a_cache_that_layers_share() -> None:
-    """An argument that a layer could change is no reason to believe that the next one does the same."""
+    """An argument that a layer could change prevents stamping."""
 
     class Cached(Layer):
         def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:  # type: ignore[override]

@@ -118,7 +118,7 @@ def test_every_dtype_and_shape_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_depends_on_weights_alone_is_computed_in_the_run(tmp_path: Path) -> None:
-    """A transposed weight is no prologue here, and results stay the same."""
+    """A transposed weight is not precomputed here, and results are the same."""
     model = module(lambda self, x: x @ self.w.t().contiguous(), w=nn.Parameter(torch.randn(2, 4)))
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     executor = IRExecutor(captured(model, X), open_weights(tmp_path / "w.safetensors"))
@@ -154,7 +154,7 @@ def test_a_weight_that_is_returned(tmp_path: Path) -> None:
 
 
 def test_branches_get_weights_from_files(tmp_path: Path) -> None:
-    """Operators that call bodies are given tensors, not places in files."""
+    """Operators that call bodies get tensors, not lazy weights."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda x: x @ self.w, lambda x: x - self.w, (x,))
@@ -214,7 +214,7 @@ def test_tied_weights(tmp_path: Path) -> None:
 
 
 def test_misfits_are_told_from_headers(ir: IR, tmp_path: Path) -> None:
-    """All at once and before a run, though the file pretends to hold more than any memory."""
+    """All at once and before a run, even if the file claims more than any memory."""
     size = 1 << 36
     entry = {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}
     bias = {"dtype": "F64", "shape": [4], "data_offsets": [4 * size, 4 * size + 32]}

@@ -36,7 +36,7 @@ class Call(nn.Module):
 
 
 class Held(nn.Module):
-    """A model that applies a function to a tensor that it holds, as a buffer or as a plain attribute."""
+    """A model that applies a function to a buffer or to a plain tensor attribute."""
 
     def __init__(self, held: torch.Tensor, function: Callable[[torch.Tensor], Any], as_buffer: bool) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Everywhere(nn.Module):
 
 @pytest.mark.parametrize("dtype", PLAIN)
 def test_every_dtype_survives_everywhere(dtype: str, tmp_path: Path) -> None:
-    """As input, weight, constant in the text and constant beside the file: the same bits come out of the graph."""
+    """As input, weight, inline constant and side-file constant: the same bits are returned."""
     model, x = Everywhere(dtype).eval(), values_of(dtype)
     limit = 12 * DTYPES[dtype]
     ir = through_a_file(extract_ir(model, (x,), strict=False), tmp_path, limit)
@@ -120,7 +120,7 @@ def test_every_dtype_survives_everywhere(dtype: str, tmp_path: Path) -> None:
 
 
 def test_the_list_of_dtypes_is_that_of_torch() -> None:
-    """A new dtype of torch makes this test fail until the format has a name for it."""
+    """A new dtype of torch fails this test until the format has a name for it."""
     assert set(TORCH_DTYPES.values()) == {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     assert {name: dtype.itemsize for name, dtype in TORCH_DTYPES.items()} == DTYPES
 
@@ -128,7 +128,7 @@ def test_the_list_of_dtypes_is_that_of_torch() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_elements_survive_with_any_strides(data: st.DataObject) -> None:
-    """Row-major bytes and strides give the tensor again: transposed, stepped, expanded or overlapping."""
+    """Row-major bytes and strides restore the tensor: transposed, stepped, expanded or overlapping."""
     dtype = TORCH_DTYPES[data.draw(st.sampled_from(PLAIN))]
     shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
     stride = data.draw(st.lists(st.integers(0, 6), min_size=len(shape), max_size=len(shape)))
@@ -263,7 +263,7 @@ def outcome(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("reader", READERS)
 def test_other_strides_than_captured_give_what_the_model_gives(reader: str, tmp_path: Path) -> None:
-    """A graph captured with one layout computes on any other what the model does, or refuses where the model does."""
+    """On any other layout, the graph computes what the model computes, or raises where the model does."""
     function = READERS[reader]
     graphs = 0
     for captured in (LAID_OUT[name] for name in CAPTURED):
@@ -310,7 +310,7 @@ def test_strides_of_dimensions_of_one_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_strides_may_vary_with_sizes(tmp_path: Path) -> None:
-    """Row-major and captured strides are those of the sizes at hand."""
+    """Row-major and captured strides follow the sizes of the call."""
     sizes = {"dynamic_shapes": ({0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO},), "strict": False}
     for x, y in ((torch.ones(4, 3), torch.ones(6, 5)), (torch.ones(3, 4).t(), torch.ones(5, 6).t())):
         ir = through_a_file(extract_ir(Call(ASKING["is_contiguous"]).eval(), (x,), **sizes), tmp_path)

@@ -89,7 +89,7 @@ def test_libraries_and_files_are_no_code(name: str) -> None:
      "usr/lib64/python3.13t/os.py", "env/Lib/site-packages/a.py"],
 )  # fmt: skip
 def test_library_folders(path: str, tmp_path: Path) -> None:
-    """A library of any Python is not own code, wherever it lies."""
+    """A library of any Python is not own code, wherever it is installed."""
     assert not is_own(tmp_path / path)
     assert is_own(tmp_path / "lib" / "pythonic" / "net.py")
 

@@ -121,7 +121,7 @@ def test_a_class_and_its_names_are_one(names: tuple[Any, ...]) -> None:
 
 
 def test_any_callable_may_be_a_handler() -> None:
-    """A partial has no name of its own; it is shown as Python shows it."""
+    """A partial has no name; it is shown by its repr."""
     npu = Target("npu")
     npu.lowers("aten.relu")(functools.partial(getattr, name="op_type"))
     npu.lowers("aten.neg")(str)

@@ -8,7 +8,7 @@ from torch_ir.ir.text.printer import print_node, print_value
 
 
 def test_the_documented_model() -> None:
-    """Weights first, then a line per node with its arguments by name, then what is returned."""
+    """Weights first, then a line per node with its arguments by name, then the outputs."""
     assert str(mlp()) == dedent("""\
         graph SimpleMLP(x: float32[1, 4]) {
           param p_fc1_weight: float32[8, 4] = "fc1.weight"
@@ -105,7 +105,7 @@ def test_functions_come_first_and_inner_ones_before_outer_ones() -> None:
 
 
 def test_nested_outputs() -> None:
-    """What the model returns is printed as it nests it: dicts, lists, objects, numbers and None."""
+    """Outputs are printed in the model's nesting: dicts, lists, objects, numbers and None."""
     last = str(everything()).splitlines()[-2]
     assert last == (
         "  return {pair: [max_1_0, max_1_1, 3, {batch}], 1: cat, (0, 'key'): model.Output(logits: call, loss: None)}"
@@ -143,7 +143,7 @@ def test_list_arguments_and_several_outputs() -> None:
 
 
 def test_without_schema_names_arguments_are_numbered() -> None:
-    """What was built by the documented constructor is printed by position."""
+    """Nodes built by the documented constructor are printed with positional arguments."""
     node = OpNode("relu", "aten.relu.default", [tensor("x", 2)], [tensor("relu", 2)])
     assert print_node(node) == "relu: float32[2] = aten.relu.default(0=x)"
 

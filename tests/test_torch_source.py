@@ -44,7 +44,7 @@ def captured(model: nn.Module, *inputs: Any, dynamic: Any = None, **kwargs: Any)
 
 
 def executed(source: str, weights: Mapping[str, Tensor], is_whole: bool = True) -> nn.Module:
-    """The class of a written text, in a namespace of its own, with weights."""
+    """Return the class of a written text, in a separate namespace, with weights."""
     namespace: dict[str, Any] = {"__name__": "written"}
     exec(compile(source, "written.py", "exec"), namespace)
     net: nn.Module = namespace["Net"]().eval()
@@ -224,7 +224,7 @@ class Pair(NamedTuple):
 
 
 def test_structure_comes_back() -> None:
-    """Named tuples have their fields, objects are records, and arguments that were fixed must be what they were."""
+    """Named tuples have their fields, objects are records, and fixed arguments must have their captured values."""
     ir = captured(module(lambda self, x, flag: (Pair(x + 1, [x - 1]), None, 7)), torch.ones(2), True)
     same = executed(to_python(ir), {})
     pair, nothing, seven = same(torch.ones(2), True)
@@ -280,7 +280,7 @@ def test_constants_in_the_text() -> None:
 
 
 def test_a_file_needs_nothing_but_torch(tmp_path: Path) -> None:
-    """Large constants lie beside it; a process that has no torch_ir imports and runs it."""
+    """Large constants are next to it; a process without torch_ir imports and runs it."""
     ir = holding(*CONSTANTS)
     source = to_python(ir, tmp_path / "deep" / "net.py")
     assert (tmp_path / "deep" / "net.py").read_text() == source
@@ -359,7 +359,7 @@ def hostile(place: str, text: str) -> IR:
 
 
 def test_what_cannot_be_written() -> None:
-    """One sentence for what only this process can compute, and for keywords that would hide torch."""
+    """A one-line error for operators that only this process can compute, and for keywords that would shadow torch."""
     register_executor("mine.scale")(lambda inputs, attrs: [inputs[0] * attrs["by"]])
     try:
         x, y = TensorMeta("x", (2,), "float32"), TensorMeta("y", (2,), "float32")
@@ -414,7 +414,7 @@ def test_weights_of_every_kind() -> None:
 
 
 def test_a_constant_without_values() -> None:
-    """What is not known stays on meta, so that nothing is computed of it."""
+    """Unknown values stay on meta, so that nothing is computed from them."""
     x, y, lost = (TensorMeta(name, (2,), "float32") for name in ("x", "y", "lost"))
     lost.param = Param(("lost",), "temporary")
     ir = IR([OpNode("y", "aten.add.Tensor", [x, lost], [y], args=["self", "other"])], [x], [y], params=[lost])

@@ -117,7 +117,7 @@ def test_other_handlers_are_kept(key: str) -> None:
 
 
 def test_without_torch_a_handler_is_checked_when_it_looks_mistyped(tmp_path: Any) -> None:
-    """Lowering loads torch only to tell `aten.liner` from an operator that this graph does not have."""
+    """Lowering imports torch only to distinguish `aten.liner` from an operator that this graph does not have."""
     ir = IR([OpNode("l", "aten.linear.default", [x := tensor("x", 2)], [tensor("l", 2)])], [x], [tensor("l", 2)])
     ir.save(tmp_path / "linear.json")
     program = (

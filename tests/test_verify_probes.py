@@ -146,7 +146,7 @@ def test_weights_that_are_not_the_models() -> None:
 
 
 def test_other_containers_of_outputs() -> None:
-    """A captured graph knows a tuple from a list, and a tensor from a tuple of one."""
+    """A captured graph distinguishes a tuple from a list, and a tensor from a tuple of one."""
     pair = captured(module(lambda self, x: (x + 1, x)), X)
     assert fails(pair, module(lambda self, x: [x + 1, x]), X) == (
         "the model nests its outputs in a list of 2, the graph in a tuple of 2"
@@ -166,7 +166,7 @@ def test_what_a_branch_declares() -> None:
 
 
 def test_integers_of_one_value() -> None:
-    """Zero hides what is done to it, so integers of one value only are drawn as well."""
+    """Zero hides errors, so constant integers are drawn as well."""
     model = module(lambda self, x: x >> 3)
     zero = torch.zeros((), dtype=torch.int32)
     ir = captured(model, zero)
@@ -177,7 +177,7 @@ def test_integers_of_one_value() -> None:
 
 
 def test_indices_keep_their_bounds() -> None:
-    """An index that may not be larger makes no note."""
+    """An index at its bound produces no note."""
     model = module(lambda self, i: self.table(i), table=nn.Embedding(3, 4))
     last = torch.full((2,), 2)
     report = verdict(captured(model, last), model, last)

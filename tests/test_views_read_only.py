@@ -129,7 +129,7 @@ def test_what_can_be_assigned_can_be_added_to() -> None:
 
 @pytest.mark.parametrize("name", ["graph_output", "node", "outputs", "weight"])
 def test_a_graph_has_no_other_attributes(name: str) -> None:
-    """A name that is mistyped is not kept silently."""
+    """A mistyped name is an error."""
     with pytest.raises(AttributeError):
         setattr(graph(), name, [])
     with pytest.raises(AttributeError):
@@ -228,7 +228,7 @@ def test_long_chains_are_copied(way: str, length: int) -> None:
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
 def test_what_is_shared_stays_shared(way: str) -> None:
-    """A node or tensor that is copied together with its graph is that of the copy, whichever comes first."""
+    """A node or tensor that is copied together with its graph is that of the copy, in any order."""
     ir = graph()
     node, again, read = WAYS[way]((ir.nodes[2], ir, ir.graph_inputs[0]))
     assert again.check().nodes[2] is node
@@ -248,7 +248,7 @@ def test_a_node_alone_is_copied_with_its_tensors() -> None:
 
 
 def test_a_shallow_copy_of_a_node_is_refused() -> None:
-    """It would make the same tensors as the node itself."""
+    """It would produce the same tensors as the node itself."""
     with pytest.raises(ReadOnlyError, match=r"use ir\.clone\(\), or node\.copy"):
         copy.copy(mlp().nodes[0])
 

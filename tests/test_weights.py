@@ -64,7 +64,7 @@ def test_safetensors(tmp_path: Path) -> None:
 
 
 def test_half_precision_survives(tmp_path: Path) -> None:
-    """bfloat16 and float8 come back as they are."""
+    """bfloat16 and float8 round-trip."""
     weights = {"a": torch.randn(3).bfloat16(), "b": torch.ones(2).to(torch.float8_e4m3fn)}
     torch.save(weights, tmp_path / "w.pt")
     save_file(weights, tmp_path / "w.safetensors")
@@ -240,7 +240,7 @@ def test_weights_that_fit(ir: IR) -> None:
 
 
 def test_surplus_weights_are_harmless(ir: IR) -> None:
-    """Weights that the graph does not know are a warning, and the graph runs."""
+    """Additional weights raise a warning, and the graph runs."""
     with pytest.warns(WeightWarning, match=r"'c.weight' is given, but the graph has no such weight"):
         executor = IRExecutor(ir, {**GOOD, "c.weight": torch.ones(2)})
     assert torch.equal(executor(X), MODEL(X))
@@ -254,7 +254,7 @@ def test_weights_that_are_no_tensors(ir: IR, value: Any, kind: str) -> None:
 
 
 def test_tied_weights_need_one_key() -> None:
-    """Of tied weights any one key is enough, since checkpoints hold either."""
+    """Any one key of tied weights suffices, because checkpoints contain either."""
     model = module(lambda self, x: self.b(self.a(x)), a=nn.Linear(4, 4, bias=False), b=nn.Linear(4, 4, bias=False))
     model.b.weight = model.a.weight
     ir = extract_ir(model, (X,), strict=False)
@@ -291,7 +291,7 @@ def test_random_weights(ir: IR) -> None:
 
 
 def test_weight_names_are_never_paths(tmp_path: Path) -> None:
-    """A weight whose key looks like a path is looked up among the given weights and nowhere else."""
+    """A weight whose key looks like a path is looked up only among the given weights."""
     path = tmp_path / "weight.pt"
     torch.save(torch.ones(4), path)
     x, out = TensorMeta("x", (4,), "float32"), TensorMeta("n", (4,), "float32")

@@ -26,7 +26,7 @@ RUNNING = {
 
 
 def _calls(tree: ast.AST) -> Iterator[str]:
-    """Names of what is called as an operator: `results`, an operator that was found, or one of torch's."""
+    """Names that are called as an operator: `results`, a resolved operator, or one of torch's."""
     found = {
         target.id
         for node in ast.walk(tree)
@@ -84,7 +84,7 @@ def test_only_folding_has_values() -> None:
 
 
 def test_shape_rules_run_in_this_process_by_a_list() -> None:
-    """One caller beside the child process, and it asks first."""
+    """One caller besides the child process, and it checks first."""
     users = {
         name
         for name, tree in _files()

@@ -111,7 +111,7 @@ def view_read_later(self: Any, x: Tensor) -> Any:
 
 
 def pieces(self: Any, x: Tensor) -> Any:
-    """A piece of a split is a slice; the other pieces are taken anew."""
+    """A piece of a split is a slice; the other pieces are computed again."""
     y = x * 2
     a, b = y.split([1, 3], 1)
     a.fill_(7)
@@ -119,7 +119,7 @@ def pieces(self: Any, x: Tensor) -> Any:
 
 
 def transposed(self: Any, x: Tensor) -> Any:
-    """A transposed view is put back the other way round; a copy is what is copied."""
+    """A transposed view is transposed back; a copy is not followed."""
     y = x * 2
     y.t().copy_(x.t())
     return y
@@ -140,7 +140,7 @@ def diagonal(self: Any, x: Tensor) -> Any:
 
 
 def whole(self: Any, x: Tensor) -> Any:
-    """Views of all elements in their order: what is written to them is the new value."""
+    """Views of all elements in order: the written value is the new value."""
     y = x * 2
     z = F.dropout(y, 0.5, False).detach().view(3, 4)
     z.add_(1)
@@ -359,7 +359,7 @@ def into_out(self: Any, x: Tensor) -> Any:
 @pytest.mark.parametrize("forward", [reinterpreted, strided, not_in_rows, into_out])
 @pytest.mark.parametrize("capture", ["auto", "export"])
 def test_torch_follows_the_rest(forward: Callable[..., Any], capture: str) -> None:
-    """Views that have no rule go through torch's own functionalisation, which says it with more operators."""
+    """Views without a rule use torch's functionalisation, which needs more operators."""
     model = module(forward)
     with pytest.raises(NotCoveredError, match="writes to"):
         record_fast(model, (X,), {})
@@ -387,7 +387,7 @@ def unfolded(self: Any, x: Tensor) -> Any:
 @pytest.mark.parametrize("forward", [one_of_many, all_of_many, unfolded])
 @pytest.mark.parametrize("capture", ["auto", "export", "record"])
 def test_nobody_follows_repeated_elements(forward: Callable[..., Any], capture: str) -> None:
-    """Torch would give other numbers than the model, so such a write is refused, with a way out."""
+    """Torch would return other numbers than the model, so such a write is refused, with an alternative."""
     refused = pytest.raises(ConversionError, match="expanded or unfolded tensor, which torch does not")
     with quiet(), refused:
         extract_ir(module(forward), (X.clone(),), strict=False, capture=capture)

@@ -34,7 +34,7 @@ def left_out(ir: IR) -> dict[str, Any]:
 
 
 def fault_of_reading(ir: IR) -> str:
-    """What is wrong with the graph that is read back from its text; nothing where that is the same graph."""
+    """Return the difference between a graph and its parsed text; nothing if they are equal."""
     wanted = without_provenance(ir).to_json()
     for text, constants in ((str(ir), left_out(ir)), (ir.to_text(), {})):
         again = IR.parse(text, constants=constants)

@@ -74,7 +74,7 @@ def torch_state() -> dict[str, Any]:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Torch is as it was, whatever happened."""
+    """Torch's state is unchanged, whatever happened."""
     before = torch_state()
     yield
     after = torch_state()

@@ -111,7 +111,7 @@ FRESH: dict[str, View] = {
 
 
 class Line(NamedTuple):
-    """One line of a program: what is done, to which of the tensors so far, with which other, and two numbers."""
+    """One line of a program: the operation, its tensors among those so far, and two numbers."""
 
     name: str
     target: int
@@ -127,7 +127,7 @@ class _Value:
 
 
 class Program(nn.Module):
-    """Runs its lines on an input, a transposed one, one of whole numbers, a buffer and what these become."""
+    """Runs its lines on an input, a transposed one, an integer one, a buffer and results."""
 
     def __init__(self, lines: list[Line]) -> None:
         super().__init__()

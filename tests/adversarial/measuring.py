@@ -27,7 +27,7 @@ _SMALL = 1 << 26  # bytes
 
 @dataclass(frozen=True)
 class Ended:
-    """One run of a verb: `status` is what it returned, or the negative number of the signal that ended it."""
+    """One run of a command: `status` is its return value, or the negative number of the signal that ended it."""
 
     status: int
     seconds: float
@@ -107,7 +107,7 @@ def _write_pair(shape: str, size: int, folder: Path) -> tuple[Path, Path]:
 
 
 def _warm_up(verbs: Sequence[str], folder: Path) -> None:
-    """Load what the verbs import, so that no child does."""
+    """Import the dependencies of the commands, so that no child has to."""
     torch.set_num_threads(1)
     file, second = _write_pair("deep", TINY, folder)
     with _quiet(folder / "said"):

@@ -55,7 +55,7 @@ def measure(shapes: Sequence[str] = tuple(SHAPES)) -> dict[str, int | float | st
 
 
 def main() -> None:
-    """Measure the cells of stdin, and print each as a line of JSON; what seems to grow too fast is measured again."""
+    """Measure the cells of stdin, and print each as a line of JSON; those that seem to grow too fast are repeated."""
     sizes = [int(sys.argv[1]) * factor for factor in (1, 2, 4)]
     for shape, verb in json.loads(sys.stdin.read()):
         growth = next(measured([shape], [verb], sizes))

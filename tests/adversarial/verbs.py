@@ -29,7 +29,7 @@ _CONTRACT = '{"name": "few", "ops": ["aten.relu.default", "aten.add.Tensor"]}'
 
 
 def write_target(out: Path) -> None:
-    """Write the target and the contract that `lower` and `coverage` are given."""
+    """Write the target and the contract for `lower` and `coverage`."""
     (out / "target.py").write_text(_TARGET)
     (out / "contract.json").write_text(_CONTRACT)
 

@@ -72,7 +72,7 @@ NOT_FAST: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """A tiny model with random weights, and keyword inputs that it takes."""
+    """A tiny model with random weights, and its keyword inputs."""
 
     name: str
     kind: Kind
@@ -81,7 +81,7 @@ class Architecture:
 
 
 def build_model(model: str, overrides: Mapping[str, Any]) -> nn.Module:
-    """Build a class of `transformers` in eval mode, from the shared sizes that its config knows and the overrides."""
+    """Build a class of `transformers` in eval mode, from the shared sizes of its config and the overrides."""
     import transformers  # slow to import, so only when a model is wanted
 
     model_class = getattr(transformers, model)

@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def guarded(options: argparse.Namespace) -> int:
-    """Run the sweep in a process of its own; begin again after the case that ended it."""
+    """Run the sweep in a separate process; resume after a case that crashed it."""
     for _ in range(60):
         done = subprocess.run([sys.executable, "-m", "tests.backend_sweep", *sys.argv[1:], "--here"], check=False)
         if done.returncode >= 0:  # a crash is a signal

@@ -28,7 +28,7 @@ LAPACK = ("linalg", "svd", "pca", "cholesky", "pinverse", "qr", "logdet", "matri
 
 @dataclass
 class Case:
-    """A call, its graph, and by name the values that it is run on with what eager returns for them."""
+    """A call, its graph, and by name the input values with the results of eager."""
 
     name: str
     operator: str
@@ -80,7 +80,7 @@ def made_case(
 
 
 def eager(model: nn.Module, given: Sequence[Tensor]) -> list[Tensor] | None:
-    """What the model returns, flat; None where it raises, or returns anything but tensors of strided memory."""
+    """Return the model's flat results; None if it raises, or returns anything but strided tensors."""
     try:
         with torch.no_grad():
             found = pytree.tree_leaves(model(*(tensor.clone() for tensor in given)))

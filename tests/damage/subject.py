@@ -60,7 +60,7 @@ def undigested(content: bytes) -> bytes:
 
 
 def meaning(ir: IR) -> str:
-    """The text of a graph that holds, prints, and is the same after copying, writing and reading."""
+    """Return the text of a valid graph that prints, and is equal after copying, writing and reading."""
     text = ir.to_json()
     with without_refusal():
         assert IR.parse(ir.to_text()).to_text() == ir.to_text()
@@ -70,7 +70,7 @@ def meaning(ir: IR) -> str:
 
 @contextmanager
 def without_refusal() -> Iterator[None]:
-    """What was taken once must be taken again."""
+    """Input accepted once must be accepted again."""
     try:
         yield
     except TorchIRError as error:

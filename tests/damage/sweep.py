@@ -52,7 +52,7 @@ def count_of(name: str) -> int:
 
 
 def variants(content: bytes, other: bytes, numbers: Iterable[int]) -> Iterator[tuple[str, bytes]]:
-    """Damaged forms of a file by their numbers, which say the damage; each kind of it in turn."""
+    """Yield corrupted forms of a file by their numbers, which determine the corruption; each kind in turn."""
     names = list(KINDS)
     for number in numbers:
         kind = names[number % len(names)]
@@ -60,7 +60,7 @@ def variants(content: bytes, other: bytes, numbers: Iterable[int]) -> Iterator[t
 
 
 def judge(kind: Kind, numbers: Iterable[int]) -> Outcomes:
-    """What becomes of damaged files of a kind; an AssertionError or an error that is not ours is a bug."""
+    """Return the outcomes of corrupted files of a kind; an AssertionError or an untyped error is a bug."""
     with new_folder() as folder:
         subject = kind.make(Path(folder))
         return _judged(kind, subject, variants(subject.path.read_bytes(), subject.other, numbers))
@@ -102,7 +102,7 @@ def _outcome(kind: Kind, subject: Subject, expected: Any, case: str) -> str:
 
 
 def measure() -> dict[str, int | float | str]:
-    """The figures of the full sweep: what became of the files of each kind, the slowest case, and the memory."""
+    """Return the figures of the full sweep: outcomes of each kind, the slowest case, and the memory."""
     figures: dict[str, int | float | str] = {}
     protected: Counter[str] = Counter()
     slowest = Outcomes()

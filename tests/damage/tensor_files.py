@@ -30,7 +30,7 @@ CHOICE = Choice("torch", {"torch": 0.5, "onnxruntime": 0.75}, {"iree": "is not i
 
 
 def facts(tensors: Mapping[str, Tensor]) -> Any:
-    """Tensors as what can be compared."""
+    """Return tensors in a comparable form."""
     return {name: (str(value.dtype), list(value.shape), value.tolist()) for name, value in tensors.items()}
 
 

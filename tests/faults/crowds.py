@@ -13,7 +13,7 @@ from tests.faults.killing import Place, forked
 
 @dataclass
 class Crowd:
-    """How many saves and loads went well, and what is wrong with the folder at the end."""
+    """Counts of successful saves and loads, and errors of the folder at the end."""
 
     saves: int = 0
     loads: int = 0

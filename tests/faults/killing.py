@@ -57,7 +57,7 @@ class Place:
         return sorted(os.listdir(self.folder))
 
     def wrong(self, *, may_be_absent: bool = False) -> str:
-        """What is wrong with the file, if it is neither version."""
+        """Return the error of the file, if it is neither version."""
         if may_be_absent and not self.target.exists():
             return ""
         try:
@@ -67,7 +67,7 @@ class Place:
         return ""
 
     def wrong_after_save(self, version: int) -> str:
-        """What is wrong after a further save that nothing disturbs."""
+        """Return the errors after a further, undisturbed save."""
         self.kind.save(self.target, version)
         if self.listed() != self.expected[version]:
             return f"{self.listed()} is there, not {self.expected[version]}"
@@ -154,7 +154,7 @@ def _save_until(place: Place, last: int) -> None:
 
 
 def fail_at_every_step(place: Place, error: BaseException) -> Tally:
-    """Let each call of the system fail in turn: one version is there, and at once nothing else."""
+    """Let each system call fail in turn: one version exists, and no other files."""
     tally = Tally()
     for step in count(1):
         place.clear()
@@ -171,7 +171,7 @@ def fail_at_every_step(place: Place, error: BaseException) -> Tally:
 
 
 def _fail_at(place: Place, last: int, error: BaseException) -> None:
-    """Save the second version; an error of the system must become one of ours, others must come through."""
+    """Save the second version; a system error must become a typed one, others must propagate."""
     failed = []
 
     def fail(_: object) -> None:
@@ -203,7 +203,7 @@ def _act_at(last: int, names: Iterable[str], act: Callable[[Callable[[], object]
 
 
 def forked(work: Callable[[], None]) -> int:
-    """A child that does one thing, and ends without any of what an interpreter does at its end."""
+    """Fork a child that runs one function, and exits without interpreter shutdown."""
     child = os.fork()
     if child == 0:
         try:

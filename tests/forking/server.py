@@ -40,7 +40,7 @@ _LIGHT = {"completion", "cost", "diff", "doctor", "draw", "help", "info", "ops"}
 
 @dataclass
 class Request:
-    """A program to run: its words, folder and environment, and its standard streams."""
+    """A program to run: its arguments, folder and environment, and its standard streams."""
 
     words: list[str]
     folder: str
@@ -76,7 +76,7 @@ _STARTED = _read_at_start(os.environ)  # before what is preloaded changes it
 
 
 def read(connection: socket.socket) -> Request:
-    """The request of a program that has just come."""
+    """Receive the request of a connecting program."""
     head, streams, *_ = socket.recv_fds(connection, 8, 3)
     data = connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
     count, *texts = os.fsdecode(data).split("\0")
@@ -120,7 +120,7 @@ def _keep(connection: socket.socket) -> Request:
 
 
 def _warm_up() -> None:
-    """Capture next to nothing: what that imports and sets up, no child has to."""
+    """Capture a tiny model, so that no child has to import and set up for it."""
     import torch_ir
     from torch_ir.cli.dispatch import build_parser
 

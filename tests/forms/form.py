@@ -18,7 +18,7 @@ STAGES = UNBUILT, REFUSED, CAPTURED, CARRIED, VERIFIED = "not built", "refused",
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a form comes, and why no further."""
+    """The stage that a form reaches, and the reason."""
 
     stage: str
     reason: str = ""
@@ -42,7 +42,7 @@ def carried(reason: str) -> Outcome:
 
 @dataclass(frozen=True)
 class Form:
-    """A named model, the inputs of its calls, and how far it comes."""
+    """A named model, the inputs of its calls, and the expected stage."""
 
     name: str
     family: str
@@ -83,7 +83,7 @@ class Family:
     def forward(
         self, *calls: tuple[Any, ...], parts: Callable[[], dict[str, Any]] = dict, train: bool = False, **options: Any
     ) -> Callable[[Build], Build]:
-        """Decorate the `forward` of a model that is made of `parts`."""
+        """Register the `forward` of a model that consists of `parts`."""
 
         def keep(forward: Build) -> Build:
             self.add(forward.__name__, lambda: module(forward, **parts()).train(train), calls, **options)

@@ -217,7 +217,7 @@ NOT_CAPTURED = {
 
 
 def registered() -> list[str]:
-    """Every higher-order operator that torch has; some come with a module that is imported late."""
+    """Return every higher-order operator of torch; some are registered by late imports."""
     for module in pkgutil.iter_modules(hops.__path__, f"{hops.__name__}."):
         importlib.import_module(module.name)
     importlib.import_module("torch._dynamo._trace_wrapped_higher_order_op")

@@ -64,7 +64,7 @@ def checkpointed_reentrant(self: Any, x: Tensor) -> Tensor:
 
 
 class Straight(torch.autograd.Function):
-    """Rounds, and lets the gradient through."""
+    """Round, and pass the gradient through."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

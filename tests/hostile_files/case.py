@@ -23,7 +23,7 @@ OUTCOMES = (*GOOD, UNNAMED, RAW, HUNG, MEMORY, CRASHED, LEAKED, SIDE_EFFECT)
 
 @dataclass(frozen=True)
 class Case:
-    """One file; `place` is what the path in the error must match, or its message where the file is not JSON."""
+    """One file; `place` must match the path in the error, or its message if the file is not JSON."""
 
     name: str
     family: str

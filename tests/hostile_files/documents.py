@@ -18,7 +18,7 @@ NAME = "model.json"
 
 
 def graph() -> IR:
-    """A layer, a function, a constant, a state that changes, a size that varies, and a node that nobody reads."""
+    """A layer, a function, a constant, changing state, a dynamic size, and an unused node."""
     x, made, added, called = tensor("x", "batch", 4), *(tensor(name, "batch", 8) for name in ("linear", "add", "call"))
     w, b = weight("p_fc_weight", 8, 4, keys=("fc.weight",)), weight("p_fc_bias", 8, keys=("fc.bias",))
     state = weight("b_state", 8, keys=("state",), kind="buffer")

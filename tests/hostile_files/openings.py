@@ -25,7 +25,7 @@ _VERBS = [
 
 
 def open_graph(file: Path) -> None:
-    """Read and check a graph, then let the command line do the same."""
+    """Read and check a graph in Python, then with the command line."""
     try:
         torch_ir.load_ir(file)
     except TorchIRError:
@@ -62,7 +62,7 @@ def open_dumps(file: Path) -> None:
 
 
 def show(file: Path) -> None:
-    """Let every printer show a graph."""
+    """Print a graph with every printer."""
     ir = IR.load(file)
     for printer in (_texts, _reports):
         for text in printer(ir):

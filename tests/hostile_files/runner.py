@@ -51,13 +51,13 @@ def run_all(cases: Sequence[Case] = CASES) -> Iterator[Ended]:
 
 
 def _run_number(number: int) -> tuple[str, str, float]:
-    """A case by its number, since cases hold functions and cannot be sent."""
+    """Run a case by its number, because cases contain functions and cannot be sent."""
     ended = run(CASES[number])
     return ended.outcome, ended.detail, ended.seconds
 
 
 def _warm_up() -> None:
-    """Load what all cases need, lest each of them does."""
+    """Import what all cases need, so that each child does not."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         for control in controls.FAMILY:
@@ -91,7 +91,7 @@ def run(one: Case) -> Ended:
 
 
 def _in_child(one: Case, file: Path) -> tuple[str, str]:
-    """What a child reports; one that reports nothing hung or crashed."""
+    """Return the report of a child; one without a report hung or crashed."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -13,7 +13,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Line(NamedTuple):
-    """How a case ended, as `python -m tests.hostile_files --json` tells it."""
+    """The result of a case, as `python -m tests.hostile_files --json` prints it."""
 
     family: str
     name: str

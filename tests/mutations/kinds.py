@@ -13,7 +13,7 @@ from torch_ir import IR, OpNode
 
 @dataclass(frozen=True)
 class Mutant:
-    """A subject with one mistake: another graph, or other weights."""
+    """A subject with one error: another graph, or other weights."""
 
     about: str
     ir: IR

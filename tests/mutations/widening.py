@@ -44,7 +44,7 @@ def widened_values(values: Iterable[Any]) -> list[Any]:
 
 
 def widened_table(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same for tensors by name; what is one tensor stays one."""
+    """The same for tensors by name; shared tensors stay shared."""
     made = {id(tensor): _widened(tensor) for tensor in tensors.values()}
     return {name: made[id(tensor)] for name, tensor in tensors.items()}
 

@@ -166,7 +166,7 @@ def _alike(graph: IR, tensor: TensorMeta, position: int) -> list[TensorMeta]:
 
 
 def _passed_through(node: OpNode) -> TensorMeta | None:
-    """An input that could stand for the output."""
+    """Return an input that could replace the output."""
     facts = (node.output.shape, node.output.dtype)
     return next((tensor for tensor in node.inputs if (tensor.shape, tensor.dtype) == facts), None)
 

@@ -52,7 +52,7 @@ class Tally:
         self.refused += other.refused
 
     def unexplained(self) -> dict[str, str]:
-        """The losses that no exception speaks of."""
+        """Return the losses without a listed exception."""
         known = tuple(f"{name} " for name in EXCEPTIONS)
         return {name: why for name, why in self.lost.items() if not name.startswith(known)}
 

@@ -29,7 +29,7 @@ _MOST_DEPTH = 3
 
 
 class Draft:
-    """One graph; the bodies of its functions are drafts of their own, which see its symbols and weights."""
+    """One graph; the bodies of its functions are nested drafts, which see its symbols and weights."""
 
     def __init__(self, draw: Draw, *, typed: bool, around: Draft | None = None) -> None:
         self.draw, self.typed, self.around = draw, typed, around
@@ -47,7 +47,7 @@ class Draft:
 
     @property
     def known(self) -> list[str]:
-        """The symbols that this graph may speak of."""
+        """Return the symbols that this graph may use."""
         return [*(self.around.known if self.around else []), *(symbol.name for symbol in self.symbols)]
 
     @property
@@ -59,7 +59,7 @@ class Draft:
         return Tensors(self.draw, self.known, self.axes, tame=self.typed)
 
     def whole(self) -> IR:
-        """A graph of its own, with inputs of any kind."""
+        """Draw a whole graph, with inputs of any kind."""
         self._add_symbols()
         self.inputs += [self.tensor_draws.any(self.draw.name("x", "mask")) for _ in range(self.draw.randint(1, 3))]
         self._add_weights(self.draw.choice((0, 1, 2, 4)))
@@ -67,7 +67,7 @@ class Draft:
         return self.graph(self._results(), typed_shell=True)
 
     def body(self, given: Sequence[TensorMeta]) -> IR:
-        """A function that takes tensors like these."""
+        """Draw a function for tensors like these."""
         for tensor in given:
             self.inputs.append(tensor.copy(self.draw.names.free(self.draw.choice(("arg", "value", "größe")))))
             self.inputs[-1].param = None
@@ -110,7 +110,7 @@ class Draft:
         )
 
     def _add_symbols(self) -> None:
-        """Symbols, each a dimension of an input that is made for it, or a number in one."""
+        """Add symbols, each a dimension of a new input, or a number in one."""
         for _ in range(self.draw.choice((0, 0, 1, 2))):
             name = self.draw.symbol()
             low, high = self.draw.choice(((None, None), (1, None), (2, 64), (4, 4), (0, 2**63 - 1), (None, 9)))
@@ -201,7 +201,7 @@ class Draft:
             self._add(op_type, inputs, _results_of(body), {"function": FunctionRef(name)})
 
     def _steered(self) -> None:
-        """An operator that takes functions."""
+        """Draw an operator that takes functions."""
         name, (takes, one, lists) = self.draw.choice(list(_HIGHER_ORDER.items()))
         if one and not self.tensors:
             return self._unknown()
@@ -214,7 +214,7 @@ class Draft:
         return self._add(f"higher_order.{name}", inputs, _results_of(body), attrs)
 
     def _unknown(self) -> None:
-        """What code outside torch did, or an operator of a library that is not here."""
+        """Draw a placeholder, or an operator of a missing library."""
         op_type = self.draw.choice(("opaque.mylib.f", "mylib.op.default", "opaque.größe", "vendor.matmul.int4"))
         words = self.draw.sample(("dim", "größe", "a b", "table", "x.0", "$n", "<0+1>"), self.draw.randint(0, 3))
         attrs = {word: self.draw.plain(self.known) for word in words}

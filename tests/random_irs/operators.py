@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
 @cache
 def operators(*, tame: bool) -> list[OpOverload]:
-    """Registered operators whose arguments a graph can say; tame ones write nothing and may be in any file."""
+    """Return registered operators with representable arguments; tame ones write nothing and are always allowed."""
     names = sorted(name for namespace in ("aten", "prims") for name in operator_names(namespace))
     found = [find_operator(name) for name in names if not (tame and is_forbidden(name))]
     return [op for op in found if isinstance(op, OpOverload) and _can_be_said(op, tame)]
@@ -100,7 +100,7 @@ def _give_tensors(
 
 
 def _alike(first: TensorMeta | None, draw: Draw, tensors: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-    """Mostly tensors that are like the first: operators take those together."""
+    """Mostly draw tensors like the first, because operators accept those together."""
     if first is None or draw.chance(0.3):
         return tensors
     return [tensor for tensor in tensors if (tensor.dtype, len(tensor.shape)) == (first.dtype, len(first.shape))]

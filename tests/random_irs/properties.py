@@ -37,7 +37,7 @@ def through_json(ir: IR) -> IR:
 
 
 def through_other_layout(ir: IR) -> IR:
-    """As any JSON tool would write it: other spaces, and no digest, which speaks of the text."""
+    """Write the document as any JSON tool would: other whitespace, and no digest of the text."""
     document = json.loads(ir.to_json())
     del document["digest"]
     return IR.from_json(json.dumps(document, indent=1))
@@ -139,7 +139,7 @@ ANALYSES: dict[str, Callable[[IR], Any]] = {
 
 
 def never_breaks(ir: IR) -> str:
-    """Every analysis gives a result, or an error of ours, and leaves the graph as it was."""
+    """Every analysis returns a result, or a typed error, and leaves the graph unchanged."""
     text = ir.to_json()
     for name, analyse in ANALYSES.items():
         if found := broken(ir, analyse):
@@ -150,7 +150,7 @@ def never_breaks(ir: IR) -> str:
 
 
 def broken(ir: IR, analyse: Callable[[IR], Any]) -> str:
-    """What an analysis raised that it must not."""
+    """Return the unexpected exception of an analysis."""
     try:
         analyse(ir)
     except TorchIRError:

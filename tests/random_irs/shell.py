@@ -12,7 +12,7 @@ _CLASSES = ("Linear", "Block", "Encoder", "größe.Modul", "")
 
 
 def origin(draw: Draw) -> Origin:
-    """Where a node came from; nowhere for one in three."""
+    """Draw the origin of a node; one in three has none."""
     if draw.chance(0.3):
         return Origin()
     outer = tuple(f"{draw.choice(_MODULES)}@{draw.randint(1, 3)}" for _ in range(draw.choice((0, 0, 0, 1, 2))))
@@ -45,7 +45,7 @@ def input_tree(draw: Draw, count: int, symbols: list[str]) -> Branch:
 
 
 def tree_over(draw: Draw, slots: Sequence[int], symbols: list[str], depth: int = 0) -> Tree:
-    """Containers of any kind that hold these tensors, each once, and some values."""
+    """Draw containers of any kind with these tensors, each once, and some values."""
     if len(slots) == 1 and draw.chance(0.7):
         return Slot(slots[0])
     if not slots and (depth > 2 or draw.chance(0.5)):

@@ -23,7 +23,7 @@ def graphs(seeds: Iterable[int]) -> Iterator[tuple[int, IR]]:
 
 
 def fault(name: str, seed: int, ir: IR) -> str:
-    """What is wrong with a graph, and the text of the smallest like it, to be stored among the regressions."""
+    """Return the error of a graph, and the text of its reduced form, to be stored among the regressions."""
     holds = PROPERTIES[name]
     found = holds(ir)
     if not found:

@@ -44,7 +44,7 @@ class Tensors:
         return shape
 
     def weight(self, name: str, keys: Sequence[str]) -> TensorMeta:
-        """A weight under these keys; constants and temporary buffers mostly hold their values."""
+        """Draw a weight with these keys; constants and temporary buffers mostly have values."""
         kind = self.draw.choice(PARAM_KINDS)
         has_values = self.draw.chance(0.8 if kind in ("constant", "temporary") else 0.1)
         shape: list[Dim] = [self.draw.choice(_SIZES) for _ in range(self.draw.randint(0, 4))]

@@ -73,7 +73,7 @@ def topk(draw: Draw, x: Tensor) -> Body:
 
 @block(Takes("number"))
 def reduced(draw: Draw, x: Tensor) -> Body:
-    """One or several dimensions, or all, kept or not."""
+    """Reduce one or several dimensions, or all, kept or not."""
     chosen = draw.choice((torch.sum, torch.mean, torch.amax, torch.var, torch.prod, torch.logsumexp, torch.std))
     if draw.chance(0.3) or not x.dim():
         return lambda x: torch.sum(x)
@@ -102,7 +102,7 @@ def compared(draw: Draw, x: Tensor, y: Tensor) -> Body:
 
 @block(Takes("real"), Takes("real"))
 def promoted(draw: Draw, x: Tensor, y: Tensor) -> Body:
-    """Tensors of two dtypes; one number of the second goes with every shape."""
+    """Combine tensors of two dtypes; the second is a scalar, which broadcasts."""
     chosen = draw.choice((torch.add, torch.mul, torch.sub, torch.maximum))
     return lambda x, y: chosen(x, y.flatten()[0] if y.numel() else y.sum())
 

@@ -29,7 +29,7 @@ KINDS["any"] = (*KINDS["number"], *KINDS["bool"])
 
 
 class Draw(random.Random):
-    """The choices of one block; the same seed makes the same ones."""
+    """The random choices of one block, determined by the seed."""
 
     def chance(self, share: float) -> bool:
         return self.random() < share
@@ -42,7 +42,7 @@ class Draw(random.Random):
         return self.randrange(-x.dim(), x.dim())
 
     def number(self, x: Tensor) -> Any:
-        """A Python number that goes with a tensor."""
+        """Draw a Python number that is compatible with a tensor."""
         return self.choice((0.5, -1.5, 2, 1e-3)) if x.is_floating_point() or x.is_complex() else self.choice((2, 3, 1))
 
 

@@ -31,7 +31,7 @@ KNOWN: dict[str, dict[str, str]] = {"onnxruntime": {"pool_with_indices": "its po
 
 @dataclass(frozen=True)
 class Compared:
-    """How an engine fared: `same` within the tolerance, `rounding` by float64's word, `refused`, or `apart`."""
+    """Result of an engine: `same` within the tolerance, `rounding` according to float64, `refused`, or `apart`."""
 
     kind: str
     detail: str = ""
@@ -110,7 +110,7 @@ def _changed_weights(weights: Mapping[str, Tensor], changed: Callable[[Any], Any
 
 
 def is_near(wanted: Tensor, got: Tensor, others: Sequence[Tensor]) -> bool:
-    """Whether a result is as near to what is wanted as the others are, which only rounding moves."""
+    """Whether a result is as close to the expected one as rounding allows."""
     if not compare(wanted, got).reason:
         return True
     if wanted.shape != got.shape or wanted.dtype != got.dtype:

@@ -22,7 +22,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass
 class Outputs:
-    """What some models return."""
+    """An output class of some models."""
 
     first: Any
     rest: Any
@@ -102,7 +102,7 @@ def _open_dims(text: str, dim: Any) -> dict[int, Any]:
 
 
 def arranged(recipe: Recipe, values: Sequence[Any]) -> Call:
-    """Inputs as the model of this recipe takes them."""
+    """Return inputs in the form that the model of this recipe takes."""
     first, *others = values
     if recipe.call == "tuple":
         return ((first, tuple(others)),), {}

@@ -35,7 +35,7 @@ class Verdict:
 
 
 def judged(recipe: Recipe, *, roads: bool = True, thorough: bool = True) -> Verdict:
-    """Take a model all the way; `thorough` adds verification, passes and the ways back to torch."""
+    """Run a model through all steps; `thorough` adds verification, passes and conversions to torch."""
     with torch.random.fork_rng(devices=[]), quiet():
         made = built(recipe)
         try:
@@ -57,7 +57,7 @@ def judged(recipe: Recipe, *, roads: bool = True, thorough: bool = True) -> Verd
 
 
 def captured(made: Built, **options: Any) -> IR:
-    """The graph of a model, on meta or with weights as the recipe says."""
+    """Return the graph of a model, on meta or with weights, as the recipe says."""
     on_meta = made.recipe.on_meta
     args, kwargs = to_meta(made.call()) if on_meta else made.call()
     model = made.bare if on_meta else copy.deepcopy(made.model)

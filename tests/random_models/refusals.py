@@ -11,5 +11,5 @@ REASONS = {
 
 
 def reason_of(message: str) -> str:
-    """The words that a refusal is known by."""
+    """Return the words by which a refusal is recognised."""
     return next((words for words in REASONS if words in message), message)

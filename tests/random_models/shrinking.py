@@ -37,7 +37,7 @@ def _smaller(recipe: Recipe) -> Iterator[Recipe]:
 
 
 def reproduction(recipe: Recipe) -> str:
-    """A script that shows the failure, with what its blocks are."""
+    """Return a script that shows the failure, with its blocks."""
     names = dict.fromkeys(built(recipe).used)
     sources = [inspect.getsource(BLOCKS[name].make).rstrip() for name in names]
     told = "\n".join(f"# {line}".rstrip() for source in sources for line in source.splitlines())

@@ -147,7 +147,7 @@ def key_cache(draw: Draw, x: Tensor) -> Body:
 
 
 class Raw(nn.Module):
-    """Parameters without a layer, one of them frozen, a buffer that no state dict holds, and a plain attribute."""
+    """Parameters without a layer, one of them frozen, a non-persistent buffer, and a plain attribute."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ _FIRST = 100_000  # of the seeds for engines
 
 @dataclass
 class Figures:
-    """What a sweep found."""
+    """Results of a sweep."""
 
     models: int = 0
     exact: int = 0
@@ -36,7 +36,7 @@ class Figures:
 
 
 def swept(seeds: Iterable[int], *, thorough: bool = True) -> Figures:
-    """Judge the models of these seeds; of one that fails, the smallest that still does is told."""
+    """Check the models of these seeds; a failing one is reduced first."""
     found = Figures()
     for seed in seeds:
         recipe = _drawn(seed)

@@ -141,7 +141,7 @@ def _calls(document: Record) -> list[tuple[str, Record]]:
 
 @violation("R7")
 def a_new_value_of_another_shape(draw: Draw, document: Record) -> str | None:
-    """What an input becomes has another shape than it."""
+    """The new value of an input has another shape."""
     made = [tensor for node in document["nodes"] for tensor in node["outputs"]]
     changed = {pair["target"] for pair in document.get("mutations", [])}
     pairs = [

@@ -29,7 +29,7 @@ VIOLATIONS: dict[str, Violation] = {}
 
 
 def violation(rule: str, where: str = "document") -> Callable[[Any], Any]:
-    """Add a kind of mistake under the function's name."""
+    """Register a kind of violation under the function's name."""
 
     def add(make: Any) -> Any:
         kind = make.__name__.replace("_", " ")
@@ -41,7 +41,7 @@ def violation(rule: str, where: str = "document") -> Callable[[Any], Any]:
 
 
 def document_of(ir: IR) -> Record:
-    """The document without its digest, as a JSON parser gives it."""
+    """Return the document without its digest, as parsed JSON."""
     document: Record = json.loads(ir.to_json())
     del document["digest"]
     return document
@@ -85,12 +85,12 @@ def reads(document: Record, *, given: bool = True) -> list[tuple[str, Record]]:
 
 
 def tables(document: Record, key: str) -> list[tuple[str, Record]]:
-    """The graphs that hold anything under a key, and the path of that."""
+    """Return the graphs with a value under a key, and its path."""
     return [(f"{path}.{key}", graph) for path, graph in graphs(document) if graph.get(key)]
 
 
 def tagged(document: Record, tag: str) -> list[tuple[str, Record]]:
-    """Attribute values of one tag, each in the container that holds it."""
+    """Return attribute values with one tag, each with its container."""
     return [
         (f"{path}.attrs.{name}", value)
         for path, node in nodes(document)

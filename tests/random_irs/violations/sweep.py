@@ -74,7 +74,7 @@ def _broken(draw: Draw, ir: IR, kind: Violation, file: Path) -> tuple[str, Load]
 
 
 def sweep(seeds: Iterable[int]) -> Score:
-    """Every kind of mistake in a typed graph of each seed."""
+    """Make every kind of violation in a typed graph of each seed."""
     score = Score()
     for seed in seeds:
         ir = random_ir(seed, typed=True)
