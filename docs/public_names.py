@@ -1,4 +1,4 @@
-"""What the reader of docstrings must be told: `torch_ir.cost` is a function, and not the module of the same name."""
+"""Griffe extension: `torch_ir.cost` is a function, not a module of the same name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from griffe import Extension, GriffeLoader, Module
 
 
 class PublicNames(Extension):
-    """Lets each public name of the package lead to its object, where the module that holds it has the same name."""
+    """Resolve each public name of the package to its object, even if its module has the same name."""
 
     def on_package(self, *, pkg: Module, loader: GriffeLoader, **kwargs: Any) -> None:
         aliases = [member for member in pkg.members.values() if member.is_alias]

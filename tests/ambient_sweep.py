@@ -22,7 +22,7 @@ ROADS = ("auto", "export", "record")
 
 # -- layouts ---------------------------------------------------------------------------------------------------------
 
-# Operators that give a view of some layouts, a copy of others, or the tensor itself.
+# Operators that return a view for some layouts, a copy for others, or the tensor itself.
 OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": lambda x: x.contiguous(),
     "contiguous channels last": lambda x: x[None].contiguous(memory_format=torch.channels_last),

@@ -56,7 +56,7 @@ class Terminal:
         try:
             while part := os.read(self._master, 1 << 16):
                 parts.append(part)
-        except OSError:  # how Linux says that nobody holds the other end
+        except OSError:  # how Linux reports that the other end is closed
             pass
         os.close(self._master)
         self.text = b"".join(parts).decode().replace("\r\n", "\n")

@@ -16,7 +16,7 @@ from torch_ir.cli.verbs.completion import SHELLS, script_of
 _FOLDERS = {"PACK", "FOLDER"}
 _FILES = {"FILE", "FIRST", "SECOND", "DUMPS", "MODEL", "MODELS", "TARGET", "GRAPH", "GRAPH|OPERATOR"}
 _NODES, _LEVELS, _REPEATED = ("module", "function", "aten"), ("clean", "basic", "full"), ("inline", "function")
-# words that the verbs themselves hold against what is registered, so that the parser does not know them
+# values that the commands validate themselves, so that the parser does not know them
 _WORDS = {
     "--backend": BACKENDS,
     "--blocks": _REPEATED,

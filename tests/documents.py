@@ -37,12 +37,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SKIPPED = ("make ", "pip install ", "git clone ", ". ")  # what builds or installs; everything else runs
+SKIPPED = ("make ", "pip install ", "git clone ", ". ")  # commands that build or install; everything else runs
 LANGUAGES = ("python", "console", "text", "mermaid", "json", "toml")
 _LINKED = ("benchmarks", "catalogue", "examples", "tests")  # a page sees these folders of the repository
 _PATIENCE = 300  # seconds for one command
-_IMPORTED = ("sys.modules", "__subclasses__")  # words of a page that shows what a process has imported
-# what torchao, which transformers imports where it is installed, says about kernels that a machine lacks
+_IMPORTED = ("sys.modules", "__subclasses__")  # words of a page that shows imported modules
+# torchao, which transformers imports if installed, warns about missing kernels
 _NOISE = re.compile(r"Failed to load .*torchao|W\d{4} .*torch/utils/_pytree\.py")
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<language>\S*)\s*")
 _STATUS = re.compile(r"\s+# status (\d+)$")

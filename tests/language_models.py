@@ -44,7 +44,7 @@ NOT_CARRIED: dict[str, str] = {
 # Captured for a prompt of one length: they loop over its tokens, or work on it in chunks.
 FIXED_PROMPT = frozenset(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "granitemoehybrid", "nemotron_h"))
 
-# Forms that extract_llm refuses, since they would not generate what the model generates; a reason for each.
+# Forms that extract_llm refuses, because their tokens would differ from the model's; a reason for each.
 _BY_LENGTH = "takes the length of the cache for the number of tokens so far"
 _NO_MASK = "decodes without a mask when it generates by itself"
 REFUSED_FORMS: dict[str, tuple[str, frozenset[str]]] = {

@@ -93,7 +93,7 @@ def verdict(case: Case, ir: IR) -> str:
     """Classify the effect of optimising a graph on its results: one of the constants above, the last with a reason."""
     try:
         better, report = optimize(ir, case.level)
-    except Exception as error:  # whatever it is, no pass may raise it
+    except Exception as error:  # no pass may raise any exception
         return f"{WRONG}: {type(error).__name__}: {error}"
     if not report.changes:
         return UNCHANGED

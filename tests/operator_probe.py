@@ -73,6 +73,6 @@ def probe(operators: Iterable[Any], samples: int) -> Probe:
             try:
                 with torch.no_grad(), found:
                     case.model(*[tensor.clone() for tensor in case.tensors])
-            except Exception:  # samples that are made to fail
+            except Exception:  # samples that are meant to fail
                 continue
     return found

@@ -268,5 +268,5 @@ BLOCKS: dict[str, tuple[Block, int]] = {
     "function": (function, 4),
     "branch": (branch, 1),
 }
-# What does not magnify a little rounding.
+# Operators that do not magnify rounding.
 STEADY: dict[str, tuple[Block, int]] = {name: block for name, block in BLOCKS.items() if name != "with_itself"}

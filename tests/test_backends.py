@@ -106,7 +106,7 @@ def test_a_compiled_graph_is_called_as_the_model(ir: IR, model: nn.Module, level
             expected, actual = model(x, scale=scale), compiled(ours, scale=scale)
             torch.testing.assert_close(actual, expected)
             torch.testing.assert_close(ours, x)
-            actual["state"][1].zero_()  # what the caller does to a result is not what the model remembers
+            actual["state"][1].zero_()  # the caller's changes of a result do not affect the model's cache
 
 
 class Found(nn.Module):

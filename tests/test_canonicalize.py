@@ -112,7 +112,7 @@ def test_spellings_of_a_linear_layer_are_one_graph(name: str) -> None:
     assert found.is_equal, f"{found}\n{graphs[0]}\n{graphs[1]}"
 
 
-# What stands before, after the rules of canonicalize; x and y are float32[4, 6], z is float32[3, 4, 6].
+# The graph before, after the rules of canonicalize; x and y are float32[4, 6], z is float32[3, 4, 6].
 SPELLINGS = {
     "aten.add.Scalar(x, 2)": "aten.add.Tensor(self=x, other=2.0, alpha=1)",
     "aten.mul.Scalar(x, 2)": "aten.mul.Tensor(self=x, other=2.0)",
@@ -151,7 +151,7 @@ DECLINED = [
     "aten.add.Tensor(x, y, alpha=2)",  # a factor
     "aten.add.Tensor(y, x, alpha=2)",  # it belongs to the second
     "aten.sub.Tensor(y, x)",  # no order to choose
-    "aten.maximum.default(y, x)",  # of two zeros, torch gives one by its place
+    "aten.maximum.default(y, x)",  # of two zeros, torch chooses by position
     "aten.threshold.default(x, 0, 0)",  # NaN becomes 0
     "aten.clamp.default(x, -0.0)",  # the bound is another zero
     "aten.clamp.default(x, 0.0, 3.0)",

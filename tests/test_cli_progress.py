@@ -10,7 +10,7 @@ from tests.test_draw import mlp
 from torch_ir.cli.progress import progress, show_progress
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals on Windows")
-# a target that takes its time, as a large model does
+# a slow target, like a large model
 SLOW = """\
 import time
 

@@ -66,7 +66,7 @@ SHOWN = {
     "doctor": ["python"],
     "completion": ["bash"],
 }
-FAST = ["info", "lower"]  # in a process of their own, where Python itself ends
+FAST = ["info", "lower"]  # in a separate process, where the interpreter itself exits
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,7 @@ def test_formulas_that_torch_does_not_count() -> None:
 def test_a_node_that_is_not_called_as_its_operator_is() -> None:
     x, y = tensor("x", 2, 3), tensor("y", 2, 3)
     ir = IR([OpNode("y", "aten.linear.default", [x], [y], {"weight": None}, args=["input"])], [x], [y])
-    assert cost(ir).macs == 2 * 3 * 3  # a row of the input for every element, whatever the weight is
+    assert cost(ir).macs == 2 * 3 * 3  # a row of the input for every element, for any weight
     ir = IR([OpNode("y", "aten.conv2d.default", [x], [y], {"weight": None}, args=["input"])], [x], [y])
     with pytest.raises(GraphError, match=r"OpNode\('y', 'aten.conv2d.default'\) is not called as its operator is"):
         cost(ir)

@@ -17,7 +17,7 @@ CHUNKS = 4
 FAILED_ONCE = sorted(REGRESSIONS.glob("*/*"))
 
 
-@pytest.mark.filterwarnings("ignore")  # numpy, torch and onnx_ir warn of what they find in damaged files
+@pytest.mark.filterwarnings("ignore")  # numpy, torch and onnx_ir warn about corrupted files
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_refused_or_holds(name: str) -> None:
     """Every kind of corruption of every kind of file; most are detected, and caches are ignored."""

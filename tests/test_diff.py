@@ -32,7 +32,7 @@ def renamed(ir: IR) -> IR:
 @pytest.mark.parametrize("make", [mlp, everything, pair, lambda: pair().fold_blocks()])
 def test_names_do_not_count(make: Callable[[], IR]) -> None:
     assert diff(make(), make(), ignore_origins=False).is_equal
-    if make is not everything:  # one of its functions is an entry point, which is told by its name
+    if make is not everything:  # one of its functions is an entry point, recognised by its name
         assert diff(make(), renamed(make())).differences == ()
 
 

@@ -65,7 +65,7 @@ def test_pictures_are_those_that_the_pages_show(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "pictures.py"), "--output", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
     images = {path.name for path in (ROOT / "docs" / "images").iterdir()}
-    stored = {name for name in images if not name.startswith("explorer-")}  # which a browser takes
+    stored = {name for name in images if not name.startswith("explorer-")}  # taken by a browser
     assert {path.name for path in tmp_path.iterdir()} == stored
     for name in stored:
         assert _png_size(tmp_path / name) == _png_size(ROOT / "docs" / "images" / name)

@@ -110,7 +110,7 @@ def test_two_files_side_by_side(capsys, tmp_path) -> None:
     assert status == 0
     assert 'subgraph before["before.json"]' in out
     assert 'subgraph after["after.json"]' in out
-    assert 'heading["Layers<br/>per run: nodes 9 #8594; 8"]' in out  # what these linears cost nobody knows
+    assert 'heading["Layers<br/>per run: nodes 9 #8594; 8"]' in out  # the cost of these linear layers is unknown
     assert "style before_op_mix1 fill:#fbd5d5,stroke:#c62828" in out
     assert run(capsys, "draw", *words, "-o", str(tmp_path / "pair.png"))[0] == 0
     assert (tmp_path / "pair.png").read_bytes().startswith(b"\x89PNG")

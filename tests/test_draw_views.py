@@ -63,7 +63,7 @@ def test_a_smaller_depth_is_a_coarser_picture() -> None:
     boxes = {depth: [box.lines[0] for box in build_scene(model(), depth=depth).boxes] for depth in (1, 3, 4)}
     assert boxes[1] == ["Input: x", "Embedding", "tril", "model", "Linear", "Output"]
     assert boxes[3] == ["Input: x", "Embedding", "tril", "Layer", "Layer", "Layer", "Linear", "Output"]
-    assert boxes[4][3:6] == ["Linear", "mul", "add"]  # what a layer computes itself, around the module inside it
+    assert boxes[4][3:6] == ["Linear", "mul", "add"]  # operators that a layer calls directly, around the nested module
 
 
 def test_equal_modules_are_one_box_that_says_how_many() -> None:

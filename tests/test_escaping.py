@@ -83,7 +83,7 @@ def test_markdown() -> None:
         assert seen.tags.count("td") == 4, text
         assert escaping.one_line(text).strip() in seen.data, text
         if any(mark in text for mark in ("@s", "#1", "://", "www.")):
-            assert seen.tags.count("code") == 2, text  # where nobody is mentioned, and nothing is linked to
+            assert seen.tags.count("code") == 2, text  # without mentions and links
 
 
 def test_a_markdown_block() -> None:

@@ -26,7 +26,7 @@ _QUESTIONS: list[Any] = [
     lambda x: x.abs().max() < 1.5,
     lambda x: x.mean() + 0.1,  # a number that is never zero is true
 ]
-Program = list[Any]  # of steps, and of triples: a question, what to do then, what to do else
+Program = list[Any]  # of steps, and of triples: a condition, the steps if true, the steps if false
 
 
 def program(draw: random.Random, depth: int) -> Program:

@@ -21,7 +21,7 @@ from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
-# Models of the catalogue that torch.export alone captures, and the words in which the recording says why.
+# Models of the catalogue that only torch.export captures, and the reason in the log.
 NOT_COVERED = {
     "constants": "a tensor on meta that is no weight and no input",
     "control_flow": "cond has a body of its own",
@@ -86,7 +86,7 @@ class Nested(nn.Module):
 
 
 def literals(self: Any, x: Tensor) -> Any:
-    torch.tensor([5.0])  # nobody reads it
+    torch.tensor([5.0])  # unused
     scale = torch.tensor(2.0)
     if scale.item() > 1:  # which the model itself has written down
         x = x * scale

@@ -129,7 +129,7 @@ def test_weights_in_float16_take_no_factor(call: str) -> None:
         "aten.add.Tensor(conv, row)",  # along the last dimension
         "aten.add.Tensor(conv, place)",  # one for each place
         "aten.add.Tensor(conv, many)",  # one for each image
-        "aten.mul.Tensor(conv, x_1)",  # what x makes
+        "aten.mul.Tensor(conv, x_1)",  # the consumer of x
         "aten.add.Tensor(conv, c, alpha=2)",
         "aten.div.Tensor(c, conv)",
         "aten.div.Tensor(conv, 0)",
@@ -138,7 +138,7 @@ def test_weights_in_float16_take_no_factor(call: str) -> None:
         "aten.div.Tensor_mode(conv, c, rounding_mode='floor')",
         "aten.add.Tensor(conv, conv)",
         "aten.mul.Tensor(conv, 1j)",
-        "aten.mul.Tensor(low, c)",  # makes float32 of bfloat16
+        "aten.mul.Tensor(low, c)",  # casts bfloat16 to float32
     ],
 )
 def test_stays(call: str) -> None:

@@ -221,7 +221,7 @@ def masked(function: Callable[..., Any], dtype: torch.dtype) -> IR:
 
 
 HALF: dict[str, tuple[Callable[..., Any], set[str]]] = {
-    # what is written, and the dtypes in which the operator computes the same, also for rows that are masked as a whole
+    # the written form, and the dtypes in which the operator computes the same, also for fully masked rows
     "filled in float32": (
         lambda q, k, v, m: attend(scores(q, k).float().masked_fill(~m, LOW), v.float()).to(q.dtype), set()
     ),

@@ -18,9 +18,7 @@ from torch_ir.cli.arguments.size_specs import Affine, DimRange, parse_affine, pa
 from torch_ir.errors import CommandError
 from torch_ir.ir.graph.attr_types import DTYPES
 
-NAMES = st.from_regex(r"[a-z][a-z_]{1,6}", fullmatch=True).map(
-    lambda word: f"s_{word}"
-)  # never a word with a meaning of its own
+NAMES = st.from_regex(r"[a-z][a-z_]{1,6}", fullmatch=True).map(lambda word: f"s_{word}")  # never a reserved word
 NUMBERS = st.integers(0, 10**6)
 
 

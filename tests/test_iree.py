@@ -21,7 +21,7 @@ from torch_ir.llm import extract_llm
 pytest.importorskip("iree.compiler", reason="torch-ir[mlir] is not installed")
 pytest.importorskip("iree.runtime", reason="torch-ir[mlir] is not installed")
 
-UNSUPPORTED = {"embedding_bag", "fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md says why
+UNSUPPORTED = {"embedding_bag", "fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md has the reasons
 
 
 @pytest.fixture(scope="module", autouse=True)

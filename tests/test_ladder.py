@@ -99,7 +99,7 @@ def test_a_captured_model_computes_what_it_computes(name: str) -> None:
     run = IRExecutor(ir, model.state_dict())
     for factor in (1.0, 0.7):
         args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t * factor, (case.args, case.kwargs))  # noqa: B023
-        given = pytree.tree_map(lambda leaf: leaf, (args, kwargs))  # models may change the lists that they are given
+        given = pytree.tree_map(lambda leaf: leaf, (args, kwargs))  # models may change their list arguments
         wanted, found = model(*args, **kwargs), run(*given[0], **given[1])
         leaves = [pytree.tree_leaves(as_plain(value)) for value in (wanted, found)]
         torch.testing.assert_close(leaves[1], leaves[0], rtol=0, atol=1e-6)

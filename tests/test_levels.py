@@ -226,7 +226,7 @@ def test_sizes_and_control_flow_stay_as_they_are() -> None:
 
     model = module(forward, zero=nn.Linear(4, 4), one=nn.Linear(4, 2), two=nn.Linear(4, 2))
     ir = captured(model, torch.randn(3, 4), dynamic_shapes=({0: Dim("batch", max=64)},))
-    for body in ir.functions.values():  # torch does not say which modules the branches are from
+    for body in ir.functions.values():  # torch does not report the modules of the branches
         body.nodes[0].origin = Origin("zero", 1, "Linear")
     layers = ir.at_level("module").check()
     assert (layers.symbols.keys(), layers.constraints) == (ir.symbols.keys(), ir.constraints)

@@ -23,7 +23,7 @@ from torch_ir.ir import evaluate
 from torch_ir.ir.regroup.functions import outline
 
 SAMPLE = ("bert", "densenet", "gpt", "inception", "lstm", "moe", "resnet18", "static_cache", "unet")
-# Kernels that give a result in more memory than its elements need.
+# Kernels that return a result in more memory than its elements need.
 WASTEFUL = frozenset(("aten.mse_loss.default", "aten.embedding_bag.padding_idx", "aten.copy.default"))
 
 

@@ -172,7 +172,7 @@ def test_random_numbers_are_drawn_alike() -> None:
     assert any("random numbers, for which both sides were seeded alike" in note for note in report.notes)
 
 
-@pytest.mark.filterwarnings("ignore:forward changes state")  # which is what the test is about
+@pytest.mark.filterwarnings("ignore:forward changes state")  # the subject of the test
 def test_a_model_that_varies() -> None:
     """If the model itself returns another value each time, the note says so."""
     count = itertools.count(1)
@@ -183,7 +183,7 @@ def test_a_model_that_varies() -> None:
     assert any("when it is run again" in note for note in report.notes)
 
 
-@pytest.mark.filterwarnings("ignore:forward changes state")  # which is what the test is about
+@pytest.mark.filterwarnings("ignore:forward changes state")  # the subject of the test
 def test_a_model_that_takes_other_ways() -> None:
     """A model that calls other operators each time cannot be aligned, which is reported instead of a node."""
     count = itertools.count()
@@ -213,7 +213,7 @@ def test_control_flow() -> None:
     found, report = localised(ir, model, *(x.abs() + 1 for x in inputs))
     assert found.op_type == "higher_order.cond"
     assert any("the nodes of its functions are not compared" in note for note in report.notes)
-    assert model(*inputs) is not None  # torch can still compile what was recorded
+    assert model(*inputs) is not None  # torch can still compile the recording
 
 
 # -- cost -------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch_ir.targets.mlir.dialect import dialect_name, torch_dialect
 
 mlir = pytest.importorskip("iree.compiler.ir", reason="torch-ir[mlir] is not installed")
 
-UNSUPPORTED = {"fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md says why
+UNSUPPORTED = {"fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md has the reasons
 EMITTED = sorted({entry.name for entry in catalogue.entries()} - UNSUPPORTED)
 SAMPLE = random.Random(0).sample(EMITTED, 12)
 

@@ -14,7 +14,7 @@ from torch_ir.ir import IR
 from torch_ir.passes import list_passes
 from torch_ir.passes.optimize_levels import LEVELS
 
-_ROUNDS = "winograd"  # more than what is judged here; its own tests say how much
+_ROUNDS = "winograd"  # more than is compared here; separate tests cover the rest
 HITS = sorted((path.parent.name, path.stem) for path in FOLDER.glob("*/*.json"))
 
 

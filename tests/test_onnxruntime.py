@@ -32,7 +32,7 @@ def captured(model: nn.Module, *inputs: Any, dynamic: Any = None, **kwargs: Any)
 def assert_runs_as_the_model(entry: Entry, level: str | None = "full") -> None:
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     compiled = compile(captured(model, *inputs, **kwargs), model.state_dict(), backend="onnxruntime", level=level)
-    for _ in range(2):  # buffers are what the first call left
+    for _ in range(2):  # buffers have the values of the first call
         given, given_kwargs = copy.deepcopy((inputs, kwargs))
         with torch.no_grad():
             wanted = model(*inputs, **kwargs)
@@ -139,7 +139,7 @@ def test_what_onnx_runtime_does_not_run_is_one_sentence(tmp_path: Path) -> None:
 # -- the catalogue ----------------------------------------------------------------------------------------------------
 
 
-# what torch.onnx, or ONNX Runtime, does not take
+# unsupported by torch.onnx or ONNX Runtime
 REFUSED = {"mixed_precision": "ONNX Runtime does not run .* Could not find an implementation"}
 
 

@@ -50,7 +50,7 @@ def test_a_link_or_a_shared_folder_is_not_used(tmp_path: Path) -> None:
     assert private_cache("iree") is None
     (tmp_path / "cache").chmod(0o777)
     assert private_cache("inductor") is None
-    (tmp_path / "cache").chmod(0o1777)  # as /tmp is: what is there cannot be renamed by others
+    (tmp_path / "cache").chmod(0o1777)  # like /tmp: other users cannot rename its files
     assert private_cache("inductor") is not None
 
 

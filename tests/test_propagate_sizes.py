@@ -141,7 +141,7 @@ def test_the_dtype_of_the_result_decides(x: str, constant: Tensor) -> None:
     ("x", "constant"),
     [
         ("float32[3]", torch.tensor([0.5])),  # not 0-d
-        ("int64[3]", torch.tensor(0.5)),  # makes floats of them
+        ("int64[3]", torch.tensor(0.5)),  # converts them to floats
         ("float32[]", torch.tensor(0.5, dtype=torch.float64)),  # two 0-d tensors: the wider one decides
         ("bfloat16[3]", torch.tensor(0.1)),  # is rounded when it is converted
         ("float32[3]", torch.tensor(True)),

@@ -340,7 +340,7 @@ def test_convert_there_and_back(
     printed = capsys.readouterr().out.splitlines()
     assert main(["info", "m.pb"]) == 0
     differ = {*capsys.readouterr().out.splitlines()} ^ {*printed}
-    assert [line.partition(":")[0] for line in differ] == ["  digest"] * 2  # each of its own bytes
+    assert [line.partition(":")[0] for line in differ] == ["  digest"] * 2  # with different bytes
     assert main(["convert", "m.json", "-o", "m.tflite"]) == 1
     assert main(["info", "none.pb"]) == 1
     Path("bad.pb").write_bytes(b"{}")

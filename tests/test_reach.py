@@ -18,7 +18,7 @@ from torch_ir.ops import forbidden as reach
 from torch_ir.ops.forbidden import misuses, reaches
 from torch_ir.ops.schema import find_operator, operator_names
 
-# Words in the name of an operator, and kinds of its arguments, that want a second look.
+# Words in operator names, and argument types, that need a review.
 _WORDS = re.compile(
     r"file|path|storage|stream|pin_|_pin|seed|rng|generator|cache|thread|debug|print|record|version|share|ptr|retain"
     r"|requires|resize|^set|_set_|dual|primal|lazy|xla|_test|vulkan|cuda|cudnn|cufft|miopen|backward$|sync|token|alloc"
@@ -32,7 +32,7 @@ _TEXTS = {  # arguments that are text, and choose one of several ways to compute
     "unary_algorithm", "unary_attr", "unary_post_op", "unary_post_op_algorithm", "binary_post_op", "binary_op",
     "output_dtype",
 }  # fmt: skip
-# What looks suspicious, and only computes.
+# Suspicious names of operators that only compute.
 _HARMLESS = re.compile(
     r"aten\.(_?cudnn_(?!init)|_?miopen_|.*_backward\b|.*cachemask|_?affine_grid_generator|_.*assert_async|_make_dep_token"
     r"|resize(_as)?(_sparse)?\.|sparse_resize(_and_clear)?\.|_resize_output\.|_fw_primal_copy|_make_dual_copy|pinverse"

@@ -60,7 +60,7 @@ def check_recording(entry: Entry) -> None:
     model, args, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     bare, (meta_args, meta_kwargs) = copy.deepcopy(model).to("meta"), to_meta((args, kwargs))
     graphs = [extract_ir(bare, meta_args, kwargs=meta_kwargs, capture=how) for how in ("export", "record")]
-    if entry.category != "control":  # a recording goes one way, or every way, as Python does
+    if entry.category != "control":  # a recording takes one path, or all paths, as Python does
         found = [[op for op in ops(ir) if op not in _BESIDE] for ir in graphs]
         assert found[0] == found[1]
     for ir in (graphs[1], extract_ir(model, args, kwargs=kwargs, strict=False, capture="record")):
@@ -68,7 +68,7 @@ def check_recording(entry: Entry) -> None:
         assert report.is_valid, f"{report}\n{ir}"
 
 
-# torch.export asserts the dtype of what is cast; and NumPy-like copies are seen by one of the two only
+# torch.export asserts the dtype of casts; and NumPy-like copies are seen by only one of the two
 _BESIDE = ("aten._assert_tensor_metadata.default", "aten.detach.default", "aten.alias.default", "aten.clone.default")
 
 

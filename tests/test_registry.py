@@ -270,7 +270,7 @@ def test_executors_get_inputs_in_order_and_torch_attributes() -> None:
     @register_executor("aten.full.default")
     def fill(inputs: list[Tensor], attrs: dict[str, Any]) -> list[Tensor]:
         seen.append((inputs, dict(attrs)))
-        size = attrs.pop("size")  # an executor may take its attributes apart
+        size = attrs.pop("size")  # an executor may modify its attributes
         return [torch.full(size, attrs["fill_value"], dtype=attrs["dtype"])]
 
     model = module(lambda self, x: torch.full((x.shape[0], 2), 3.0, dtype=torch.float64) + x.sum())

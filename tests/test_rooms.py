@@ -40,7 +40,7 @@ ROOMS = {
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
     "sweep": {"errors", "ir", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }
-# A notebook asks the object itself for its picture, so the graph knows who draws it; it asks when it is called.
+# A notebook calls a method of the graph, which imports the drawing code lazily.
 WAYS_UP = {("ir/graph/graph.py", "torch_ir.draw.notebook")}
 DOORS = {
     "__init__", "__main__", "_version", "analyzer", "converter", "executor", "exporter", "serializer", "verifier",
@@ -72,7 +72,7 @@ def _imports(node: ast.AST, at_once: bool) -> Iterator[Import]:
             yield from (Import(alias.name, child.lineno, at_once) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, f"line {child.lineno}: imports are written in full"
-            # `from torch_ir import errors` imports the room, `from torch_ir.ir import IR` the module before the word
+            # `from torch_ir import errors` imports the module itself, `from torch_ir.ir import IR` its parent
             names = [f"{child.module}.{alias.name}" for alias in child.names] if child.module == "torch_ir" else []
             yield from (Import(name, child.lineno, at_once) for name in names or [child.module or ""])
         else:

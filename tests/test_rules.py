@@ -11,7 +11,7 @@ from torch_ir.ir.checks.format_rules import RULES
 
 PACKAGE = Path(torch_ir.__file__).parent
 ERRORS = {"GraphError", "SerializationError"}
-# What these say is about what a program asks of a graph, not about a file.
+# These errors concern a program's use of a graph, not a file.
 EDITING = {"blocks.py", "functions.py", "levels.py", "shared_functions.py", "substitute.py"}
 READERS = sorted(
     path

@@ -17,7 +17,7 @@ from tests.torch_parallel import CASES
 from torch_ir import ShardError, extract_ir, shard, transformers_plan, verify_sharded
 
 RANKS = 4
-# What ours sends less. Torch gathers a sequence for each of queries, keys and values, and we do it once for all.
+# Collectives that ours saves. Torch gathers a sequence for queries, keys and values; we gather it once.
 FEWER = {"Tower by sequence": Counter(all_gather_into_tensor=4)}
 REFUSED = {"Llama with 2 heads of keys"}
 

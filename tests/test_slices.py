@@ -55,7 +55,7 @@ def test_what_lies_between() -> None:
     assert names(slice_between(ir, ["x"], ["d"])) == "abcd"
     assert names(slice_between(ir, ["a"], ["b"])) == "b"
     assert slice_between(ir, ["y"], ["b"]) == []
-    assert names(slice_between(ir, ["x", "a"], ["d"])) == "bcd"  # what is given need not be made
+    assert names(slice_between(ir, ["x", "a"], ["d"])) == "bcd"  # existing inputs need not be created
 
 
 def test_a_call_is_one_node() -> None:
@@ -77,7 +77,7 @@ def test_an_order_that_is_one_stays() -> None:
     a, b, c, e, d = diamond().nodes
     assert topological_order([a, b, c, e, d]) == [a, b, c, e, d]
     assert topological_order([d, c, e, b, a]) == [e, a, c, b, d]
-    assert topological_order([d, b, b]) == [b, d]  # each once; what is not among them is there already
+    assert topological_order([d, b, b]) == [b, d]  # each once; others already exist
 
 
 @pytest.mark.parametrize("name", ["gpt", "inception", "resnet18"])

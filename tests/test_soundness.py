@@ -21,7 +21,7 @@ from torch_ir.rewrite.change_log import current_journal
 
 PASSES = [made.name for made in list_passes()]
 _CHUNK = 100  # graphs of one slow test
-# They add up a tensor that is normalised before: what is left of it is rounding, which nobody can judge.
+# They sum a normalised tensor: the result is only rounding, which cannot be compared.
 _CANCEL = frozenset((10_787,))
 
 
@@ -37,7 +37,7 @@ def one_thread() -> Iterator[None]:
 def check(seed: int, passes: list[str]) -> None:
     """Draw a graph and check the passes on it; a failing one is reduced first."""
     ir = random_graph(seed, steady=not are_exact(passes))
-    settles = "decompose" not in passes or len(set(passes)) == 1  # what it takes apart, others put together again
+    settles = "decompose" not in passes or len(set(passes)) == 1  # it decomposes what other passes merge
     found = fault(ir, passes, settles=settles)
     if found:
         kind = found.partition(":")[0]

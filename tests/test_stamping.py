@@ -133,7 +133,7 @@ def test_tied_weights() -> None:
 
 # -- what must be run, every layer of it -----------------------------------------------------------------------------
 
-COUNTER = [0]  # state that no layer holds, which shows in the second layer
+COUNTER = [0]  # state outside all layers, which shows in the second layer
 SEEN: list[Any] = []
 
 

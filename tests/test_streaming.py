@@ -406,7 +406,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-ROOM = 40 << 20  # bytes of address space beside what the process has before; the weights take 96 MiB
+ROOM = 40 << 20  # bytes of address space in addition to the current size; the weights take 96 MiB
 
 
 def limited(net: Path, *options: str) -> subprocess.CompletedProcess[str]:

@@ -141,7 +141,7 @@ def test_a_saved_program_comes_back(name: str, tmp_path: Path) -> None:
     torch.export.save(torch.export.export(filled, *copy.deepcopy((inputs, kwargs))), tmp_path / "model.pt2")
     loaded = torch.export.load(tmp_path / "model.pt2")
     assert str(diff(ir, torch_ir.convert_exported_program(loaded))) == "the graphs are equal"
-    if not ir.tied_weights:  # only the program tells that two parameters of its module are one
+    if not ir.tied_weights:  # only the program shows that two parameters of its module are tied
         assert str(diff(ir, captured(loaded.module(), *inputs, **kwargs))) == "the graphs are equal"
     with torch.no_grad():
         torch.manual_seed(1)
@@ -211,7 +211,7 @@ def test_the_sizes_that_torch_is_told_of() -> None:
     ir.constraints = ["n % 2 == 0"]
     assert dynamic_shapes_of(ir) == {"arg0": {"a": {0: Dim.AUTO}}, "arg1": [{0: Dim.AUTO}, None]}
     ir.constraints = []
-    ir.symbols["n"].min = ir.symbols["n"].max  # which no `Dim` can say
+    ir.symbols["n"].min = ir.symbols["n"].max  # which a `Dim` cannot express
     assert dynamic_shapes_of(ir) == {"arg0": {"a": {0: Dim.AUTO}}, "arg1": [{0: Dim.AUTO}, None]}
     assert dynamic_shapes_of(captured(model, *inputs)) is None
 
@@ -221,7 +221,7 @@ def test_sizes_made_of_data() -> None:
 
     def forward(self: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         count: Any = (x > 0).sum().item()
-        torch._check(count >= 0)  # torch would add it where a size is made of it
+        torch._check(count >= 0)  # torch would add it where a size depends on it
         torch._check(count <= 100)
         return x.nonzero().float() * 2, torch.zeros(count + 1)
 

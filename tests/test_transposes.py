@@ -146,7 +146,7 @@ def test_two_that_do_not_cancel_are_one() -> None:
 @pytest.mark.parametrize(
     ("returns", "weights", "calls"),
     [
-        # another reader of what is in between
+        # another consumer of the intermediate result
         (["exp", "relu"], "", {"relu": "aten.relu.default(there)", "back": "aten.t.default(relu)"}),
         # the other operand has no permute, and none must be added
         (["exp"], "", {"add": "aten.add.Tensor(there, y)", "back": "aten.t.default(add)"}),

@@ -11,7 +11,7 @@ import catalogue
 from catalogue import Entry
 from tests.proof import captured, verdict
 
-# models whose own forward makes float32 tensors, so that torch itself refuses their weights in half precision
+# models whose forward creates float32 tensors, so that torch itself refuses half-precision weights
 FLOAT32_ONLY = {
     "diffusion_step": "the embedding of the time step is float32",
     "fft": "torch has no such Fourier transform",

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch_ir
 
 HOUSE = Path(torch_ir.__file__).parent
-# Rooms whose verbs read a file without running it; what is in no list here may not run an operator.
+# Folders whose commands read a file without running it; code that is not listed may not run an operator.
 READING = ("ir", "analysis", "passes", "safety", "formats", "rewrite", "draw", "explorer", "targets", "ops", "golden")
 CALLERS = {
     "ops/calling.py": "the function by which the others call",

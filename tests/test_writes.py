@@ -417,7 +417,7 @@ def test_nothing_is_written() -> None:
 # -- any program ------------------------------------------------------------------------------------------------------
 
 _PROGRAMS = st.builds(random_lines, st.randoms(use_true_random=False), st.integers(1, 10))
-# What is refused, and never wrong: see above, and what torch's own functionalisation does not take.
+# Refused, and never wrong: see above, and cases that torch's functionalisation does not support.
 _REFUSED = ("clone it first", "torch cannot functionalise the captured graph")
 
 

@@ -20,7 +20,7 @@ from tests.adversarial.verbs import run_verb, write_target
 
 SECONDS = 20
 MEMORY = 2 << 30
-TINY = 8  # a size at which only what does not depend on it takes time
+TINY = 8  # a size at which only constant costs take time
 _NOISE = 0.05  # seconds
 _SMALL = 1 << 26  # bytes
 
@@ -114,7 +114,7 @@ def _warm_up(verbs: Sequence[str], folder: Path) -> None:
         for verb in verbs:
             run_verb(verb, file, second, folder)
     gc.collect()
-    gc.freeze()  # a child need not look through what its parent has loaded
+    gc.freeze()  # a child need not scan objects that its parent has loaded
 
 
 class _quiet:
@@ -151,7 +151,7 @@ def in_child(verb: str, file: Path, second: Path, folder: Path) -> Ended:
                 found = _spent(verb, file, second, folder)
             os.write(writing, json.dumps(found).encode())
         finally:
-            os._exit(99)  # what was raised is told in stderr
+            os._exit(99)  # the exception is in stderr
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         told = pipe.read()

@@ -14,7 +14,7 @@ from tests.adversarial.verbs import VERBS
 _ROOT = Path(__file__).resolve().parents[2]
 SIZE = 150
 _MOST = 1.3  # exponent of time
-_SHORT = 0.3  # seconds within which nothing is told of growth
+_SHORT = 0.3  # seconds below which growth is not reported
 _BYTES_PER_BYTE = 1000  # of memory for the file
 Cells = Sequence[tuple[str, str]]
 

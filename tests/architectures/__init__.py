@@ -42,7 +42,7 @@ NEEDS_VALUES: dict[str, str] = {
 NOT_CAPTURED: dict[str, str] = {
     "t5gemma": "its config always returns a cache of an unsupported class",
 }
-# Not recorded quickly, so that another road is tried: the words in which the recording says why.
+# Not captured fast, so that another method is tried: the reason in the log.
 NOT_FAST: dict[str, str] = {
     "longformer": "aten.item.default depends on the data",
     "led": "aten.item.default depends on the data",

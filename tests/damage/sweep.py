@@ -19,7 +19,7 @@ REFUSED_WITH_PATH, REFUSED, SAME, CHANGED = "refused with a path", "refused", "s
 SAMPLE = 3 * len(KINDS)  # damaged files of each kind in every run of the tests
 EVERY = 900  # and in the sweep; more of those that a digest protects
 PROTECTED = 2700
-SLOW_FILES = ("ONNX to be bound", "remembered choices of back ends")  # which each case writes to the disk anew
+SLOW_FILES = ("ONNX to be bound", "remembered choices of back ends")  # each case writes these to disk again
 CUT_AND_FLIPPED = ("a side file", "a lowered graph")  # small ones, with a digest
 
 
@@ -128,6 +128,6 @@ def _swept(kind: Kind) -> Outcomes:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # other libraries warn of what they find in damaged files
+    warnings.simplefilter("ignore")  # other libraries warn about corrupted files
     for label, figure in measure().items():
         print(f"{label}: {figure}")

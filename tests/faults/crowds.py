@@ -24,7 +24,7 @@ class Crowd:
 def writers_and_readers(place: Place, rounds: int, readers: int = 2) -> Crowd:
     """Two processes save their versions over each other while others read without a pause."""
     place.kind.save(place.target, 0)
-    with mmap.mmap(-1, 8 * readers + 1) as shared:  # what each reader has loaded, and whether it is over
+    with mmap.mmap(-1, 8 * readers + 1) as shared:  # the graphs that each reader loaded, and whether it ended
 
         def write(version: int) -> Callable[[], None]:
             def work() -> None:

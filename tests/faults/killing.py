@@ -192,7 +192,7 @@ def _act_at(last: int, names: Iterable[str], act: Callable[[Callable[[], object]
 
     def wrapped(name: str, done: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **kwargs: Any) -> Any:
-            if "dir_fd" not in kwargs and next(steps) == last:  # which only the removal of a folder gives
+            if "dir_fd" not in kwargs and next(steps) == last:  # raised only when a folder is removed
                 act(lambda: name == "write" and done(args[0], args[1][: len(args[1]) // 2]))
             return done(*args, **kwargs)
 

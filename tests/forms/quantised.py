@@ -106,7 +106,7 @@ def pt2e_in_qat_training() -> nn.Module:
         made: nn.Module = prepare_qat_pt2e(
             torch.export.export(convolution().train(), (IMAGES,)).module(), xnnpack(dynamic=False, qat=True)
         )
-        made(IMAGES)  # observers take the shape of what they see first
+        made(IMAGES)  # observers take the shape of their first input
         return made
 
 
@@ -227,7 +227,7 @@ def eager_qat_in_training() -> nn.Module:
         made = linear().train()
         made.qconfig = torch.ao.quantization.get_default_qat_qconfig("x86")
         prepared: nn.Module = torch.ao.quantization.prepare_qat(made)
-        prepared(X)  # observers take the shape of what they see first
+        prepared(X)  # observers take the shape of their first input
         return prepared
 
 

@@ -25,7 +25,7 @@ def carry(form: Form) -> Outcome:
     with quiet():
         try:
             model = form.build()
-        except Exception as error:  # libraries refuse in many ways what they have no kernel for
+        except Exception as error:  # libraries report missing kernels in many ways
             return Outcome(UNBUILT, str(error))
         try:
             ir = IR.from_json(extract(form, copy.deepcopy(model)).to_json())

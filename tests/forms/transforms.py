@@ -15,7 +15,7 @@ family = Family("transforms")
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
-# Of what `grad` and its kin wrap, torch.export makes a constant: the graph no longer reads the input.
+# torch.export turns the operands of `grad` and similar functions into constants: the graph ignores the input.
 
 
 def layer() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-Make = Callable[[Path], Path]  # puts what it makes into a folder, and says which file is opened
+Make = Callable[[Path], Path]  # writes its files to a folder, and returns the one to open
 
 REFUSED = "refused by rule and place"
 UNNAMED = "refused, but not by that rule and place"

@@ -23,7 +23,7 @@ _TERMINAL = {
     "zero width": "a\u200bb\ufeff",
     "tags": "a\U000e0041b",
 }
-# what no name of a node may be, and no name is printed
+# invalid in node names, and never printed
 for name, text in _TERMINAL.items():
     FAMILY.refused(f"name with {name}", changed("nodes[4].name", text), "R6", r"\$\.nodes\[4\].*")
 for name, text in _TERMINAL.items():

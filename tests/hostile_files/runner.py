@@ -22,7 +22,7 @@ from tests.hostile_files.openings import OPENINGS
 from tests.hostile_files.shown import LeakError
 from torch_ir.errors import RuleError, TorchIRError
 
-_ROOM = 1 << 30  # bytes of memory beyond what the interpreter has already
+_ROOM = 1 << 30  # bytes of memory in addition to the interpreter's
 _SECONDS = 10  # of computing
 _PATIENCE = 60  # seconds of waiting, for a machine that is busy with other things
 
@@ -155,6 +155,6 @@ def _opened(one: Case, file: Path) -> tuple[str, str]:
         return case.LEAKED, str(leak)[:300]
     except MemoryError:
         return case.MEMORY, ""
-    except BaseException as error:  # whatever it is, it is what the suite is for
+    except BaseException as error:  # any exception is what the suite is for
         return case.RAW, f"{type(error).__name__}: {error!s:.200}"
     return (case.LOADED if one.expected == case.REFUSED else one.expected), ""

@@ -26,7 +26,7 @@ from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.verify.reference_run import values_outside_state_dict
 
 SETS = 24
-PATIENCE = 2.0  # seconds for a mutant whose loop may never end, beside what the original takes
+PATIENCE = 2.0  # seconds for a mutant whose loop may never end, in addition to the original's time
 _SCALES = (1.0, 0.01, 0.3, 3.0, 10.0, 0.0)
 Values = list[Any]
 Weights = Mapping[str, torch.Tensor]

@@ -12,7 +12,7 @@ import catalogue
 from tests.proof import captured
 from torch_ir import IR
 
-# what each shows: see its file in the catalogue
+# for the content of each, see its file in the catalogue
 CHOSEN = (
     *(
         "buffer_mutation",

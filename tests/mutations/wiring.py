@@ -7,7 +7,7 @@ from tests.mutations.kinds import Mutant, each_node, kind, shuffled
 from tests.mutations.subjects import Subject
 from torch_ir import IR, OpNode, TensorMeta
 
-# an operator -> another that takes the same arguments
+# an operator -> another with the same arguments
 SIBLINGS = {
     "aten.add.Tensor": "aten.sub.Tensor",
     "aten.sub.Tensor": "aten.add.Tensor",

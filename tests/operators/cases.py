@@ -92,7 +92,7 @@ def _chosen(operator: Any, dtype: torch.dtype, count: int) -> list[tuple[int, An
     torch.manual_seed(0)
     try:
         found = list(enumerate(samples_of(operator, dtype)))
-    except Exception:  # the database itself cannot make inputs of some dtypes
+    except Exception:  # the database itself cannot create inputs of some dtypes
         return []
     drawn = random.Random(operator.name).sample(found[1:], min(count - 1, max(0, len(found) - 1)))
     return [*found[:1], *sorted(drawn, key=lambda pair: pair[0])]

@@ -13,7 +13,7 @@ from torch_ir import IR, ExportError, IRExecutor, TorchIRError, extract_ir
 from torch_ir.run.tolerances import compare
 
 EAGER, EXPORT, CARRIED, LOST = "eager refuses", "torch.export refuses", "carried", "lost"
-# Their values are whatever the memory held: only shape and dtype can be compared.
+# Uninitialised values: only shape and dtype can be compared.
 UNINITIALISED = frozenset(["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"])
 _RESHAPES = "changes the shape or strides of an input, which torch cannot functionalise"
 _POLYGAMMA = "torch treats `polygamma_` as a custom operator and does not functionalise it"
@@ -74,7 +74,7 @@ def carry(case: Case) -> tuple[str, str]:
         torch.manual_seed(SEED)
         with torch.no_grad():
             expected = case.model(*given)
-    except Exception as error:  # samples that are made to fail
+    except Exception as error:  # samples that are meant to fail
         return EAGER, str(error)
     try:
         ir = extract_ir(case.model, case.tensors, strict=False)

@@ -17,7 +17,7 @@ from torch_ir.errors import GraphError
 from torch_ir.ir import IR, FunctionRef, Limits, OpNode, Symbol, TensorMeta
 from torch_ir.ops.effects import updates_statistics
 
-# Operators that take functions -> the arguments that name them, a tensor that they ask for, and their lists of tensors.
+# Operators that take functions -> their function arguments, a required tensor, and their lists of tensors.
 _HIGHER_ORDER = {
     "cond": (("true_fn", "false_fn"), "pred", ("operands",)),
     "while_loop": (("cond_fn", "body_fn"), "", ("carried_inputs", "additional_inputs")),
@@ -126,7 +126,7 @@ class Draft:
     def _constraints(self) -> list[str]:
         if not self.known or self.draw.chance(0.6):
             return []
-        if self.typed:  # what holds everywhere leaves sizes to derive shapes at
+        if self.typed:  # constraints that always hold leave sizes for shape inference
             return [f"{self.draw.expression(self.known)} >= 0"]
         return [self.draw.condition(self.known) for _ in range(self.draw.randint(1, 2))]
 
@@ -152,7 +152,7 @@ class Draft:
         for index, tensor in enumerate(outputs):
             tensor.name = name if len(outputs) == 1 else self.draw.name(f"{name}_{index}")
         origins = [self.draw.line() for _ in range(2)] if self.draw.chance(0.1) else ()
-        is_split = any("." in name for name in attrs)  # a list with an absent element, which positions cannot say
+        is_split = any("." in name for name in attrs)  # a list with an absent element, which positions cannot represent
         needs_names = self.typed or is_split or "function" in attrs or self.draw.chance(0.95)
         args = inputs if needs_names else ()
         origin = shell.origin(self.draw)
@@ -246,7 +246,7 @@ def random_ir(seed: int, *, typed: bool = False) -> IR:
         try:
             return _drawn(f"{seed}/{typed}{f'/{attempt}' if attempt else ''}", typed).check(Limits())
         except GraphError as error:
-            if error.rule != "R2":  # a product of sizes beyond what files may ask for is drawn again
+            if error.rule != "R2":  # a product of sizes beyond the limits is drawn again
                 raise
     raise AssertionError
 

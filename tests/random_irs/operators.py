@@ -15,7 +15,7 @@ from torch_ir.ops.effects import is_forbidden
 from torch_ir.ops.schema import arguments, find_operator, operator_names
 from torch_ir.ops.torch_types import to_name
 
-_NEVER = ("StorageType", "StreamObjType", "ClassType")  # of arguments: no graph can say them
+_NEVER = ("StorageType", "StreamObjType", "ClassType")  # argument types that a graph cannot represent
 
 
 class Call(NamedTuple):

@@ -90,7 +90,7 @@ def comes_back(ir: IR) -> str:
                 return f"{name}: not the same print"
             if not (found := diff(ir, again, ignore_origins=False)).is_equal:
                 return f"{name}: {found}"
-        except Exception as error:  # a graph that checks can be written and read, whatever it holds
+        except Exception as error:  # a valid graph can be written and read, whatever its content
             return f"{name}: {type(error).__name__}: {error}"
     return "" if ir.to_json() == text else "the given graph was changed"
 

@@ -12,7 +12,7 @@ from tests.random_irs.violations.sweep import sweep as sweep_violations
 from torch_ir.ir import IR
 
 GRAPHS = 2000
-_BROKEN = 200  # graphs that every kind of mistake is made in
+_BROKEN = 200  # graphs in which every kind of violation is possible
 REGRESSIONS = Path(__file__).resolve().parents[1] / "data" / "regressions" / "irs"
 
 

@@ -15,7 +15,7 @@ _TAME = ("float32", "float32", "float32", "float64", "bfloat16", "float16", "int
 _SIZES = (0, 1, 1, 2, 2, 3, 4, 5, 8)
 _LARGE_SIZES = (2**31, 2**33)
 _PLACEMENTS = ("replicate", "partial(sum)", "partial(avg)", "partial(min)", "partial(max)", "partial(product)")
-_BEYOND_INLINE = (1 << 16) + 8  # bytes of a constant that lies beside the file
+_BEYOND_INLINE = (1 << 16) + 8  # bytes of a constant in a side file
 
 
 class Tensors:

@@ -9,7 +9,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _COMMON_DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
 _DEVICES = ("cpu", "meta", "cuda", "cuda:1", "mps", "xpu:0")
-# Words that operators know under an argument's name; others refuse most texts.
+# Valid values by argument name; operators reject most other texts.
 _WORDS = {
     "approximate": ("none", "tanh"),
     "rounding_mode": ("floor", "trunc"),

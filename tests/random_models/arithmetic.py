@@ -173,7 +173,7 @@ def flat_product(draw: Draw, x: Tensor) -> Body:
 @block(Takes("real"))
 def cast(draw: Draw, x: Tensor) -> Body:
     dtype = draw.choice((*KINDS["float"], *KINDS["float"], *KINDS["int"]))
-    if x.is_floating_point() and not dtype.is_floating_point:  # what is out of range is undefined
+    if x.is_floating_point() and not dtype.is_floating_point:  # out-of-range values are undefined
         return lambda x: x.nan_to_num(0.0, 1.0, -1.0).clamp(0, 100).to(dtype)
     return draw.choice((lambda x: x.to(dtype), lambda x: x.type(dtype), lambda x: x.to("cpu", dtype, copy=True)))
 

@@ -25,7 +25,7 @@ from torch_ir.run.tolerances import compare
 _NEARER = 8  # times as far off as the model itself is, or as it moves when its inputs do
 _TREMBLE = 1e-6  # relative, of inputs and weights
 
-# What engines do that torch does not; a model that has such a block is not theirs to run.
+# Differences of engines from torch; models with such a block are not run in them.
 KNOWN: dict[str, dict[str, str]] = {"onnxruntime": {"pool_with_indices": "its pools pass over NaN"}}
 
 

@@ -43,7 +43,7 @@ def judged(recipe: Recipe, *, roads: bool = True, thorough: bool = True) -> Verd
         except TorchIRError as error:
             reason = first_line(error)
             return Verdict(f"refused what torch.export takes: {reason}" if _is_exported(made) else "", reason)
-        except Exception as error:  # whatever it is, no user may see it
+        except Exception as error:  # no user may see such an exception
             return Verdict(f"capture: {type(error).__name__}: {first_line(error)}")
         checks = [_carried, _executed, *([_same_by_export] if roads else ()), *(_THOROUGH if thorough else ())]
         for check in checks:

@@ -17,7 +17,7 @@ from tests.state_models.piece import PIECES, SIZE, group_of, kind_of
 ROADS = ("auto", "export", "record")
 SHAPES = ("alone", "inside", "listed", "twice")
 MODES = ("plain", "grad", "inference", "float64", "autocast", "deterministic")
-CALLS = (0, 1, 0, 1)  # which input each call is given
+CALLS = (0, 1, 0, 1)  # the input of each call
 
 
 class Case(NamedTuple):

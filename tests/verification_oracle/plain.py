@@ -35,7 +35,7 @@ def observed(name: str) -> list[Any]:
                 if unknown := [leaf for leaf in results if type(leaf) not in _KINDS and not isinstance(leaf, Tensor)]:
                     raise TypeError(f"returns a {type(unknown[0]).__name__}, which no other process can read")
                 runs.append(copied((results, pytree.tree_leaves((args, kwargs)), dict(subject.model.state_dict()))))
-        except Exception as error:  # whatever the model raises on inputs that are not its own
+        except Exception as error:  # any exception of the model on inputs of another model
             runs.append(f"{type(error).__name__}: {error}")
         found.append(runs)
     return found

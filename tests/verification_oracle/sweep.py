@@ -30,7 +30,7 @@ from torch_ir.verify.reference_run import values_outside_state_dict
 ROOT = Path(__file__).resolve().parents[2]
 CORRUPTED = 3  # graphs of each model
 _AT_ONCE = 60  # models of one plain process
-# Relative to the largest element: what is further off is no rounding.
+# Relative to the largest element: a larger difference is not rounding.
 _FAR = {torch.float16: 0.02, torch.bfloat16: 0.1, torch.float32: 1e-3, torch.complex64: 1e-3}
 
 
@@ -137,7 +137,7 @@ def agrees(ir: IR, subject: Subject, expected: list[Any]) -> bool:
             for run in runs:
                 if isinstance(run, tuple) and not _same_run(executor, call, run, weights):
                     return False
-        except GuardError:  # the graph itself says that it is not for these inputs
+        except GuardError:  # the graph's own guard rejects these inputs
             if runs is expected[0]:
                 return False
         except TorchIRError:

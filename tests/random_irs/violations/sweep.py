@@ -46,7 +46,7 @@ class Score:
                 self.right_path += error.path == path
                 found = f"{error.rule} at {error.path}: {error.args[0]:.100}"
                 is_right = (error.rule, error.path) == (kind.rule, path)
-            except Exception as error:  # whatever else it is, it names no rule
+            except Exception as error:  # any other exception names no rule
                 found, is_right = f"{type(error).__name__}: {error}", False
             else:
                 found, is_right = "accepted", False
