@@ -11,8 +11,8 @@ from torch import nn
 from tests.proof import module
 
 Build = TypeVar("Build", bound=Callable[..., Any])
-# How far a form comes: its library has no kernels here, torch.export refuses it, it cannot be made a graph of ours,
-# the graph cannot be proved, or all is well.
+# The stage that a form reaches: its library has no kernels here, torch.export refuses it, it cannot be converted,
+# the graph does not verify, or all stages succeed.
 STAGES = UNBUILT, REFUSED, CAPTURED, CARRIED, VERIFIED = "not built", "refused", "captured", "converted", "verified"
 
 

@@ -8,7 +8,7 @@ import torch_ir
 from tests.hostile_files.case import Family
 from tests.hostile_files.documents import document, graph, one_node, replaced, written
 
-FAMILY = Family("in order")
+FAMILY = Family("valid files")
 
 
 def _saved(folder: Path) -> Path:
