@@ -13,7 +13,7 @@ from benchmarks.measure import forget_peak, measured_alone, memory, table
 from benchmarks.models import EXTRACTED, Case, llama, tokens
 from torch_ir import IR
 
-HEADER = ["graph", "read", "trusted", "checked", "checked, first time", "memory, times the file"]
+HEADER = ["graph", "read", "trusted", "checked", "checked, cold", "memory / file size"]
 CASES = [*EXTRACTED[:2], Case("Llama, 80 layers", lambda: llama(layers=80), tokens)]
 REPEATS = 7
 

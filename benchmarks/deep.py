@@ -11,11 +11,11 @@ from torch_ir import IR
 
 HEADER = [
     "graph",
-    "nodes at the top",
-    "nodes in all",
+    "top-level nodes",
+    "all nodes",
     "time",
     "times faster than torch.export (range)",
-    "the same graph",
+    "same graph",
 ]
 FORMS: dict[str, dict[str, Any]] = {
     "flat": {},

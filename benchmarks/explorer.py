@@ -12,7 +12,7 @@ from benchmarks.measure import median_time, table
 from benchmarks.models import Case, llama_405b, resnet50, tokens
 from tests import browser
 
-HEADER = ["graph", "nodes", "file", "written in", "first picture", "open a layer", "search, and go there"]
+HEADER = ["graph", "nodes", "file", "time to write", "first drawing", "expand a layer", "search"]
 CASES = [
     Case("ResNet-50", resnet50, lambda: {"x": torch.randn(1, 3, 224, 224)}),
     Case("Llama of 162 layers", lambda: llama_405b(162), tokens),

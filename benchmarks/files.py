@@ -14,7 +14,7 @@ from benchmarks.measure import median_time, race, ratios, table
 from benchmarks.models import Case, llama, tokens, torch_export
 from torch_ir import IR
 
-HEADER = ["graph", "file", "save", "load", "size", "per node", "torch.export takes, times"]
+HEADER = ["graph", "file", "save", "load", "size", "per node", "torch.export / this (save, load, size)"]
 SMALL = Case("Llama, 8 layers", llama, tokens)
 MIDDLE = Case("Llama, 32 layers", lambda: llama(layers=32), tokens)
 DEEP = Case("Llama, 126 layers", lambda: llama(layers=126), tokens)

@@ -12,7 +12,7 @@ from benchmarks.measure import forget_peak, measured_alone, median_time, memory,
 from benchmarks.models import torch_export
 
 HEADER = [
-    "model", "parameters", "construction", "graph", "nodes", "first call", "median of the next",
+    "model", "parameters", "construction", "graph", "nodes", "first call", "median of later calls",
     "peak memory over imports",
 ]  # fmt: skip
 ENTRIES = ("prefill", "decode")

@@ -34,10 +34,10 @@ def run() -> str:
         "model",
         "graph",
         "nodes per run",
-        "of these no views",
+        "without views",
         "GFLOPs",
         "MB moved",
-        "MB at the peak",
+        "peak MB",
         "verified",
     ]
     runs = table(["model", "extracted", *(f"{level} (range)" for level in LEVELS), "eager (range)"], map(_timed, CASES))

@@ -11,7 +11,7 @@ from benchmarks.measure import measured_alone, median_time, table
 from benchmarks.shard import deepseek_v3, llama_405b, mixtral
 
 HEADER = [
-    "model", "memory of a stage", "split", "split, flat", "stages", "busy", "most that one holds", "sent between two",
+    "model", "memory per stage", "split", "split, flat", "stages", "busy", "largest stage", "sent between stages",
 ]  # fmt: skip
 GIB = 1 << 30
 CASES: dict[str, tuple[Callable[[], Any], int]] = {

@@ -57,7 +57,7 @@ def run(repeats: int = 3) -> str:
             for task, (what, room) in TASKS.items():
                 found = [_measured(Path(folder), depth, width, what, room) for _ in range(repeats)]
                 rows.append([name, task, f"{room >> 20} MiB" if room else "none", *_cells(found)])
-    return table(["checkpoint", "task", "limit of growth", "peak memory grew by", "time (range)"], rows)
+    return table(["checkpoint", "task", "growth limit", "peak memory growth", "time (range)"], rows)
 
 
 def _write(folder: Path, depth: int, width: int) -> None:
@@ -80,7 +80,7 @@ def _measured(folder: Path, depth: int, width: int, what: str, room: int | None)
 def _cells(found: list[dict[str, Any] | None]) -> list[str]:
     survived = sorted((item for item in found if item is not None), key=lambda item: item["seconds"])
     if len(survived) < len(found):
-        return ["out of memory", f"{len(survived)} of {len(found)} runs ended"]
+        return ["out of memory", f"{len(survived)} of {len(found)} runs completed"]
     seconds, grown = [item["seconds"] for item in survived], max(item["grown"] for item in survived)
     middle = seconds[len(seconds) // 2]
     return [f"{grown / 1e6:,.0f} MB", f"{middle:.2f} s ({seconds[0]:.2f}-{seconds[-1]:.2f})"]
