@@ -1,1 +1,1 @@
-"""Measurements: both sides in one process, interleaved, as ratios. `python -m benchmarks` prints every table."""
+"""Benchmarks: both sides interleaved in one process, as ratios. `python -m benchmarks` prints the tables."""

@@ -38,7 +38,7 @@ TABLES: dict[str, Any] = {
     "pipeline": pipeline,
 }  # fmt: skip
 QUICK = ("extract", "growth", "files", "execute")
-ALONE = ("peer_optimisers", "latency", "explorer")  # packages of their own, half an hour, a browser
+ALONE = ("peer_optimisers", "latency", "explorer")  # need further packages, half an hour, a browser
 EVERY = tuple(name for name in TABLES if name not in ALONE)
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def _replace(name: str, text: str) -> None:
-    """Put a table between its marks on the page."""
+    """Replace the table between its marks on the page."""
     start, end = f"<!-- {name} -->\n", f"<!-- end {name} -->"
     before, opened, rest = PAGE.read_text(encoding="utf-8").partition(start)
     _, closed, after = rest.partition(end)

@@ -1,4 +1,4 @@
-"""Every architecture of transformers among the tests, in tiny: the quick recording against torch.export."""
+"""Fast capture against torch.export, on a tiny model of every architecture of transformers in the tests."""
 
 import logging
 import statistics
@@ -21,17 +21,17 @@ from tests.architectures import NEEDS_VALUES, NOT_CAPTURED, Architecture, archit
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fast-capture-coverage.md"
 SAME, DIFFERENT, FALLBACK, REFUSED = "same bytes", "DIFFERENT", "falls back to torch.export", "not captured"
-TOP = """# Which models are recorded quickly
+TOP = """# Which models are captured fast
 
-`extract_ir` records a model quickly where that gives the graph of `torch.export` to the letter, and falls back to
-`torch.export` where it may not. Below is every architecture of `tests/architectures`: a tiny model with random weights.
-`python -m benchmarks architectures --write` makes this page anew.
+[Fast capture](fast-capture.md) returns a graph that is byte-identical to that of `torch.export`, or falls back to
+`torch.export`. The table lists every architecture of `tests/architectures`, each as a tiny model with random weights.
+`python -m benchmarks architectures --write` writes this page.
 """
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one architecture; seconds of either side, where it was recorded quickly."""
+    """Result for one architecture; the times of both sides if it was captured fast."""
 
     name: str
     kind: str
@@ -53,7 +53,7 @@ class Outcome:
 
 
 def run(write: bool = False) -> str:
-    """How many architectures give the same bytes, and how much faster; the whole list goes to a page of its own."""
+    """Count byte-identical architectures and measure the speed-up; `write` updates the page with the whole list."""
     outcomes = []
     for each in architectures():
         outcomes.append(_outcome(each))
@@ -95,12 +95,12 @@ def _outcome(architecture: Architecture) -> Outcome:
 
 
 def _cell(text: str) -> str:
-    """The first line, as it may stand in a table."""
+    """Return the first line, escaped for a table."""
     return text.splitlines()[0].replace("|", "\\|")
 
 
 def _built(architecture: Architecture) -> tuple[torch.nn.Module, dict[str, Any]]:
-    """The model and its inputs, on meta unless it needs values."""
+    """Return the model and its inputs, on meta unless it needs values."""
     if architecture.name in NEEDS_VALUES:
         return architecture.build(), architecture.inputs()
     with torch.device("meta"):
@@ -109,7 +109,7 @@ def _built(architecture: Architecture) -> tuple[torch.nn.Module, dict[str, Any]]
 
 
 class _Kept(logging.Handler):
-    """Keeps what is logged."""
+    """Collect log messages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class _Kept(logging.Handler):
 
 @contextmanager
 def _fallbacks() -> Iterator[list[str]]:
-    """Why models were not recorded quickly inside."""
+    """Collect the reasons for falling back to torch.export."""
     log, kept = logging.getLogger("torch_ir.capture"), _Kept()
     level = log.level
     log.addHandler(kept)

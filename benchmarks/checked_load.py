@@ -1,4 +1,4 @@
-"""Loading files with every rule checked, against the reader alone: CPU time a node."""
+"""CPU time per node of loading files with every rule checked, against the reader alone."""
 
 import json
 import sys
@@ -13,13 +13,13 @@ from benchmarks.measure import forget_peak, measured_alone, memory, table
 from benchmarks.models import EXTRACTED, Case, llama, tokens
 from torch_ir import IR
 
-HEADER = ["graph", "read", "trusted", "checked", "checked, first time", "memory, times the file"]
+HEADER = ["graph", "read", "trusted", "checked", "checked, cold", "memory / file size"]
 CASES = [*EXTRACTED[:2], Case("Llama, 80 layers", lambda: llama(layers=80), tokens)]
 REPEATS = 7
 
 
 def run() -> str:
-    """Each file is loaded in a process of its own; what torch needs to get going is not counted."""
+    """Load each file in a separate process; exclude torch's start-up."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
@@ -34,7 +34,7 @@ def run() -> str:
 
 
 def measured(path: str) -> dict[str, float]:
-    """Seconds of each way to load a file, and the bytes that a checked load takes at its peak."""
+    """Return the seconds of each way to load a file, and the peak memory of a checked load."""
     warm_up()
     forget_peak()
     before = memory("VmRSS")
@@ -50,7 +50,7 @@ def measured(path: str) -> dict[str, float]:
 
 
 def warm_up() -> None:
-    """Let torch import all that it imports when it is first asked for shapes: 1.3 s, once in a process."""
+    """Trigger the imports of torch's first shape inference: 1.3 s, once per process."""
     x, y, z = (torch_ir.TensorMeta(name, (1, 8, 8, 8), "float32") for name in "xyz")
     nodes = [
         torch_ir.OpNode("y", "aten.hardswish.default", [x], [y], args=["self"]),

@@ -1,9 +1,9 @@
-"""Saving and loading the graph of a Llama of 126 layers, against torch.export, which takes seconds for either."""
+"""Saving and loading the graph of a Llama of 126 layers, against torch.export."""
 
 from benchmarks.files import DEEP, HEADER, WAYS, captured, compared, exported
 from benchmarks.measure import table
 
 
 def run() -> str:
-    """Time and size, as in the table of files."""
+    """Return times and sizes, as in the table of files."""
     return table(HEADER, compared(DEEP.name, captured(DEEP), WAYS, 1, exported(DEEP)))

@@ -1,4 +1,4 @@
-"""What executing the graph costs over running the model, on a model of large kernels and on one of small ones."""
+"""Overhead of the executor over eager, on a model with large kernels and one with small kernels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ HEADER = [
 
 
 def run(repeats: int = 25) -> str:
-    """Eager, torch's exported module, its bare graph and our executor on the same weights and inputs."""
+    """Compare eager, torch's exported module, its bare graph and our executor on the same weights and inputs."""
     return table(HEADER, [_row(case, repeats) for case in EXECUTED])
 
 
@@ -45,7 +45,7 @@ def _row(case: Case, repeats: int) -> list[str]:
 
 
 def _bare(program: torch.export.ExportedProgram, inputs: dict[str, Any]) -> Callable[[], Any]:
-    """The graph that torch exports, as it is: flat, with nothing checked, bound to its weights and inputs."""
+    """Return the exported graph as a callable: flat, without checks, bound to its weights and inputs."""
     known = {**program.state_dict, **program.constants}
     specs = program.graph_signature.input_specs
     values = [known[spec.target] for spec in specs if spec.target is not None]
@@ -54,7 +54,7 @@ def _bare(program: torch.export.ExportedProgram, inputs: dict[str, Any]) -> Call
 
 
 def _peak_bytes(action: Callable[[], Any]) -> int:
-    """The most that one run holds at a time beside what was there before, temporaries inside kernels included."""
+    """Return the peak memory of one run over the baseline, including temporaries inside kernels."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         action()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]

@@ -1,4 +1,4 @@
-"""The explorer in headless Chromium: from opening the file to the first picture, and from a click to an open layer."""
+"""Latency of the explorer in headless Chromium: first drawing, expanding a layer, search."""
 
 import tempfile
 import time
@@ -12,12 +12,12 @@ from benchmarks.measure import median_time, table
 from benchmarks.models import Case, llama_405b, resnet50, tokens
 from tests import browser
 
-HEADER = ["graph", "nodes", "file", "written in", "first picture", "open a layer", "search, and go there"]
+HEADER = ["graph", "nodes", "file", "time to write", "first drawing", "expand a layer", "search"]
 CASES = [
     Case("ResNet-50", resnet50, lambda: {"x": torch.randn(1, 3, 224, 224)}),
     Case("Llama of 162 layers", lambda: llama_405b(162), tokens),
 ]
-# what is drawn must also be laid out by the browser before the clock stops
+# reading the layout makes the browser finish it before the timer stops
 _OPEN = """() => {
   const places = [...app.view.drawing.frames.keys()].map((id) => app.view.places.get(id));
   const closed = places.filter((place) => canOpen(place.item) && !app.view.isOpen(place));
@@ -37,7 +37,7 @@ _SEARCH = """() => {
 
 
 def run(repeats: int = 5) -> str:
-    """Medians of a few visits, each in a tab of its own."""
+    """Return medians of several page loads, each in a new tab."""
     if browser.find() is None:
         return browser.ABSENT
     with browser.launched() as running, tempfile.TemporaryDirectory() as folder:
@@ -57,7 +57,7 @@ def _row(case: Case, running: Any, page: Path, repeats: int) -> list[str]:
 
 
 def _visit(running: Any, page: Path) -> tuple[float, float, float]:
-    """Milliseconds to the first picture, to open the largest module in view, and to find and show a node far inside."""
+    """Measure milliseconds to the first drawing, to expand the largest visible module, and to find a nested node."""
     visit = browser.Visit(running, page)
     visit.page.wait_for_selector("html[data-ready]")
     ready = visit.page.evaluate("app.readyAt")

@@ -1,4 +1,4 @@
-"""Extraction of common models against bare torch.export of the same model on the same inputs."""
+"""Extraction of common models against torch.export."""
 
 from functools import partial
 
@@ -13,7 +13,7 @@ HEADER = [
 
 
 def run(repeats: int = 7) -> str:
-    """Median times and ratios; whether the graph is to the letter the one that `capture="export"` gives."""
+    """Return median times and ratios, and whether the graph equals that of `capture="export"` exactly."""
     return table(HEADER, [_row(case, repeats) for case in EXTRACTED])
 
 

@@ -1,4 +1,4 @@
-"""Saving and loading graphs of Llamas as JSON and as protobuf, against torch's own format for exported programs."""
+"""Saving and loading graphs of Llamas as JSON and protobuf, against torch.export's format."""
 
 import statistics
 import tempfile
@@ -14,7 +14,7 @@ from benchmarks.measure import median_time, race, ratios, table
 from benchmarks.models import Case, llama, tokens, torch_export
 from torch_ir import IR
 
-HEADER = ["graph", "file", "save", "load", "size", "per node", "torch.export takes, times"]
+HEADER = ["graph", "file", "save", "load", "size", "per node", "torch.export / this (save, load, size)"]
 SMALL = Case("Llama, 8 layers", llama, tokens)
 MIDDLE = Case("Llama, 32 layers", lambda: llama(layers=32), tokens)
 DEEP = Case("Llama, 126 layers", lambda: llama(layers=126), tokens)
@@ -22,7 +22,7 @@ DEEP = Case("Llama, 126 layers", lambda: llama(layers=126), tokens)
 
 @dataclass(frozen=True)
 class Way:
-    """One kind of file."""
+    """A file format to measure."""
 
     name: str
     suffix: str
@@ -38,7 +38,7 @@ WAYS = [
 
 
 def run(repeats: int = 7) -> str:
-    """Time and size, of the whole and per node; torch.export is given the program without weights, too."""
+    """Return times and sizes, in total and per node; torch.export also gets a program without weights."""
     ir, deep = captured(SMALL), captured(DEEP)
     calls = deep.at_level("module", leaf=["LlamaDecoderLayer"])
     rows = [
@@ -56,13 +56,13 @@ def captured(case: Case) -> IR:
 
 
 def exported(case: Case) -> Way:
-    """torch.export's way, for its own program of the same model."""
+    """Return torch.export's format, for its own program of the same model."""
     program = torch_export(*case.on_meta())
     return Way("torch.export", "pt2", lambda _, path: torch.export.save(program, path), torch.export.load)
 
 
 def compared(name: str, ir: IR, ways: list[Way], repeats: int, other: Way | None = None) -> list[list[str]]:
-    """A row for each kind of file, with how much more the other way takes."""
+    """Return a row per file format, with the ratio to torch.export."""
     others = [other] if other else []
     nodes = sum(1 for _ in ir.all_nodes())
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +84,7 @@ def compared(name: str, ir: IR, ways: list[Way], repeats: int, other: Way | None
 
 @dataclass(frozen=True)
 class _File:
-    """A graph at a place."""
+    """A graph and its path."""
 
     way: Way
     ir: IR

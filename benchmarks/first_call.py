@@ -1,4 +1,4 @@
-"""The first extraction in a fresh process, against the first torch.export in another: imports on demand included."""
+"""First extraction in a fresh process against the first torch.export in another, including imports on demand."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ SIDES = ("torch.export", "extract_ir")
 
 
 def run(repeats: int = 3) -> str:
-    """Median times and ratios, the sides in turn."""
+    """Return median times and ratios, with the sides taking turns."""
     rows = []
     for case in EXTRACTED:
         rounds = [[measured_alone("benchmarks.first_call", case.name, side) for side in SIDES] for _ in range(repeats)]
@@ -22,7 +22,7 @@ def run(repeats: int = 3) -> str:
 
 
 def child(name: str, side: str) -> float:
-    """Seconds of the first call in this process, after the model is built."""
+    """Return the seconds of the first call in this process, after the model is built."""
     model, inputs = next(case for case in EXTRACTED if case.name == name).on_meta()
     start = time.perf_counter()
     if side == "extract_ir":

@@ -1,4 +1,4 @@
-"""What the road over Inductor buys on a GPU, next to eager and to torch.compile of the original.
+"""Speed of the Inductor back end on a GPU, against eager and torch.compile of the original.
 
 python -m benchmarks.gpu [--device cpu] [--small] [--models NAME ...] [--dtypes NAME ...] [--no-autotune] [--json FILE]
 
@@ -26,12 +26,12 @@ from benchmarks.measure import digits, table
 from torch_ir.backends import compile as compile_graph
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-LEAST = 0.02  # seconds of a turn
+LEAST = 0.02  # minimum seconds of a turn
 Action = Callable[[], Any]
 
 
 class Layer(nn.Module):
-    """A layer of BERT."""
+    """One layer of BERT."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def bert(small: bool) -> nn.Module:
 
 @dataclass(frozen=True)
 class Case:
-    """A model at a batch size."""
+    """A model and a batch size."""
 
     name: str
     build: Callable[[bool], nn.Module]
@@ -111,12 +111,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--models", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--batches", nargs="+", type=int, help="these sizes alone")
+    parser.add_argument("--batches", nargs="+", type=int, help="only these batch sizes")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["bfloat16", "float16"])
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--no-autotune", action="store_true", help="leave out what tries kernels, which takes minutes")
-    parser.add_argument("--small", action="store_true", help="small models, to see that it works")
-    parser.add_argument("--json", metavar="FILE", help="write the figures to a file, too")
+    parser.add_argument("--no-autotune", action="store_true", help="skip kernel tuning, which takes minutes")
+    parser.add_argument("--small", action="store_true", help="small models, as a smoke test")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to a file")
     return parser.parse_args()
 
 
@@ -129,7 +129,7 @@ def _chosen(options: argparse.Namespace) -> Iterator[tuple[Case, str, int]]:
 
 
 def measured(case: Case, dtype: str, batch: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of a call of each, how far it is from eager, and how long it took to make."""
+    """Return, for each contestant, seconds per call, difference from eager, and compile time."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = case.build(options.small).eval().to(DTYPES[dtype])
@@ -156,7 +156,7 @@ def measured(case: Case, dtype: str, batch: int, options: argparse.Namespace) ->
             try:
                 actions[name] = partial(make(), sample)
                 actual = actions[name]().float()
-            except Exception as error:  # whatever a compiler raises; the others are still measured
+            except Exception as error:  # any compiler error; the others are still measured
                 actions.pop(name, None)
                 roads[name] = {"wrong": str(error).strip().partition("\n")[0]}
                 continue
@@ -188,7 +188,7 @@ def _race(actions: dict[str, Action], rounds: int, device: str) -> dict[str, lis
 
 
 def _turn(action: Action, calls: int, device: str) -> float:
-    """Seconds of a call, by the clock of the GPU where there is one."""
+    """Return the seconds per call, measured on the GPU if there is one."""
     if torch.device(device).type != "cuda":
         began = time.perf_counter()
         for _ in range(calls):
@@ -205,7 +205,7 @@ def _turn(action: Action, calls: int, device: str) -> float:
 
 
 def _table(found: list[dict[str, Any]]) -> str:
-    """Milliseconds of eager, and how many times as fast the others are."""
+    """Return the milliseconds of eager, and the speed of the others relative to it."""
     names = list(dict.fromkeys(name for entry in found for name in entry["roads"]))
     rows = []
     for entry in found:

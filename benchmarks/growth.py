@@ -1,4 +1,4 @@
-"""How extraction grows with the number of layers, on Llamas at the widths of the 405B model."""
+"""Extraction time by number of layers, for Llamas at the widths of the 405B model."""
 
 from functools import partial
 
@@ -8,11 +8,11 @@ from benchmarks.measure import Samples, median_time, race, table
 from benchmarks.models import Case, llama_405b, tokens, torch_export
 
 LAYERS = (1, 2, 4, 8, 16, 32, 64, 126)
-EXPORTED = 8  # layers up to which torch.export runs too
+EXPORTED = 8  # torch.export runs up to this number of layers
 
 
 def run(repeats: int = 5) -> str:
-    """Median times of every form of the graph, and of torch.export for the first few."""
+    """Return median times of every form of the graph, and of torch.export for few layers."""
     return table(["layers", "nodes", *FORMS, "torch.export"], [_row(layers, repeats) for layers in LAYERS])
 
 

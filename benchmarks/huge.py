@@ -1,4 +1,4 @@
-"""Language models of up to a trillion parameters, prefill and decode, from construction to graphs, with no weights."""
+"""Construction and capture of language models of up to a trillion parameters, prefill and decode, without weights."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from benchmarks.measure import forget_peak, measured_alone, median_time, memory,
 from benchmarks.models import torch_export
 
 HEADER = [
-    "model", "parameters", "construction", "graph", "nodes", "first call", "median of the next",
+    "model", "parameters", "construction", "graph", "nodes", "first call", "median of later calls",
     "peak memory over imports",
 ]  # fmt: skip
 ENTRIES = ("prefill", "decode")
@@ -62,7 +62,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
 
 
 def run(repeats: int = 5, against: bool = False) -> str:
-    """Times and peak memory of each model in a process of its own; with `against`, torch.export's in another."""
+    """Return times and peak memory of each model, in a separate process; with `against`, also torch.export's."""
     rows = []
     for name in CONFIGS:
         ours = measured_alone("benchmarks.huge", name, "extract_ir", repeats)
@@ -76,7 +76,7 @@ def run(repeats: int = 5, against: bool = False) -> str:
 
 
 def child(name: str, side: str, repeats: int) -> dict[str, Any]:
-    """Build one model and capture both of its entry points, once and `repeats` times more."""
+    """Build one model and capture both entry points, once cold and `repeats` times warm."""
     from torch_ir.llm.caches import Caches
     from torch_ir.llm.entry_points import DecoderOnly
     from torch_ir.llm.extraction import build_on_meta
@@ -87,7 +87,7 @@ def child(name: str, side: str, repeats: int) -> dict[str, Any]:
     model = build_on_meta(config)
     found: dict[str, Any] = {"construction": time.perf_counter() - start, "first": {}, "nodes": {}, "next": {}}
     if side == "torch.export":
-        model.to("meta")  # it takes all on one device
+        model.to("meta")  # it needs all tensors on one device
     calls = DecoderOnly(model, Caches.of(config, CACHE_LENGTH), BATCH, PROMPT)
     prefill = calls.prefill()
     captures: dict[str, Callable[[], Any]] = {}

@@ -1,4 +1,4 @@
-"""How fast a call is: the model in eager and in its compilers, and our graph by each road; as ratios in one process."""
+"""Latency of one call: the model in eager and in compilers, and our graph in each back end, as ratios."""
 
 import json
 import sys
@@ -17,15 +17,15 @@ from torch_ir.backends import compile, installed_backends
 from torch_ir.run.benchmark import Timing, bench, threads
 
 THREADS = 2
-CALLS = 3  # in a turn
+CALLS = 3  # per turn
 ROUNDS = 12
 OURS = "ours: "
-ALONE = ("iree", "auto")  # the one's threads would disturb the others, the other is one of them
+ALONE = ("iree", "auto")  # iree's threads would disturb the others; auto is one of the others
 Action = Callable[[], Any]
 
 
 def run(rounds: int = ROUNDS) -> str:
-    """A column for each model: how many times as fast as eager every road is, with the quartiles."""
+    """Return a column per model: the speed of every contestant relative to eager, with quartiles."""
     found = {case.name: _of_model(case.name, rounds) for case in SERVED}
     roads = dict.fromkeys(road for by_road in found.values() for road in by_road)
     rows = [[road, *(_cell(by_road.get(road)) for by_road in found.values())] for road in roads]
@@ -33,14 +33,14 @@ def run(rounds: int = ROUNDS) -> str:
 
 
 def _of_model(name: str, rounds: int) -> dict[str, Any]:
-    """All roads of a model in a process, and in one of its own what would disturb them."""
+    """Time all contestants of a model in one process, and those that would disturb them in another."""
     together = measured_alone("benchmarks.latency", name, rounds) or {}
     apart = measured_alone("benchmarks.latency", name, rounds, "iree") or {}
     return {**together, **{road: result for road, result in apart.items() if road.startswith(OURS)}}
 
 
 def _cell(result: Any) -> str:
-    """Times as fast as eager, with the quartiles; or why there is no time."""
+    """Format a speed relative to eager with its quartiles, or the reason why it was not timed."""
     if not isinstance(result, list):
         return str(result or "")
     low, median, high = result
@@ -48,7 +48,7 @@ def _cell(result: Any) -> str:
 
 
 def _lead(results: dict[str, Any]) -> str:
-    """How many times as fast our fastest road is as the fastest that does not take our graph."""
+    """Return the speed of our fastest back end relative to the fastest peer."""
     speed = {road: result[1] for road, result in results.items() if isinstance(result, list)}
     ours = max((value, road) for road, value in speed.items() if road.startswith(OURS))
     theirs = max((value, road) for road, value in speed.items() if not road.startswith(OURS))
@@ -56,7 +56,7 @@ def _lead(results: dict[str, Any]) -> str:
 
 
 def measured(case: Case, rounds: int, *names: str) -> dict[str, Any]:
-    """By road: the quartiles of how many times as fast as eager it is, or why it has no time."""
+    """Return, by contestant, the quartiles of its speed relative to eager, or the reason why it was not timed."""
     torch.manual_seed(0)
     model, inputs = case.build().eval(), case.inputs()
     with threads(THREADS):
@@ -83,7 +83,7 @@ def _roads(
 
 
 def _often(make: Callable[[], Action]) -> Action:
-    """A few calls in a row, so that a turn is long enough to time."""
+    """Make several calls in a row, so that a turn is long enough to time."""
     action = make()
     return lambda: [action() for _ in range(CALLS)][-1]
 

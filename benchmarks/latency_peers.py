@@ -1,4 +1,4 @@
-"""What others make of the original model: each gives a call that runs once on given inputs and returns tensors.
+"""Peers of the latency benchmark: each compiles the original model to a callable on given inputs.
 
 Threads are those of torch. None of them sees a graph of ours.
 """
@@ -24,15 +24,15 @@ Inputs = dict[str, Any]
 
 
 def compiled(model: nn.Module, inputs: Inputs, *, freezing: bool) -> Action:
-    """torch.compile, by choice with weights as constants."""
-    made = torch.compile(model, options={"freezing": freezing})  # without it, the code of the other would be taken
+    """Compile with torch.compile, optionally with weights as constants."""
+    made = torch.compile(model, options={"freezing": freezing})  # or reuses the other setting's code
     with torch._inductor.config.patch(freezing=freezing), torch.no_grad():
         made(**inputs)
     return lambda: made(**inputs)
 
 
 def onnxruntime_of_model(model: nn.Module, inputs: Inputs) -> Action:
-    """torch.onnx.export, and ONNX Runtime with every optimisation."""
+    """Export with torch.onnx and load in ONNX Runtime with all optimisations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -41,7 +41,7 @@ def onnxruntime_of_model(model: nn.Module, inputs: Inputs) -> Action:
     with tempfile.TemporaryDirectory() as folder, _quiet():
         file = str(Path(folder) / "model.onnx")
         program = torch.onnx.export(model, (), kwargs=inputs, dynamo=True, verbose=False)
-        assert program is not None  # it is, with `dynamo`
+        assert program is not None  # always so with `dynamo`
         program.save(file, external_data=True)
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
@@ -50,7 +50,7 @@ def onnxruntime_of_model(model: nn.Module, inputs: Inputs) -> Action:
 
 
 def openvino_of_model(model: nn.Module, inputs: Inputs) -> Action:
-    """openvino.convert_model of torch.export's program, for these sizes and in float32."""
+    """Convert torch.export's program with OpenVINO, for these sizes and in float32."""
     import openvino
 
     with _quiet():
@@ -68,7 +68,7 @@ def openvino_of_model(model: nn.Module, inputs: Inputs) -> Action:
 
 
 def executorch_of_model(model: nn.Module, inputs: Inputs) -> Action:
-    """ExecuTorch with XNNPACK."""
+    """Lower to ExecuTorch with XNNPACK."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
     from executorch.extension.pybindings.portable_lib import _threadpool_get_thread_count, _unsafe_reset_threadpool
@@ -84,7 +84,7 @@ def executorch_of_model(model: nn.Module, inputs: Inputs) -> Action:
 
 
 def installed() -> dict[str, Callable[[nn.Module, Inputs], Action]]:
-    """The peers that are installed here."""
+    """Return the peers that are installed."""
     found: dict[str, Callable[[nn.Module, Inputs], Action]] = {
         "torch.compile": partial(compiled, freezing=False),
         "torch.compile, freezing": partial(compiled, freezing=True),
@@ -101,7 +101,7 @@ def installed() -> dict[str, Callable[[nn.Module, Inputs], Action]]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let converters talk to themselves."""
+    """Suppress the output of converters."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

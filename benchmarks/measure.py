@@ -1,4 +1,4 @@
-"""Time several ways of doing the same thing, turn by turn, so that a noisy machine is noisy for all of them."""
+"""Time several contestants in turns, so that noise of the machine affects all of them."""
 
 import gc
 import json
@@ -26,14 +26,14 @@ class Samples:
     cpu: list[float] = field(default_factory=list)
 
     def add(self, action: Callable[[], Any], calls: int = 1, turns: int = 1) -> None:
-        """The median of a few turns, each of so many calls."""
+        """Return the median over turns of the time per call."""
         taken = [_turn(action, calls) for _ in range(turns)]
         self.wall.append(statistics.median(wall for wall, _ in taken))
         self.cpu.append(statistics.median(cpu for _, cpu in taken))
 
 
 def _turn(action: Callable[[], Any], calls: int) -> tuple[float, float]:
-    """Wall and CPU seconds of a call, with the garbage collector out of the way."""
+    """Return wall and CPU seconds of a call, with the garbage collector disabled."""
     gc.collect()
     gc.disable()
     try:
@@ -52,9 +52,9 @@ def race(
     turns: Mapping[str, int] = {},
     is_warm: bool = False,
 ) -> dict[str, Samples]:
-    """Run every contestant once to warm up, unless all were, then `repeats` rounds, in each of which it has its turn.
+    """Run every contestant once to warm up, unless `is_warm`, then `repeats` rounds in which each has its turn.
 
-    Who is quick may have several `turns` a round; their median counts.
+    A fast contestant may have several `turns` per round; their median counts.
     """
     if not is_warm:
         for action in contestants.values():
@@ -67,43 +67,43 @@ def race(
 
 
 def ratios(one: list[float], other: list[float]) -> str:
-    """The median of the rounds' ratios and their range: `1.04 (1.02-1.07)`."""
+    """Format the median of the rounds' ratios and their range: `1.04 (1.02-1.07)`."""
     found = [a / b for a, b in zip(one, other, strict=True)]
     return f"{digits(statistics.median(found))} ({digits(min(found))}-{digits(max(found))})"
 
 
 def digits(number: float) -> str:
-    """A number as text with three digits: `1.04`, `23.5`, `652`."""
+    """Format a number with three digits: `1.04`, `23.5`, `652`."""
     return f"{number:.{2 if number < 10 else 1 if number < 100 else 0}f}"
 
 
 def median_time(seconds: list[float]) -> str:
-    """The median as text with three digits, in the unit that fits."""
+    """Format the median with three digits, in a suitable unit."""
     median = statistics.median(seconds)
     unit, scale = next((unit, scale) for unit, scale in _UNITS if median >= scale or unit == "µs")
     return f"{digits(median / scale)} {unit}"
 
 
 def measured_alone(module: str, *arguments: object) -> Any:
-    """What a script prints as JSON when it runs in a process of its own; None if it fails."""
+    """Run a script in a separate process and return the JSON that it prints; None if it fails."""
     command = [sys.executable, "-W", "ignore", "-m", module, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
 
 
 def forget_peak() -> None:
-    """Let the peak of this process begin anew; a child has even that of its parent."""
+    """Reset the peak memory counter of this process; a child inherits that of its parent."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def memory(field: str) -> int:
-    """What Linux says about the memory of this process, in bytes: `VmRSS` is that of now, `VmHWM` the peak."""
+    """Return a memory counter of this process in bytes: `VmRSS` is the current size, `VmHWM` the peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:")) * 1024
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table."""
+    """Format a Markdown table."""
     header = list(header)
     lines = [header, ["---"] * len(header), *(list(map(str, row)) for row in rows)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

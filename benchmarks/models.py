@@ -1,4 +1,4 @@
-"""The models that are measured, each built where the caller says: on meta for extraction, for real for execution."""
+"""The models of the benchmarks, built on the device of the caller: meta for extraction, cpu for execution."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Case:
 
 
 def torch_export(model: nn.Module, inputs: dict[str, Any]) -> torch.export.ExportedProgram:
-    """Bare torch.export, as quick as it is: not strict, no gradients."""
+    """Call torch.export, non-strict and without gradients."""
     with torch.no_grad():
         return torch.export.export(model, (), inputs, strict=False)
 

@@ -1,4 +1,4 @@
-"""What optimising buys, next to the best of the ONNX optimisers on the same model, and what it takes."""
+"""Savings and run time of the optimiser, next to the best of the ONNX optimisers on the same models."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ PEERS = json.loads((Path(__file__).with_suffix("").parent / "peer_optimisers.jso
 LEVELS = ("basic", "full")
 LAYERS = (8, 16, 32, 64, 126)
 OPSETS = {"BERT-base": 23, "ViT-base": 23, "GPT-2": 23}
-# The models, each with the name under which the peers' figures are kept.
+# The models, with their names in the peers' figures.
 CASES = [
     *((case, f"{case.name}, opset {OPSETS.get(case.name, 20)}") for case in SERVED),
     (Case("Llama, 8 layers", lambda: llama(8, 512), tokens), "Llama, 8 layers, 512 wide, opset 23"),
@@ -28,16 +28,16 @@ CASES = [
 
 
 def run() -> str:
-    """Figures before and after, then the time that it takes as models grow."""
+    """Return the figures before and after, and the time by model size."""
     bought = [row for case, peer in CASES for row in _bought(case, PEERS["models"][peer])]
     header = [
         "model",
         "graph",
         "nodes per run",
-        "of these no views",
+        "without views",
         "GFLOPs",
         "MB moved",
-        "MB at the peak",
+        "peak MB",
         "verified",
     ]
     runs = table(["model", "extracted", *(f"{level} (range)" for level in LEVELS), "eager (range)"], map(_timed, CASES))
@@ -53,7 +53,7 @@ def extracted(case: Case) -> IR:
 
 
 def _bought(case: Case, peers: dict[str, Any]) -> Iterator[list[str]]:
-    """Before, after each level, and the least that any peer has in each column."""
+    """Return the rows of a model: before, after each level, and the lowest value of any peer in each column."""
     ir = extracted(case)
     yield [case.name, "extracted", *_figures(ir), ""]
     for level in LEVELS:
@@ -74,7 +74,7 @@ def _figures(ir: IR) -> list[str]:
 
 
 def _timed(entry: tuple[Case, str]) -> list[str]:
-    """A run of the graph, and what part of that time the better ones and the model take."""
+    """Return the run time of the graph, and the ratios of the optimised graphs and the model to it."""
     case = entry[0]
     torch.manual_seed(0)
     model, inputs = case.build().eval(), case.inputs()
@@ -88,7 +88,7 @@ def _timed(entry: tuple[Case, str]) -> list[str]:
 
 
 def _grown(layers: int) -> list[str]:
-    """Llamas at the widths of the 405B model."""
+    """Return optimisation times for Llamas at the widths of the 405B model."""
     model, inputs = Case("Llama", partial(llama_405b, layers), tokens).on_meta()
     extract = partial(torch_ir.extract_ir, model, (), kwargs=inputs)
     ir = extract()

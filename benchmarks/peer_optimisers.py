@@ -1,4 +1,4 @@
-"""What the optimisers of ONNX graphs make of the same models: nodes, FLOPs and bytes of a run, by one rule for all.
+"""ONNX optimisers on the same models: nodes, FLOPs and bytes per run, counted by the same rules.
 
 Each model is exported by torch.onnx as it is, with random weights, and handed to each optimiser. The sizes of all
 tensors are those of a run. A node reads each of its inputs once and writes each of its outputs once; a look-up reads
@@ -40,7 +40,7 @@ LOOK_UPS = frozenset(("Gather", "GatherElements", "GatherND"))
 
 @dataclass(frozen=True)
 class Figures:
-    """What one graph has and costs; `difference` is the largest from the raw graph's results, next to the largest."""
+    """Figures of one graph; `difference` is the largest relative one from the raw graph's results."""
 
     nodes: int
     compute: int
@@ -59,7 +59,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Size:
-    """The shape of a tensor and its bytes."""
+    """Shape and bytes of a tensor."""
 
     shape: tuple[int, ...]
     bytes: int
@@ -78,20 +78,20 @@ CONVOLUTIONS = [
     EXTRACTED[0],
 ]
 TRANSFORMERS = [*EXTRACTED[1:], Case("Llama, 8 layers, 512 wide", lambda: llama(layers=8, hidden=512), tokens)]
-# 20 is what torch.onnx writes unless told; since 23, attention is one operator, as it is in ours.
+# 20 is the default of torch.onnx; since 23, attention is one operator, as it is in ours.
 EXPORTS = {f"{case.name}, opset 20": (case, 20) for case in CONVOLUTIONS + TRANSFORMERS} | {
     f"{case.name}, opset 23": (case, 23) for case in TRANSFORMERS
 }
 
 
 def run() -> str:
-    """A row for every model and optimiser."""
+    """Return a row per model and optimiser."""
     found = measure(list(EXPORTS))
     return f"{_table(found)}\n\nWith {', '.join(f'{name} {number}' for name, number in _versions().items())}."
 
 
 def measure(names: list[str]) -> dict[str, dict[str, Figures]]:
-    """The figures of every optimiser for these models."""
+    """Return the figures of every optimiser for these models."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise SystemExit(f"the optimisers of ONNX graphs are missing: pip install {' '.join(missing)}")
@@ -127,7 +127,7 @@ def _model(name: str, case: Case, opset: int) -> dict[str, Figures]:
 
 @torch.no_grad()
 def _exported(model: nn.Module, inputs: dict[str, Any], opset: int) -> bytes:
-    """The graph as torch.onnx writes it, before any optimiser."""
+    """Export the graph with torch.onnx, without optimisation."""
     _scatter(model)
     program: Any = torch.onnx.export(
         model, (), kwargs=inputs, opset_version=opset, dynamo=True, optimize=False, verbose=False
@@ -137,7 +137,7 @@ def _exported(model: nn.Module, inputs: dict[str, Any], opset: int) -> bytes:
 
 
 def _scatter(model: nn.Module) -> None:
-    """Move every weight off the zeros and ones of its initialisation, which optimisers fold away."""
+    """Perturb every weight, because optimisers fold initial zeros and ones away."""
     for weight in model.parameters():
         weight.add_(torch.randn_like(weight), alpha=0.01)
     for module in model.modules():
@@ -147,7 +147,7 @@ def _scatter(model: nn.Module) -> None:
 
 
 def _onnxruntime(graph: Any) -> Any:
-    """ONNX Runtime at its basic level, which is the same on every machine."""
+    """Optimise with ONNX Runtime at its basic level, which does not depend on the machine."""
     import onnx
     import onnxruntime
 
@@ -197,7 +197,7 @@ def _session(graph: Any, level: Any, path: str = "") -> Any:
 
 
 def _run(graph: Any, feeds: dict[str, Any]) -> tuple[dict[str, Size], list[Any]]:
-    """The sizes of all tensors in a run of the graph as it stands, and its results."""
+    """Run the graph without optimisation and return the sizes of all tensors, and its results."""
     import onnx
     import onnxruntime
 
@@ -239,17 +239,17 @@ def _figures(graph: Any, sizes: dict[str, Size], difference: float) -> Figures:
 
 
 def _moves_data(node: Any, sizes: dict[str, Size]) -> bool:
-    """Whether a node computes nothing; a look-up that gives integers is arithmetic of shapes."""
+    """Return whether a node is free; a gather of integers is shape arithmetic."""
     return node.op_type in MOVEMENT or (node.op_type in LOOK_UPS and sizes[node.output[0]].is_integer)
 
 
 def _macs(node: Any, sizes: dict[str, Size]) -> int:
-    """Multiply-adds of a contraction."""
+    """Return the multiply-adds of a contraction."""
     if node.op_type not in ("Attention", "Conv", "Gemm", "MatMul"):
         return 0
     one, other = sizes[node.input[0]].shape, sizes[node.input[1]].shape
     made = math.prod(sizes[node.output[0]].shape)
-    if node.op_type == "Attention":  # of queries with keys, and of the weights with the values
+    if node.op_type == "Attention":  # queries with keys, and weights with values
         return (math.prod(one) + made) * other[-2]
     if node.op_type == "Conv":
         return made * math.prod(other[1:])
@@ -258,7 +258,7 @@ def _macs(node: Any, sizes: dict[str, Size]) -> int:
 
 
 def _traffic(node: Any, sizes: dict[str, Size]) -> int:
-    """Bytes that a node reads and writes."""
+    """Return the bytes that a node reads and writes."""
     if node.op_type in VIEWS:
         return 0
     written = sum(sizes[name].bytes for name in node.output if name)
@@ -274,7 +274,7 @@ def _difference(results: list[Any], expected: list[Any]) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_optimisers", description="Measure the peers.")
     parser.add_argument("names", nargs="*", metavar="MODEL", help=f"which: {'; '.join(EXPORTS)} (default: all)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     options = parser.parse_args()
     unknown = set(options.names) - set(EXPORTS)
     if unknown:

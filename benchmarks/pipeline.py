@@ -1,4 +1,4 @@
-"""Language models of full size cut into stages, and a small one whose stages work at the same time."""
+"""Pipelines: full-size language models cut into stages, and a small one run in two stages."""
 
 import json
 import statistics
@@ -11,7 +11,7 @@ from benchmarks.measure import measured_alone, median_time, table
 from benchmarks.shard import deepseek_v3, llama_405b, mixtral
 
 HEADER = [
-    "model", "memory of a stage", "split", "split, flat", "stages", "busy", "most that one holds", "sent between two",
+    "model", "memory per stage", "split", "split, flat", "stages", "busy", "largest stage", "sent between stages",
 ]  # fmt: skip
 GIB = 1 << 30
 CASES: dict[str, tuple[Callable[[], Any], int]] = {
@@ -66,7 +66,7 @@ def child(name: str, repeats: int) -> dict[str, Any]:
 
 
 def _running(repeats: int) -> str:
-    """How much sooner a line of batches is done by two stages, of one thread each, than by one of one thread."""
+    """Measure the speed-up of two stages with one thread each over one stage with one thread."""
     import torch
     from transformers import LlamaConfig
 
@@ -84,10 +84,10 @@ def _running(repeats: int) -> str:
     for _ in range(repeats):
         for stages, samples in seconds.items():
             pipeline = torch_ir.split(ir, stages)
-            torch.set_num_threads(stages)  # which the ranks share
+            torch.set_num_threads(stages)  # shared by the ranks
             with torch_ir.LocalRanks(stages) as ranks:
                 _, idle, busy = (_taken(pipeline, ids, batches, weights, ranks) for batches in (1, 0, BATCHES))
-                samples.append(busy - idle)  # without what loading weights takes, and starting before that
+                samples.append(busy - idle)  # without start-up and loading weights
     whole, halves = (statistics.median(samples) for samples in seconds.values())
     text = f"{BATCHES} batches: {median_time(seconds[1])} in one stage, {median_time(seconds[2])} in two"
     return f"A Llama of 22 M parameters, one thread for each stage; {text}: {whole / halves:.2f} times as fast."

@@ -1,4 +1,4 @@
-"""Large language models divided among ranks: how long that takes here, what each rank holds, computes and sends."""
+"""Sharding of large language models: time, and memory, FLOPs and traffic per rank."""
 
 import gzip
 import json
@@ -55,7 +55,7 @@ CASES: dict[str, tuple[Callable[[], Any], str, int]] = {
 
 
 def run(repeats: int = 5) -> str:
-    """Each model in a process of its own."""
+    """Measure each model in a separate process."""
     rows = []
     for name, (_, plan, ranks) in CASES.items():
         found = measured_alone("benchmarks.shard", name, repeats)
@@ -80,7 +80,7 @@ def run(repeats: int = 5) -> str:
 
 
 def child(name: str, repeats: int) -> dict[str, Any]:
-    """Build one model on meta, capture it, and divide it `repeats` times, with layers as calls and flat."""
+    """Build one model on meta, capture it, and shard it `repeats` times, with layers as calls and flat."""
     import torch
 
     import torch_ir

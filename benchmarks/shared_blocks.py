@@ -1,4 +1,4 @@
-"""How much of the graphs of a sweep is said more than once: blocks that are equal, whatever things are called.
+"""Count equal blocks in the graphs of a sweep, ignoring names.
 
 python -m benchmarks.shared_blocks results
 
@@ -15,11 +15,11 @@ from pathlib import Path
 from torch_ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.origins import call_around, modules_around
 
-_LEAST = 3  # nodes; of smaller ones, the reference would be as long as the block
+_LEAST = 3  # nodes; a reference to a smaller block would be as long as the block
 
 
 def blocks_of(ir: IR) -> Iterator[list[OpNode]]:
-    """The nodes of every module, in order, that has enough of them."""
+    """Return the nodes of every module with at least `_LEAST` nodes, in order."""
     found: dict[tuple[str, int], list[OpNode]] = defaultdict(list)
     for node in ir.nodes:
         for path in modules_around(node.origin.module)[1:] if node.origin else ():
@@ -28,7 +28,7 @@ def blocks_of(ir: IR) -> Iterator[list[OpNode]]:
 
 
 def digest_of(nodes: list[OpNode]) -> str:
-    """The same for blocks that compute the same on inputs of the same shapes."""
+    """Return a key that is equal for blocks that compute the same on inputs of the same shapes."""
     numbers: dict[TensorMeta, int] = {}
     told = []
     for node in nodes:
@@ -42,7 +42,7 @@ def digest_of(nodes: list[OpNode]) -> str:
 
 
 def main(folder: str) -> None:
-    """Print how many blocks there are, how many are different, and how many nodes lie in one that another model has."""
+    """Print the number of blocks, of distinct blocks, and of nodes in blocks that another model also has."""
     models: dict[str, set[str]] = defaultdict(set)
     count: Counter[str] = Counter()
     members: dict[str, list[tuple[str, list[str]]]] = {}
@@ -67,7 +67,7 @@ def _covered(blocks: list[tuple[str, list[str]]], is_shared: Callable[[str], boo
 
 
 def _saved(graphs: Iterable[list[tuple[str, list[str]]]]) -> int:
-    """How many nodes need not be stored where every block that was seen before is one reference."""
+    """Return the number of nodes saved if every repeated block is stored as one reference."""
     seen: set[str] = set()
     saved = 0
     for blocks in graphs:

@@ -1,4 +1,4 @@
-"""Models whose weights exceed the memory that a process may use: run and verified with weights read as needed."""
+"""Run and verify models whose weights exceed the memory limit, with streamed weights."""
 
 import json
 import resource
@@ -16,7 +16,7 @@ import torch_ir
 from benchmarks.measure import forget_peak, measured_alone, memory, table
 
 SIZES = {"400 MB": (48, 1448), "1.5 GB": (48, 2800)}  # of the checkpoint: layers and their width
-ROOM = 150 << 20  # bytes of address space that a process may take beside what it has after its imports
+ROOM = 150 << 20  # bytes of address space in addition to that after the imports
 SHARD = 12  # layers
 TASKS = {
     "run, loaded whole": ("whole", None),
@@ -49,7 +49,7 @@ class Net(nn.Module):
 
 
 def run(repeats: int = 3) -> str:
-    """Seconds of a task in a process of its own, and how far its memory grew; the median and the range."""
+    """Return the seconds of a task in a separate process, and its memory growth; median and range."""
     rows = []
     for name, (depth, width) in SIZES.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -57,11 +57,11 @@ def run(repeats: int = 3) -> str:
             for task, (what, room) in TASKS.items():
                 found = [_measured(Path(folder), depth, width, what, room) for _ in range(repeats)]
                 rows.append([name, task, f"{room >> 20} MiB" if room else "none", *_cells(found)])
-    return table(["checkpoint", "task", "limit of growth", "peak memory grew by", "time (range)"], rows)
+    return table(["checkpoint", "task", "growth limit", "peak memory growth", "time (range)"], rows)
 
 
 def _write(folder: Path, depth: int, width: int) -> None:
-    """A sharded checkpoint, one layer like the other but for its scale."""
+    """Write a sharded checkpoint of layers that differ only in scale."""
     base = torch.randn(width, width, generator=torch.Generator().manual_seed(0)) / width
     placed = {}
     for first in range(0, depth, SHARD):
@@ -72,7 +72,7 @@ def _write(folder: Path, depth: int, width: int) -> None:
 
 
 def _measured(folder: Path, depth: int, width: int, what: str, room: int | None) -> dict[str, Any] | None:
-    """What the child found; None if it did not survive the limit."""
+    """Return the result of the child process; None if it exceeded the limit."""
     found: dict[str, Any] | None = measured_alone("benchmarks.streaming", folder, depth, width, what, room or 0)
     return found
 
@@ -80,18 +80,18 @@ def _measured(folder: Path, depth: int, width: int, what: str, room: int | None)
 def _cells(found: list[dict[str, Any] | None]) -> list[str]:
     survived = sorted((item for item in found if item is not None), key=lambda item: item["seconds"])
     if len(survived) < len(found):
-        return ["out of memory", f"{len(survived)} of {len(found)} runs ended"]
+        return ["out of memory", f"{len(survived)} of {len(found)} runs completed"]
     seconds, grown = [item["seconds"] for item in survived], max(item["grown"] for item in survived)
     middle = seconds[len(seconds) // 2]
     return [f"{grown / 1e6:,.0f} MB", f"{middle:.2f} s ({seconds[0]:.2f}-{seconds[-1]:.2f})"]
 
 
 def child(folder: Path, depth: int, width: int, what: str, room: int) -> dict[str, Any]:
-    """Do one task under a limit on the address space."""
-    torch.set_num_threads(1)  # each further thread takes address space of its own
+    """Run one task with a limit on the address space."""
+    torch.set_num_threads(1)  # each further thread takes address space
     with tempfile.TemporaryDirectory() as small:
         _write(Path(small), SHARD, 8)
-        _do(*_sides(SHARD, 8), Path(small), torch.ones(4, 8), what)  # imports what is needed
+        _do(*_sides(SHARD, 8), Path(small), torch.ones(4, 8), what)  # triggers lazy imports
     ir, model = _sides(depth, width)
     if room:
         pages = int(Path("/proc/self/statm").read_text().split()[0])

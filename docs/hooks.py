@@ -1,4 +1,4 @@
-"""What MkDocs cannot be told by settings: its navigation is docs/index.md, and files outside of docs/ are pages too.
+"""MkDocs hooks: the navigation comes from docs/index.md, and files outside docs/ become pages.
 
 A page links to `../examples/demo.py`, as it does where the repository is browsed. On the site that file is shown at
 `repository/examples/demo.py`, a folder is a list of its files, and all links lead there.
@@ -24,7 +24,7 @@ _LANGUAGES = {".py": "python", ".toml": "toml", ".cc": "cpp", ".proto": "protobu
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Each heading of index.md that lists pages is a group of the navigation."""
+    """Make each heading of index.md that lists pages a group of the navigation."""
     groups: dict[str, list[dict[str, str]]] = {}
     group = ""
     for found in _GROUP.finditer((ROOT / "docs" / "index.md").read_text(encoding="utf-8")):
@@ -36,7 +36,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what pages link to outside of docs/, and what that links to."""
+    """Add the files outside docs/ that pages link to, transitively."""
     waiting = [path for file in files.documentation_pages() for path in _outside(file.content_string, file.src_uri)]
     while waiting:
         path = waiting.pop()
@@ -49,10 +49,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links out of docs/, and back, lead to pages of the site."""
+    """Rewrite links from docs/ to other files, and back, to pages of the site."""
     here = page.file.src_uri
     if page.is_homepage:
-        page.meta["hide"] = ["navigation"]  # the page is one
+        page.meta["hide"] = ["navigation"]  # the page itself is the navigation
     if not _is_prose(here):
         return markdown
 
@@ -66,25 +66,25 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _outside(text: str, page: str) -> Iterator[str]:
-    """What is there of what a page links to outside of docs/; MkDocs warns of the rest."""
+    """Return the existing targets of a page's links outside docs/; MkDocs warns about the others."""
     if _is_prose(page):
         paths = (_source(found["path"], page) for found in _LINK.finditer(text))
         yield from (path for path in paths if not path.startswith("docs/") and (ROOT / path).exists())
 
 
 def _is_prose(page: str) -> bool:
-    """Whether a page of the site has links; files that are shown as code do not."""
+    """Whether a page of the site has links; files shown as code have none."""
     return page.count(".") == 1  # and not demo.py.md
 
 
 def _source(link: str, page: str) -> str:
-    """The path in the repository of what a page of the site links to."""
+    """Return the repository path of a link target on a page of the site."""
     folder = posixpath.dirname(page.removeprefix(f"{SHOWN}/") if page.startswith(f"{SHOWN}/") else f"docs/{page}")
     return posixpath.normpath(posixpath.join(folder, link))
 
 
 def _page_of(path: str) -> str:
-    """The page of the site for a path in the repository."""
+    """Return the page of the site for a path in the repository."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     if (ROOT / path).is_dir():
@@ -93,7 +93,7 @@ def _page_of(path: str) -> str:
 
 
 def _text_of(path: Path) -> str:
-    """A file as Markdown; a folder as a list of its files."""
+    """Return a file as Markdown, and a folder as a list of its files."""
     if path.suffix == ".md":
         return path.read_text(encoding="utf-8")
     title = f"---\nsearch: {{exclude: true}}\n---\n\n# {path.relative_to(ROOT).as_posix()}\n\n"
@@ -104,6 +104,6 @@ def _text_of(path: Path) -> str:
 
 
 def _summary(path: Path) -> str:
-    """What the first line of a module says about it."""
+    """Return the first line of a module's docstring."""
     told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) if path.suffix == ".py" else None
     return f": {told.splitlines()[0]}" if told else ""

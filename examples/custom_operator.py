@@ -1,4 +1,4 @@
-"""An operator of your own, from torch to the file and back: define, capture, save, load, run elsewhere, verify.
+"""Custom operator, end to end: define, capture, save, load, run with another implementation, verify.
 
 python examples/custom_operator.py
 """
@@ -16,13 +16,13 @@ import torch_ir
 
 @torch.library.custom_op("example::fused_gate", mutates_args=())
 def fused_gate(gate: Tensor, value: Tensor, slope: float = 1.0) -> Tensor:
-    """What the operator computes, here with torch itself; it could be a CUDA kernel."""
+    """Implementation of the operator, here in torch; it could be a CUDA kernel."""
     return torch.sigmoid(slope * gate) * value
 
 
 @fused_gate.register_fake
 def _(gate: Tensor, value: Tensor, slope: float = 1.0) -> Tensor:
-    """The shape and dtype of the result, without computing it: this is what capture needs."""
+    """Fake implementation, which capture needs: shape and dtype of the result, without values."""
     return torch.empty_like(value)
 
 
@@ -38,7 +38,7 @@ class GatedLayer(nn.Module):
 
 @torch_ir.register_executor("example.fused_gate")
 def run_fused_gate(inputs: list[Tensor], attrs: dict[str, Any]) -> list[Tensor]:
-    """Our own way to compute it, for a machine where the operator is not installed."""
+    """Executor for machines where the operator is not installed."""
     gate, value = inputs
     return [value / (1 + torch.exp(-attrs["slope"] * gate))]
 

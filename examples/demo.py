@@ -1,4 +1,4 @@
-"""The main job on ResNet-18: build on meta, extract, save, look, load, execute, verify, optimise, compare.
+"""ResNet-18 end to end: build on meta, extract, save, draw, load, execute, verify, optimise, compare.
 
 python examples/demo.py [--output DIR]
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue lies beside this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the catalogue
 
 import torch_ir
 from catalogue.resnet18 import resnet18

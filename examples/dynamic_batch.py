@@ -1,4 +1,4 @@
-"""One graph, many batch sizes: capture with a named size, then run the file at several of them.
+"""Dynamic batch size: capture with a named size, then run the file with several batch sizes.
 
 python examples/dynamic_batch.py
 """

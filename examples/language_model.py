@@ -1,4 +1,4 @@
-"""What will it cost? The facts of a language model, read off its graph: no weight is made, loaded or downloaded.
+"""Statistics of a language model from its graph, without allocating, loading or downloading weights.
 
 python examples/language_model.py [--layers 32] [--tokens 128] [--output FILE]
 """
@@ -14,7 +14,7 @@ import torch_ir
 
 
 def llama_8b(layers: int) -> LlamaForCausalLM:
-    """The sizes of Llama 3 8B, which has 32 layers, with no memory for its weights."""
+    """Build a model with the sizes of Llama 3 8B, which has 32 layers, on meta."""
     config = LlamaConfig(
         hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers, num_attention_heads=32,
         num_key_value_heads=8, vocab_size=128256, max_position_embeddings=8192, rope_theta=500000.0, use_cache=False,
@@ -25,7 +25,7 @@ def llama_8b(layers: int) -> LlamaForCausalLM:
 
 
 def multiply_adds(node: torch_ir.OpNode) -> int:
-    """Of a linear layer: every element of the weight, once for every row of the output."""
+    """Return the multiply-adds of a linear layer: elements of the weight times rows of the output."""
     rows = math.prod(node.output.shape[:-1])
     return rows * math.prod(node["weight"].shape)
 

@@ -1,4 +1,4 @@
-"""A private target from end to end: own layers, own file, own runtime, on ResNet-18.
+"""A private target, end to end: its layers, file format and runtime, for ResNet-18.
 
 python examples/npu_target.py
 
@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue lies beside this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the catalogue
 
 from torch_ir import IR, Declined, Lowered, OpNode, Target, op
 
 Array = np.ndarray[Any, Any]
 
-# -- the layers of the accelerator, and how a graph becomes them -------------------------------------------------------
+# -- the layers of the accelerator, and their lowerings ----------------------------------------------------------------
 
 
 @dataclass
@@ -42,7 +42,7 @@ class MaxPool:
 
 @dataclass
 class Mean:
-    """The mean of every channel."""
+    """Mean of every channel."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ added = op("aten.add.Tensor", alpha=1)
 
 @npu.lowers(normed, op("aten.relu.default", self=normed))
 def conv(node: OpNode, conv: OpNode, norm: OpNode) -> Conv:
-    """One layer for two nodes, or for three."""
+    """Lower two or three nodes to one layer."""
     return Conv(conv["stride"], conv["padding"], norm["eps"], relu=node is not norm)
 
 
@@ -88,7 +88,7 @@ def add(node: OpNode) -> Add:
 
 @npu.lowers("torch.nn.MaxPool2d")
 def max_pool(node: OpNode) -> MaxPool | Declined:
-    """A whole module, known by its class."""
+    """Lower a whole module, by its class."""
     if node["dilation"] != [1, 1] or node["ceil_mode"]:
         return Declined("only plain windows")
     return MaxPool(node["kernel_size"], node["stride"], node["padding"])
@@ -101,7 +101,7 @@ def mean(node: OpNode) -> Mean | Declined:
 
 @npu.lowers("torch.flatten")
 def flatten(node: OpNode) -> Flatten | Declined:
-    """A function of torch, known by its name."""
+    """Lower a torch function, by its name."""
     return Flatten(node["start_dim"]) if node["end_dim"] == -1 else Declined("only to the last dimension")
 
 
@@ -111,7 +111,7 @@ def gemm(node: OpNode) -> Gemm:
 
 
 def pack(lowered: Lowered, weights: dict[str, Array], folder: Path) -> None:
-    """Write what the runtime needs: `program.json`, and the weights of each layer in `weights.npz`."""
+    """Write the layers to `program.json` and their weights to `weights.npz`."""
     arrays: dict[str, Array] = {}
     for layer in lowered:
         own = {name: weights[key] for name, key in layer.weights.items()}
@@ -127,7 +127,7 @@ def pack(lowered: Lowered, weights: dict[str, Array], folder: Path) -> None:
 
 
 def windows(x: Array, kernel: list[int], stride: list[int], padding: list[int], fill: float) -> Array:
-    """Every window of an image, as [batch, channel, row, column, kernel row, kernel column]."""
+    """Return all windows of an image, as [batch, channel, row, column, kernel row, kernel column]."""
     sides = [(0, 0), (0, 0), *((pad, pad) for pad in padding)]
     padded = np.pad(x, sides, constant_values=fill)
     every = np.lib.stride_tricks.sliding_window_view(padded, kernel, (2, 3))  # type: ignore[call-overload]
@@ -135,7 +135,7 @@ def windows(x: Array, kernel: list[int], stride: list[int], padding: list[int], 
 
 
 def run_conv(x: Array, weight: Array, bias: Array, *, stride: Any, padding: Any, relu: bool, **_: Any) -> Array:
-    """One matrix product over the windows of the image."""
+    """Compute a convolution as one matrix product over the windows of the image."""
     seen = windows(x, list(weight.shape[2:]), stride, padding, 0.0)
     batch, _channels, rows, columns = seen.shape[:4]
     matrix = seen.transpose(0, 2, 3, 1, 4, 5).reshape(batch * rows * columns, -1)
@@ -171,7 +171,7 @@ KERNELS = {
 
 
 class Runtime:
-    """Runs a packed program."""
+    """Interpreter for a packed program."""
 
     def __init__(self, folder: Path) -> None:
         self.program = json.loads((folder / "program.json").read_text())
@@ -190,11 +190,11 @@ class Runtime:
         return [values[name] for name in self.program["outputs"]]
 
 
-# -- all of it on ResNet-18 --------------------------------------------------------------------------------------------
+# -- example: ResNet-18 ------------------------------------------------------------------------------------------------
 
 
 def graph_of_resnet18(size: int) -> IR:
-    """The graph, captured without weights."""
+    """Capture the graph without weights."""
     import torch
 
     import catalogue

@@ -1,4 +1,4 @@
-"""Draw the pictures that the documentation shows.
+"""Draw the pictures of the documentation.
 
 python examples/pictures.py [--output docs/images]
 """
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue lies beside this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the catalogue
 
 import catalogue
 import torch_ir
@@ -22,7 +22,7 @@ from torch_ir.cli import main as torch_ir_command
 
 
 def graph_of(name: str) -> IR:
-    """The graph of a model of the catalogue, captured without weights."""
+    """Capture a model of the catalogue without weights."""
     entry = catalogue.find(name)
     with torch.device("meta"):
         model = entry.build()
@@ -30,7 +30,7 @@ def graph_of(name: str) -> IR:
 
 
 def deep_llama(count: int = 16) -> IR:
-    """The Llama of the catalogue with more layers."""
+    """Capture the Llama of the catalogue with more layers."""
     with torch_ir.meta_init():
         model = Llama()
         model.layers = nn.ModuleList(LlamaLayer(32) for _ in range(count))
@@ -38,7 +38,7 @@ def deep_llama(count: int = 16) -> IR:
 
 
 def from_page(page: str, model: str, *inputs: torch.Tensor, **options: Any) -> IR:
-    """The graph of the model that a page of the documentation writes into its first file."""
+    """Capture the model in the first code block of a documentation page."""
     text = (Path(__file__).resolve().parents[1] / "docs" / page).read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "page"}
     exec(text.partition("```python\n")[2].partition("```")[0], names)
@@ -48,7 +48,7 @@ def from_page(page: str, model: str, *inputs: torch.Tensor, **options: Any) -> I
 
 
 def pictures() -> dict[str, tuple[IR, dict[str, Any]]]:
-    """For each picture a graph, and the options of `render`."""
+    """Return, for each picture, a graph and the options of `render`."""
     mlp, resnet18, resnet50, llama = graph_of("mlp"), graph_of("resnet18"), graph_of("resnet50"), deep_llama()
     blocks = llama.at_level("module", leaf=["GroupedQueryAttention", "SwiGLU"])
     norms = {node.name for node in blocks.nodes if node.op_type.endswith("RMSNorm")}
@@ -72,7 +72,7 @@ def pictures() -> dict[str, tuple[IR, dict[str, Any]]]:
 
 
 def pairs() -> dict[str, tuple[IR, str, list[str]]]:
-    """For each comparison a graph, the level at which it is optimised, and the words of `torch-ir draw`."""
+    """Return, for each comparison, a graph, its optimisation level, and the arguments of `torch-ir draw`."""
     image = torch.empty(2, 3, 32, 32, device="meta")
     batch = ({0: torch.export.Dim("batch", min=1, max=64)},)
     net = from_page("first-model.md", "Net", image, dynamic_shapes=batch)

@@ -1,4 +1,4 @@
-"""What a target still lacks: ResNet-50 on a target that does not know `flatten`.
+"""Unsupported operators of a target: ResNet-50 on a target without `flatten`.
 
 python examples/resnet50_work_list.py [--picture resnet50.png]
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue lies beside this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the catalogue
 
 import catalogue
 import torch_ir
@@ -22,7 +22,7 @@ npu = torch_ir.Target("npu")
     *("torch.nn.Linear", "torch.add"),
 )
 def layer(node: torch_ir.OpNode) -> dict[str, object]:
-    """Seven kinds of layers, each as its attributes."""
+    """Return a target for seven kinds of layers, each lowered to its attributes."""
     return {name: value for name, value in node.attrs.items() if name != "function"}
 
 

@@ -1,4 +1,4 @@
-"""Take the pictures of the explorer that the documentation shows, in headless Chromium.
+"""Take the screenshots of the explorer for the documentation, in headless Chromium.
 
 python examples/screenshots.py [--output docs/images]
 """
@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue and the tests lie beside this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the catalogue and the tests
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -31,13 +31,13 @@ MODULE = (
 
 
 def large_llama() -> IR:
-    """A Llama of 32 layers, as wide as the 8B model."""
+    """Capture a Llama of 32 layers with the widths of the 8B model."""
     model, inputs = Case("Llama", lambda: benchmarks.models.llama(32), benchmarks.models.tokens).on_meta()
     return torch_ir.extract_ir(model, (), kwargs=inputs)
 
 
 def sharded_llama() -> IR:
-    """A small Llama as one of four ranks runs it."""
+    """Return a small Llama, sharded for four ranks."""
     config = LlamaConfig(
         vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=8,
         num_key_value_heads=4, use_cache=False,
@@ -49,7 +49,7 @@ def sharded_llama() -> IR:
 
 
 def pictures() -> dict[str, tuple[IR, dict[str, Any], list[tuple[str, Any]]]]:
-    """For each picture a graph, the options of its page, and what is done there, as code with one argument."""
+    """Return, for each picture, a graph, the options of its page, and a function that operates the page."""
     resnet, llama, small = graph_of("resnet50"), large_llama(), deep_llama()
     blocks = small.at_level("module", leaf=["GroupedQueryAttention", "SwiGLU"])
     norms = {node.name for node in blocks.nodes if node.op_type.endswith("RMSNorm")}
@@ -68,7 +68,7 @@ def pictures() -> dict[str, tuple[IR, dict[str, Any], list[tuple[str, Any]]]]:
 
 
 def take(running: Any, page: Path, picture: Path, steps: list[tuple[str, Any]]) -> None:
-    """Open a page, do what is to be done there, and keep what is to be seen."""
+    """Open a page, operate it, and save a screenshot."""
     scheme = "dark" if "dark" in picture.name else "light"
     visit = browser.Visit(running, page, color_scheme=scheme)
     visit.page.wait_for_selector("html[data-ready]")

@@ -1,4 +1,4 @@
-"""A target of your own whose IR is text: a model as a Python file of plain PyTorch, written from its graph.
+"""A target whose IR is text: write the graph of a model as a Python file of plain PyTorch.
 
 python examples/torch_code_target.py [a model of the catalogue]
 """
@@ -19,12 +19,12 @@ from torch_ir import IR, OpNode, Target, TensorMeta
 from torch_ir.ir import Branch, Device, Dtype, Expr, Layout, MemoryFormat, Slot, Tree, leaves
 from torch_ir.ops import arguments, find_operator
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the catalogue lies beside this folder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the catalogue
 
 import catalogue
 
 INDENT = " " * 8
-PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[\d+\]|\['\w+'\])*")  # nothing else of a graph's own becomes code
+PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[\d+\]|\['\w+'\])*")  # no other text of a graph becomes code
 HEADER = '''\
 """{name} as plain PyTorch, written from its graph."""
 
@@ -34,7 +34,7 @@ from torch import nn
 
 
 class Part(nn.Module):
-    """A place in the state dict."""
+    """Module for one prefix of state-dict keys."""
 
     def __getitem__(self, name):
         return getattr(self, str(name))
@@ -104,12 +104,12 @@ def slices(node: OpNode) -> str:
 
 
 def any_call(node: OpNode) -> str:
-    """The fall-through: torch's operator itself, its arguments by name."""
+    """Fallback: call torch's operator, with arguments by name."""
     return f"torch.ops.{node.op_type}({', '.join(call(node))})"
 
 
 def call(node: OpNode, in_order: bool = False) -> Iterator[str]:
-    """The arguments of a node, without defaults: first tensors by place, or all that can be, and the rest by name."""
+    """Return the arguments of a node without defaults: leading ones by position, the rest by name."""
     by_place = True
     for argument in arguments(find_operator(node.op_type)):
         value = node.elements(argument.name) if argument.is_tensor_list else node[argument.name]
@@ -122,7 +122,7 @@ def call(node: OpNode, in_order: bool = False) -> Iterator[str]:
 
 
 def text(value: Any) -> str:
-    """An argument in Python."""
+    """Return an argument as Python source."""
     if isinstance(value, TensorMeta):
         return value.name if value.param is None else place(value.param.keys[0])
     if isinstance(value, list):
@@ -135,13 +135,13 @@ def text(value: Any) -> str:
 
 
 def place(key: str) -> str:
-    """A state-dict key as an attribute of the module: `self.layers[0].weight`."""
+    """Return a state-dict key as an attribute expression: `self.layers[0].weight`."""
     named = ((step, step.isidentifier() and not keyword.iskeyword(step)) for step in key.split("."))
     return "self" + "".join(f".{s}" if is_name else f"[{s if s.isdecimal() else repr(s)}]" for s, is_name in named)
 
 
 def to_code(ir: IR) -> str:
-    """The source of a module that computes what the graph computes; an error lists the operators that it cannot say."""
+    """Return the source of a module equivalent to the graph; an error lists unsupported operators."""
     ir = ir.at_level("aten")
     rename(ir)
     for node in ir.nodes:
@@ -157,14 +157,14 @@ def to_code(ir: IR) -> str:
 
 
 def parameters(ir: IR) -> list[tuple[str, Tree]]:
-    """What `forward` takes: names, and how the graph's inputs lie in each."""
+    """Return the parameters of `forward`, and how they contain the graph's inputs."""
     positional, keywords = ir.input_tree.items
     named = [(ir.graph_inputs[t].name if isinstance(t, Slot) else f"arg{i}", t) for i, t in enumerate(positional.items)]
     return [*named, *zip(keywords.keys, keywords.items, strict=True)]
 
 
 def rename(ir: IR) -> None:
-    """Give every tensor a short name that Python accepts: the last word of its operator."""
+    """Name every tensor with a short Python identifier, from its operator."""
     for name, tree in parameters(ir):
         if isinstance(tree, Slot):
             ir.graph_inputs[tree].name = name
@@ -184,7 +184,7 @@ def numbered(word: str) -> Iterator[str]:
 
 
 def declaration(tensor: TensorMeta) -> str:
-    """The line that makes a parameter, buffer or constant."""
+    """Return the line that declares a parameter, buffer or constant."""
     param = tensor.param
     made = f"torch.empty({list(tensor.shape)}{'' if tensor.dtype == 'float32' else f', dtype=torch.{tensor.dtype}'})"
     if param.kind == "parameter":
@@ -197,7 +197,7 @@ def declaration(tensor: TensorMeta) -> str:
 
 
 def forward(ir: IR, calls: dict[str, str]) -> Iterator[str]:
-    """The body of `forward`: inputs taken apart, a line per node, outputs put together."""
+    """Return the body of `forward`: unpack inputs, one line per node, assemble outputs."""
     module = None
     for name, tree in parameters(ir):
         slots = [(path, ir.graph_inputs[leaf]) for path, leaf in leaves(tree) if isinstance(leaf, Slot)]
@@ -206,7 +206,7 @@ def forward(ir: IR, calls: dict[str, str]) -> Iterator[str]:
                 raise torch_ir.ConversionError(f"the input {part!r:.60} cannot be written in Python")
         yield from (f"{INDENT}{tensor.name} = {name}{path}" for path, tensor in slots if path)
         yield from sizes(ir, [tensor for _, tensor in slots])
-    for node in (node for node in ir.nodes if node.name in calls):  # others are checks that compute nothing
+    for node in (node for node in ir.nodes if node.name in calls):  # the others are assertions
         if node.origin.module != module:
             module = node.origin.module
             comment = f"# {module or 'the model'}: {node.origin.module_class}"
@@ -221,7 +221,7 @@ def forward(ir: IR, calls: dict[str, str]) -> Iterator[str]:
 
 
 def sizes(ir: IR, tensors: Sequence[TensorMeta]) -> Iterator[str]:
-    """The symbols whose value is read off these tensors."""
+    """Return the symbols whose values are read from these tensors."""
     for symbol in (symbol for symbol in ir.symbols.values() if symbol.tensor in tensors):
         if symbol.dim is not None and symbol.tensor.shape[symbol.dim] != symbol.name:
             raise torch_ir.ConversionError(f"{symbol.name!r} would have to be solved for")
@@ -230,7 +230,7 @@ def sizes(ir: IR, tensors: Sequence[TensorMeta]) -> Iterator[str]:
 
 
 def nested(tree: Tree, outputs: list[str]) -> str:
-    """The outputs as the model nests them; an object with fields becomes a dict, a named tuple a tuple."""
+    """Return the nested outputs; an object with fields becomes a dict, a named tuple a tuple."""
     if not isinstance(tree, Branch):
         return outputs[tree] if isinstance(tree, Slot) else text(tree)
     items = [nested(item, outputs) for item in tree.items]

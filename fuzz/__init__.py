@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing: `make fuzz` runs every target for a while, and says what it found."""
+"""Coverage-guided fuzzing: `make fuzz` runs every target for a while, and reports failures."""

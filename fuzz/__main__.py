@@ -1,4 +1,4 @@
-"""Fuzz the readers, and print what came of it: `python -m fuzz [NAME ...] [--seconds N]`.
+"""Fuzz the readers, and print the results: `python -m fuzz [NAME ...] [--seconds N]`.
 
 Every target begins with its seeds and with what was found before, in `reports/fuzz/NAME`; a crash is kept there, and
 the exit status says that there was one. `reports/fuzz/summary.json` has the figures of the last run.
@@ -22,7 +22,7 @@ _FIGURE = r"stat::{}:\s+(\d+)"
 
 @dataclass(frozen=True)
 class Run:
-    """What one target did; `coverage` counts the edges between instructions that it reached."""
+    """Result of one target; `coverage` counts the edges that it reached."""
 
     target: str
     executions: int
@@ -33,7 +33,7 @@ class Run:
 
 
 def fuzz(name: str, seconds: int) -> Run:
-    """Run a target for some time, or until it finds something."""
+    """Run a target for some time, or until it fails."""
     folder = FOLDER / name
     crashes = folder / "crashes"
     crashes.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def _write_seeds(name: str, folder: Path) -> Path:
 
 
 def _write_words(name: str, path: Path) -> Path:
-    """The keys, tags and names that seeds hold, for libFuzzer to put in."""
+    """Return the keys, tags and names of the seeds, as a dictionary for libFuzzer."""
     words = sorted({word for seed in TARGETS[name].seeds() for word in _WORD.findall(seed)})
     path.write_text("".join(f'"{_escaped(word)}"\n' for word in words))
     return path

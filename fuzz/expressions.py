@@ -1,4 +1,4 @@
-"""Any text as an expression: refused, or the number that Python computes; and replacing symbols does not change it."""
+"""Any text as an expression: rejected, or equal to Python's result, also after substituting symbols."""
 
 import keyword
 import math
@@ -43,7 +43,7 @@ def check(data: bytes) -> None:
 
 
 def _in_python(text: str, otherwise: Number) -> Number:
-    """What Python makes of a text that the closed language has taken, and so cannot do any harm."""
+    """Evaluate in Python a text that the closed language accepted, which is therefore harmless."""
     try:
         code = compile(f"({text})", "expression", "eval")
     except (SyntaxError, RecursionError, MemoryError):  # numbers such as 007, and what is too much for its parser

@@ -1,4 +1,4 @@
-"""Fuzz one target, `python -m fuzz.one NAME [options of libFuzzer] FOLDER`, or try one file in place of the folder."""
+"""Fuzz one target, `python -m fuzz.one NAME [options of libFuzzer] FOLDER`, or run one file instead of the folder."""
 
 import hashlib
 import random
@@ -23,7 +23,7 @@ def main() -> None:
     seeds = target.seeds()
 
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
-        """Half of the time what libFuzzer does, else damage that knows of lines, tokens, numbers and keys."""
+        """Mutate with libFuzzer half of the time, else by lines, tokens, numbers and keys."""
         chance = random.Random(seed)
         if not data or chance.random() < 0.5:
             changed: bytes = atheris.Mutate(data, max_size)

@@ -22,7 +22,7 @@ _SECONDS = 30
 
 
 def fuzz(name: str, seconds: float, seed: int) -> tuple[int, Path | None]:
-    """How many inputs a target took in this time, and the one that it failed on."""
+    """Return the number of inputs that a target ran in this time, and the failing one."""
     folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
     last, count = folder / "last", folder / "count"

@@ -1,4 +1,4 @@
-"""Any text read as a graph: refused with its place, or a graph that holds, prints, copies and comes back from text."""
+"""Any text read as a graph: rejected with its path, or a valid graph that prints, copies and round-trips."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Any bytes read as the protobuf file of a lowered graph: refused, or layers that come back."""
+"""Any bytes read as the protobuf file of a lowered graph: rejected, or layers that round-trip."""
 
 from tests.damage.graph_files import DIGEST_LENGTH, lowered
 from tests.graphs import everything, mlp

@@ -1,4 +1,4 @@
-"""Any bytes read as a protobuf file: refused, or a graph that holds and comes back from protobuf and JSON."""
+"""Any bytes read as a protobuf file: rejected, or a valid graph that round-trips in protobuf and JSON."""
 
 from tests.damage.graph_files import DIGEST_LENGTH, layers
 from tests.damage.subject import meaning

@@ -1,4 +1,4 @@
-"""Any text read as the text form: refused with its place, or a graph that holds, prints, copies and comes back."""
+"""Any text read as the text form: rejected with its place, or a valid graph that prints, copies and round-trips."""
 
 from tests.damage.graph_files import layers
 from tests.damage.subject import meaning

@@ -1,4 +1,4 @@
-"""Any bytes opened as a .safetensors file: refused, or the tensors that the library reads, too, where it reads any."""
+"""Any bytes opened as a .safetensors file: rejected, or the same tensors that the library reads."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The targets by name; each has `seeds`, valid first inputs, and `check`, which lets out no error but a bug's."""
+"""The targets by name; each has `seeds`, valid inputs, and `check`, which raises only for bugs."""
 
 from pathlib import Path
 from types import ModuleType

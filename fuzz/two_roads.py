@@ -1,4 +1,4 @@
-"""Text that is read by its lines gives the graph that it gives as JSON at large, and nothing that JSON would refuse."""
+"""The line reader returns the same graph as the JSON reader, and accepts nothing that JSON would reject."""
 
 from tests.damage.graph_files import layers
 from tests.graphs import chain, everything, mlp

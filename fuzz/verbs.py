@@ -1,4 +1,4 @@
-"""What is done with a valid graph: each verb ends with a result or an error of ours, within seconds.
+"""Commands on a valid graph: each ends with a result or a typed error, within seconds.
 
 An input that is the text of a graph is that graph, if the full check lets it pass. Any other bytes that do not begin as
 JSON does are the seed of a random graph, so that every input of a fuzzer is a valid file or is skipped.
@@ -30,14 +30,14 @@ _RANDOM = 8  # random graphs among the seeds
 
 
 class Verb(NamedTuple):
-    """A target, as modules of targets are."""
+    """A target with the interface of the target modules."""
 
     seeds: Callable[[], list[bytes]]
     check: Callable[[bytes], None]
 
 
 def seeds() -> list[bytes]:
-    """The texts of graphs that pass the full check, and seeds of random graphs."""
+    """Return texts of valid graphs, and seeds of random graphs."""
     drawn = [random_ir(2 * number, typed=True) for number in range(_RANDOM)]
     texts = [without_digest(ir.to_json()) for ir in (mlp(), everything(), layers(6), *drawn)]
     return [
@@ -83,7 +83,7 @@ def _cost(ir: IR) -> None:
 
 
 def _diff(ir: IR) -> None:
-    """Against itself, against what clean-up makes of it, and against another graph."""
+    """Diff against itself, against its cleaned form, and against another graph."""
     assert diff(ir, ir.clone()).is_equal
     for other in (optimize(ir, "clean")[0], random_ir(2 * len(ir.nodes), typed=True)):
         "\n".join(diff_lines(diff(ir, other)))

@@ -22,7 +22,7 @@ ROADS = ("auto", "export", "record")
 
 # -- layouts ---------------------------------------------------------------------------------------------------------
 
-# Operators that give a view of some layouts, a copy of others, or the tensor itself.
+# Operators that return a view for some layouts, a copy for others, or the tensor itself.
 OPERATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": lambda x: x.contiguous(),
     "contiguous channels last": lambda x: x[None].contiguous(memory_format=torch.channels_last),
@@ -56,7 +56,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Writing(nn.Module):
-    """Writes to what an operator gives, or to what it was given, and returns the other."""
+    """Write to an operator's result or to its operand, and return the other."""
 
     def __init__(self, operator: Callable[[Tensor], Tensor], pattern: str) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Layout(NamedTuple):
 
 
 def layout_cases() -> list[Layout]:
-    """Every layout by the usual way to capture; the others give the same graph, or are tried on one layout."""
+    """Every layout with the default capture; other captures return the same graph, or are tried on one layout."""
     usual = itertools.product(OPERATORS, PATTERNS, LAYOUTS, ROADS[:1])
     others = itertools.product(OPERATORS, PATTERNS, ["contiguous"], ROADS[1:])
     return [Layout(*case) for case in (*usual, *others)]

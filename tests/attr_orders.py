@@ -21,7 +21,7 @@ def schema_orders() -> dict[str, tuple[str, ...]]:
     """The arguments, in order, of every operator that may be in a graph, but for those that are always tensors."""
     found = {}
     for namespace in NAMESPACES:
-        find_operator(f"{namespace}.any.default")  # which imports what registers them
+        find_operator(f"{namespace}.any.default")  # imports the modules that register them
         for name in operator_names(namespace):
             operator = find_operator(name)
             arguments = operator._schema.arguments if operator is not None else []

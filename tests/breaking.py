@@ -1,4 +1,4 @@
-"""Graphs that hold, with one thing broken: what `check` says of it, and which rule, path and node the error carries."""
+"""Valid graphs with one violation each, and the rule, path and node that the error of `check` must name."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ Change = Callable[[IR], None]
 
 
 class Case(NamedTuple):
-    """One change of a graph that holds, and the error that it leads to."""
+    """One change of a valid graph, and the expected error."""
 
     change: Change
     message: str

@@ -1,4 +1,4 @@
-"""A real browser for the tests of pages: Chromium, headless, with nothing of the user's in it.
+"""A real browser for tests of pages: headless Chromium with an empty profile.
 
 python -m tests.browser --install    installs Debian's Chromium where there is none and that is possible; never fails
 """
@@ -30,7 +30,7 @@ def find() -> str | None:
 
 
 def install() -> str:
-    """See to it that there is one; returns what was done, or why not."""
+    """Ensure that it is installed; return what was done, or the reason for a failure."""
     if found := find():
         return f"browser: {found}"
     if shutil.which("apt-get") is None or os.geteuid() != 0:
@@ -60,7 +60,7 @@ def launched() -> Iterator[Any]:
 
 
 class Visit:
-    """A page in a tab of its own, and all that went wrong there: errors, messages, requests for anything else."""
+    """A page in a new tab, and everything that went wrong there: errors, messages, requests."""
 
     def __init__(self, browser: Any, path: Path, **options: Any) -> None:
         self.wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""What tests of fusions share: a graph from a few lines of Python."""
+"""Helpers for tests of fusions: build a graph from a few lines of Python."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The command as a user runs it: in a pipe, at a terminal, and when it fails."""
+"""Run the command as a user does: in a pipe, on a terminal, and in failing cases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def failure(capsys, *arguments: str) -> str:
 
 
 class Terminal:
-    """A program at a terminal of some width; `text` is all that it wrote, `screen` what is left to see of it."""
+    """A program on a terminal of a given width; `text` is everything that it wrote, `screen` the visible part."""
 
     def __init__(self, *words: str, columns: int = 80, folder: Path = ROOT, **environment: str) -> None:
         import pty
@@ -56,7 +56,7 @@ class Terminal:
         try:
             while part := os.read(self._master, 1 << 16):
                 parts.append(part)
-        except OSError:  # how Linux says that nobody holds the other end
+        except OSError:  # how Linux reports that the other end is closed
             pass
         os.close(self._master)
         self.text = b"".join(parts).decode().replace("\r\n", "\n")

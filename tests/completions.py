@@ -1,4 +1,4 @@
-"""The completion scripts that the package ships: `python -m tests.completions --write` makes them anew."""
+"""The completion scripts of the package: `python -m tests.completions --write` regenerates them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_ir.cli.verbs.completion import SHELLS, script_of
 _FOLDERS = {"PACK", "FOLDER"}
 _FILES = {"FILE", "FIRST", "SECOND", "DUMPS", "MODEL", "MODELS", "TARGET", "GRAPH", "GRAPH|OPERATOR"}
 _NODES, _LEVELS, _REPEATED = ("module", "function", "aten"), ("clean", "basic", "full"), ("inline", "function")
-# words that the verbs themselves hold against what is registered, so that the parser does not know them
+# values that the commands validate themselves, so that the parser does not know them
 _WORDS = {
     "--backend": BACKENDS,
     "--blocks": _REPEATED,
@@ -28,7 +28,7 @@ _WORDS = {
 
 
 def scripts() -> Iterator[tuple[Path, str]]:
-    """Where each script belongs, and what it must be."""
+    """Return where each script belongs, and its expected content."""
     parser = build_parser()
     parser.verbs.help = "what to do"  # it is hidden from the help, which lists the verbs in groups
     for verb, options in parser.verbs.choices.items():
@@ -39,7 +39,7 @@ def scripts() -> Iterator[tuple[Path, str]]:
 
 
 def _complete(verb: str, action: argparse.Action) -> None:
-    """Say what completes an argument."""
+    """Return how an argument is completed."""
     for option in action.option_strings:
         words = _WORDS.get(option, action.choices)
         action.choices = words[verb] if isinstance(words, dict) else words

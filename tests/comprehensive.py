@@ -1,4 +1,4 @@
-"""A model of the catalogue through the whole public path (extract, save, load, draw, verify), and its report."""
+"""Run a model of the catalogue through the public API (extract, save, load, draw, verify), and report."""
 
 import math
 import time
@@ -19,7 +19,7 @@ from torch_ir import IR, TensorMeta, extract_ir, ir_to_mermaid, verify_ir_with_s
 
 @dataclass
 class Result:
-    """What came of one entry; `failed` names the step that went wrong and is empty where none did."""
+    """Result of one entry; `failed` names the step that failed and is empty on success."""
 
     entry: Entry
     failed: str = ""

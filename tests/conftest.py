@@ -1,4 +1,4 @@
-"""What every test may use, and options: reports of the whole-catalogue test, sweeps too slow for every run."""
+"""Fixtures and options of all tests: reports of the whole-catalogue test, slow sweeps."""
 
 import gc
 import os
@@ -14,7 +14,7 @@ from tests.forking import forked_programs
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is remembered is remembered for this run, and nothing of the user's is read."""
+    """Use a cache for this run only; never read the user's."""
     os.environ["TORCH_IR_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
@@ -44,7 +44,7 @@ def executors() -> Iterator[Callable[[str, Callable[..., Any]], None]]:
 
 @pytest.fixture
 def _seeded() -> Iterator[None]:
-    """The same random numbers in every test; what a capture warns of is not its subject."""
+    """The same random numbers in every test; capture warnings are ignored."""
     import torch
 
     from torch_ir import CaptureWarning
@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is imported is there to stay, so looking for garbage among it would only cost time."""
+    """Freeze imported objects, so that garbage collection does not scan them."""
     gc.disable()
     try:
         return (yield)

@@ -1,4 +1,4 @@
-"""Ways to break one node of a graph, so that a test knows where the mistake is."""
+"""Ways to break one node of a graph, for tests that must find it."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

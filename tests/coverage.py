@@ -1,6 +1,6 @@
-"""What is captured, carried and verified, with every exception by name: docs/coverage.md is made from the tables.
+"""Coverage of capture, conversion and verification, with every exception by name; writes docs/coverage.md.
 
-python -m tests.coverage [--write]      run the sweeps; print or write the page, or say where the tables are wrong
+python -m tests.coverage [--write]      run the sweeps; print or write the page, or list the rows that are wrong
 """
 
 import argparse
@@ -27,7 +27,7 @@ PAGE = DOCS / "coverage.md"
 
 
 def page() -> str:
-    """The page, from the tables alone; the sweeps prove the tables."""
+    """Return the page, from the tables alone; the sweeps check the tables."""
     return "\n".join([*_introduction(), *_counts(), *_forms_not_carried(), *_higher_order(), *_architectures()])
 
 
@@ -37,18 +37,18 @@ def _introduction() -> list[str]:
     return [
         "# Coverage",
         "",
-        "Every row below is a set of small models. Each model is captured, without weights wherever it can be built on",
-        "meta; its graph is saved and loaded; the loaded graph runs with the model's weights on several inputs, and is",
-        "compared with the model: results, changed inputs, and the state that is left, call after call.",
+        "Every row is a set of small models. Each model is captured, without weights if it can be built on meta; its",
+        "graph is saved, loaded and run with the model's weights on several inputs, and compared with the model:",
+        "results, changed inputs and state, after every call.",
         "",
-        f"- *captured*: `torch.export` gives a program for it, in its default mode (in strict mode for {strict})",
-        "- *carried*: the program is a graph of ours, in a file and out again",
-        "- *verified*: the graph gives what the model gives, and leaves what the model leaves",
+        f"- *captured*: `torch.export` exports it, in its default mode (in strict mode for {strict})",
+        "- *converted*: the program converts to an IR, which round-trips through a file",
+        "- *verified*: the graph returns the same results as the model, and changes the same state",
         "",
         f"Measured on CPU with {packages}.",
-        "`python -m tests.coverage --write` makes this page anew, if every model comes as far as is said here; the",
-        "figures of the operators are those of [their own page](operators.md). `make test` runs a part of it,",
-        "`make test-all` all of it. The models are in `tests/forms` and `tests/architectures`.",
+        "`python -m tests.coverage --write` writes this page, if every model reaches the stage given here; the",
+        "row of operators is from [their page](operators.md). `make test` runs a part of it, `make test-all` all of",
+        "it. The models are in `tests/forms` and `tests/architectures`.",
         "",
     ]
 
@@ -61,7 +61,7 @@ def _counts() -> list[str]:
         *map(_family_counts, FAMILIES),
     ]
     return [
-        "| what | models | captured | carried | verified |",
+        "| set | models | captured | converted | verified |",
         "|---|---|---|---|---|",
         *(f"| {' | '.join(map(str, row))} |" for row in rows),
         "",
@@ -69,7 +69,7 @@ def _counts() -> list[str]:
 
 
 def _operator_counts() -> list[object]:
-    """From the page of the operators: its last row counts the calls that eager accepts, by outcome."""
+    """Read the counts from the last row of docs/operators.md: calls that eager accepts, by outcome."""
     lines = (DOCS / "operators.md").read_text(encoding="utf-8").splitlines()
     _, refused, carried, lost = (
         int(cell) for cell in next(line for line in lines if line.startswith("| all |")).split("|")[2:-1]
@@ -100,10 +100,10 @@ def _forms_not_carried() -> list[str]:
     return [
         "## What is not verified",
         "",
-        "Calls of operators that are lost are on [their page](operators.md); architectures are at the end.",
-        f"*{UNBUILT}*: the library has no kernel for it on a CPU, so that there is no model to capture.",
+        "Operators are on [their page](operators.md); architectures are at the end.",
+        f"*{UNBUILT}*: the library has no CPU kernel for it, so there is no model to capture.",
         "",
-        "| model | of | how far | why |",
+        "| model | set | stage | reason |",
         "|---|---|---|---|",
         *(f"| `{form.name}` | {form.family} | {form.expected.stage} | {form.expected.reason} |" for form in rows),
         "",
@@ -112,14 +112,12 @@ def _forms_not_carried() -> list[str]:
 
 def _higher_order() -> list[str]:
     verdicts = {name: f"verified: `{form}`" for name, form in hops.CAPTURED.items()}
-    verdicts |= {
-        name: f"verified, written out as what it computes: `{form}`" for name, form in hops.TRACED_THROUGH.items()
-    }
+    verdicts |= {name: f"verified, traced through: `{form}`" for name, form in hops.TRACED_THROUGH.items()}
     verdicts |= hops.NOT_CAPTURED
     return [
         "## Higher-order operators",
         "",
-        "All that torch has registered, each with a model that shows it, or the reason why no graph has it.",
+        "All that torch registers, each with a model that uses it, or the reason why no graph contains it.",
         "",
         "| operator | verdict |",
         "|---|---|",
@@ -130,27 +128,27 @@ def _higher_order() -> list[str]:
 
 def _architectures() -> list[str]:
     return [
-        "## Architectures of transformers that are captured with values only",
+        "## Architectures of transformers that are captured only with values",
         "",
-        "All others are captured on meta. In these, Python needs numbers that only the data has: they are",
-        "[recorded](record.md) on real tensors, and guard those numbers.",
+        "All others are captured on meta. In these, Python reads values of tensors: they are [recorded](record.md) on",
+        "real tensors, with guards for those values.",
         "",
-        "| architecture | why |",
+        "| architecture | reason |",
         "|---|---|",
         *(f"| `{name}` | {reason} |" for name, reason in sorted(NEEDS_VALUES.items())),
         "",
         "Not captured at all:",
         "",
-        "| architecture | why |",
+        "| architecture | reason |",
         "|---|---|",
         *(f"| `{name}` | {reason} |" for name, reason in sorted(NOT_CAPTURED.items())),
         "",
-        "## Language models that are not carried as prefill and decode",
+        "## Language models without prefill and decode graphs",
         "",
-        "The others generate, through the two graphs, the tokens that `model.generate` gives; see",
-        f"[language models](language-models.md). For a prompt of one length only: {_listed(FIXED_PROMPT)}.",
+        "With the two graphs, the others generate the tokens of `model.generate`; see",
+        f"[language models](language-models.md). Only for a fixed prompt length: {_listed(FIXED_PROMPT)}.",
         "",
-        "| architecture | why |",
+        "| architecture | reason |",
         "|---|---|",
         *(f"| `{name}` | {reason} |" for name, reason in sorted(NOT_GENERATING.items())),
         "",
@@ -162,15 +160,15 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def wrong_language_models() -> Iterable[str]:
-    """Language models that generate what the model does not, or that are named as if they did."""
+    """Yield language models whose tokens differ from the model's, or that are listed although they agree."""
     for each in language_models():
         reason = carry_language_model(each)
         if bool(reason) != (each.name in NOT_GENERATING):
-            yield f"prefill and decode: {each.name}: {reason or 'is carried'}"
+            yield f"prefill and decode: {each.name}: {reason or 'is supported'}"
 
 
 def wrong_forms() -> Iterable[str]:
-    """Forms that do not come as far as their table says."""
+    """Yield forms that do not reach the stage in their table."""
     for form in forms():
         outcome = carry(form)
         if outcome.stage != form.expected.stage:
@@ -178,7 +176,7 @@ def wrong_forms() -> Iterable[str]:
 
 
 def wrong_architectures() -> Iterable[str]:
-    """Architectures that are not verified, or verified against the list of those that are not."""
+    """Yield architectures whose outcome differs from the lists."""
     with tempfile.TemporaryDirectory() as place:
         outcomes = {each.name: extract(each, Path(place)) for each in architectures()}
         captured = [name for name, outcome in outcomes.items() if outcome != ARCHITECTURE_REFUSED]

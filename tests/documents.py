@@ -1,4 +1,4 @@
-"""Run the documentation: every fenced block of a page, in order, in a folder of its own.
+"""Run the documentation: every fenced block of a page, in order, in a separate folder.
 
 python tests/documents.py [--write] [--fresh] docs/extract.md ...
 
@@ -37,12 +37,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SKIPPED = ("make ", "pip install ", "git clone ", ". ")  # what builds or installs; everything else runs
+SKIPPED = ("make ", "pip install ", "git clone ", ". ")  # commands that build or install; everything else runs
 LANGUAGES = ("python", "console", "text", "mermaid", "json", "toml")
 _LINKED = ("benchmarks", "catalogue", "examples", "tests")  # a page sees these folders of the repository
 _PATIENCE = 300  # seconds for one command
-_IMPORTED = ("sys.modules", "__subclasses__")  # words of a page that shows what a process has imported
-# what torchao, which transformers imports where it is installed, says about kernels that a machine lacks
+_IMPORTED = ("sys.modules", "__subclasses__")  # words of a page that shows imported modules
+# torchao, which transformers imports if installed, warns about missing kernels
 _NOISE = re.compile(r"Failed to load .*torchao|W\d{4} .*torch/utils/_pytree\.py")
 _FENCE = re.compile(r"(?P<indent> *)(?P<ticks>`{3,})(?P<language>\S*)\s*")
 _STATUS = re.compile(r"\s+# status (\d+)$")
@@ -62,7 +62,7 @@ class Block:
 
 
 class WrongPageError(Exception):
-    """A block that is not as the page says; the message begins with file and line."""
+    """A block that does not match the page; the message begins with file and line."""
 
 
 def read_blocks(name: str, lines: Sequence[str]) -> Iterator[Block]:
@@ -106,7 +106,7 @@ class Page:
         self.lines = self.path.read_text(encoding="utf-8").splitlines()
 
     def run(self) -> None:
-        """Run every block; what is wrong is in `wrong` afterwards."""
+        """Run every block; errors are in `wrong` afterwards."""
         runners: dict[str, Callable[[Block], str | None]] = {
             "python": self._python, "console": self._console, "json": self._json, "text": self._output,
             "mermaid": self._output,
@@ -199,7 +199,7 @@ class Page:
 
 
 def matches(shown: Sequence[str], real: Sequence[str]) -> bool:
-    """Whether output is as shown; `...` stands for any text in a line, and alone on a line for any lines."""
+    """Whether output is as shown; `...` matches any text in a line, and alone on a line any lines."""
     if "..." not in map(str.strip, shown):
         return len(shown) == len(real) and all(map(_line_matches, shown, real))
     first = next(index for index, line in enumerate(shown) if line.strip() == "...")
@@ -270,7 +270,7 @@ def _run_here(page: Page) -> list[str]:
 
 
 def run_page(path: Path, write: bool = False, programs: Path | None = None) -> str:
-    """What is wrong with a page, run in a process and a folder of its own; empty if nothing is.
+    """Run a page in a separate process and folder and return its errors, or an empty string.
 
     With a folder of forked programs, the process is one of them, unless the page shows what a process imports.
     """

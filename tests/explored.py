@@ -1,4 +1,4 @@
-"""Graphs that the tests of the explorer share, built without torch."""
+"""Graphs for the tests of the explorer, built without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
 class Growing:
-    """A graph that grows node by node; every node makes one tensor of its own name."""
+    """Builder of a graph, node by node; every node has one output of the same name."""
 
     def __init__(self) -> None:
         self.nodes: list[OpNode] = []
@@ -90,7 +90,7 @@ def with_call() -> IR:
 
 
 def asserting() -> IR:
-    """x -> relu -> result, beside assertions on x, what they alone read, and a node that nobody reads."""
+    """x -> relu -> result, with assertions on x, nodes that only they read, and an unused node."""
     x, gt, every, relu, dead = (tensor(name, 2, 3) for name in ("x", "gt", "all", "relu", "dead"))
     nodes = [
         OpNode("gt", "aten.gt.Scalar", [x], [gt], {"other": 0}, args=["self"]),

@@ -35,7 +35,7 @@ class Layers(nn.Module):
 
 
 class Counter(nn.Module):
-    """A buffer that changes, and two branches of which the data takes one."""
+    """A buffer that changes, and two branches that depend on data."""
 
     calls: Tensor
 

@@ -1,4 +1,4 @@
-"""What tests of golden packs share: a model, its pack, and the dumps of a runtime that may be wrong."""
+"""Helpers for tests of golden packs: a model, its pack, and the dumps of a runtime that may be wrong."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ NET = Net().eval()
 
 
 def dumped(ir: IR, weights: dict[str, Tensor], *inputs: Any, broken: str = "", by: float = 0.5) -> dict[str, Tensor]:
-    """What a runtime dumps that computes one node wrongly: every value by name, and all that follows from it."""
+    """Dumps of a runtime that computes one node wrongly: every value by name."""
     values: dict[str, Tensor] = {}
 
     def watch(tensor: TensorMeta, value: Any, sizes: Any) -> None:

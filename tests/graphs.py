@@ -1,4 +1,4 @@
-"""Small graphs that the tests of the graph room share."""
+"""Small graphs for the tests of `torch_ir.ir`."""
 
 from torch_ir.ir import (
     IR,
@@ -114,7 +114,7 @@ def _steps() -> TensorData:
 
 
 def _body() -> IR:
-    """A function that speaks of the outer graph's size, and holds a function of its own."""
+    """A function that uses a size of the outer graph, and contains another function."""
     value, negated, inner = tensor("value", "batch"), tensor("neg", "batch"), tensor("call", "batch")
     y, z = tensor("y", "batch"), tensor("relu", "batch")
     nested = IR([OpNode("relu", "aten.relu.default", [y], [z], args=["self"])], [y], [z])

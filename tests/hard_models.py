@@ -1,6 +1,6 @@
-"""Models that run in Python and that compilers refuse: each must give a graph, whatever it takes.
+"""Models that run in Python and that compilers refuse: each must be captured.
 
-What each gives is in `tests/hard_models_table.py`.
+The results are in `tests/hard_models_table.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODELS: dict[str, type[nn.Module]] = {}
 
 
 def hard(model: type[nn.Module]) -> type[nn.Module]:
-    """Enter a model into the table under the name of its class; its docstring says what is hard about it."""
+    """Register a model under the name of its class; its docstring says what is hard about it."""
     MODELS[model.__name__] = model
     return model
 
@@ -34,7 +34,7 @@ def hard(model: type[nn.Module]) -> type[nn.Module]:
 
 @hard
 class EarlyExit(nn.Module):
-    """returns from the first head that is sure enough"""
+    """returns from the first head whose confidence is high enough"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class EarlyExit(nn.Module):
 
 @hard
 class RoutedExperts(nn.Module):
-    """runs each expert on the rows that chose it, and skips the others"""
+    """runs each expert on the rows routed to it, and skips unused experts"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class RoutedExperts(nn.Module):
 
 @hard
 class Newton(nn.Module):
-    """iterates until it has converged"""
+    """iterates until convergence"""
 
     def forward(self, x):
         root = x.abs() + 1
@@ -82,7 +82,7 @@ class Newton(nn.Module):
 
 @hard
 class DataDependentDepth(nn.Module):
-    """calls itself as often as a value says"""
+    """recurses to a depth given by a tensor value"""
 
     def forward(self, x, depth=None):
         depth = int(x.abs().sum() % 3) if depth is None else depth
@@ -91,7 +91,7 @@ class DataDependentDepth(nn.Module):
 
 @hard
 class DispatchTable(nn.Module):
-    """looks its activation up in a dict under a number made of data"""
+    """looks up its activation in a dict by a tensor value"""
 
     def forward(self, x):
         table = {0: torch.relu, 1: torch.tanh, 2: torch.sigmoid}
@@ -100,7 +100,7 @@ class DispatchTable(nn.Module):
 
 @hard
 class SortedList(nn.Module):
-    """lets Python sort tensors"""
+    """sorts tensors with Python's `sorted`"""
 
     def forward(self, x):
         return torch.stack(sorted(x, key=lambda row: float(row.sum()), reverse=True))
@@ -108,7 +108,7 @@ class SortedList(nn.Module):
 
 @hard
 class Suppression(nn.Module):
-    """keeps boxes that overlap none that is kept, in a Python loop"""
+    """does non-maximum suppression in a Python loop"""
 
     def forward(self, x):
         kept: list[torch.Tensor] = []
@@ -120,7 +120,7 @@ class Suppression(nn.Module):
 
 @hard
 class GreedyDecoding(nn.Module):
-    """appends tokens until the end token comes"""
+    """appends tokens until the end token"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class GreedyDecoding(nn.Module):
 
 @hard
 class AssertsAndWarns(nn.Module):
-    """asserts what only the data can tell"""
+    """has an assertion on data"""
 
     def forward(self, x):
         assert torch.isfinite(x).all(), "not finite"
@@ -149,7 +149,7 @@ class AssertsAndWarns(nn.Module):
 
 @hard
 class Comparison(nn.Module):
-    """asks whether tensors are equal"""
+    """branches on the equality of tensors"""
 
     def forward(self, x):
         if torch.equal(x, x.round()) or torch.allclose(x, -x):
@@ -162,7 +162,7 @@ class Comparison(nn.Module):
 
 @hard
 class NumpyInPlace(nn.Module):
-    """lets NumPy write into the memory of a tensor"""
+    """writes to the memory of a tensor with NumPy"""
 
     def forward(self, x):
         y = x * 2
@@ -172,7 +172,7 @@ class NumpyInPlace(nn.Module):
 
 @hard
 class NumpyBranch(nn.Module):
-    """branches on what NumPy computed"""
+    """branches on a NumPy result"""
 
     def forward(self, x):
         return x + 1 if np.median(x.detach().numpy()) > 0 else x - 1
@@ -180,7 +180,7 @@ class NumpyBranch(nn.Module):
 
 @hard
 class ThroughJson(nn.Module):
-    """writes a tensor as text and reads it back"""
+    """converts a tensor to JSON and back"""
 
     def forward(self, x):
         return torch.tensor(json.loads(json.dumps((x * 2).tolist())))
@@ -188,7 +188,7 @@ class ThroughJson(nn.Module):
 
 @hard
 class ThroughDlpack(nn.Module):
-    """hands memory to another library and takes it back"""
+    """passes memory to another library and back"""
 
     def forward(self, x):
         return torch.from_dlpack((x * 2).__dlpack__()) + 1
@@ -216,7 +216,7 @@ class _NumpyFunction(torch.autograd.Function):
 
 @hard
 class NumpyAutograd(nn.Module):
-    """has an autograd function that computes in NumPy"""
+    """has an autograd function that uses NumPy"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class ElementByElement(nn.Module):
 
 @hard
 class LayerMadeInForward(nn.Module):
-    """makes a layer when it is first called"""
+    """creates a layer in its first call"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class LayerMadeInForward(nn.Module):
 
 @hard
 class HooksThatChange(nn.Module):
-    """has hooks that change what goes in and what comes out"""
+    """has hooks that change inputs and outputs"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ class HooksThatChange(nn.Module):
 
 @hard
 class WeakReferences(nn.Module):
-    """finds its neighbour through a weak reference"""
+    """accesses a module through a weak reference"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ class WeakReferences(nn.Module):
 
 @hard
 class GrowingMemory(nn.Module):
-    """keeps what it made in an attribute that grows, and goes on until there is enough"""
+    """appends results to an attribute until there are enough"""
 
     def forward(self, x):
         self.seen = [x]
@@ -291,7 +291,7 @@ class GrowingMemory(nn.Module):
 
 
 class Tagged(torch.Tensor):
-    """A tensor that changes what functions do."""
+    """A tensor subclass that changes the behaviour of functions."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -301,7 +301,7 @@ class Tagged(torch.Tensor):
 
 @hard
 class OwnTensorClass(nn.Module):
-    """computes with a tensor class of its own"""
+    """computes with a tensor subclass"""
 
     def forward(self, x):
         return x.as_subclass(Tagged).relu().as_subclass(torch.Tensor) + 1
@@ -309,7 +309,7 @@ class OwnTensorClass(nn.Module):
 
 @hard
 class PickedByChance(nn.Module):
-    """lets Python's own random numbers choose"""
+    """branches on Python's random numbers"""
 
     def forward(self, x):
         return x * 2 if random.Random(int(x.shape[0])).random() > 0.5 else F.relu(x)
@@ -317,7 +317,7 @@ class PickedByChance(nn.Module):
 
 @hard
 class Compiled(nn.Module):
-    """has a part that torch.compile compiles"""
+    """contains a module compiled with torch.compile"""
 
     def __init__(self) -> None:
         super().__init__()
@@ -335,49 +335,49 @@ _ABOUT = {
     "Branch": "branches on a sum",
     "Loop": "loops while a norm is large",
     "Assertion": "raises where a value is not finite",
-    "ItemAsChoice": "takes an element of a list by a number made of data",
-    "ItemAsSize": "makes a tensor as large as a value says",
-    "ItemAsRange": "loops as often as a value says",
-    "ToList": "makes a list of a tensor, and a tensor of the list",
-    "NumpyDetour": "computes in NumPy on the way",
-    "Masked": "picks elements by a mask",
-    "MaskedSize": "branches on how many elements a mask picks",
-    "Sorted": "lets Python find the largest of two rows",
-    "LoopOverFound": "loops over the places where something is",
+    "ItemAsChoice": "indexes a list with a tensor value",
+    "ItemAsSize": "creates a tensor whose size is a tensor value",
+    "ItemAsRange": "loops for a number of iterations given by a tensor value",
+    "ToList": "converts a tensor to a list and back",
+    "NumpyDetour": "computes an intermediate result in NumPy",
+    "Masked": "selects elements by a mask",
+    "MaskedSize": "branches on the number of elements that a mask selects",
+    "Sorted": "compares two rows with Python's `max`",
+    "LoopOverFound": "loops over the indices of non-zero elements",
     "Printing": "prints",
-    "Formatting": "writes a tensor into a string",
-    "CustomAutograd": "has an autograd function of its own",
-    "NoFakeKernel": "calls a custom operator that does not say its shape",
-    "LikeAnExtension": "calls an operator of an extension that does not say its shape",
+    "Formatting": "formats a tensor as a string",
+    "CustomAutograd": "has a custom autograd function",
+    "NoFakeKernel": "calls a custom operator without a fake kernel",
+    "LikeAnExtension": "calls an extension operator without a fake kernel",
     "DataPointer": "computes with the address of a tensor",
-    "PythonRandom": "multiplies by a random number of Python's",
-    "NumpyFunctions": "lets NumPy take a tensor for an array",
-    "ExactType": "insists on the very class of its input",
-    "ExactTypeAndLayout": "insists on class and strides of its input",
+    "PythonRandom": "multiplies by a Python random number",
+    "NumpyFunctions": "passes a tensor to NumPy functions",
+    "ExactType": "checks the exact class of its input",
+    "ExactTypeAndLayout": "checks the exact class and the strides of its input",
     "Rounding": "rounds a value in Python",
     "Deepcopy": "copies a tensor with `copy.deepcopy`",
-    "Pickled": "sends a tensor through pickle",
+    "Pickled": "pickles and unpickles a tensor",
     "InAThread": "computes in another thread",
-    "Scripted": "has a part in TorchScript",
+    "Scripted": "contains a TorchScript module",
     "Gradients": "computes a gradient in forward",
-    "DynamicAttribute": "sets attributes whose names it makes up",
+    "DynamicAttribute": "sets attributes with computed names",
     "Hooked": "has a hook that changes a result",
     "Generator": "computes in a generator",
-    "TryExcept": "tries what fails, and does something else",
+    "TryExcept": "catches an exception and takes another path",
     "DataclassOutput": "returns a dataclass",
-    "UnknownOutput": "returns a dataclass that torch does not know",
+    "UnknownOutput": "returns a dataclass that is not a pytree node",
     "GlobalState": "counts its calls in a global list",
-    "ListMutation": "appends to a list that it is given",
-    "IntKeys": "takes and returns a dict with numbers for keys",
-    "KeywordsOnly": "takes keywords only",
+    "ListMutation": "appends to a list argument",
+    "IntKeys": "takes and returns a dict with integer keys",
+    "KeywordsOnly": "takes only keyword arguments",
     "NotTensors": "takes strings, numbers and None",
     "Recursion": "calls itself",
-    "Closure": "computes with a tensor in a closure",
-    "HiddenCache": "keeps state in an object that is no module",
-    "SubclassInput": "takes a tensor of a class of its own",
-    "KeptTensor": "keeps a result in an attribute",
-    "MadeInForward": "makes a table when it is first called",
-    "Enormous": "asks for the shape of a tensor that no memory holds",
+    "Closure": "uses a tensor from a closure",
+    "HiddenCache": "keeps state in an object that is not a module",
+    "SubclassInput": "takes a tensor subclass as input",
+    "KeptTensor": "stores a result in an attribute",
+    "MadeInForward": "computes a table in its first call",
+    "Enormous": "computes only the shape of a tensor too large for memory",
 }
 
 

@@ -1,4 +1,4 @@
-"""What each hard model gives, as the table of docs/hard-models.md.
+"""The result of capturing each hard model, as the table of docs/hard-models.md.
 
 python -m tests.hard_models_table [--write]      print the table, or put it into its page
 """
@@ -25,7 +25,7 @@ _STEPS = {"torch.export": "export", "torch.export in strict mode": "strict", "re
 
 
 def outcome(hard: Hard) -> str:
-    """A row of the table: who captured the model, what the graph guards, its gaps, and whether it proves itself."""
+    """Return a row of the table: capture method, guards, placeholders, and whether it verifies."""
     torch.manual_seed(0)
     model = hard.model().eval()
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
@@ -40,7 +40,7 @@ def outcome(hard: Hard) -> str:
 
 
 def _told(ir: IR, model: nn.Module, hard: Hard) -> str:
-    """What is open in a graph; one that has no placeholder must prove itself."""
+    """Return the open points of a graph; one without placeholders must verify."""
     gaps = [node.op_type for node in ir.all_nodes() if node.op_type.startswith("opaque.")]
     if gaps:
         return f"{len(gaps)} placeholder{'s' * (len(gaps) > 1)}: {', '.join(f'`{gap}`' for gap in gaps)}"

@@ -1,4 +1,4 @@
-"""Nodes with arguments that nobody should give an operator, checked in a child process that may die of it.
+"""Nodes with hostile operator arguments, checked in a child process that may crash.
 
 python -m tests.hostile_calls all|listed PER START STOP
 
@@ -30,14 +30,14 @@ FLOATS = (0.0, 1.0, -1.0, 0.5, float("nan"), float("inf"), 1e-300, 1e308)
 
 
 class Range(NamedTuple):
-    """What arguments are drawn from."""
+    """The range that arguments are drawn from."""
 
     ints: tuple[int, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
 
     def values(self, kind: str) -> tuple[Any, ...]:
-        """The values of a scalar type of a schema; none of a type that no file can hold."""
+        """Return values of a scalar schema type; none for a type that a file cannot represent."""
         return {"int": self.ints, "number": (*self.ints, *FLOATS, 1j, True)}.get(kind) or VALUES.get(kind, (None,))
 
 
@@ -72,7 +72,7 @@ SECONDS, MEGABYTES, ADDRESSES = 20, 256, 16 << 30
 
 @dataclass
 class Outcome:
-    """What became of the nodes: how many were checked and refused, and which ended the child or cost too much."""
+    """Counts of checked and rejected nodes, and the nodes that crashed the child or cost too much."""
 
     checked: int = 0
     refused: int = 0
@@ -92,7 +92,7 @@ def _is_listed(name: str) -> bool:
 
 
 def graph(op_type: str, number: int) -> IR | None:
-    """A graph of one node; None for operators that take what no file can hold."""
+    """Return a graph of one node; None for operators with arguments that a file cannot represent."""
     operator = find_operator(op_type)
     if not isinstance(operator, OpOverload):
         return None
@@ -156,7 +156,7 @@ def sweep(per: int, start: int = 0, stop: int | None = None, which: str = "all")
 
 
 def main(which: str, per: int, start: int, stop: int) -> None:
-    """Check the nodes one by one, saying each before and after; a signal ends what takes too long."""
+    """Check the nodes one by one, printing each before and after; a signal ends those that take too long."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,4 +1,4 @@
-"""Constants chosen to break kernels, folded in a child process that may die of it.
+"""Constants that may break kernels, folded in a child process that may crash.
 
 python -m tests.hostile_values PER START STOP
 
@@ -36,7 +36,7 @@ SECONDS, ADDRESSES = 10, 16 << 30
 
 @dataclass
 class Outcome:
-    """How many calls were made, how many of them gave a value, and which ended the child."""
+    """Counts of calls and of returned values, and the calls that crashed the child."""
 
     made: int = 0
     folded: int = 0
@@ -73,7 +73,7 @@ def value(draw: random.Random, name: str, alike: tuple[int, ...]) -> TensorMeta:
 
 
 def graph(op_type: str, number: int) -> IR | None:
-    """A graph of one call on constants, with the outputs that torch's shape rule says; None where it refuses."""
+    """Return a graph of one call on constants, with the outputs of torch's shape rule; None if it refuses."""
     operator = find_operator(op_type)
     assert isinstance(operator, OpOverload)
     draw = random.Random(f"{op_type}/{number}")
@@ -135,7 +135,7 @@ def sweep(per: int, start: int = 0, stop: int | None = None) -> Outcome:
 
 
 def main(per: int, start: int, stop: int) -> None:
-    """Fold the calls one by one, naming each before and after; a signal ends what takes too long."""
+    """Fold the calls one by one, printing each before and after; a signal ends those that take too long."""
     warnings.simplefilter("ignore")
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,4 +1,4 @@
-"""Every language model of the architectures as prefill and decode, which together generate what the model generates.
+"""Every language model of the architectures as prefill and decode graphs, compared with `model.generate`.
 
 python -m tests.language_models [NAME ...]      all of them, or those named; prints a line each
 """
@@ -18,20 +18,20 @@ KINDS = ("causal", "moe", "encoder_decoder", "state_space")
 TOKENS = 8
 PROMPT = 8
 
-_OWN_STATE = "keeps its state in a way of its own"
-_BOTH = "keeps recurrent states and keys and values in one layer"
-_ROUTERS = "decoding asks for what the routers of the encoder gave, which no cache holds"
+_OWN_STATE = "has its own kind of state"
+_BOTH = "has recurrent states and keys and values in one layer"
+_ROUTERS = "decoding needs router outputs of the encoder, which are not in the cache"
 # Not carried as prefill and decode; a reason for each.
 NOT_CARRIED: dict[str, str] = {
-    "openai_gpt": "keeps no cache",
-    "mpt": "cuts its bias to the length so far, and where that is the whole bias it is a case of its own",
-    "dbrx": "torch.export refuses it: loops over the experts that were hit",
-    "minimax": "takes no cache but one of its own class",
+    "openai_gpt": "has no cache",
+    "mpt": "slices its bias to the current length, with a special case for the whole bias",
+    "dbrx": "torch.export refuses it: loops over the experts in use",
+    "minimax": "accepts only its own cache class",
     "switch_transformers": _ROUTERS,
     "nllb_moe": _ROUTERS,
-    "longt5": "its encoder cannot do without a mask when it is called alone",
-    "pegasus_x": "pads the source to whole blocks, and where there is nothing to pad it is a case of its own",
-    "bigbird_pegasus": "attends to long sources in another way than to short ones",
+    "longt5": "its encoder needs a mask when it is called alone",
+    "pegasus_x": "pads the source to whole blocks, with a special case for no padding",
+    "bigbird_pegasus": "uses different attention for long and short sources",
     "led": "torch.export refuses it: branches on whether any token has global attention",
     "prophetnet": "fixes the length of the past",
     "rwkv": _OWN_STATE,
@@ -44,7 +44,7 @@ NOT_CARRIED: dict[str, str] = {
 # Captured for a prompt of one length: they loop over its tokens, or work on it in chunks.
 FIXED_PROMPT = frozenset(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "granitemoehybrid", "nemotron_h"))
 
-# Forms that extract_llm refuses, since they would not generate what the model generates; a reason for each.
+# Forms that extract_llm refuses, because their tokens would differ from the model's; a reason for each.
 _BY_LENGTH = "takes the length of the cache for the number of tokens so far"
 _NO_MASK = "decodes without a mask when it generates by itself"
 REFUSED_FORMS: dict[str, tuple[str, frozenset[str]]] = {
@@ -61,7 +61,7 @@ def language_models() -> list[Architecture]:
 
 
 def carry(architecture: Architecture) -> str:
-    """Extract both graphs from a model without weights, take the file, and generate; empty when all is equal."""
+    """Extract both graphs from a model without weights, load the file, and generate; empty if all is equal."""
     model = architecture.build()
     try:
         with meta_init():

@@ -1,4 +1,4 @@
-"""What tests of localisation share: a small model, and where a broken graph of a model differs."""
+"""Helpers for tests of localisation: a small model, and the node where a broken graph differs."""
 
 from typing import Any
 

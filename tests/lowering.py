@@ -1,4 +1,4 @@
-"""What tests of targets share: models as graphs, and targets that take what they are told to."""
+"""Helpers for tests of targets: models as graphs, and targets with chosen handlers."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def capture(model: nn.Module, *inputs: Tensor, **kwargs: Any) -> IR:
 
 
 def accepting(*what: Any) -> Target:
-    """A target that takes all of these, and says for each layer which node it was."""
+    """Return a target that accepts all of these, and whose layers name their nodes."""
     target = Target("npu")
     target.lowers(*what)(lambda node: node.op_type)
     return target
@@ -33,7 +33,7 @@ def graph_of(name: str) -> IR:
 
 
 def assert_joined(lowered: Lowered) -> None:
-    """Every layer reads what is given or made before it, nothing is made twice, and the outputs are made."""
+    """Assert that every layer reads earlier values, no value is defined twice, and all outputs are defined."""
     made = {tensor.name for tensor in lowered.ir.graph_inputs}
     for layer in lowered:
         assert made.issuperset(layer.inputs)

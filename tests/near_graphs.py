@@ -1,4 +1,4 @@
-"""Graphs at the border of what rules may do: attention by mask, fill and cast, and factors and terms after layers."""
+"""Graphs at the limits of the rules: attention by mask, fill and cast, and factors and terms after layers."""
 
 import itertools
 import math
@@ -18,7 +18,7 @@ _CASTS = ("", "float32", "float16", "bfloat16", "int32")
 
 
 def _graph(inputs: str, weights: str, calls: dict[str, str]) -> IR | None:
-    """The graph of these calls; None where torch refuses one of them, as a fill that a dtype does not hold."""
+    """Return the graph of these calls; None if torch refuses one, such as a fill that the dtype cannot represent."""
     try:
         ir = small(inputs, weights=weights, **calls)
     except (TorchIRError, OverflowError, RuntimeError):
@@ -80,7 +80,7 @@ def _batch_norm(dtype: str, eps: float) -> IR | None:
 
 
 def _builders() -> dict[Hit, Callable[[str], IR | None]]:
-    """How each graph is made in a dtype, by the pass that it is near to and by name."""
+    """Return how each graph is built in a dtype, by pass and name."""
     found: dict[Hit, Callable[[str], IR | None]] = {}
     for mask, fill, wide in itertools.product(_MASKS, _FILLS, ("", "float32")):
         found["attention", f"{mask} {fill} {wide}"] = partial(_attention, mask=mask, fill=fill, wide=wide)

@@ -1,4 +1,4 @@
-"""Near misses: a graph that a rule changes, made a little different at the very place.
+"""Near misses: a graph that a rule matches, with one small change.
 
 Each twist is one that real models have, and that a rule is wrong to overlook: somebody else reads what a fusion would
 hide, a weight has two owners, a cast stands in between, an axis counts from the end, there is nothing to compute on.
@@ -43,13 +43,13 @@ def _twist(function: Twist) -> Twist:
 
 @_twist
 def second_reader(ir: IR, node: OpNode, draw: random.Random) -> bool:
-    """Somebody else reads what the node reads."""
+    """The node's input has a second consumer."""
     return any(_read(ir, tensor) for tensor in _some(node.inputs, draw, lambda tensor: tensor.param is None))
 
 
 @_twist
 def returned(ir: IR, node: OpNode, draw: random.Random) -> bool:
-    """What the node reads is a result of the graph."""
+    """The node's input is a graph output."""
     found = _some(node.inputs, draw, lambda tensor: tensor.producer is not None)
     ir.graph_outputs = [*ir.graph_outputs, *found]
     return bool(found)
@@ -57,7 +57,7 @@ def returned(ir: IR, node: OpNode, draw: random.Random) -> bool:
 
 @_twist
 def shared_weight(ir: IR, node: OpNode, draw: random.Random) -> bool:
-    """Somebody else reads the weight."""
+    """The weight has another consumer."""
     return any(_read(ir, tensor) for tensor in _some(node.inputs, draw, lambda tensor: tensor.param is not None))
 
 
@@ -83,7 +83,7 @@ def in_training(ir: IR, node: OpNode, draw: random.Random) -> bool:
 
 @_twist
 def cast_between(ir: IR, node: OpNode, draw: random.Random) -> bool:
-    """What the node reads was rounded to another dtype, and is of its own dtype again."""
+    """The node's input was cast to another dtype and back."""
     found = _some(node.inputs, draw, lambda tensor: tensor.dtype in _FLOATS)
     for tensor in found:
         other = draw.choice([dtype for dtype in _FLOATS if dtype != tensor.dtype])
@@ -96,7 +96,7 @@ def cast_between(ir: IR, node: OpNode, draw: random.Random) -> bool:
 
 @_twist
 def other_dtype(ir: IR, node: OpNode, draw: random.Random) -> bool:
-    """What the node reads is of a shorter dtype from here on; rounding before it would show in a longer one."""
+    """The node's input has a narrower dtype; rounding before it would be visible in a wider one."""
     found = _some(node.inputs, draw, lambda tensor: tensor.dtype in _FLOATS[:-1])
     for tensor in found:
         other = draw.choice(_FLOATS[_FLOATS.index(tensor.dtype) + 1 :])
@@ -106,7 +106,7 @@ def other_dtype(ir: IR, node: OpNode, draw: random.Random) -> bool:
 
 @_twist
 def copy_between(ir: IR, node: OpNode, draw: random.Random) -> bool:
-    """What the node reads is a copy or a view of what it read."""
+    """The node's input is a copy or a view of the original one."""
     found = _some(node.inputs, draw, lambda tensor: True)
     for tensor in found:
         kind = draw.choice(("aten.clone.default", "aten.alias.default", "aten.detach.default"))
@@ -173,7 +173,7 @@ def _near(node: OpNode) -> list[OpNode]:
 
 
 def _read(ir: IR, tensor: TensorMeta) -> bool:
-    """Let another node read a tensor, and the graph return what it makes."""
+    """Add a consumer of a tensor, and return its result from the graph."""
     made = _added(ir, "aten.eq.Tensor", [tensor, tensor], {}, len(ir.nodes))
     ir.graph_outputs = [*ir.graph_outputs, made]
     return True
@@ -190,7 +190,7 @@ def _added(ir: IR, op_type: str, inputs: list[TensorMeta], attrs: dict[str, Any]
 
 
 def _redirect(node: OpNode, old: TensorMeta, new: TensorMeta) -> None:
-    """Let the first argument that reads the old tensor read the new one."""
+    """Replace the first use of the old tensor by the new one."""
     place = node.inputs.index(old)
     node.set_inputs((*node.inputs[:place], new, *node.inputs[place + 1 :]), node.args)
 
@@ -207,7 +207,7 @@ def _with_axes(node: OpNode, change: Callable[[int, int], int]) -> bool:
 
 
 def _retype(ir: IR) -> None:
-    """Let every tensor be what torch makes it, from the first changed node on."""
+    """Infer the types of all tensors again, from the first changed node on."""
     shapes = Shapes(ir)
     for node in ir.nodes:
         for tensor, made in zip(node.outputs, _made(shapes, node), strict=False):

@@ -56,7 +56,7 @@ def cases(hits: Iterable[Hit]) -> list[Case]:
 
 
 def graph_of(case: Case, graphs: Mapping[Hit, IR]) -> IR | None:
-    """The graph of a case; None where there is none, as operators refuse the dtype or the twist cannot be made."""
+    """Return the graph of a case; None if operators refuse the dtype or the change cannot be made."""
     if case.twist == GENERATED:
         return BUILDERS[case.hit](case.dtype)
     ir: IR | None = in_dtype(graphs[case.hit], case.dtype)
@@ -90,10 +90,10 @@ def in_dtype(ir: IR, dtype: str) -> IR | None:
 
 
 def verdict(case: Case, ir: IR) -> str:
-    """What optimising a graph does to its results: one of the words above, a reason after the last."""
+    """Classify the effect of optimising a graph on its results: one of the constants above, the last with a reason."""
     try:
         better, report = optimize(ir, case.level)
-    except Exception as error:  # whatever it is, no pass may raise it
+    except Exception as error:  # no pass may raise any exception
         return f"{WRONG}: {type(error).__name__}: {error}"
     if not report.changes:
         return UNCHANGED

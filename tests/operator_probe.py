@@ -1,4 +1,4 @@
-"""Call operators on the samples of torch's database, and look at the process before and after every single call."""
+"""Call operators on the samples of torch's database, and compare the process state before and after each call."""
 
 import os
 from collections import Counter
@@ -19,7 +19,7 @@ from torch_ir.run.numeric_settings import settings
 
 
 class Probe(TorchDispatchMode):
-    """Notes every operator that is called, and what it changes beside what its schema says."""
+    """Records every operator call, and changes that its schema does not declare."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,6 +73,6 @@ def probe(operators: Iterable[Any], samples: int) -> Probe:
             try:
                 with torch.no_grad(), found:
                     case.model(*[tensor.clone() for tensor in case.tensors])
-            except Exception:  # samples that are made to fail
+            except Exception:  # samples that are meant to fail
                 continue
     return found

@@ -35,7 +35,7 @@ def fired(ir: IR, name: str) -> dict[str, str]:
 
 
 def add(ir: IR, made: Pass) -> None:
-    """Store what is left of a graph when it is shrunk as far as a rule still fires, for rules that have none yet."""
+    """Store the smallest reduced graph on which a rule still fires, for rules that have none yet."""
     for rule in fired(ir, made.name):
         path = FOLDER / made.name / f"{rule}.json"
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Finds what is private of torch in source code, by reading it."""
+"""Find private names of torch in source code."""
 
 import ast
 import re
@@ -49,7 +49,7 @@ def private_names(source: str, ours: Collection[str], theirs: Collection[str] = 
 
 
 def _imported(nodes: Collection[ast.AST]) -> Iterator[tuple[str, str]]:
-    """Yield each imported name with the dotted path that it stands for."""
+    """Yield each imported name with its dotted path."""
     for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -1,4 +1,4 @@
-"""The state of a process that a library must leave as it was, as plain data that can be compared."""
+"""The process state that a library must not change, as plain data for comparison."""
 
 import gc
 import logging
@@ -43,7 +43,7 @@ def process_state() -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What is not as it was."""
+    """Return the differences."""
     return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
 
@@ -56,7 +56,7 @@ def _open_files() -> list[str]:
 
 
 def resident_bytes() -> int:
-    """The memory that the process has; 0 where that cannot be asked."""
+    """Return the resident memory of the process; 0 if unknown."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
@@ -64,6 +64,6 @@ def resident_bytes() -> int:
 
 
 def living_objects() -> int:
-    """How many objects the collector knows of, once garbage is gone."""
+    """Return the number of objects that the collector tracks, after a collection."""
     gc.collect()
     return len(gc.get_objects())

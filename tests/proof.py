@@ -1,4 +1,4 @@
-"""What most tests of models do: build a small one, capture it without weights, take the file, prove it."""
+"""Build a small model, capture it without weights, round-trip it through a file, and verify it."""
 
 import contextlib
 import copy
@@ -62,7 +62,7 @@ def proved(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = No
 
 
 def agrees(ir: IR, model: nn.Module, *inputs: Any) -> bool:
-    """Whether the graph gives what the model gives, in every leaf."""
+    """Whether the graph and the model return the same, in every leaf."""
     with torch.no_grad():
         wanted = pytree.tree_leaves(model(*inputs))
     got = pytree.tree_leaves(IRExecutor(ir, model.state_dict())(*inputs))
@@ -93,7 +93,7 @@ def line_of(file: str, mark: str) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What torch and its libraries say about models that they refuse, or about their own age, helps nobody here."""
+    """Suppress warnings of torch and its libraries that are irrelevant here."""
     logging.disable(logging.CRITICAL)
     try:
         with (

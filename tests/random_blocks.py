@@ -1,4 +1,4 @@
-"""Pieces of random graphs: what passes look for, and what almost looks like it."""
+"""Pieces of random graphs: patterns of passes, and near misses of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def creation(d: Draft) -> None:
 
 
 def chance(d: Draft) -> None:
-    """Random numbers: their count and order are part of what a graph does."""
+    """Random operators: their number and order are part of a graph's semantics."""
     x = d.floating()
     has_mask = x.is_static and 0 not in x.shape  # of nothing, the mask is none
     d.draw.choice((
@@ -112,7 +112,7 @@ def join(d: Draft) -> None:
 
 
 def written(d: Draft) -> None:
-    """What a capture makes of writes to parts of a tensor."""
+    """Return the capture of writes to parts of a tensor."""
     x = d.pick(lambda t: len(t.shape) > 0)
     dim = d.dim(x)
     kind = d.draw.choice(("slice", "select", "copy", "whole", "fill", "index"))
@@ -174,7 +174,7 @@ def effect(d: Draft) -> None:
 
 
 def function(d: Draft) -> None:
-    """A function of the graph, called once or several times, each time with weights of its own."""
+    """A function of the graph, called once or several times, each time with other weights."""
     if d.outer is not None:
         raise RefusedError
     x = d.pick()
@@ -268,5 +268,5 @@ BLOCKS: dict[str, tuple[Block, int]] = {
     "function": (function, 4),
     "branch": (branch, 1),
 }
-# What does not magnify a little rounding.
+# Operators that do not magnify rounding.
 STEADY: dict[str, tuple[Block, int]] = {name: block for name, block in BLOCKS.items() if name != "with_itself"}

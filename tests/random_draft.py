@@ -1,4 +1,4 @@
-"""A graph in the making: operators are called on tensors that have values, so that what torch refuses is seen."""
+"""Builder of random graphs: operators are called on real tensors, so that invalid calls are found."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _LARGEST = 1e3  # of a number in a steady graph
 
 
 class RefusedError(Exception):
-    """What was drawn does not go together; something else is drawn instead."""
+    """The draws are incompatible; others are drawn instead."""
 
 
 class _Kernels(Shapes):
-    """Shapes as the kernels themselves give them, which are quicker to ask than those that only say shapes."""
+    """Infer shapes by running the kernels, which is faster than the fake kernels."""
 
     def _at(
         self, sizes: Mapping[str, Any], operator: OpOverload, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
@@ -69,7 +69,7 @@ def _stride(value: torch.Tensor) -> tuple[int, ...] | None:
 
 
 class Draft:
-    """Nodes, inputs and weights so far, each with a value; a body takes everything that it needs as an input."""
+    """Nodes, inputs and weights so far, each with a value; a body takes all its operands as inputs."""
 
     def __init__(self, draw: random.Random, steady: bool, outer: Draft | None = None) -> None:
         self.draw = draw
@@ -119,7 +119,7 @@ class Draft:
                 self.input(shape)
 
     def input(self, shape: Sequence[Dim], dtype: str = "", name: str = "x") -> TensorMeta:
-        """A new input; some do not lie in row-major order."""
+        """Return a new input; some are not row-major."""
         tensor = TensorMeta(self.names.free(name), shape, dtype or self._some_dtype())
         sizes = [int(evaluate(dim, SIZES)) for dim in shape]
         value = random_values(sizes, TORCH_DTYPES[tensor.dtype], self.generator)
@@ -141,7 +141,7 @@ class Draft:
         return tensor
 
     def weight(self, shape: Sequence[int], dtype: str = "") -> TensorMeta:
-        """A weight, a buffer, a constant, one that is there already, one made of weights; now and then an input."""
+        """Return a weight, a buffer, a constant, an existing one, one computed from weights; sometimes an input."""
         dtype = dtype or self.dtype
         kind = self.draw.choices(
             ("parameter", "buffer", "constant", "again", "made", "input"), (50, 10, 12, 10, 8, 10)
@@ -168,7 +168,7 @@ class Draft:
         return self.params[-1]
 
     def constant(self, value: torch.Tensor) -> TensorMeta:
-        """A tensor whose values the graph holds."""
+        """Return a tensor whose values are in the graph."""
         if self.outer is not None:
             return self.input(list(value.shape), dtype_name(value.dtype), "c")
         name = self.names.free("c")
@@ -196,7 +196,7 @@ class Draft:
         return list(self.values[tensor].shape)
 
     def sizes(self, tensor: TensorMeta) -> list[Any]:
-        """The sizes of a tensor as attributes say them."""
+        """Return the sizes of a tensor as attribute values."""
         return [Expr(dim) if isinstance(dim, str) else dim for dim in tensor.shape]
 
     def dim(self, tensor: TensorMeta) -> int:
@@ -213,7 +213,7 @@ class Draft:
         return self.draw.random() < share
 
     def op(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """The tensor that a new call makes, or the tuple of all; arguments in schema order or by name."""
+        """Return the result of a new call, or a tuple of all; arguments in schema order or by name."""
         op_type = f"aten.{name}" if "." in name else f"aten.{name}.default"
         operator = find_operator(op_type)
         assert isinstance(operator, OpOverload), op_type
@@ -239,7 +239,7 @@ class Draft:
         return self._added(node, self._evaluated(body, [self.values[tensor] for tensor in operands]))
 
     def branch(self, predicate: TensorMeta, functions: Sequence[str], operand: TensorMeta) -> Any:
-        """One of two functions, as the predicate says."""
+        """Call one of two functions, depending on the predicate."""
         body = self.functions[functions[0 if self.values[predicate] else 1]]
         attrs = {"true_fn": FunctionRef(functions[0]), "false_fn": FunctionRef(functions[1])}
         made = [tensor.copy() for tensor in body.graph_outputs]
@@ -286,11 +286,11 @@ class Draft:
         return [values[tensor] for tensor in body.graph_outputs]
 
     def body(self, outputs: Sequence[TensorMeta]) -> IR:
-        """What was drawn here as the body of a function."""
+        """Return the drawn nodes as the body of a function."""
         return IR(self.nodes, self.inputs, outputs)
 
     def graph(self) -> IR:
-        """What was drawn, with some of the tensors as results and as new values of inputs and buffers."""
+        """Return the drawn nodes with some of the tensors as outputs and as new values of inputs and buffers."""
         return IR(
             self.nodes,
             self.inputs,
@@ -345,7 +345,7 @@ def _number(value: Any, sizes: Mapping[str, Any] = SIZES) -> Any:
 
 
 def _called(operator: OpOverload, arguments: Mapping[str, Any]) -> list[torch.Tensor]:
-    """What a call gives; a warning is a refusal too."""
+    """Return the result of a call; a warning counts as a refusal."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -1,4 +1,4 @@
-"""Random graphs that are valid and run: the same seed gives the same graph.
+"""Random valid graphs that run; the same seed produces the same graph.
 
 Every node is computed while the graph is drawn, so that what torch refuses never gets in. What the graphs are made of
 is in `random_blocks.py`: little pieces that look like what passes look for, or almost.
@@ -27,7 +27,7 @@ _TRIES = 20
 
 
 def random_graph(seed: int, *, steady: bool = False) -> IR:
-    """A graph of 3 to 40 nodes; a steady one gives nearly the same results where a few numbers are a little off."""
+    """Return a graph of 3 to 40 nodes; a steady one is insensitive to small changes of its inputs."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         for attempt in range(_TRIES):
@@ -63,7 +63,7 @@ def _drawn(draw: random.Random, steady: bool) -> IR | None:
 
 
 def _outline_some(ir: IR, draw: random.Random) -> None:
-    """Let some nodes in a row be a call of a function, once or twice."""
+    """Outline some consecutive nodes into a function, once or twice."""
     for number in range(draw.randint(1, 2)):
         start = draw.randrange(len(ir.nodes))
         nodes = [node for node in ir.nodes[start : start + draw.randint(2, 8)] if node.outputs]
@@ -76,7 +76,7 @@ def _outline_some(ir: IR, draw: random.Random) -> None:
 
 
 def runs(ir: IR) -> bool:
-    """Whether a graph runs at every size that it may be asked at, without a word of warning."""
+    """Whether a graph runs at every allowed size, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
@@ -93,7 +93,7 @@ def runs(ir: IR) -> bool:
 
 
 def sizes_of(ir: IR) -> list[Mapping[str, int]]:
-    """Sizes to run a graph at: a few that analyses know, and the smallest that it admits."""
+    """Return sizes to run a graph at: a few common ones, and the smallest allowed."""
     if not ir.symbols:
         return [{}]
     smallest = {name: symbol.min or 0 for name, symbol in ir.symbols.items()}
@@ -101,7 +101,7 @@ def sizes_of(ir: IR) -> list[Mapping[str, int]]:
 
 
 def inputs_of(ir: IR, sizes: Mapping[str, int], seed: int, *, special: bool = False) -> Values:
-    """Random inputs, laid out as the graph says; with `special`, some elements are NaN, infinite or negative zero."""
+    """Return random inputs with the graph's strides; with `special`, some are NaN, infinite or negative zero."""
     generator = torch.Generator().manual_seed(seed)
     draw = random.Random(seed)
     return [_value(tensor, sizes, generator, draw if special else None) for tensor in ir.graph_inputs]
@@ -156,7 +156,7 @@ def _smaller(ir: IR) -> Iterator[IR]:
 
 
 def _without_idle(ir: IR) -> IR | None:
-    """The graph without inputs, weights and functions that nobody needs; None where there are none."""
+    """Return the graph without unused inputs, weights and functions; None if there are none."""
     copy = ir.clone()
     needed = {symbol.tensor for symbol in copy.symbols.values()} | {target for target, _ in copy.mutations}
     given, params = ([t for t in some if t._uses or t in needed] for some in (copy.graph_inputs, copy.params))
@@ -191,7 +191,7 @@ def rebuilt(ir: IR, nodes: list[OpNode], outputs: list[TensorMeta]) -> IR:
 
 
 def _without(ir: IR, index: int) -> Iterator[IR]:
-    """The graph without one node: nobody reads it, others read what it read, or its results are inputs now."""
+    """Return the graph without one node: unused, bypassed, or with its results as inputs."""
     node = ir.nodes[index]
     if node.is_call:
         copy = ir.clone()

@@ -157,7 +157,7 @@ def _bias(d: Draft, size: int, dtype: str) -> TensorMeta | None:
 
 
 def convolution(d: Draft) -> None:
-    """A convolution, then what is folded into it; sometimes its result has a second reader, or something is between."""
+    """A convolution, followed by foldable operators; sometimes with a second consumer, or something in between."""
     x = d.pick(lambda t: t.dtype in FLOATS and len(t.shape) in (3, 4) and t.shape[1] == 4)
     kind, spatial = ("conv2d", [3, 3]) if len(x.shape) == 4 else ("conv1d", [3])
     spatial = d.draw.choice((spatial, [1] * len(spatial)))
@@ -202,7 +202,7 @@ def _after_convolution(d: Draft, made: TensorMeta) -> Any:
 
 
 def batch_norm(d: Draft, x: TensorMeta | None = None) -> Any:
-    """Batch norm over four channels, in inference, or in training as a function that gives the new statistics."""
+    """Batch norm over four channels, in inference, or in training as a function that returns new statistics."""
     x = x or d.pick(lambda t: t.dtype in FLOATS and len(t.shape) >= 2 and t.shape[1] == 4)
     weight, bias, mean, variance = (d.weight([4], x.dtype) for _ in range(4))
     if d.steady:  # a variance is positive
@@ -224,7 +224,7 @@ def standalone_norm(d: Draft) -> None:
 
 
 def product(d: Draft) -> None:
-    """Linear layers and matrix products, alone, in a row, or several of one tensor; then what is folded into them."""
+    """Linear layers and matrix products, alone, in sequence, or several of one tensor; then foldable operators."""
     x = d.pick(lambda t: _last_is_fixed(t) and d.shape(t)[-1] == 4)
     for _ in range(d.draw.choice((1, 1, 2, 3))):
         made = _product(d, x)

@@ -63,7 +63,7 @@ def integer_division(d: Draft) -> None:
 
 
 def _filled(d: Draft, shape: list[int], dtype: str) -> Any:
-    """A tensor of one number, as a constant or as what an operator makes."""
+    """Return a tensor of one repeated number, as a constant or as an operator's result."""
     number = d.draw.choice((0, 1, -1, -0.0, 2))
     if d.chance(0.4):
         return d.constant(torch.full(shape, number, dtype=torch.float64).to(TORCH_DTYPES[dtype]))

@@ -108,7 +108,7 @@ def _between(d: Draft, x: TensorMeta) -> Any:
 
 
 def copying(d: Draft) -> None:
-    """What only copies, or not even that."""
+    """Copies and no-ops."""
     made = d.pick()
     for _ in range(d.draw.choice((1, 1, 2))):
         made = d.draw.choice((

@@ -1,4 +1,4 @@
-"""What the tests of the file format share: a valid document with one thing changed, and the error that it gives."""
+"""Helpers for tests of the file format: a valid document with one change, and the expected error."""
 
 import json
 import re
@@ -16,7 +16,7 @@ def without_digest(text: str) -> str:
 
 
 def refused(document: dict[str, Any] | str) -> SerializationError:
-    """The error that a document gives; anything but a SerializationError fails the test."""
+    """Return the error of a document; anything but a SerializationError fails the test."""
     text = document if isinstance(document, str) else json.dumps(document)
     with pytest.raises(SerializationError) as caught:
         IR.from_json(text)

@@ -19,12 +19,12 @@ _VERIFIED = re.compile(r"([\d,]+) corrupted graphs of (\d+) models: ([\d,]+) .*\
 
 
 def _of(module: str) -> Callable[[], Figures]:
-    """The figures of a sweep; its module is imported only when they are asked for."""
+    """Return the figures of a sweep; its module is imported lazily."""
     return lambda: import_module(f"tests.{module}").measure()  # type: ignore[no-any-return]
 
 
 def verifier() -> Figures:
-    """What `python -m tests.mutations --write` found, which takes an hour of its own."""
+    """Return the figures of `python -m tests.mutations --write`, which takes an hour."""
     found = _VERIFIED.search((ROOT / "docs" / "verify.md").read_text())
     assert found is not None
     labels = ("corrupted graphs", "models", "that compute the same function", "others", "of them caught")
@@ -32,7 +32,7 @@ def verifier() -> Figures:
 
 
 def fuzzing() -> Figures:
-    """What the last `make fuzz` did."""
+    """Return the figures of the last `make fuzz`."""
     targets = json.loads(_FUZZED.read_text())
     rows = {f"{target['target']}: executions": f"{target['executions']:,}" for target in targets}
     return {**rows, "inputs that failed": sum(len(target["crashes"]) for target in targets)}

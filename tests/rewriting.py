@@ -1,4 +1,4 @@
-"""What tests of rules and passes share: small graphs in one line, and a rewrite that is checked and run."""
+"""Helpers for tests of rules and passes: small graphs in one line, and a rewrite that is checked and run."""
 
 import re
 import textwrap
@@ -65,7 +65,7 @@ def _call(text: str, known: dict[str, TensorMeta]) -> tuple[str, dict[str, Any]]
 
 
 def optimized(ir: IR, steps: Sequence[Step], *, exact: bool = False) -> IR:
-    """The graph after these passes and rules, checked after each, and run: it gives what it gave, exactly or nearly."""
+    """Return the graph after these passes and rules, checked after each, and compared by running both."""
     return proved(ir, steps, exact=exact)[0]
 
 

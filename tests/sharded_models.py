@@ -1,4 +1,4 @@
-"""Small models that are sharded in tests, their plans, and the collectives of what comes out."""
+"""Small models for tests of sharding, their plans, and the expected collectives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold for every pass on every graph, and what is wrong where it does not."""
+"""Properties that every pass must keep on every graph."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ def are_exact(passes: Sequence[Step]) -> bool:
 
 
 def fault(ir: IR, passes: Sequence[Step], *, settles: bool = True) -> str:
-    """What is wrong with what these passes make of a graph, or nothing; those that settle find nothing more to do."""
+    """Return the error of these passes on a graph, or nothing; passes at a fixed point must change nothing more."""
     given = ir.to_json()
     try:
         better, _ = optimize(ir, passes=passes)
@@ -37,7 +37,7 @@ def fault(ir: IR, passes: Sequence[Step], *, settles: bool = True) -> str:
             return "the result is not what its file says"
         if settles and (more := optimize(better, passes=passes)[1].changes):
             return f"not settled: {more[0].rule} at {more[0].node}"
-    except Exception as error:  # whatever it is, no pass may raise it
+    except Exception as error:  # no pass may raise any exception
         return f"{type(error).__name__}: {error}"
     is_exact = are_exact(passes)
     try:
@@ -50,12 +50,12 @@ def fault(ir: IR, passes: Sequence[Step], *, settles: bool = True) -> str:
 
 
 def _cost_fault(ir: IR, better: IR, passes: Sequence[Step]) -> str:
-    """Whether the graph costs more of something than it did, though no pass says that it may."""
+    """Whether a cost of the graph increased although no pass may increase it."""
     if not all(isinstance(step, str) for step in passes):
         return ""
     allowed = {name for step in passes for name in find_pass(str(step)).may_raise}
     before, after = measured_in_all(ir), measured_in_all(better)
-    if after.once < before.once:  # where a result is made of weights alone, a copy less means a computation more
+    if after.once < before.once:  # for a result that depends only on weights, removing a copy means recomputing
         return ""
     for name in ("nodes", "flops", "bytes", "peak", "params"):
         old, new = getattr(before, name), getattr(after, name)
@@ -71,11 +71,11 @@ def _values_fault(ir: IR, better: IR, sizes: Mapping[str, int], seed: int, is_ex
         return "" if reason == NOTHING else reason
     one, other = IRExecutor(ir), IRExecutor(better)
     for number, special in enumerate((False, True)):
-        weights = random_weights(ir, number)  # bound anew, so that what is computed once is computed again
+        weights = random_weights(ir, number)  # bound again, so that the prologue is computed again
         one.load_weights_from_state_dict(weights)
         other.load_weights_from_state_dict(weights)
         values = inputs_of(ir, sizes, seed + number, special=special)
-        for _ in range(2):  # buffers that the graph changes are kept from run to run
+        for _ in range(2):  # buffers that the graph changes persist from run to run
             first, second = _ran(one, values, seed), _ran(other, values, seed)
             if found := _difference(ir, first, second):
                 return found
@@ -120,7 +120,7 @@ def _apart(one: torch.Tensor, other: torch.Tensor) -> str:
 
 
 def _memory_fault(ir: IR, better: IR, sizes: Mapping[str, int], seed: int) -> str:
-    """Whether results share memory that they did not share; whoever writes to them must see no difference."""
+    """Whether results share memory that they did not share before."""
     weights = random_weights(ir)
     one, other = IRExecutor(ir, weights), IRExecutor(better, weights)
     values = inputs_of(ir, sizes, seed)
@@ -148,7 +148,7 @@ def _spoil(tensor: torch.Tensor) -> None:
 
 
 def _sharing(executor: IRExecutor, values: Values, seed: int) -> tuple[set[frozenset[str]], Outcome]:
-    """The pairs of inputs, weights and results that lie in the same memory."""
+    """Return the pairs of inputs, weights and results that share memory."""
     torch.default_generator.manual_seed(seed)
     given = [value.clone() for value in values]
     held = dict(executor.state)

@@ -1,4 +1,4 @@
-"""Models for sweeps, each of which comes to another end, and the folder that a sweep leaves."""
+"""Models for sweeps, one for each status, and the output folder of a sweep."""
 
 import ctypes
 import json
@@ -25,7 +25,7 @@ _built: list[str] = []
 
 
 class Net(nn.Module):
-    """Two layers; how it ends is a setting, and comes when it is run."""
+    """Two layers; a setting selects how it ends when it is run."""
 
     def __init__(self, end: str = "fine", width: int = 4, pause: float = 0.0) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Activations that are written out become their operators, however they are written."""
+"""Activations that are written out become their operators, in every form."""
 
 import math
 from collections.abc import Callable
@@ -38,7 +38,7 @@ SPELLINGS: dict[str, tuple[Callable[..., Any], str]] = {
 @pytest.mark.parametrize("name", SPELLINGS)
 @pytest.mark.parametrize("before", [[], list(CLEAN)], ids=["as captured", "clean"])
 def test_every_spelling(name: str, before: list[str]) -> None:
-    """One operator, whatever the order of its parts, also where x is itself a sum."""
+    """One operator, whatever the order of its operands, also where x is itself a sum."""
     function, wanted = SPELLINGS[name]
     after = optimized(captured(lambda x, y: function(x + y), (3, 8), (3, 8)), [*before, "activations"])
     add, node = after.nodes
@@ -68,7 +68,7 @@ def test_every_spelling(name: str, before: list[str]) -> None:
     ],
 )  # fmt: skip
 def test_what_stays(function: Callable[..., Any]) -> None:
-    """Nodes that look alike and compute something else, or whose curve is read elsewhere."""
+    """Similar nodes that compute something else, or whose intermediate results have other consumers."""
     ir = captured(function, (3, 8), (3, 8))
     after = optimized(ir, ["activations"])
     assert kinds(after) == kinds(ir)

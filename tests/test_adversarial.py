@@ -1,4 +1,4 @@
-"""Graphs of hostile shapes: every verb takes time and memory in proportion to the file, or refuses it."""
+"""Adversarial graphs: time and memory of every command are proportional to the file, or it is rejected."""
 
 import json
 import subprocess
@@ -49,7 +49,7 @@ def test_every_verb_on_every_shape_grows_with_the_file() -> None:
 
 
 def test_exponents_are_those_of_the_time_that_grows() -> None:
-    """0.1 s that do not depend on the size are taken off, and what may be noise counts as none."""
+    """A constant of 0.1 s is subtracted, and noise counts as zero."""
 
     def growth(*seconds: float) -> Growth:
         sizes = (8, 100, 200, 400)
@@ -65,7 +65,7 @@ def test_exponents_are_those_of_the_time_that_grows() -> None:
 
 
 def test_blanks_are_counted(tmp_path: Path) -> None:
-    """A file may hold many, but each takes two bytes of memory."""
+    """Blanks are allowed, but each takes two bytes of memory."""
     document = json.loads(mlp().to_json())
     del document["digest"]
     file = tmp_path / "blank.json"
@@ -76,7 +76,7 @@ def test_blanks_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_file_is_held_twice_at_most_while_it_is_read(tmp_path: Path) -> None:
-    """As bytes and as text: 50 MB of blanks take 100 MB."""
+    """As bytes and as text: 50 MB of blanks use 100 MB."""
     document = json.loads(mlp().to_json())
     del document["digest"]
     file = tmp_path / "blank.json"
@@ -144,7 +144,7 @@ def test_sums_of_very_many_open_sizes_are_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_very_many_places_to_cut_are_thinned_out() -> None:
-    """Segments that take no time may be cut anywhere; what is sent is still the least around there."""
+    """Segments that take no time may be cut anywhere; the traffic is still minimal nearby."""
     loads = [Load(0.0, crossing=1.0 if place == 3001 else 9.0) for place in range(6000)]
     assert Partition(loads).starts(2, 1.0) == (0, 3001)
 

@@ -1,4 +1,4 @@
-"""Settings of the process, at capture and when a graph runs: the graph keeps those of its capture, or refuses."""
+"""Settings of the process, at capture and when a graph runs: the graph keeps those of its capture, or raises."""
 
 import threading
 import warnings
@@ -22,7 +22,7 @@ def capture(model: nn.Module, *inputs: Any, road: str = "auto") -> IR:
 
 
 def test_sampled_settings() -> None:
-    """Captured under one setting and run under all of them: what eager computes under the first."""
+    """Captured under one setting and run under all of them: equal to eager under the first."""
     counts, wrong = outcomes(sample(setting_cases(), 5, seed=7))
     assert wrong == []
     assert counts["same"] == 45
@@ -101,7 +101,7 @@ def test_integers_that_are_compared_in_the_default_dtype() -> None:
 
 
 def test_a_file_is_checked_under_float32(tmp_path: Any) -> None:
-    """What operators make is asked under the settings of graphs, and remembered for all."""
+    """Results of operators are inferred under the settings of graphs, and cached."""
     path = tmp_path / "graph.json"
     capture(Factories(), torch.ones(2, 4)).save(path)
     with MODES["default dtype float64"]():

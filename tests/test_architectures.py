@@ -1,4 +1,4 @@
-"""Architectures of `transformers`: on meta, to a file, and from the file alone back to the model's own results."""
+"""Architectures of `transformers`: captured on meta, saved, and verified from the file alone."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.architectures.equality import SAME, compare
 from tests.architectures.sweep import CAPTURED, REFUSED, WITH_VALUES, extract, select, verify_in_fresh_process
 
 BY_KIND = {kind: [each for each in architectures() if each.kind == kind] for kind in TABLES}
-# What takes a minute -> another of its kind that needs values, too, in a default run.
+# Slow cases -> a faster one of the same kind that also needs values, in a default run.
 QUICKER = {"encodec": "fastspeech2_conformer"}
 
 
@@ -27,7 +27,7 @@ def test_every_architecture(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_fast_graph_is_torch_exports() -> None:
-    """Every twelfth architecture is recorded with the very bytes that torch.export gives."""
+    """Every twelfth architecture is byte-identical to torch.export."""
     _compare(architectures()[::12])
 
 

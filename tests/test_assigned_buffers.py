@@ -1,4 +1,4 @@
-"""Buffers that forward assigns anew: written where they keep their form, left alone or refused where they do not."""
+"""Buffers that forward assigns: written if they keep shape and dtype, otherwise unchanged or refused."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def model(forward: Any, is_inside: bool, dtype: torch.dtype = torch.float32) -> 
 @both_places
 @pytest.mark.parametrize("forward", [growing, counting_in_halves, last_input])
 def test_state_that_changes_its_form_is_refused(forward: Any, is_inside: bool, capture: str) -> None:
-    """The graph has one shape and dtype for a buffer; what the next call reads would have another."""
+    """The graph has one shape and dtype per buffer; the next call would read another."""
     dtype = torch.int64 if forward is counting_in_halves else torch.float32
     name = "inner.state" if is_inside else "state"
     told = f"forward reads the buffer '{name}' and gives it another shape or dtype, .*; keep its shape and dtype"
@@ -67,7 +67,7 @@ def test_state_that_changes_its_form_is_refused(forward: Any, is_inside: bool, c
 @both_places
 @pytest.mark.parametrize("forward", [averaging, made_to_fit, cast_once])
 def test_call_after_call_the_graph_gives_what_the_model_gives(forward: Any, is_inside: bool, capture: str) -> None:
-    """State that keeps its form is written; what forward makes to fit, or only casts, is the same at every call."""
+    """State that keeps shape and dtype is written; state that forward resizes or casts is the same in every call."""
     given = model(forward, is_inside)
     executor = IRExecutor(extract_ir(given, (X,), strict=False, capture=capture), given.state_dict())
     for _ in range(3):

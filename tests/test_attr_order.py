@@ -1,4 +1,4 @@
-"""Equal graphs are equal bytes, in whatever order their attributes were given."""
+"""Equal graphs have equal bytes, whatever the order of their attributes."""
 
 import random
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def test_common_subexpressions_do_not_mind_the_order() -> None:
 
 
 def test_the_order_is_that_of_every_schema() -> None:
-    """Files that were stored come back as they are; `python -m tests.attr_orders` writes the table anew."""
+    """Stored files round-trip; `python -m tests.attr_orders` regenerates the table."""
     draw = random.Random(0)
     for op_type, names in schema_orders().items():
         mixed = list(names)

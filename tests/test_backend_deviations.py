@@ -1,4 +1,4 @@
-"""The table of refusals: applied before anything runs, and held together with its page."""
+"""The table of refusals: applied before anything runs, and consistent with its page."""
 
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def test_the_page_shows_the_table() -> None:
 
 
 def test_a_refused_node_is_named_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence: the back end, the node, the reason, and what would do."""
+    """One line: the back end, the node, the reason, and the alternatives."""
     pytest.importorskip("openvino", reason="torch-ir[openvino] is not installed")
     monkeypatch.setattr("torch_ir.backends.openvino._compiled", None)  # were it called, it would fail
     ir = graph(lambda x: F.dropout(x, 0.5, True), torch.ones(3))

@@ -1,4 +1,4 @@
-"""Back ends against eager: each result is the same, rounded, a deviation that the table names, or refused."""
+"""Back ends against eager: each result is the same, rounded, a listed deviation, or refused."""
 
 from collections import Counter
 from functools import cache
@@ -92,7 +92,7 @@ def test_the_judge_tells_rounding_from_errors() -> None:
 
 @pytest.mark.slow
 def test_every_function_is_captured() -> None:
-    """Else it would be missing from the sweep without a word."""
+    """Otherwise it would be silently missing from the sweep."""
     with quiet():
         names = {case.name for case in function_cases()}
         opened = {case.operator for case in open_cases()}

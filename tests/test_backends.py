@@ -1,4 +1,4 @@
-"""The table of back ends: graphs without state, compiled graphs that are called as the model, and the choice of one."""
+"""The table of back ends: graphs without state, callables with the model's signature, and the choice of one."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from torch_ir.run.executor import IRExecutor
 
 
 class Net(nn.Module):
-    """A network with everything that a back end need not know of: state, keywords, nested results, changed inputs."""
+    """A network with everything that back ends are shielded from: state, keywords, nested results, changed inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table of its own: our executor, and what a test adds."""
+    """A separate table of back ends: our executor, and those that a test adds."""
     monkeypatch.setattr(table, "_BACKENDS", {"torch": find_backend("torch")})
 
 
@@ -65,7 +65,7 @@ def backends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_graph_without_state_takes_and_gives_it(ir: IR, model: nn.Module) -> None:
-    """Buffers that change come after the inputs, their new values after the outputs; nothing else is different."""
+    """Changing buffers come after the inputs, their new values after the outputs; the rest is unchanged."""
     graph, state = stateless(ir)
     assert [tensor.key for tensor in state] == ["calls", "last"]
     assert not graph.mutations
@@ -79,7 +79,7 @@ def test_a_graph_without_state_takes_and_gives_it(ir: IR, model: nn.Module) -> N
 
 
 def test_bound_weights_are_used_as_they_are(ir: IR, model: nn.Module) -> None:
-    """What an optimised graph computes of weights is a weight of the bound one; what only that read is gone."""
+    """Values that an optimised graph computes from weights are weights of the bound one; unused weights are removed."""
     better, _ = optimize(ir, "full")
     graph, values = bind(better, model.state_dict())
     assert {param.key for param in graph.params} == set(values)
@@ -95,7 +95,7 @@ def test_bound_weights_are_used_as_they_are(ir: IR, model: nn.Module) -> None:
 
 @pytest.mark.parametrize("level", [None, "clean", "full"])
 def test_a_compiled_graph_is_called_as_the_model(ir: IR, model: nn.Module, level: str | None) -> None:
-    """Results are nested alike, buffers go from call to call, inputs are written to, the weights given are not."""
+    """Results are nested like the model's, buffers persist, inputs are written to, the given weights are not."""
     before = {key: value.clone() for key, value in model.state_dict().items()}
     compiled = compile(ir, model.state_dict(), backend="torch", level=level)
     torch.testing.assert_close(dict(model.state_dict()), before)
@@ -106,7 +106,7 @@ def test_a_compiled_graph_is_called_as_the_model(ir: IR, model: nn.Module, level
             expected, actual = model(x, scale=scale), compiled(ours, scale=scale)
             torch.testing.assert_close(actual, expected)
             torch.testing.assert_close(ours, x)
-            actual["state"][1].zero_()  # what the caller does to a result is not what the model remembers
+            actual["state"][1].zero_()  # the caller's changes of a result do not affect the model's cache
 
 
 class Found(nn.Module):
@@ -119,7 +119,7 @@ class Found(nn.Module):
 
 @pytest.mark.parametrize("name", ["torch", "onnxruntime"])
 def test_numbers_that_the_data_decides(name: str) -> None:
-    """They are read off what the graph makes."""
+    """Data-dependent numbers are read from the graph's results."""
     model = Found().eval()
     batch = torch.export.Dim("batch", min=2)
     ir = extract_ir(model, (torch.randn(3, 4),), dynamic_shapes={"x": {0: batch}}, strict=False)
@@ -132,7 +132,7 @@ def test_numbers_that_the_data_decides(name: str) -> None:
 
 
 def test_inputs_are_checked(ir: IR, model: nn.Module) -> None:
-    """Before anything runs, so that no runtime's own message is the first word."""
+    """Before anything runs, so that errors are ours and not the runtime's."""
     compiled = compile(ir, model.state_dict(), backend="torch")
     with pytest.raises(ExecutionError, match=r"input 'x' has shape \[1, 3, 8, 8\], the graph takes \[2, 3, 8, 8\]"):
         compiled(torch.randn(1, 3, 8, 8), scale=torch.tensor(1.0))
@@ -154,7 +154,7 @@ def test_the_command_line_knows_the_table() -> None:
 
 @pytest.mark.usefixtures("backends")
 def test_a_back_end_of_the_users_own(ir: IR, model: nn.Module) -> None:
-    """Ten lines: a decorator on what makes a graph ready."""
+    """Registering a back end takes ten lines: a decorator on a function that prepares a graph."""
     seen: list[int] = []
 
     @register_backend("mine", "counts its calls")
@@ -216,7 +216,7 @@ def product() -> tuple[IR, dict[str, Tensor]]:
 def test_the_fastest_is_chosen_and_remembered(
     prepared: list[str], product: tuple[IR, dict[str, Tensor]], cache: Path
 ) -> None:
-    """What gives something else cannot win; the next process takes the same at once."""
+    """A back end with different results cannot win; the next process uses the cached choice."""
     x = torch.randn(64, 256)
     first = Auto(*product)
     assert first.why == "nothing was measured yet; the first call does it"
@@ -275,7 +275,7 @@ def test_what_was_chosen_may_be_gone(prepared: list[str], product: tuple[IR, dic
 
 
 def test_run_takes_a_back_end(tmp_path: Path, product: tuple[IR, dict[str, Tensor]], capsys: Any) -> None:
-    """The same numbers by another road, and with the graph optimised before."""
+    """The same numbers with another back end, and with the graph optimised first."""
     file = str(tmp_path / "net.json")
     product[0].save(file)
     for more in ([], ["--level", "full"], ["--backend", "onednn"]):

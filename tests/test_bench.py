@@ -1,4 +1,4 @@
-"""Timing roads side by side: the statistics, the check that comes before them, and the verb. No time is asserted."""
+"""`bench`: the statistics, the comparison of results before timing, and the command. No time is asserted."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from torch_ir.run.benchmark import Spread, Timing, bench, difference, race, thre
 
 
 class Clock:
-    """Seconds that pass only when an action says so."""
+    """A clock that advances only when an action says so."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,7 +30,7 @@ class Clock:
         return self.now
 
     def action(self, name: str, *seconds: float) -> Callable[[], None]:
-        """Something that takes these seconds, call by call, and the last of them from then on."""
+        """An action that takes these seconds per call, and then the last of them."""
         left = list(seconds)
 
         def act() -> None:
@@ -57,7 +57,7 @@ def test_the_ratio_is_that_of_each_round() -> None:
 
 
 def test_another_one_begins_each_round() -> None:
-    """So that nobody always runs in the wake of the same other."""
+    """So that none always runs after the same other one."""
     clock = Clock()
     done: list[int] = []
     race({name: clock.action(name, 1.0) for name in "abc"}, 4, progress=done.append, clock=clock)
@@ -66,7 +66,7 @@ def test_another_one_begins_each_round() -> None:
 
 
 def test_what_is_quick_is_called_more_often() -> None:
-    """A turn takes 5 ms at least, after a call that is not timed, and the time of one call comes out."""
+    """A turn takes at least 5 ms, after an untimed call, and the time per call is reported."""
     clock = Clock()
     found = race({"slow": clock.action("slow", 1.0), "quick": clock.action("quick", 0.0005)}, 1, clock=clock)
     assert clock.order[6:].count("quick") == 11
@@ -74,7 +74,7 @@ def test_what_is_quick_is_called_more_often() -> None:
 
 
 def test_results_are_compared_before_anything_is_timed() -> None:
-    """A road that gives something else, or nothing, has no speed; the others have theirs."""
+    """A contestant that returns something else, or fails, is not timed; the others are."""
 
     def fails() -> Any:
         raise ValueError("no such kernel\nat all")
@@ -104,7 +104,7 @@ def test_results_are_compared_before_anything_is_timed() -> None:
 
 
 def test_the_first_road_must_work() -> None:
-    """It is what all others are measured by."""
+    """All others are measured relative to it."""
     with pytest.raises(ZeroDivisionError):
         bench({"first": lambda: lambda: 1 / 0}, 1)
 
@@ -158,7 +158,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_verb_times_files_and_roads(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Median and quartiles, the ratio to the first, and what was run on which weights."""
+    """Median and quartiles, the ratio to the first, and the weights used."""
     assert main(["bench", "net.json", "net.json", "--against", "eager", "--repeat", "2", "--threads", "1"]) == 0
     title, eager, *rows = capsys.readouterr().out.splitlines()
     assert title == "model: Net, weights: random, rounds: 2, threads: 1"
@@ -168,7 +168,7 @@ def test_the_verb_times_files_and_roads(folder: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_verb_in_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The model gives its weights, and is what `eager` runs; with a file it is filled from that."""
+    """The model provides its weights, and is what `eager` runs; with a file, it gets the file's weights."""
     for more, whose in (([], MODEL), (["--weights", "net.pt"], "net.pt")):
         arguments = ["net.json", "--model", MODEL, "--against", "eager", "--repeat", "1", "--json", *more]
         assert main(["bench", *arguments]) == 0
@@ -232,7 +232,7 @@ def test_a_missing_package_is_named(
 
 @pytest.mark.slow
 def test_a_missing_compiler_is_named(folder: Path) -> None:
-    """Torch looks for one once, so that this takes a process of its own."""
+    """Torch looks for a compiler once, so this needs a separate process."""
     command = [sys.executable, "-m", "torch_ir", "bench", "net.json", "--against", "inductor"]
     nowhere = {**os.environ, "PATH": "", "CXX": "", "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=nowhere)
@@ -241,7 +241,7 @@ def test_a_missing_compiler_is_named(folder: Path) -> None:
 
 
 def test_random_weights_are_the_same_for_every_file(folder: Path) -> None:
-    """Where a better graph has fewer weights or another order, each still has the value that the first gives it."""
+    """If an optimised graph has fewer or reordered weights, each still has the value of the first graph."""
     names = ("a", "b")
     files = []
     for order in (names, names[::-1]):

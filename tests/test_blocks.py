@@ -1,4 +1,4 @@
-"""Repeated blocks as functions: one body for equal layers, the answers of the flat graph, and the way back."""
+"""Repeated blocks as functions: one body for equal layers, the same analyses as the flat graph, and inlining."""
 
 import json
 import random
@@ -69,7 +69,7 @@ def calls(ir: IR) -> list[int]:
 
 
 def check_form(flat: IR) -> list[int]:
-    """Fold a graph, ask everything of both forms, and go back; returns how often each function is called."""
+    """Fold a graph, compare all analyses of both forms, and inline; return the number of calls of each function."""
     before = flat.to_json()
     folded = flat.fold_blocks().check()
     assert flat.to_json() == before
@@ -84,7 +84,7 @@ def check_form(flat: IR) -> list[int]:
 
 
 def check_answers(flat: IR, folded: IR) -> None:
-    """What a graph costs, holds and looks like, and what a target makes of it, in either form."""
+    """Compare costs, memory, drawings and lowerings of both forms of a graph."""
     costs = cost(flat), cost(folded)
     assert costs[0].amounts() == costs[1].amounts()
     assert costs[0].unknown == costs[1].unknown
@@ -124,7 +124,7 @@ def target_of(operators: list[str]) -> Target:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_sample_of_the_catalogue(name: str) -> None:
-    """Both forms of a graph give the same answers, and the way back gives the same file."""
+    """Both forms of a graph return the same analyses, and inlining restores the same file."""
     assert check_form(from_catalogue(name)) == MODELS[name]
 
 
@@ -151,7 +151,7 @@ def test_transformers(name: str, tmp_path: Path) -> None:
 
 
 class Block(nn.Module):
-    """Its two parts go separate ways, and it gives both."""
+    """A block with two independent parts that returns both."""
 
     def __init__(self, slope: float = 1.0) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class Block(nn.Module):
 
 
 class Tower(nn.Module):
-    """Blocks one after the other; what they give beside is added up."""
+    """Consecutive blocks, whose side results are summed."""
 
     def __init__(self, *slopes: float) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class Tower(nn.Module):
 
 
 def test_one_function_for_equal_blocks() -> None:
-    """A call is a layer: it has the class of the block, its path and its own weights, and stands for captured nodes."""
+    """A call is a layer: it has the class of the block, its path and weights, and the captured nodes as origins."""
     flat = captured(Tower(0.1, 0.1, 0.1).eval(), torch.randn(2, 4))
     ir = flat.fold_blocks()
     first, second, third = (node for node in ir.nodes if node.is_call)
@@ -216,7 +216,7 @@ def test_sizes_that_vary() -> None:
 
 
 def test_calls_go_inline_one_by_one_under_their_names() -> None:
-    """Whatever the order, names and origins are the captured ones."""
+    """In any order, names and origins are the captured ones."""
     flat = captured(Tower(0.1, 0.1, 0.1).eval(), torch.randn(2, 4))
     ir = flat.fold_blocks()
     for name in ("blocks_1", "blocks_2", "blocks_0"):
@@ -313,7 +313,7 @@ def test_a_size_that_a_block_gives_keeps_it_inline() -> None:
     "marks", [("", ""), ("", "_"), ("_", "_"), ("_1", "_1"), ("_1_", "_1"), ("_", "__"), ("x", "x_")]
 )
 def test_names_of_tensors_come_back(marks: tuple[str, str]) -> None:
-    """Whatever results are called beside their nodes: blocks that would lose their names are no functions."""
+    """Blocks whose tensor names would be lost are not folded."""
     flat = pair()
     for node, mark in zip(flat.nodes[::2], marks, strict=True):
         node.output.name = node.name + mark
@@ -323,7 +323,7 @@ def test_names_of_tensors_come_back(marks: tuple[str, str]) -> None:
 
 
 def test_nodes_that_were_dropped_read_nothing() -> None:
-    """A node that is no longer in the graph may still hold on to what it read."""
+    """A node that was removed from the graph may still refer to its inputs."""
     flat = pair()
     dropped = OpNode("neg", "aten.neg.default", [flat.nodes[0].output], [tensor("neg", 2, 3)], args=["self"])
     folded = flat.fold_blocks()
@@ -332,7 +332,7 @@ def test_nodes_that_were_dropped_read_nothing() -> None:
 
 
 def test_a_gap_stays_in_sight() -> None:
-    """What code outside torch did is no part of a function."""
+    """Placeholders for code outside torch are never inside a function."""
     flat = pair()
     for node in flat.nodes[::2]:
         node.op_type = "opaque.numpy"
@@ -361,7 +361,7 @@ def test_a_call_that_is_left_and_entered_again_is_parts() -> None:
 
 
 def test_constants_are_arguments() -> None:
-    """Each call is given the constant that its block read."""
+    """Each call gets the constant that its block read."""
     flat = pair()
     for param, values in zip(flat.params, (b"\0" * 12, b"\1" * 12), strict=True):
         param.param = Param((f"c{values[0]}",), "constant")
@@ -369,7 +369,7 @@ def test_constants_are_arguments() -> None:
 
 
 def test_names_that_calls_would_take() -> None:
-    """A call does not take the name of a node, not even of one inside a function."""
+    """The name of a call differs from all nodes, including those inside functions."""
     flat = pair()
     flat.nodes[0].name = flat.nodes[0].output.name = "layers_1"
     flat.nodes[0].origins = ("layers_1",)
@@ -381,7 +381,7 @@ def test_names_that_calls_would_take() -> None:
 
 
 def test_info_and_pictures_of_a_file_in_function_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`info` tells both what is there and what it stands for; `visualize --fold` draws the inside of a block once."""
+    """`info` shows the stored and the inlined counts; `visualize --fold` draws the body of a block once."""
     flat, folded = tmp_path / "flat.json", tmp_path / "folded.json"
     blocks = pair()
     for index, node in enumerate(blocks.nodes[::2]):
@@ -403,7 +403,7 @@ def test_info_and_pictures_of_a_file_in_function_form(tmp_path: Path, capsys: py
 
 
 def test_a_file_of_layers_is_drawn_as_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Calls in which no other module ran are the boxes that somebody asked for."""
+    """Calls of leaf modules are the boxes that the user requested."""
     file = tmp_path / "layers.json"
     pair().at_level("module").save(file)
     assert main(["visualize", str(file), "--fold"]) == 0
@@ -411,7 +411,7 @@ def test_a_file_of_layers_is_drawn_as_layers(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_cost_of_whole_calls() -> None:
-    """Where asked, a call counts under its own name."""
+    """With the option, a call counts under its own name."""
     costs = cost(pair().fold_blocks())
     assert list(costs.by_op()) == ["aten.add.Tensor", "aten.mul.Tensor"]
     assert list(costs.by_op(whole_calls=True)) == ["mylib.Layer"]

@@ -1,4 +1,4 @@
-"""verify_blocks: a model on meta, weights in files, one block after the other."""
+"""verify_blocks: a model on meta, weights in files, block by block."""
 
 import json
 from collections.abc import Callable
@@ -48,7 +48,7 @@ Net: Callable[[], nn.Module] = space["Net"]
 
 
 def on_meta(build: Callable[[], nn.Module], *inputs: Tensor) -> tuple[IR, nn.Module]:
-    """The graph of a model as a file holds it, and the model, both without weights."""
+    """Return the graph of a model from its file, and the model, both without weights."""
     with meta_init():
         model = build().eval()
     return IR.from_json(extract_ir(model, tuple(tensor.to("meta") for tensor in inputs)).to_json()), model
@@ -82,7 +82,7 @@ both_forms = pytest.mark.parametrize("name", ["flat", "functions"])
 
 @both_forms
 def test_every_block_is_compared(sides: tuple[IR, nn.Module], checkpoint: Path, name: str) -> None:
-    """Each layer has its line, so has what lies between; the model stays on meta."""
+    """Each layer and each segment between layers has its line; the model stays on meta."""
     ir, model = sides
     is_valid, report = verify_blocks(form(ir, name), checkpoint, model, (X,))
     assert is_valid, report
@@ -112,7 +112,7 @@ def test_one_of_each_kind(sides: tuple[IR, nn.Module], checkpoint: Path, name: s
 
 
 def test_a_block_that_is_wired_otherwise_is_no_equal(checkpoint: Path) -> None:
-    """Which values from outside it reads, and which of blocks before it, is part of what a block is."""
+    """The outside values and the earlier blocks that a block reads are part of its identity."""
 
     class Wired(space["Net"]):  # type: ignore[misc]  # made by exec
         def forward(self, x: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def test_what_is_not_run_is_not_read(sides: tuple[IR, nn.Module], tmp_path: Path
 
 
 def test_blocks_by_class(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
-    """`blocks` names the classes; a name that the model does not have is a mistake."""
+    """`blocks` names the classes; an unknown name is an error."""
     ir, model = sides
     names = [check.name for check in verify_blocks(ir, checkpoint, model, (X,), blocks=[nn.Linear])[1].blocks]
     assert names[:4] == ["first", "layers.0.up", "layers.0.down", "layers.1.up"]
@@ -155,7 +155,7 @@ def test_blocks_by_class(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
 
 
 def test_a_model_that_decides_by_values(tmp_path: Path) -> None:
-    """Where shapes do not tell which operators run, a run of the model does."""
+    """If shapes do not determine which operators run, a run of the model does."""
 
     class Routed(nn.Module):
         def __init__(self) -> None:
@@ -175,7 +175,7 @@ def test_a_model_that_decides_by_values(tmp_path: Path) -> None:
 
 
 def test_tied_weights_and_buffers(tmp_path: Path) -> None:
-    """One key of a tie is enough for both sides; buffers are real and may change, what no file holds is the model's."""
+    """One key of a tied weight suffices; buffers are real and may change; other constants are the model's."""
 
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -208,7 +208,7 @@ def test_tied_weights_and_buffers(tmp_path: Path) -> None:
 
 
 def test_the_wrong_block_is_named_alone(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
-    """Blocks behind it start from what the model has there, so they are right."""
+    """Later blocks start from the model's values, so they are correct."""
     ir, model = sides
     wrong = ir.clone()
     node = next(n for n in wrong.nodes if n.origin.module == "layers.1" and n.op_type == "aten.add.Tensor")
@@ -222,7 +222,7 @@ def test_the_wrong_block_is_named_alone(sides: tuple[IR, nn.Module], checkpoint:
 
 @both_forms
 def test_weights_of_another_block(sides: tuple[IR, nn.Module], checkpoint: Path, name: str) -> None:
-    """A call that reads another layer's weight is no equal of its neighbours, and is found out."""
+    """A call with another layer's weight differs from its neighbours, and is detected."""
     ir, model = sides
     wrong = form(ir, name).clone()
     one, other = (param for param in wrong.params if param.key in ("layers.0.up.weight", "layers.3.up.weight"))
@@ -234,7 +234,7 @@ def test_weights_of_another_block(sides: tuple[IR, nn.Module], checkpoint: Path,
 
 
 def test_a_mistake_outside_of_blocks(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
-    """What lies between blocks is compared where it meets them, and at the outputs."""
+    """Nodes between blocks are compared at the block inputs and at the outputs."""
     ir, model = sides
     for position in (0, -1):
         wrong = ir.clone()
@@ -276,7 +276,7 @@ def test_wrong_inputs(sides: tuple[IR, nn.Module], checkpoint: Path) -> None:
 
 
 def test_a_buffer_that_has_no_values(tmp_path: Path) -> None:
-    """A model that is wholly on meta lost what no state dict holds; the report says how to build it."""
+    """A model built entirely on meta lost its non-persistent buffers; the report says how to build it."""
 
     class Shifted(nn.Module):
         def __init__(self) -> None:
@@ -295,7 +295,7 @@ def test_a_buffer_that_has_no_values(tmp_path: Path) -> None:
 
 
 def test_a_model_that_writes_to_its_parameters(tmp_path: Path) -> None:
-    """What is written to a streamed parameter would be lost, so that is said instead."""
+    """Writes to a streamed parameter would be lost, so they are an error."""
 
     class Writer(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Small files that ask for much work: each costs little, or is refused in one sentence."""
+"""Small files that request much work: each is cheap, or rejected with a one-line error."""
 
 from pathlib import Path
 
@@ -82,7 +82,7 @@ def test_a_pattern_that_could_take_for_ever_is_refused() -> None:
 
 
 def test_an_archive_that_expands_without_measure_is_refused(tmp_path: Path) -> None:
-    """300 MB of zeros take 300 kB."""
+    """300 MB of zeros compress to 300 kB."""
     file = tmp_path / "inputs.npz"
     numpy.savez_compressed(file, x=numpy.zeros(300 << 20, dtype=numpy.uint8))
     with pytest.raises(SerializationError, match=r"expands from [\d,]+ to 314,572,\d+ bytes, more than 100 times"):

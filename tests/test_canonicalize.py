@@ -1,4 +1,4 @@
-"""Canonical form: two spellings of the same model become the same graph, and no value changes by a bit."""
+"""Canonical form: two equivalent models become the same graph, bit-identical in results."""
 
 from collections.abc import Callable
 
@@ -98,7 +98,7 @@ def _captured(forward: Forward) -> IR:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_spellings_are_one_graph(name: str) -> None:
-    """After the clean passes, models that say the same in other words are equal, and give what they gave."""
+    """After the clean passes, equivalent models are equal, with the same results."""
     graphs = [optimized(_captured(forward), CLEAN, exact=True) for forward in PAIRS[name]]
     found = diff(*graphs)
     assert found.is_equal, f"{found}\n{graphs[0]}\n{graphs[1]}"
@@ -106,13 +106,13 @@ def test_two_spellings_are_one_graph(name: str) -> None:
 
 @pytest.mark.parametrize("name", LINEAR)
 def test_spellings_of_a_linear_layer_are_one_graph(name: str) -> None:
-    """What rounds differently is the same graph at the next level."""
+    """Forms that round differently become the same graph at the next level."""
     graphs = [optimized(_captured(forward), BASIC) for forward in LINEAR[name]]
     found = diff(*graphs)
     assert found.is_equal, f"{found}\n{graphs[0]}\n{graphs[1]}"
 
 
-# What stands before, after the rules of canonicalize; x and y are float32[4, 6], z is float32[3, 4, 6].
+# The graph before, after the rules of canonicalize; x and y are float32[4, 6], z is float32[3, 4, 6].
 SPELLINGS = {
     "aten.add.Scalar(x, 2)": "aten.add.Tensor(self=x, other=2.0, alpha=1)",
     "aten.mul.Scalar(x, 2)": "aten.mul.Tensor(self=x, other=2.0)",
@@ -151,7 +151,7 @@ DECLINED = [
     "aten.add.Tensor(x, y, alpha=2)",  # a factor
     "aten.add.Tensor(y, x, alpha=2)",  # it belongs to the second
     "aten.sub.Tensor(y, x)",  # no order to choose
-    "aten.maximum.default(y, x)",  # of two zeros, torch gives one by its place
+    "aten.maximum.default(y, x)",  # of two zeros, torch chooses by position
     "aten.threshold.default(x, 0, 0)",  # NaN becomes 0
     "aten.clamp.default(x, -0.0)",  # the bound is another zero
     "aten.clamp.default(x, 0.0, 3.0)",
@@ -167,7 +167,7 @@ INPUTS = "x: float32[4, 6], y: float32[4, 6], z: float32[3, 4, 6], i: int64[4, 6
 
 
 def _one(call: str) -> IR:
-    """A graph of one call, after which something else follows, so that nobody holds its result."""
+    """A graph of one call with a consumer, so that its result is not a graph output."""
     return small(INPUTS, weights="w: float32[4, 6]", made=call, last="aten.sgn.default(made)")
 
 
@@ -180,13 +180,13 @@ def test_a_spelling_becomes_the_canonical_one(call: str) -> None:
 
 @pytest.mark.parametrize("call", DECLINED)
 def test_what_is_not_the_same_stays(call: str) -> None:
-    """Calls that look alike but differ in a bit, a dtype or a factor are left as they are."""
+    """Similar calls that differ in a bit, a dtype or a factor are unchanged."""
     ir = _one(call)
     assert text(optimized(ir, ["canonicalize"], exact=True)) == text(ir)
 
 
 def test_a_sum_with_a_negation_is_a_difference() -> None:
-    """On either side, with a number too, and whoever else reads the negation."""
+    """On either side, also with a number, and with other consumers of the negation."""
     ir = small(
         "x: float32[3], y: float32[3]",
         ["right", "left", "number", "twice", "neg"],
@@ -252,7 +252,7 @@ def test_parts_are_split_by_their_size(call: str, after: str) -> None:
 
 
 def test_sizes_that_are_open_keep_their_chunks() -> None:
-    """How large a chunk of an open size is, only the run knows; dimensions are counted from the front all the same."""
+    """The chunk size of a dynamic size is unknown before the run; dimensions are normalised nevertheless."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return x.chunk(2, -1)[0].exp() - 1
@@ -266,7 +266,7 @@ def test_sizes_that_are_open_keep_their_chunks() -> None:
 
 
 def test_parts_of_open_sizes_stay() -> None:
-    """A size that only the run knows is equal to no other."""
+    """A size that is known only in the run is equal to no other."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return torch.split_with_sizes(x, [2, x.shape[1] - 2], 1)[1].exp()
@@ -277,7 +277,7 @@ def test_parts_of_open_sizes_stay() -> None:
 
 
 def test_a_result_keeps_the_layout_that_it_had() -> None:
-    """Operands are not exchanged where the result would lie in another way."""
+    """Operands are not exchanged if the strides of the result would change."""
     ir = small(
         "x: float32[4, 6], y: float32[6, 4]",
         turned="aten.t.default(y)",
@@ -298,7 +298,7 @@ ELEMENTWISE = [
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
 def test_every_bit_is_the_same_for_every_dtype(dtype: str) -> None:
-    """Zeros of both signs, infinities, NaN, the smallest and the largest numbers come out as they did."""
+    """Zeros of both signs, infinities, NaN, the smallest and the largest numbers are unchanged."""
     generator = torch.Generator().manual_seed(0)
     drawn = torch.randn(2, 500, generator=generator) * torch.randn(2, 500, generator=generator).mul(5).exp()
     edges = torch.tensor(SPECIAL)
@@ -313,7 +313,7 @@ def test_every_bit_is_the_same_for_every_dtype(dtype: str) -> None:
 
 
 def test_roots_of_float16_are_left_as_powers() -> None:
-    """torch rounds the two differently there, and the report says so."""
+    """torch rounds the two differently there, and the report contains it."""
     ir = small("x: float16[3]", made="aten.pow.Tensor_Scalar(x, 0.5)")
     after, report = proved(ir, ["canonicalize"], exact=True)
     assert text(after) == text(ir)

@@ -1,4 +1,4 @@
-"""Tensors of a capture do not outlive it: the next capture and the next eager call are those of a fresh process.
+"""Tensors of a capture do not outlive it: the next capture and the next eager call equal those of a fresh process.
 
 Each model keeps a table of its own making somewhere outside of itself. The oracle is the same model on its own: a
 freshly built state (every cache empty), plain eager.
@@ -253,7 +253,7 @@ def _alive() -> list[torch.Tensor]:
 
 
 def _check(holder: Callable[..., Any], actions: list[tuple[str, int]]) -> None:
-    """Do things to one model in some order; each gives what it gives on its own."""
+    """Run actions on one model in some order; each returns what it returns alone."""
     alone, before = {}, _alive()  # torch.compile keeps some, where another test has compiled
     for road, n in dict.fromkeys(actions):
         _empty()
@@ -288,7 +288,7 @@ def test_every_holder_is_put_back(holder: Callable[..., Any]) -> None:
 
 
 def test_what_was_there_before_is_kept() -> None:
-    """Entries and attributes that the capture has not made stay."""
+    """Entries and attributes that the capture did not create are kept."""
     _DICT["kept"] = kept = torch.ones(3)
     _LIST.append(torch.ones(9))
     held = _LIST[0]
@@ -351,7 +351,7 @@ def test_a_failed_capture_leaves_nothing_either(road: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::torch_ir.errors.CaptureWarning")  # that it explores
 def test_every_way_through_a_model_starts_afresh() -> None:
-    """What one way has cached is not read on another."""
+    """Tensors cached on one path are not read on another."""
 
     class Deciding(Table):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -372,7 +372,7 @@ def test_every_way_through_a_model_starts_afresh() -> None:
 
 @pytest.mark.filterwarnings("ignore:forward changes state")
 def test_a_tensor_of_an_earlier_capture_is_refused() -> None:
-    """Where one is met all the same, it is no tensor of this capture."""
+    """If one is met nevertheless, it is not treated as a tensor of this capture."""
     kept: list[Any] = []
 
     class Keeping(nn.Module):
@@ -407,7 +407,7 @@ def test_a_tensor_of_an_earlier_capture_is_refused() -> None:
 
 
 def test_a_container_of_a_library_is_left_alone() -> None:
-    """A class of its own may need arguments to be copied, or do something when it is read."""
+    """A custom class may need arguments to be copied, or have side effects when read."""
 
     class Lazy(OrderedDict[str, Any]):
         def __init__(self, needed: int) -> None:

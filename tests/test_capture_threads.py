@@ -1,4 +1,4 @@
-"""Capture in a process that it shares: threads that capture, threads that do other things, captures in a forward."""
+"""Capture in a shared process: threads that capture, other threads, captures inside a forward."""
 
 import functools
 import logging
@@ -72,7 +72,7 @@ def _extract(model: nn.Module, *inputs: torch.Tensor, **options: Any) -> str:
 
 
 def _jobs() -> dict[str, Callable[[], str]]:
-    """Captures of several kinds, each with a model of its own."""
+    """Captures of several kinds, each with a separate model."""
     blank = torch.empty(3, 4, device="meta")
     torch.manual_seed(0)
     real, x = Plain().eval(), torch.randn(3, 4)
@@ -126,7 +126,7 @@ def test_four_threads_write_the_bytes_that_one_would() -> None:
 
 
 def test_a_thread_of_forward_is_not_recorded_unseen() -> None:
-    """What a thread of forward computes is not seen: the graph has an operator there that the user must supply."""
+    """Computations in a thread of forward are not traced: the graph has a placeholder there."""
 
     class Threaded(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -167,7 +167,7 @@ def test_a_capture_in_a_thread_of_forward_is_refused() -> None:
 
 
 class Busy(nn.Module):
-    """Forward takes its time, so that other threads run in the middle of a capture."""
+    """A slow forward, so that other threads run during a capture."""
 
     def __init__(self, inside: threading.Event, go_on: threading.Event) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ def test_compiling_in_another_thread_waits_for_the_capture() -> None:
 
 
 def test_verification_in_threads_leaves_the_switches_alone() -> None:
-    """The switches that verification shares with capture are counted, in whatever order threads leave."""
+    """The settings that verification shares with capture are reference-counted, in any order of threads."""
 
     def work(pause: float) -> None:
         with plain_attention(), uncompiled():
@@ -281,7 +281,7 @@ def test_verification_in_threads_leaves_the_switches_alone() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_process_forked_in_the_middle_of_a_capture_can_capture() -> None:
-    """The child has none of the threads that would take the patches back and release the lock."""
+    """The child lacks the threads that would remove the patches and release the lock."""
     inside, go_on, model = threading.Event(), threading.Event(), _blank(Plain)
     with torch.device("meta"):
         captured = Busy(inside, go_on).eval()
@@ -315,7 +315,7 @@ def test_a_process_forked_in_the_middle_of_a_capture_can_capture() -> None:
 
 
 class Nesting(nn.Module):
-    """Captures another model in its forward, by some road."""
+    """Capture another model in its forward, with a given method."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -388,7 +388,7 @@ class Failing(nn.Module):
 @pytest.mark.parametrize("options", _ROADS, ids=["quick", "export", "record", "open sizes"])
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt(), SystemExit(3), RecursionError()], ids=repr)
 def test_errors_leave_torch_and_the_model_as_they_were(error: BaseException, options: dict[str, Any]) -> None:
-    """An interrupt comes through; everything else is told in one sentence."""
+    """An interrupt is raised; everything else is a one-line error."""
     with torch.device("meta"):
         model = Failing(error).eval()
     held = {name: id(weight) for name, weight in model.named_parameters()}

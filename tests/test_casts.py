@@ -1,4 +1,4 @@
-"""Casts: one spelling, none to the dtype that is there, and of a chain only what rounds."""
+"""Casts: one canonical form, no cast to the same dtype, and only rounding casts remain of a chain."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_every_spelling_becomes_one(call: str) -> None:
 
 
 def test_a_cast_to_the_dtype_that_is_there() -> None:
-    """RMS norm in float32 casts to float32, and back to what was there."""
+    """RMS norm in float32 casts to float32 and back."""
     ir = small(
         "x: float32[3]",
         to=_cast("x", "float32"),
@@ -54,7 +54,7 @@ def test_a_cast_to_the_dtype_that_is_there() -> None:
 
 
 def test_a_copy_that_the_caller_holds_stays_one() -> None:
-    """The result was memory of its own."""
+    """The result did not share memory before."""
     ir = small("x: float32[3]", copy="aten._to_copy.default(x, dtype=Dtype('float32'))")
     after, report = proved(ir, ["casts"], exact=True)
     assert _ops(after) == ["aten._to_copy.default"]
@@ -74,7 +74,7 @@ def test_another_layout_stays() -> None:
 
 @pytest.mark.parametrize("call", ["aten.to.device(x, Device('cpu'), Dtype('float32'))", "aten.type_as.default(x, y)"])
 def test_another_device_stays(call: str) -> None:
-    """Where a graph speaks of two devices, nobody says on which one a tensor is."""
+    """In a graph with two devices, the device of a tensor is not inferred."""
     ir = small(
         "x: float32[3], y: float32[3]",
         cast=call,
@@ -109,7 +109,7 @@ def test_what_rounds_stays(dtype: str, between: str) -> None:
 
 
 def test_a_chain_is_one_cast() -> None:
-    """float16 -> float32 -> float64 -> bfloat16 rounds only at its end; another reader keeps what it reads."""
+    """float16 -> float32 -> float64 -> bfloat16 rounds only at its end; other consumers keep their value."""
     ir = small(
         "x: float16[4]",
         ["last", "exp"],
@@ -127,7 +127,7 @@ def test_a_chain_is_one_cast() -> None:
 
 
 def test_whole_numbers_of_large_ones() -> None:
-    """What a number out of range becomes is up to the kernel, so it is left to the one that was asked."""
+    """The conversion of out-of-range numbers depends on the kernel, so it is not rewritten."""
     ir = small("x: float16[4]", wide=_cast("x", "float32"), last=_cast("wide", "int8"))
     assert len(optimized(ir, ["casts"], exact=True).nodes) == 2
     truth = small("x: float16[4]", wide=_cast("x", "float32"), last=_cast("wide", "bool"))
@@ -136,7 +136,7 @@ def test_whole_numbers_of_large_ones() -> None:
 
 @pytest.mark.parametrize("dtype", sorted(HELD_BY))
 def test_dtypes_that_have_every_value(dtype: str) -> None:
-    """There and back gives every value of a dtype again, to the last bit."""
+    """A round trip through the wider dtype restores every value, bit for bit."""
     kind = TORCH_DTYPES[dtype]
     width = torch.empty(0, dtype=kind).element_size()
     if dtype == "bool":

@@ -1,4 +1,4 @@
-"""Errors of a capture have a cause, on which the next step depends; only one file reads the words of an error."""
+"""Capture errors have a cause that selects the next method; only one file reads the text of messages."""
 
 import ast
 import pickle
@@ -79,7 +79,7 @@ def test_a_failure_has_its_cause(model: type[nn.Module], cause: Cause, isolated:
 
 
 def test_a_size_that_cannot_vary_has_its_cause() -> None:
-    """A `Dim` of which the model holds for one value only."""
+    """A `Dim` for which the model is valid at one value only."""
     shapes = {"x": {0: torch.export.Dim("rows")}}
     with pytest.raises(ExportError, match="a size cannot vary as asked") as caught:
         extract_ir(FixedSize().eval(), (X,), strict=False, dynamic_shapes=shapes)

@@ -1,4 +1,4 @@
-"""check(): one rule at a time is broken in names, links, tensors and sizes, and the error names the place."""
+"""check(): violations in names, links, tensors and sizes, one at a time, and the place in the error."""
 
 import pytest
 
@@ -13,14 +13,14 @@ breaks = CASES.breaks
 
 
 def test_a_graph_that_holds_is_given_back() -> None:
-    """check() returns the graph, so that it can end a line; the documented validate_ir says True."""
+    """check() returns the graph, for chaining; the documented validate_ir returns True."""
     ir = mlp()
     assert ir.check() is ir
     assert validate_ir(ir) is True
 
 
 def test_validate_says_what_check_says() -> None:
-    """The documented function says the same sentence, as the documented error."""
+    """The documented function raises the same message as the documented error."""
     ir = mlp()
     ir.nodes.pop(1)
     with pytest.raises(SerializationError, match=r"OpNode\('linear_1', .*\) reads 'relu', which nothing before"):
@@ -282,7 +282,7 @@ def a_constraint_that_does_not_parse(ir: IR) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.change.__name__ for case in CASES])
 def test_rule(case: Case) -> None:
-    """A graph that holds, one thing changed: check() says which rule is broken, and where."""
+    """A valid graph with one change: check() names the violated rule and its place."""
     case.run()
 
 
@@ -301,7 +301,7 @@ def test_a_function_may_speak_of_the_sizes_around_it() -> None:
 
 
 def test_a_model_that_returns_none_and_changes_a_buffer_holds() -> None:
-    """What must not be empty is the whole of results and changes."""
+    """Outputs and mutations must not both be empty."""
     ir = everything()
     ir.graph_outputs = []
     ir.output_tree = None
@@ -310,7 +310,7 @@ def test_a_model_that_returns_none_and_changes_a_buffer_holds() -> None:
 
 
 def test_a_branch_has_as_many_keys_as_items() -> None:
-    """A structure that cannot be taken apart is refused where it is made."""
+    """A structure that cannot be flattened is rejected at construction."""
     with pytest.raises(GraphError, match="a dict of 2 items cannot have 1 keys"):
         Branch("dict", (1, 2), ("a",))
     with pytest.raises(GraphError, match="a list of 1 items cannot have 1 keys"):
@@ -321,7 +321,7 @@ def test_a_branch_has_as_many_keys_as_items() -> None:
 
 
 def test_constants_have_exactly_the_bytes_of_their_shape() -> None:
-    """Raw values are as long as shape and dtype say, and of a known dtype."""
+    """Raw values have the length of shape and dtype, and a known dtype."""
     with pytest.raises(GraphError, match=r"float32\[2\] takes 8 bytes, but 7 were given"):
         TensorData((2,), "float32", bytes(7))
     with pytest.raises(GraphError, match="unknown dtype 'float23'; did you mean 'float32'"):

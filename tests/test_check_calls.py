@@ -1,4 +1,4 @@
-"""check(): one rule at a time is broken in calls, weights, results and functions, and the error names the place."""
+"""check(): violations in calls, weights, results and functions, one at a time, and the place in the error."""
 
 import pytest
 
@@ -299,5 +299,5 @@ def a_function_that_holds_itself(ir: IR) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.change.__name__ for case in CASES])
 def test_rule(case: Case) -> None:
-    """A graph that holds, one thing changed: check() says which rule is broken, and where."""
+    """A valid graph with one change: check() names the violated rule and its place."""
     case.run()

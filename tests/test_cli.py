@@ -1,4 +1,4 @@
-"""Models and inputs on the command line: how they are named, and how mistakes are told."""
+"""Models and inputs on the command line: accepted forms and error messages."""
 
 import json
 import os
@@ -258,7 +258,7 @@ def test_mistakes_in_run_are_one_line(here, capsys, arguments, message):
     ],
 )
 def test_weights_that_are_not_there_are_said_first(here, capsys, words):
-    """Before a size is asked for, which would be in vain."""
+    """Before sizes are required, which would be useless."""
     assert main(["extract", "net.py:Net", "--input", "i64[batch,3]", "-o", "net.json"]) == 0
     capsys.readouterr()
     assert failure(capsys, *words, "--weights", "nope.pt") == "no such file: nope.pt"
@@ -272,7 +272,7 @@ def test_weights_that_do_not_fit_are_one_line(here, capsys):
 
 
 def test_the_catalogue_from_a_shell(tmp_path):
-    """From the shell, in the folder that holds the package of models."""
+    """From the shell, in the folder with the package of models."""
     out = str(tmp_path / "mlp.json")
     done = command("extract", "catalogue.mlp:SimpleMLP", "--input", "1x4", "-o", out)
     assert (done.returncode, done.stderr) == (0, "")
@@ -293,7 +293,7 @@ def test_the_catalogue_from_a_shell(tmp_path):
     ids=" ".join,
 )
 def test_no_command_writes_over_what_it_reads(here, capsys, words):
-    """A picture, a page, a summary or a graph never takes the place of a file that the command was given to read."""
+    """A drawing, page, summary or graph never overwrites an input file of the command."""
     for name in ("net.json", "other.json", "weights.safetensors"):
         (here / name).write_text(name)
     before = {path: path.read_bytes() for path in here.iterdir()}
@@ -302,7 +302,7 @@ def test_no_command_writes_over_what_it_reads(here, capsys, words):
 
 
 def test_a_dash_is_stdout_and_never_a_file(here, capsys):
-    """Who prints without -o prints; who only writes files says so."""
+    """Commands that print without -o accept it; commands that only write files raise an error."""
     assert main(["extract", "net.py:ready", "--input", "1x4", "-o", "net.json"]) == 0
     capsys.readouterr()
     for words in (["info", "net.json"], ["draw", "net.json"]):

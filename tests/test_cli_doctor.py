@@ -1,4 +1,4 @@
-"""`torch-ir doctor` and `torch-ir completion`: what is installed works, or one row says how to mend it."""
+"""`torch-ir doctor` and `torch-ir completion`: installed extras work, or a row names the fix."""
 
 import json
 import shutil
@@ -69,7 +69,7 @@ def test_every_extra_has_a_row():
 
 
 def test_completion_scripts_are_fresh():
-    """`python -m tests.completions --write` makes them anew."""
+    """`python -m tests.completions --write` regenerates them."""
     for path, text in scripts():
         assert path.read_text() == text, f"{path.name} is old; run: python -m tests.completions --write"
 
@@ -98,7 +98,7 @@ def test_completion_prints_the_script(shell, capsys):
     ],
 )
 def test_bash_completes(words, found, tmp_path):
-    """Verbs, options, words and files, as bash itself asks for them."""
+    """Commands, options, values and files, as bash requests them."""
     (tmp_path / "model.json").touch()
     quoted = " ".join(f"'{word}'" for word in ["torch-ir", *words])
     program = (

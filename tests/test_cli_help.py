@@ -1,4 +1,4 @@
-"""What every verb has in common: help with examples, one sentence for each mistake, statuses, no torch for looking."""
+"""Common behaviour of all commands: help with examples, one-line errors, statuses, no torch for inspection."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def shown(capsys, *arguments: str) -> str:
 
 
 def refused(capsys, *arguments: str) -> str:
-    """The last line of what a command prints that was not understood."""
+    """Return the last line of the output of an invalid command."""
     with pytest.raises(SystemExit) as end:
         main(list(arguments))
     assert end.value.code == 2
@@ -50,7 +50,7 @@ def refused(capsys, *arguments: str) -> str:
 
 @every_verb
 def test_help_shows_examples_that_are_understood(verb, capsys):
-    """Each is a command that the parser takes as it stands."""
+    """Each is a command that the parser accepts unchanged."""
     text = shown(capsys, verb, "--help")
     name = PARSER.verbs.choices[verb].prog
     lines = [line for line in (PARSER.verbs.choices[verb].epilog or "").splitlines()[1:] if line]
@@ -74,7 +74,7 @@ def test_help_fits_the_terminal(verb, columns, capsys, monkeypatch):
 
 @every_verb
 def test_every_verb_is_in_a_group_and_in_the_documentation(verb, capsys):
-    """The help of the program lists it with what it is for, and the reference has a section on it."""
+    """The help of the program lists it with a description, and the reference has a section on it."""
     text = shown(capsys, "--help")
     name = PARSER.verbs.choices[verb].prog.rpartition(" ")[2]
     assert f"\n  {name}" in text
@@ -127,7 +127,7 @@ def test_mistakes_name_the_nearest_fix(arguments, message, capsys):
 
 
 def test_an_unknown_command_is_told_what_there_is(capsys):
-    """Where no word is near, all are named."""
+    """If no name is similar, all are listed."""
     assert refused(capsys, "xyzzy").startswith("torch-ir: error: there is no command 'xyzzy'; there are: extract, llm,")
 
 

@@ -1,4 +1,4 @@
-"""`torch-ir info`: the documented text and keys, and what else a file tells."""
+"""`torch-ir info`: the documented text and keys, and the other facts of a file."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ def facts(capsys, *arguments: str) -> dict:
 
 
 def test_the_documented_text_comes_first(file, capsys, tmp_path):
-    """What is new stands after it."""
+    """New lines come after it."""
     assert main(["info", file]) == 0
     text = capsys.readouterr().out
     assert text.startswith(INFO)
@@ -86,7 +86,7 @@ def test_buffers_are_no_parameters(tmp_path, capsys):
 
 
 def test_open_sizes_and_the_capture(tmp_path, capsys):
-    """Sizes with their ranges, and what captured the model; a file in protobuf tells the same."""
+    """Sizes with their ranges, and the capture method; a protobuf file shows the same."""
     batch = torch.export.Dim("batch", min=2, max=32)
     ir = torch_ir.extract_ir(
         nn.Linear(2, 2).eval(), (torch.ones(4, 2),), strict=False, dynamic_shapes={"input": {0: batch}}
@@ -119,7 +119,7 @@ def test_the_digest_is_the_one_that_the_file_states(tmp_path, capsys):
 
 
 def test_functions_and_entry_points(tmp_path, capsys):
-    """A function that nobody calls is another way into the file."""
+    """A function without callers is an entry point."""
     ir = torch_ir.extract_ir(
         nn.Sequential(*(nn.Linear(2, 2) for _ in range(4))).eval(), (torch.ones(1, 2),), strict=False
     )

@@ -1,4 +1,4 @@
-"""`torch-ir ops` and `torch-ir passes`: the operators of a file, of torch, and what the optimiser can do."""
+"""`torch-ir ops` and `torch-ir passes`: the operators of a file and of torch, and the passes of the optimiser."""
 
 import json
 
@@ -46,7 +46,7 @@ def test_the_operators_of_a_file(file, capsys):
 
 
 def test_operators_that_cannot_run_are_told(tmp_path, capsys):
-    """With --check, and status 1; without, nothing is asked of torch."""
+    """With --check, and status 1; without it, torch is not used."""
     x, y, z = (TensorMeta(name, (1,), "float32") for name in "xyz")
     nodes = [OpNode("y", "mine.special.default", [x], [y]), OpNode("z", "aten.set_.source_Tensor", [y], [z])]
     IR(nodes, [x], [z], []).save(tmp_path / "a.json")
@@ -122,7 +122,7 @@ def test_mistakes_in_ops_are_one_line(arguments, message, capsys):
 
 
 def test_passes_are_listed_and_explained(capsys):
-    """By name with their first level; each with all that its docstring and its rules say."""
+    """By name with their first level; each with its docstring and its rules."""
     text = printed(capsys, "passes")
     assert printed(capsys, "optimize", "--list") == text
     assert [line.split()[0] for line in text.splitlines()[1:]] == [each.name for each in list_passes()]

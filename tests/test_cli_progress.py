@@ -1,4 +1,4 @@
-"""The line that tells who waits what is being done: at a terminal, after two seconds, and gone without a trace."""
+"""The progress line: on a terminal, after two seconds, and removed at the end."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ from tests.test_draw import mlp
 from torch_ir.cli.progress import progress, show_progress
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals on Windows")
-# a target that takes its time, as a large model does
+# a slow target, like a large model
 SLOW = """\
 import time
 
@@ -44,7 +44,7 @@ def folder(tmp_path):
 
 
 def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder):
-    """With --quiet, with NO_COLOR, at a dumb terminal and in pipes, what is printed is all that is written."""
+    """With --quiet, with NO_COLOR, on a dumb terminal and in pipes, only the output is written."""
     words = ["-m", "torch_ir", "lower", "model.json", "--target", "slow.py:npu"]
     watched = Terminal(*words, folder=folder)
     others = [
@@ -65,7 +65,7 @@ def test_a_verb_that_takes_long_says_so_at_a_terminal_alone(folder):
 
 
 def test_the_line_makes_way_for_everybody():
-    """It goes before anything is printed, waits for the end of half a line, fits the terminal and obeys no text."""
+    """It is removed before other output, waits for the end of a line, fits the terminal and escapes text."""
     terminal = Terminal("-c", TALKING, columns=40, folder=ROOT)
     assert terminal.wait() == 0
     assert terminal.screen == "half a line, and the rest\nto stderr\n"

@@ -1,4 +1,4 @@
-"""A clone says the same and shares nothing that can be changed."""
+"""A clone is equal and shares no mutable state."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_a_clone_says_the_same() -> None:
 
 
 def test_a_clone_shares_nothing_that_can_be_changed() -> None:
-    """Whatever is done to a clone, the original still says what it said."""
+    """No change of a clone affects the original."""
     ir = everything()
     before = ir.to_json()
     copy = ir.clone()
@@ -38,7 +38,7 @@ def test_a_clone_shares_nothing_that_can_be_changed() -> None:
 
 
 def test_a_clone_of_a_broken_link_is_not_repaired() -> None:
-    """Cloning copies, it does not judge: what reads nothing real still does."""
+    """Cloning copies without checking: an invalid reference stays invalid."""
     ir = chain("aten.neg.default")
     ir.nodes[0].inputs = (tensor("nobody", 2, 3),)
     with pytest.raises(GraphError, match="reads 'nobody', which nothing before it makes"):

@@ -1,4 +1,4 @@
-"""Every verb with a stdout that takes nothing: a closed pipe, a closed stream, a full disk.
+"""Every command with an unwritable stdout: a closed pipe, a closed stream, a full disk.
 
 What a command writes to files is complete all the same, and nothing but one line about a full disk is on stderr.
 """
@@ -66,12 +66,12 @@ SHOWN = {
     "doctor": ["python"],
     "completion": ["bash"],
 }
-FAST = ["info", "lower"]  # in a process of their own, where Python itself ends
+FAST = ["info", "lower"]  # in a separate process, where the interpreter itself exits
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model, its graph, and what the verbs read."""
+    """A folder with a model, its graph, and the input files of commands."""
     made = tmp_path_factory.mktemp("pipes")
     (made / "net.py").write_text(NET)
     (made / "target.py").write_text(TARGET)
@@ -101,7 +101,7 @@ def _tiny_llama() -> object:
 
 @pytest.fixture
 def run(programs: Path | None, folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a command with some stdout; stderr is kept."""
+    """Run a command with a given stdout; stderr is captured."""
 
     def started(*words: str, stdout: int, fresh: bool = False) -> subprocess.CompletedProcess[str]:
         is_fresh = fresh or programs is None
@@ -132,7 +132,7 @@ def test_every_verb_is_tried() -> None:
 
 @pytest.mark.parametrize("verb", SHOWN)
 def test_a_closed_pipe_ends_a_command_quietly(verb, run, folder) -> None:
-    """The status is that of a program that SIGPIPE ended; the file that was asked for is there, and complete."""
+    """The status is that of SIGPIPE; the output file exists and is complete."""
     stdout = without_reader()
     done = run(verb, *SHOWN[verb], stdout=stdout)
     os.close(stdout)
@@ -150,7 +150,7 @@ def test_a_closed_pipe_ends_a_command_quietly(verb, run, folder) -> None:
 
 @pytest.mark.parametrize("verb", FAST)
 def test_python_itself_ends_quietly(verb, run, folder) -> None:
-    """Without a server that forks: the interpreter's last flush says nothing either."""
+    """Without the fork server: the interpreter's last flush prints nothing either."""
     stdout = without_reader()
     done = run(verb, *SHOWN[verb], stdout=stdout, fresh=True)
     os.close(stdout)
@@ -167,7 +167,7 @@ def test_help_ends_quietly(words, run) -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["info", "net.json"], ["optimize", *SHOWN["optimize"]]])
 def test_a_full_disk_is_one_line(words, run, folder) -> None:
-    """Whatever goes to files is not lost for it."""
+    """Output files are written nevertheless."""
     (folder / "better.json").unlink(missing_ok=True)
     with open("/dev/full", "w") as full:
         done = run(*words, stdout=full.fileno(), fresh=words[0] != "optimize")
@@ -194,7 +194,7 @@ def test_a_full_disk_is_one_line(words, run, folder) -> None:
     ],
 )
 def test_a_closed_stdout_is_like_the_null_device(words, status, told, folder) -> None:
-    """`>&-`: there is no stream at all, and no file of ours may take its number."""
+    """`>&-`: there is no stream, and none of our files may get its descriptor."""
     environment = {**os.environ, "PYTHONPATH": str(Path(torch_ir.__file__).parents[1])}
     done = subprocess.run(
         ["sh", "-c", f'"{sys.executable}" -m torch_ir {words} >&-'],

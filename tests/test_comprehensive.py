@@ -16,7 +16,7 @@ from tests.comprehensive import Result, check, write_report, write_summary
 
 @pytest.fixture(scope="module")
 def reports(request: pytest.FixtureRequest) -> Iterator[list[Result]]:
-    """Collects results and, where asked for, writes them out when the last model is done."""
+    """Collect results and, on request, write them after the last model."""
     results: list[Result] = []
     yield results
     if request.config.getoption("generate_reports") and results:

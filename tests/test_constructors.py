@@ -43,7 +43,7 @@ def test_documented_op_node() -> None:
 
 
 def test_documented_op_node_records() -> None:
-    """to_dict has the documented keys in the documented order; from_dict gives the same node."""
+    """to_dict has the documented keys in the documented order; from_dict restores the node."""
     x, y = tensor("x", 2), tensor("y", 2)
     record = OpNode("y", "aten.softmax.int", [x], [y], {"dim": -1}).to_dict()
     assert list(record) == ["name", "op_type", "inputs", "outputs", "attrs"]
@@ -55,7 +55,7 @@ def test_documented_op_node_records() -> None:
 
 
 def test_node_records_keep_names_and_origin() -> None:
-    """What the documented record lacks stands beside it, and only where there is something to say."""
+    """Fields that the documented record lacks are additional keys, present only if not empty."""
     node = everything().nodes[0]
     record = node.to_dict()
     beside = {key: record[key] for key in ("args", "module", "module_class", "call", "source", "origins")}
@@ -88,7 +88,7 @@ def test_documented_ir_defaults() -> None:
 
 
 def test_a_mapping_to_an_unknown_weight_is_refused() -> None:
-    """The message says which entry it is."""
+    """The message names the entry."""
     with pytest.raises(GraphError, match="weight_name_mapping sends 'p_w' to 'v', which is not among the weights"):
         IR([], [tensor("x", 2)], [tensor("x", 2)], [tensor("w", 2)], {"p_w": "v"})
 
@@ -101,7 +101,7 @@ def test_documented_repr() -> None:
 
 
 def test_documented_dict_round_trip() -> None:
-    """from_dict(to_dict) is an equal graph; the dict that was given is left as it was."""
+    """from_dict(to_dict) is an equal graph; the given dict is not modified."""
     record = everything().to_dict()
     before = repr(record)
     again = IR.from_dict(record)

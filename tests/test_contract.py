@@ -1,4 +1,4 @@
-"""Contracts: what each limit admits, and one sentence with the place for everything that is wrong in a file."""
+"""Contracts: what each limit admits, and one error with the path for every invalid file."""
 
 import json
 from pathlib import Path
@@ -101,7 +101,7 @@ def test_a_row_may_say_otherwise_than_the_contract() -> None:
 
 
 def test_sizes_that_vary() -> None:
-    """They break a rule of fixed sizes, and a condition that reads them; others hold."""
+    """They violate `static`, and conditions that read them; other limits hold."""
     x, y = tensor("x", "batch", 8), tensor("y", "batch", 8)
     node = OpNode("y", "aten.relu.default", [x], [y], {"size": Expr("batch")}, args=["self"])
     assert Contract("npu", ["aten.relu"], static=True).why_not(node) == "self has sizes that vary: batch"

@@ -1,4 +1,4 @@
-"""`torch-ir convert` to what other tools read; each file computes what the graph computes."""
+"""`torch-ir convert` to formats of other tools; each file computes the same as the graph."""
 
 import runpy
 from pathlib import Path
@@ -34,13 +34,13 @@ def same(function: Any, model: nn.Module) -> None:
 
 
 def test_to_pt2(model: nn.Module) -> None:
-    """torch.export's own file, with the sizes that vary; it comes back as a graph."""
+    """torch.export's format, with dynamic sizes; it loads as a graph."""
     assert main(["convert", "net.json", "-o", "net.pt2", "--weights", "net.pt"]) == 0
     same(torch.export.load("net.pt2").module(), model)
 
 
 def test_to_text_and_back(model: nn.Module) -> None:
-    """Every verb reads the text form, whatever the file is called; it leaves out where nodes came from."""
+    """Every command reads the text form, whatever the file's name; it omits origins."""
     assert main(["convert", "net.json", "-o", "net.ir"]) == 0
     assert Path("net.ir").read_text() == IR.load("net.json").to_text()
     assert main(["convert", "net.ir", "-o", "again.json"]) == 0

@@ -1,4 +1,4 @@
-"""What a graph costs: FLOPs as torch counts them, bytes by simple rules, both also where sizes are open."""
+"""Costs: FLOPs as torch counts them, bytes by simple rules, both also for dynamic sizes."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ NOT_COUNTED = {"multi_input": "aten.bilinear.default"}  # torch's counter passes
 
 
 def flops_of(model: nn.Module, *inputs: Any, **kwargs: Any) -> int:
-    """What torch's own counter says, with every operator taken apart into those that it counts."""
+    """FLOPs by torch's own counter, with every operator decomposed into counted ones."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -172,7 +172,7 @@ def test_formulas_that_torch_does_not_count() -> None:
 def test_a_node_that_is_not_called_as_its_operator_is() -> None:
     x, y = tensor("x", 2, 3), tensor("y", 2, 3)
     ir = IR([OpNode("y", "aten.linear.default", [x], [y], {"weight": None}, args=["input"])], [x], [y])
-    assert cost(ir).macs == 2 * 3 * 3  # a row of the input for every element, whatever the weight is
+    assert cost(ir).macs == 2 * 3 * 3  # a row of the input for every element, for any weight
     ir = IR([OpNode("y", "aten.conv2d.default", [x], [y], {"weight": None}, args=["input"])], [x], [y])
     with pytest.raises(GraphError, match=r"OpNode\('y', 'aten.conv2d.default'\) is not called as its operator is"):
         cost(ir)
@@ -182,7 +182,7 @@ def test_a_node_that_is_not_called_as_its_operator_is() -> None:
 
 
 def test_open_sizes_give_expressions() -> None:
-    """The text computes what the same graph with numbers costs."""
+    """The expressions evaluate to the cost of the specialised graph."""
     model = module(lambda self, x: self.b(F.relu(self.a(x))).softmax(-1), a=nn.Linear(4, 8), b=nn.Linear(8, 3))
     ir = captured(model, torch.randn(6, 5, 4), dynamic_shapes=({0: Dim("batch"), 1: Dim("seq")},))
     costs = cost(ir)
@@ -281,7 +281,7 @@ def test_views_move_nothing_and_copies_do() -> None:
 
 
 def test_every_view_of_torch_is_known() -> None:
-    """By its schema, a view gives what shares memory with what it reads; a few of the list are composites of views."""
+    """By its schema, a view's result aliases its input; a few of the list are composites of views."""
     found = set()
     for name in operator_names("aten"):
         operator = find_operator(name)
@@ -338,7 +338,7 @@ def test_of_a_branch_the_dearer_side_counts() -> None:
 
 
 def test_loops_count_once_or_for_every_item() -> None:
-    """Nobody knows how often `while_loop` runs; `scan` and `map` run once for each item."""
+    """The trip count of `while_loop` is unknown; `scan` and `map` run once per item."""
     model = {"a": nn.Linear(4, 4)}
 
     def looped(self: Any, x: torch.Tensor) -> Any:
@@ -386,7 +386,7 @@ def test_a_node_is_asked_for_by_name() -> None:
 
 
 def test_operators_of_others_are_named() -> None:
-    """What is neither torch's nor has a body counts as no FLOPs, and the report says so."""
+    """Operators that are not torch's and have no body count no FLOPs, and are listed."""
     assert cost(chain("aten.relu.default", "mylib.mix.default", "opaque.numpy")).unknown == (
         "mylib.mix.default",
         "opaque.numpy",

@@ -89,7 +89,7 @@ def test_a_wrong_grouping() -> None:
 
 
 def test_what_depends_on_weights_alone_is_told_apart() -> None:
-    """It costs once; its parameters belong to whoever reads the result."""
+    """It costs once; its parameters belong to the consumers of the result."""
     model = module(
         lambda self, x: x @ (self.w @ self.v).t(), w=nn.Parameter(torch.randn(3, 5)), v=nn.Parameter(torch.randn(5, 4))
     )
@@ -113,7 +113,7 @@ def test_sizes_do_not_change_what_is_computed_once() -> None:
 
 
 def test_a_growing_cache() -> None:
-    """Known by the name of the input; what grows from it, by the node that makes it."""
+    """Recognised by the name of the input; the grown cache, by its producer."""
     cache = kv_cache(of_catalogue("decoder_kv_cache"))
     assert cache.bytes_given == 2 * 2 * 4 * 7 * 8 * 4
     assert cache.bytes_left == 2 * 2 * 4 * 8 * 8 * 4
@@ -198,7 +198,7 @@ def test_time_is_the_longer_of_computing_and_moving() -> None:
 
 
 def test_times_of_nodes_are_added() -> None:
-    """A graph of one node that computes and one that moves takes as long as both, not as the longer sum."""
+    """The time of a compute-bound and a memory-bound node is the sum, not the maximum of the sums."""
     device = Roofline(peak=1, bandwidth=1e6)
     report = cost_report(mlp(), "node", device=device)
     assert report.total.seconds == pytest.approx(96 + 64e-6)

@@ -1,4 +1,4 @@
-"""crosscheck=True: torch.export looks at what was recorded quickly, and rules where it sees something else."""
+"""crosscheck=True compares fast capture with torch.export, whose graph is used if they differ."""
 
 import warnings
 from typing import Any
@@ -28,7 +28,7 @@ def only_once(self: Any, x: Tensor) -> Any:
 
 
 def checked(model: nn.Module, **options: Any) -> tuple[IR, list[str]]:
-    """What a checked capture gives, and what it says."""
+    """Return the result and the warnings of a checked capture."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ir = extract_ir(model, (X,), strict=False, crosscheck=True, **options)
@@ -56,7 +56,7 @@ def test_torch_export_rules() -> None:
 
 
 def test_what_cannot_be_checked_is_said() -> None:
-    """Where torch.export gives no graph, the recording stays."""
+    """If torch.export fails, the recording is used."""
     ir, said = checked(module(only_once))
     assert [node.op_type for node in ir.nodes] == ["aten.sin.default"]
     [told] = said

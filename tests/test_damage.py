@@ -1,4 +1,4 @@
-"""Damaged files: an error of ours or, where a digest protects them, exactly what they meant; and nothing else."""
+"""Corrupted files: a typed error or, if a digest protects them, exactly the same meaning."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ CHUNKS = 4
 FAILED_ONCE = sorted(REGRESSIONS.glob("*/*"))
 
 
-@pytest.mark.filterwarnings("ignore")  # numpy, torch and onnx_ir warn of what they find in damaged files
+@pytest.mark.filterwarnings("ignore")  # numpy, torch and onnx_ir warn about corrupted files
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_refused_or_holds(name: str) -> None:
-    """Every kind of damage to every kind of file; most of it is seen, and what is remembered is simply forgotten."""
+    """Every kind of corruption of every kind of file; most are detected, and caches are ignored."""
     outcomes = judge(FILES[name], range(len(KINDS) if name in SLOW_FILES else SAMPLE))
     assert bool(outcomes.refused) is (name != "remembered choices of back ends")
 
@@ -55,7 +55,7 @@ def test_every_cut_and_every_bit(name: str) -> None:
     ids=["deep", "text for a number", "too large", "a list"],
 )
 def test_a_choice_that_cannot_be_read_is_none(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is remembered can be measured again, so nothing about it is an error."""
+    """A cache can be measured again, so errors in it are ignored."""
     monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
     (tmp_path / "fastest.json").write_text(text)
     assert Choices().get("key") is None
@@ -82,7 +82,7 @@ def test_a_damaged_module_is_compiled_again(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_target_of_the_fuzzer_takes_its_seeds(name: str) -> None:
-    """Without atheris: whatever they read, no target fails on what it begins with."""
+    """Without atheris: no target fails on its seed inputs."""
     seeds = TARGETS[name].seeds()
     for seed in [*seeds, b"", b"\x00", b"\xff\xfe"]:
         TARGETS[name].check(seed)
@@ -91,5 +91,5 @@ def test_a_target_of_the_fuzzer_takes_its_seeds(name: str) -> None:
 
 @pytest.mark.parametrize("path", FAILED_ONCE, ids=[f"{path.parent.name}/{path.name}" for path in FAILED_ONCE])
 def test_what_failed_once_does_not_fail_again(path: Path) -> None:
-    """The inputs that fuzzing found, as small as they could be made."""
+    """The inputs that fuzzing found, reduced."""
     TARGETS[path.parent.name].check(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Sizes and numbers that the data decides."""
+"""Data-dependent sizes and numbers."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ LINEAR = module(lambda self, x: self.layer(x).relu().reshape(-1) * x.shape[0], l
 
 
 def test_data_dependent_sizes() -> None:
-    """Sizes that only the data decides are symbols too, bound by the node that makes them."""
+    """Data-dependent sizes are symbols too, defined by the producing node."""
     model = module(lambda self, x: (x.nonzero(), x[x > 0] * 2, x.unique(), x[x > 0].shape[0]))
     ir = captured(model, torch.randn(8), dynamic_shapes=({0: Dim("n")},))
     assert ir.symbols["u0"].tensor is ir.node("nonzero").output
@@ -29,7 +29,7 @@ def test_data_dependent_sizes() -> None:
 
 
 def test_item() -> None:
-    """`item()` gives a number that shapes, attributes and outputs may use."""
+    """`item()` returns a number that shapes, attributes and outputs may use."""
 
     def forward(self: Any, x: Tensor, n: Tensor) -> Any:
         k = n.item()
@@ -45,7 +45,7 @@ def test_item() -> None:
 
 
 def test_assertions_are_kept_and_checked() -> None:
-    """What the model asserts of its data is checked in every run; the message speaks the graph's names."""
+    """The model's assertions on data are checked in every run; the message uses the graph's names."""
 
     def forward(self: Any, x: Tensor, n: Tensor) -> Tensor:
         k = n.item()
@@ -65,7 +65,7 @@ def test_assertions_are_kept_and_checked() -> None:
 
 
 def test_sizes_from_a_tensor_of_indices() -> None:
-    """Each part has a size of its own; where it begins in memory is not part of the graph."""
+    """Each part has a separate size; its memory offset is not part of the graph."""
     model = module(lambda self, x, at: torch.tensor_split(x, at))
     ir = captured(model, torch.randn(5, 2), torch.tensor([1, 3]))
     assert agrees(ir, model, torch.randn(5, 2), torch.tensor([2, 4]))
@@ -73,7 +73,7 @@ def test_sizes_from_a_tensor_of_indices() -> None:
 
 
 def test_a_truth_value_is_an_output() -> None:
-    """`item` of a bool comes out as a bool, computed from the number that torch makes of it."""
+    """`item` of a bool is returned as a bool, computed from torch's number."""
     model = module(lambda self, x: (x, (x > 0).any().item()))
     ir = captured(model, torch.randn(4))
     for sign in (1.0, -1.0):
@@ -81,7 +81,7 @@ def test_a_truth_value_is_an_output() -> None:
 
 
 def test_python_assertions_on_data() -> None:
-    """`assert` on a number of the data is kept and checked, too."""
+    """`assert` on a data-dependent number is kept and checked too."""
     names: dict[str, Any] = {}
     text = "def forward(self, x, n):\n    assert n.max().item() <= x.shape[0]\n    return x * n\n"
     exec(compile(text, "model.py", "exec"), names)  # not here, where pytest rewrites assertions
@@ -103,7 +103,7 @@ def test_sizes_are_outputs() -> None:
 
 
 def test_numbers_as_inputs() -> None:
-    """An int input may vary where it is said to; else it is part of the graph, and another value is refused."""
+    """An int input may be dynamic if requested; otherwise it is fixed, and another value is rejected."""
     model = module(lambda self, x, k: x * k + x[:k].sum())
     ir = captured(model, rows(8), 3, dynamic_shapes=(None, Dim.DYNAMIC))
     assert [(tensor.name, tensor.shape, tensor.dtype) for tensor in ir.graph_inputs][1] == ("k", (), "int64")
@@ -116,7 +116,7 @@ def test_numbers_as_inputs() -> None:
 
 
 def test_control_flow_with_dynamic_sizes() -> None:
-    """Branches see the sizes of what they are given."""
+    """Branches use the sizes of their operands."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda x: x * x.shape[0], lambda x: self.layer(x) + x.shape[0], (x,))
@@ -128,7 +128,7 @@ def test_control_flow_with_dynamic_sizes() -> None:
 
 
 def test_branches_solve_for_sizes() -> None:
-    """A branch that is only given `2*seq` rows knows seq, as the graph around it does."""
+    """A branch with an operand of `2*seq` rows can solve for seq, like the outer graph."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda x: x * (x.shape[0] // 2), lambda x: x - x.shape[0] // 2, (x,))
@@ -143,7 +143,7 @@ def test_branches_solve_for_sizes() -> None:
 
 
 def test_real_samples_give_the_same_graph() -> None:
-    """Real example inputs and meta ones give the same symbols and constraints."""
+    """Real and meta example inputs yield the same symbols and constraints."""
     shapes = ({0: Dim("batch", max=32)},)
     from_real = extract_ir(LINEAR, (rows(3),), strict=False, dynamic_shapes=shapes)
     assert from_real.to_json() == captured(LINEAR, rows(3), dynamic_shapes=shapes).to_json()

@@ -1,4 +1,4 @@
-"""Taking an operator apart: one step at a time, with the same result, or one sentence why not."""
+"""Decomposing an operator: one step at a time, with the same result, or one reason why not."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 def taken_apart(ir: IR, chosen: Callable[[OpNode], bool]) -> list[str]:
-    """Put what each chosen node falls into in its place; the operators of the new nodes."""
+    """Replace each chosen node by its decomposition; return the operators of the new nodes."""
     parts: list[str] = []
     for number, node in enumerate(filter(chosen, list(ir.nodes))):
         body = decomposed(node)

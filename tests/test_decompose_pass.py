@@ -1,4 +1,4 @@
-"""Decomposition: only operators of the chosen set are left, and the graph computes what it computed."""
+"""Decomposition: only operators of the chosen set remain, and the graph computes the same."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def _is_core(op_type: str) -> bool:
 
 
 def test_a_model_becomes_core_aten() -> None:
-    """Nothing but core operators is left of a transformer block, and it gives what it gave."""
+    """Only core operators remain of a transformer block, with the same results."""
     ir = _block()
     assert not all(_is_core(node.op_type) for node in ir.nodes)
     after = decompose(ir)
@@ -50,7 +50,7 @@ def test_a_model_becomes_core_aten() -> None:
 
 
 def test_steps_keep_where_they_came_from() -> None:
-    """Every new node has the place in the model, and the origins, of the node that it stands for."""
+    """Every new node has the origin and the origins of the node that it replaces."""
     ir = _block()
     places = {node.name: node.origin for node in ir.nodes}
     for node in decompose(ir).nodes:
@@ -80,7 +80,7 @@ def test_a_list_says_what_may_remain() -> None:
 
 
 def test_what_torch_has_no_rule_for_stays() -> None:
-    """The work stops where torch's rules end, and the report says at which operators."""
+    """Decomposition stops where torch's rules end, and the report lists the operators."""
     ir = small("x: float32[2, 8]", relu="aten.relu.default(x)", sort="aten.cumsum.default(relu, 1)")
     after, report = optimize(ir, passes=["decompose:to=aten.relu"])
     assert [node.op_type for node in after.nodes] == ["aten.relu.default", "aten.cumsum.default"]
@@ -95,7 +95,7 @@ def test_operators_that_fall_into_each_other_stop() -> None:
 
 
 def test_an_idle_operator_goes() -> None:
-    """What torch takes apart into nothing gives what it reads."""
+    """A node that torch decomposes to nothing is replaced by its input."""
     ir = small(
         "x: float32[2]", exp="aten.exp.default(x)", same="aten.contiguous.default(exp)", neg="aten.neg.default(same)"
     )
@@ -103,7 +103,7 @@ def test_an_idle_operator_goes() -> None:
 
 
 def test_a_tensor_that_lies_in_another_way_is_copied_where_it_must_be() -> None:
-    """Attention lays its result out for what follows, its parts do not: a view of that result becomes a copy."""
+    """Attention chooses the strides of its result, its parts do not: a view of that result becomes a copy."""
 
     def forward(self: nn.Module, q: Tensor) -> Tensor:
         return nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 5, 32)
@@ -155,7 +155,7 @@ def test_functions_are_taken_apart_too() -> None:
 
 
 def test_open_sizes_stay_open() -> None:
-    """With a size that varies, steps have expressions for theirs, and the graph holds at every size."""
+    """With a dynamic size, steps have expressions, and the graph is valid at every size."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return self.layer(x.transpose(0, 1)).softmax(-1)  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""In what two graphs differ: nothing but names, or exactly what was changed."""
+"""Diff: graphs that differ only in names are equal, and every change is reported exactly."""
 
 import random
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def renamed(ir: IR) -> IR:
 @pytest.mark.parametrize("make", [mlp, everything, pair, lambda: pair().fold_blocks()])
 def test_names_do_not_count(make: Callable[[], IR]) -> None:
     assert diff(make(), make(), ignore_origins=False).is_equal
-    if make is not everything:  # one of its functions is an entry point, which is told by its name
+    if make is not everything:  # one of its functions is an entry point, recognised by its name
         assert diff(make(), renamed(make())).differences == ()
 
 
@@ -83,7 +83,7 @@ CHANGES: dict[str, Callable[[IR], object]] = {
 
 @pytest.mark.parametrize("line", CHANGES)
 def test_one_change_is_one_line(line: str) -> None:
-    """Each thing that can differ is told, and nothing else is."""
+    """Each difference is reported, and nothing else."""
     changed = pair()
     CHANGES[line](changed)
     assert diff(pair(), changed).differences == (line,)
@@ -91,7 +91,7 @@ def test_one_change_is_one_line(line: str) -> None:
 
 
 def test_a_node_more() -> None:
-    """It is shown whole, and whoever reads past it is named."""
+    """It is shown in full, and consumers that now read past it are named."""
     found = diff(
         chain("aten.neg.default", "aten.relu.default", "aten.exp.default"),
         chain("aten.neg.default", "aten.exp.default"),
@@ -103,7 +103,7 @@ def test_a_node_more() -> None:
 
 
 def test_another_operator() -> None:
-    """One node for another is two lines; that others read it instead goes without saying."""
+    """A replaced node is two lines; its consumers are not listed."""
     found = diff(
         *(chain("aten.neg.default", op, "aten.abs.default") for op in ("aten.exp.default", "aten.sin.default"))
     )

@@ -1,4 +1,4 @@
-"""`torch-ir diff`: what it prints for people, pull requests and programs, what it costs, and its status."""
+"""`torch-ir diff`: text, Markdown and JSON output, costs, and exit status."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Tell = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Tell:
-    """Compare two graphs as files; gives the status and what was printed."""
+    """Compare two graph files; return the status and the output."""
 
     def told(one: IR, other: IR, *options: str) -> tuple[int, str]:
         for name, ir in (("one.json", one), ("other.json", other)):
@@ -53,7 +53,7 @@ def wider(size: int = 16) -> IR:
 
 
 def test_for_people(tell: Tell) -> None:
-    """A summary, the nodes that differ below their modules, and what the change costs."""
+    """A summary, the differing nodes by module, and the difference in cost."""
     status, out = tell(mlp(), wider())
     assert status == 1
     assert (
@@ -90,7 +90,7 @@ aten.relu.default        1          0            64 -> 128  +100.0%
 
 
 def test_equal_files(tell: Tell, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Function form, flat form and protobuf of one graph are equal; other names are told only if asked for."""
+    """Function form, flat form and protobuf of one graph are equal; names are compared only on request."""
     assert tell(pair(), pair().fold_blocks(), "--origins") == (0, "the graphs are equal\n")
     save_protobuf(pair(), tmp_path / "one.pb")
     pair().save(tmp_path / "one.json")
@@ -121,7 +121,7 @@ def test_only_some_nodes(tell: Tell) -> None:
 
 
 def test_json(tell: Tell) -> None:
-    """All of it: every node, costs, and budgets that were not kept."""
+    """Everything: every node, costs, and exceeded budgets."""
     status, out = tell(pair(), changed(), "--json")
     assert status == 1
     record = json.loads(out)
@@ -141,7 +141,7 @@ def test_json(tell: Tell) -> None:
 
 
 def test_markdown(tell: Tell) -> None:
-    """Tables, and the nodes folded away in a block that is coloured: `!` is what Markdown knows for a change."""
+    """Tables, and a collapsed, coloured block of nodes, in which `!` marks a change."""
     status, out = tell(mlp(), wider(), "--markdown", "--exit-zero", "--fail-on", "flops+5%")
     assert status == 0
     assert out.startswith("**Over budget**: FLOPs grew from 96 to 192, +100.0%; the budget is flops+5%\n\n**The graphs")
@@ -152,7 +152,7 @@ def test_markdown(tell: Tell) -> None:
 
 
 def test_a_comment_is_not_too_long(tell: Tell) -> None:
-    """A pull request takes so many characters, and the last line says how much is left out."""
+    """A pull request comment has a maximum length, and the last line says how much is omitted."""
     long = pair()
     long.params += [weight(f"spare_{number}_{'x' * 60}", 3) for number in range(1000)]
     _, out = tell(pair(), long, "--markdown")
@@ -176,7 +176,7 @@ def test_a_comment_is_not_too_long(tell: Tell) -> None:
     ],
 )
 def test_budgets(tell: Tell, budget: str, status: int) -> None:
-    """With a budget, only what costs more than it allows is a failure."""
+    """With a budget, only exceeding it is a failure."""
     assert tell(mlp(), wider(), "--fail-on", budget)[0] == status
     assert tell(wider(), mlp(), "--fail-on", budget)[0] == 0
 
@@ -256,7 +256,7 @@ def entry(decode: IR) -> IR:
 
 
 def test_every_entry_point(tell: Tell) -> None:
-    """Functions that nobody calls are graphs of their own: each is compared, and has its costs and budgets."""
+    """Functions without callers are separate graphs: each is compared, with its own costs and budgets."""
     status, out = tell(entry(mlp()), entry(wider()), "--fail-on", "flops+0")
     assert status == 1
     assert "4 same\n\nfunction decode: 2 changed, 1 same" in out
@@ -268,7 +268,7 @@ def test_every_entry_point(tell: Tell) -> None:
 
 
 def test_costs_by_module() -> None:
-    """The largest change comes first; what does not change is left out."""
+    """The largest change comes first; unchanged modules are omitted."""
     delta = cost_delta(mlp(), wider(), by="module")
     assert [row.name for row in delta.rows] == ["fc1", "fc2", "relu"]
     with pytest.raises(GraphError, match="'layer' is not one of op, module"):
@@ -277,5 +277,5 @@ def test_costs_by_module() -> None:
 
 @pytest.mark.parametrize(("mine", "its"), [(verb._STATUSES, STATUSES), (verb._IGNORABLE, IGNORABLE)])
 def test_the_words_of_the_command_line(mine: Any, its: Any) -> None:
-    """They are told again there, so that help needs no import."""
+    """They are repeated there, so that help needs no import."""
     assert mine == its

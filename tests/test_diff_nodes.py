@@ -1,4 +1,4 @@
-"""What became of every node: in new versions of a model, after optimisation, in another order, and in random graphs."""
+"""Matching of nodes: in new versions of a model, after optimisation, in another order, and in random graphs."""
 
 import json
 import random
@@ -20,7 +20,7 @@ X = torch.ones(2, 8)
 
 
 def lines(one: IR, other: IR) -> list[str]:
-    """What the report says, without empty lines."""
+    """Return the lines of the report, without empty ones."""
     return [line for line in diff_lines(diff(one, other)) if line]
 
 
@@ -67,7 +67,7 @@ BASE = (nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
 def test_a_layer_is_inserted() -> None:
-    """What comes after it is the same layer, though its number and so its weights have other keys."""
+    """The following layers are the same, although their numbers and weight keys differ."""
     new = (nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     assert lines(sequence(*BASE), sequence(*new)) == [
         "2 added, 1 changed, 2 same",
@@ -89,7 +89,7 @@ def test_a_layer_is_inserted() -> None:
 
 
 def test_a_layer_is_wider() -> None:
-    """Whoever gives another shape has changed; the layer after it gives what it gave."""
+    """A layer with another output shape is changed; the layer after it is the same."""
     assert lines(sequence(*BASE), sequence(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))) == [
         "2 changed, 1 same",
         "@@ signature @@",
@@ -132,7 +132,7 @@ def test_other_sizes_and_a_block_less() -> None:
 
 
 def test_batch_norm_is_folded_and_an_activation_fused() -> None:
-    """Nodes that passes made tell what they stand for; both sides are shown together."""
+    """Nodes that passes created name the nodes that they replace; both sides are shown together."""
     ir = graph(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), torch.ones(1, 3, 8, 8))
     better, _ = optimize(ir, "full")
     found = diff(ir, better)
@@ -158,7 +158,7 @@ class Attention(nn.Module):
 
 
 def test_whoever_reads_what_stands_for_several_nodes_is_the_same() -> None:
-    """conv -> batch_norm -> relu  becomes  conv' -> relu: the relu reads what it read before."""
+    """conv -> batch_norm -> relu  becomes  conv' -> relu: the input of relu is unchanged."""
     ir = graph(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()), torch.ones(1, 3, 8, 8))
     found = diff(ir, optimize(ir, passes=["fold-batch-norm"])[0])
     assert names(found, "changed") == ["conv2d_1"]
@@ -226,7 +226,7 @@ def test_a_call_of_a_function_that_differs_has_changed() -> None:
 
 
 def test_fused_operators_are_operators() -> None:
-    """A graph with fused nodes is not equal to the one that it was made of, though it computes the same."""
+    """A graph with fused nodes is not equal to its original, although it computes the same."""
     ir = mlp()
     fused, _ = optimize(ir, "full")
     assert any(node.op_type.startswith("fused.") for node in fused.nodes)
@@ -308,7 +308,7 @@ def test_one_node_more_in_a_random_graph(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_both_directions(seed: int) -> None:
-    """What is added one way is removed the other way, however much differs."""
+    """Additions in one direction are removals in the other, however much differs."""
     one, other = random_ir(seed), random_ir(seed)
     rng = random.Random(seed)
     for ir in (one, other):
@@ -324,7 +324,7 @@ def test_both_directions(seed: int) -> None:
 
 
 def test_a_long_row_of_equal_nodes() -> None:
-    """One more of the same is one node more, and one of another kind is found in its place."""
+    """One more equal node is one added node, and a different one is found at its position."""
     row = ["aten.relu.default"] * 2000
 
     def ir(kinds: list[str]) -> IR:

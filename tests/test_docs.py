@@ -1,4 +1,4 @@
-"""The documentation is true: every page runs as written, every link leads somewhere, and the runner notices lies."""
+"""The documentation: every page runs as written, every link resolves, and the runner detects wrong pages."""
 
 import re
 import subprocess
@@ -38,7 +38,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", TRANSLATIONS, ids=_id)
 def test_translations_show_the_code_that_runs(page: Path) -> None:
-    """Block for block what README.md shows, which is run, and the same links."""
+    """The code blocks of README.md, which are run, and the same links."""
     original = ROOT / "README.md"
     assert _code(page) == _code(original)
     targets = [
@@ -54,7 +54,7 @@ def test_index_lists_every_page() -> None:
 
 
 def test_examples_page_runs_every_example() -> None:
-    """But for those that make the pictures of the documentation."""
+    """Except those that draw the pictures of the documentation."""
     text = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"^\$ python examples/(\w+)\.py", text, re.MULTILINE))
     assert shown == {path.stem for path in EXAMPLES} - {"pictures", "screenshots"}
@@ -65,7 +65,7 @@ def test_pictures_are_those_that_the_pages_show(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "examples" / "pictures.py"), "--output", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
     images = {path.name for path in (ROOT / "docs" / "images").iterdir()}
-    stored = {name for name in images if not name.startswith("explorer-")}  # which a browser takes
+    stored = {name for name in images if not name.startswith("explorer-")}  # taken by a browser
     assert {path.name for path in tmp_path.iterdir()} == stored
     for name in stored:
         assert _png_size(tmp_path / name) == _png_size(ROOT / "docs" / "images" / name)
@@ -85,7 +85,7 @@ def _prose(page: Path) -> str:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, in GitHub's form."""
     headings = re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE) if page.suffix == ".md" else []
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

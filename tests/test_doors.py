@@ -1,4 +1,4 @@
-"""The component modules of the documented package: their names are here, and the documented code runs through them.
+"""The component modules of the documented package: their names exist, and the documented code runs.
 
 The extension guide, with the doors `analyzer` and `ops.registry`, is in `test_registry.py`.
 """
@@ -85,7 +85,7 @@ def ir() -> IR:
 
 
 def test_export_and_convert(ir: IR) -> None:
-    """The two steps of capture, one by one, give the graph of `extract_ir`."""
+    """The two steps of capture separately yield the graph of `extract_ir`."""
     with torch.device("meta"):
         model = SimpleMLP()
     model.eval()

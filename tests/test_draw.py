@@ -1,4 +1,4 @@
-"""Pictures: the documented Mermaid text to the byte, hostile names made harmless, files that viewers accept."""
+"""Drawings: the documented Mermaid text byte for byte, hostile names escaped, files that viewers accept."""
 
 import re
 import struct

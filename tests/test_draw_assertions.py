@@ -1,4 +1,4 @@
-"""Nodes that only assert are not drawn: they are counted, and an option shows them."""
+"""Assertion nodes are not drawn: they are counted, and an option shows them."""
 
 import pytest
 
@@ -16,7 +16,7 @@ CHECK = "aten._assert_tensor_metadata.default"
 
 
 def checked() -> IR:
-    """relu, and two checks of what it reads and gives."""
+    """relu, with assertions on its input and output."""
     x, y = tensor("x"), tensor("y")
     nodes = [
         OpNode("check", CHECK, [x], []),
@@ -52,7 +52,7 @@ def test_they_can_be_asked_for():
 
 
 def test_one_that_stands_out_is_drawn():
-    """What a target lacks, and what is on one side of a comparison only."""
+    """Placeholders of a target, and assertions on only one side of a comparison."""
     scene = build_scene(checked(), placeholders={"check"})
     assert [box.kind for box in scene.boxes] == ["input", "placeholder", "op", "output"]
     assert (scene.legend, scene.note) == ("1 placeholder: no lowering", "1 assertion is not drawn")
@@ -78,7 +78,7 @@ def test_those_of_a_function_count_for_each_call():
 
 
 def test_what_decides_is_drawn():
-    """A decision that a capture assumed is no mere assertion."""
+    """A decision that a capture assumed is not a mere assertion."""
     x = tensor("x")
     decision = OpNode("d", "torch_ir.decision.default", [x], [], {"assumed": True, "place": "net.py:3"})
     scene = build_scene(IR([decision], [x], [x]))

@@ -1,4 +1,4 @@
-"""Colours that mean something: costs as heat, differences as marks, families in a legend."""
+"""Colours: costs as heat, differences as marks, families in a legend."""
 
 import math
 import re
@@ -20,7 +20,7 @@ COSTS = {"fc0": 30.0, "fc1": 30.0, "fc2": 30.0, "head": 10.0}
 
 
 def test_boxes_say_their_share() -> None:
-    """The darkest box costs most; what costs nothing has no share and no colour; the legend says from what to what."""
+    """The darkest box costs most; free boxes have no share and no colour; the legend shows the range."""
     scene = build_scene(layers(3), heat=COSTS, unit="FLOPs", include_weights=False)
     boxes = {box.id: (box.lines[-1], box.fill) for box in scene.boxes}
     assert boxes["op_fc1"] == ("30 %", STOPS[-1])
@@ -121,7 +121,7 @@ def test_layers_that_differ_otherwise_are_not_drawn_as_one() -> None:
 
 
 def test_families_are_explained_in_all_but_small_pictures() -> None:
-    """As the whole picture has them, in one order; never in Mermaid, and not where heat says something else."""
+    """Those of the whole drawing, in a fixed order; never in Mermaid, and not with heat."""
     large = build_scene(layers(8))
     dot = to_dot(large)
     assert [word for word in ("matrix product", "element-wise", "data movement", "activation") if word in dot] == [

@@ -1,4 +1,4 @@
-"""`torch-ir draw`: readable by default, `visualize` as documented, every mistake one sentence."""
+"""`torch-ir draw`: readable by default, `visualize` as documented, one-line errors."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def test_a_large_graph_is_drawn_legibly_and_that_is_said(capsys, file) -> None:
-    """On stderr, so that the picture can be piped; `--quiet` says nothing."""
+    """On stderr, so that the drawing can be piped; `--quiet` prints nothing."""
     status, out, err = run(capsys, "draw", file)
     assert (status, out) == (0, to_mermaid(build_scene(model(60), 0, fold=True)))
     assert err == "183 nodes in 8 boxes: equal layers are drawn once; --max-nodes 0 draws every node"
@@ -37,7 +37,7 @@ def test_a_large_graph_is_drawn_legibly_and_that_is_said(capsys, file) -> None:
 
 
 def test_a_picture_of_many_boxes_is_announced(capsys, tmp_path, monkeypatch) -> None:
-    """Before Graphviz begins, with what to do instead; text takes no time, and `--quiet` says nothing."""
+    """Before Graphviz starts, with alternatives; text formats print nothing, nor does `--quiet`."""
     model(350).save(tmp_path / "large.json")
     said: list[str] = []
 
@@ -58,7 +58,7 @@ def test_a_picture_of_many_boxes_is_announced(capsys, tmp_path, monkeypatch) -> 
 
 
 def test_visualize_is_as_documented(capsys, file, tmp_path) -> None:
-    """30 nodes with weights, whatever `draw` finds easy to read."""
+    """30 nodes with weights, whatever `draw` would choose."""
     assert run(capsys, "visualize", file) == (0, to_mermaid(build_scene(model(60))), "")
     mlp().save(tmp_path / "mlp.json")
     assert run(capsys, "visualize", str(tmp_path / "mlp.json"))[1] == DOCUMENTED
@@ -101,7 +101,7 @@ def test_heat_is_computed(capsys, tmp_path) -> None:
 
 
 def test_two_files_side_by_side(capsys, tmp_path) -> None:
-    """Titles are the names of the files; the line below the model says what it gains."""
+    """Titles are the file names; the line below the model shows the savings."""
     before, after, _ = without_mix(2, 1)
     before.save(tmp_path / "before.json")
     after.save(tmp_path / "after.json")
@@ -110,14 +110,14 @@ def test_two_files_side_by_side(capsys, tmp_path) -> None:
     assert status == 0
     assert 'subgraph before["before.json"]' in out
     assert 'subgraph after["after.json"]' in out
-    assert 'heading["Layers<br/>per run: nodes 9 #8594; 8"]' in out  # what these linears cost nobody knows
+    assert 'heading["Layers<br/>per run: nodes 9 #8594; 8"]' in out  # the cost of these linear layers is unknown
     assert "style before_op_mix1 fill:#fbd5d5,stroke:#c62828" in out
     assert run(capsys, "draw", *words, "-o", str(tmp_path / "pair.png"))[0] == 0
     assert (tmp_path / "pair.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_format_may_be_told(capsys, file, tmp_path) -> None:
-    """Whatever the file is called, or without any file."""
+    """Whatever the file's name, or without a file."""
     assert run(capsys, "draw", file, "--depth", "1", "--format", "dot")[1].startswith('digraph "Layers" {')
     assert run(capsys, "draw", file, "--depth", "1", "--format", "svg", "-o", str(tmp_path / "x.txt"))[0] == 0
     assert "<svg" in (tmp_path / "x.txt").read_text(encoding="utf-8")

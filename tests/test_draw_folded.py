@@ -71,7 +71,7 @@ def drawn(scene: Scene) -> list[str]:
 
 
 def test_equal_layers_are_drawn_once() -> None:
-    """The first stands for all of them: it reads what came before, and what comes after reads it."""
+    """The first represents all of them: it reads the value before, and its result is read after."""
     scene = build_scene(layers(32).check(), fold=True)
     assert drawn(scene) == ["input_x", "op_embed", "op_mask", "op_fc0", "op_mix0", "op_total0", "op_head", "output_0"]
     assert [(edge.source, edge.target) for edge in scene.edges if "total0" in edge.source] == [("op_total0", "op_head")]
@@ -100,7 +100,7 @@ def test_layers_that_differ_in_turn_repeat_together() -> None:
 
 
 def test_layers_that_are_wired_otherwise_are_not_equal() -> None:
-    """The fourth layer reads what the second one gave, not what the third did."""
+    """The fourth layer reads the result of the second one, not of the third."""
     ir = layers(6)
     ir.node("fc3").inputs = [ir.node("total1").outputs[0], *ir.node("fc3").inputs[1:]]
     scene = build_scene(ir, fold=True)
@@ -108,7 +108,7 @@ def test_layers_that_are_wired_otherwise_are_not_equal() -> None:
 
 
 def test_inputs_and_outputs_of_each_layer_are_drawn_once() -> None:
-    """A cache is one box for all layers, and says how many it stands for."""
+    """A cache is one box for all layers, with their number."""
     scene = build_scene(layers(5, with_cache=True).check(), fold=True)
     times = "\N{MULTIPLICATION SIGN}5"
     lines = {box.id: box.lines for box in scene.boxes}
@@ -201,7 +201,7 @@ def test_hostile_names_cannot_break_a_frame(tmp_path: Path) -> None:
 
 
 def test_defaults_of_a_folded_picture() -> None:
-    """No weights, and 300 boxes rather than 30; either can be asked for."""
+    """No weights, and 300 boxes instead of 30; both can be changed."""
     assert not any(box.kind == "weight" for box in build_scene(layers(2), fold=True).boxes)
     assert any(box.kind == "weight" for box in build_scene(layers(2), fold=True, include_weights=True).boxes)
     chain = IR([node(f"n{i}", "relu", "", [tensor("x")]) for i in range(400)], [tensor("x")], [tensor("n399")])
@@ -223,7 +223,7 @@ def long_strip(count: int) -> IR:
 
 
 def test_a_long_strip_is_cut_into_columns(tmp_path: Path) -> None:
-    """Arrows between columns end in circles with letters; the picture is no longer a strip."""
+    """Arrows between columns end in circles with letters; the drawing is no longer a strip."""
     render(long_strip(90), tmp_path / "strip.png", max_nodes=0, include_weights=False)
     render(long_strip(90), tmp_path / "columns.png", fold=True)
     sizes = [struct.unpack(">II", (tmp_path / name).read_bytes()[16:24]) for name in ("strip.png", "columns.png")]
@@ -279,7 +279,7 @@ def test_gaps_in_the_capture_are_placeholders() -> None:
 
 
 def test_decisions_are_diamonds() -> None:
-    """They say what was assumed and where."""
+    """They show the assumption and the source line."""
     ir = layers(1)
     attrs = {"assumed": True, "place": "model.py:12"}
     decision = OpNode("choice", "torch_ir.decision.default", [ir.node("mask").outputs[0]], [], attrs, args=["value"])
@@ -300,7 +300,7 @@ def module_level() -> IR:
 
 
 def test_layers_say_class_and_path() -> None:
-    """The path is told as seen from the frame."""
+    """The path is relative to the frame."""
     scene = build_scene(module_level().check(), fold=True)
     lines = {box.id: box.lines for box in scene.boxes}
     assert lines["op_embed"] == ("Embedding", "embed", "2x4")
@@ -326,7 +326,7 @@ def test_layers_have_the_colour_of_what_counts_inside(op_type: str, inside: list
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--level` and `--leaf` say what a node is, `--fold` draws equal layers once."""
+    """`--level` and `--leaf` select what a node represents, `--fold` draws equal layers once."""
     file = str(tmp_path / "model.json")
     ir = layers(3)
     ir.modules = {f"model.layers.{index}": "mylib.Layer" for index in range(3)}

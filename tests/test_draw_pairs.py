@@ -1,4 +1,4 @@
-"""Two graphs side by side: frames for both, differences in colour, and of large graphs nothing but those."""
+"""Two graphs side by side: frames for both, differences in colour, and only those for large graphs."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from torch_ir.ir import IR
 
 
 def without_mix(count: int, at: int) -> tuple[IR, IR, tuple[dict[str, str], dict[str, str]]]:
-    """Layers, the same without one node, and in what they differ."""
+    """Return layers, the same without one node, and their differences."""
     before, after = model(count), model(count)
     gone, reader = after.node(f"mix{at}"), after.node(f"total{at}")
     reader.inputs = [reader.inputs[0], gone.inputs[0]]
@@ -32,7 +32,7 @@ def sides(scene: Scene) -> list[list[str]]:
 
 
 def test_small_graphs_stand_side_by_side() -> None:
-    """Each in a frame with its title; ids tell the sides apart, colours what differs."""
+    """Each in a frame with its title; ids distinguish the sides, colours the differences."""
     before, after, marks = without_mix(1, 0)
     scene = build_pair(before, after, marks, ("one.json", "two.json"), ("Layers", "nodes 6 → 5"))
     assert sides(scene) == [
@@ -56,7 +56,7 @@ def test_small_graphs_stand_side_by_side() -> None:
 
 
 def test_of_large_graphs_only_differences_are_drawn() -> None:
-    """With a few boxes around them, and the picture says so."""
+    """With a few boxes around them, and a note in the drawing."""
     before, after, marks = without_mix(40, 7)
     scene = build_pair(before, after, marks)
     drawn = {box.id for box in scene.boxes}
@@ -103,7 +103,7 @@ def test_folds_depth_and_focus_hold_on_both_sides() -> None:
 
 
 def test_focus_on_what_only_one_side_has() -> None:
-    """The other side shows what it has of the same neighbourhood; a name that neither has is an error."""
+    """The other side shows its part of the same neighbourhood; a name unknown to both is an error."""
     before, after, marks = without_mix(9, 4)
     scene = build_pair(before, after, marks, focus="mix4", radius=1)
     assert [[box for box in side if box.startswith("op_")] for side in sides(scene)] == [
@@ -115,7 +115,7 @@ def test_focus_on_what_only_one_side_has() -> None:
 
 
 def test_what_the_optimiser_did_to_a_real_model(tmp_path: Path) -> None:
-    """Batch norms are gone, and convolutions read other weights; what is computed of weights alone is not drawn."""
+    """Batch norms are gone, and convolutions read other weights; the prologue is not drawn."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).eval()
     before = captured(net, torch.randn(1, 3, 8, 8))
     after, _ = torch_ir.optimize(before, "basic")

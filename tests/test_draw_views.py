@@ -1,4 +1,4 @@
-"""Parts and levels of a picture: modules as boxes, the neighbourhood of a node, what is easy to read."""
+"""Views of a drawing: modules as boxes, the surroundings of a node, the automatic choice."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -39,7 +39,7 @@ def text(scene: Scene) -> list[str]:
 
 
 def test_modules_at_a_depth_are_one_box_each() -> None:
-    """A box says class, path, output and what it holds; a layer above that depth is a box, operators stay."""
+    """A box shows class, path, output and content; a layer above that depth is a box, operators are unchanged."""
     assert text(build_scene(model(2), depth=3)) == [
         'input_x[/"Input: x<br/>2x4"/]',
         'op_embed["Embedding<br/>embed<br/>2x4"]',
@@ -63,11 +63,11 @@ def test_a_smaller_depth_is_a_coarser_picture() -> None:
     boxes = {depth: [box.lines[0] for box in build_scene(model(), depth=depth).boxes] for depth in (1, 3, 4)}
     assert boxes[1] == ["Input: x", "Embedding", "tril", "model", "Linear", "Output"]
     assert boxes[3] == ["Input: x", "Embedding", "tril", "Layer", "Layer", "Layer", "Linear", "Output"]
-    assert boxes[4][3:6] == ["Linear", "mul", "add"]  # what a layer computes itself, around the module inside it
+    assert boxes[4][3:6] == ["Linear", "mul", "add"]  # operators that a layer calls directly, around the nested module
 
 
 def test_equal_modules_are_one_box_that_says_how_many() -> None:
-    """A frame around one box would say nothing more."""
+    """A frame around one box would be redundant."""
     scene = build_scene(model(8), depth=3, fold=True)
     lines = {box.id: box.lines for box in scene.boxes}
     assert lines["op_model_layers_0"] == (
@@ -95,7 +95,7 @@ def test_calls_of_one_module_are_boxes_of_their_own() -> None:
 
 
 def test_arrows_between_modules_are_merged() -> None:
-    """Two tensors that go the same way are one arrow, which says so."""
+    """Two tensors between the same boxes are one arrow with a count."""
     x = tensor("x")
     cos, sin = node("cos", "cos", "rope", [x]), node("sin", "sin", "rope", [x])
     mix = node("mix", "mul", "attn", [cos.outputs[0], sin.outputs[0]])
@@ -108,7 +108,7 @@ def test_arrows_between_modules_are_merged() -> None:
 
 
 def test_modules_that_hold_placeholders_say_how_many() -> None:
-    """They have a red border; one that holds nothing else is red itself."""
+    """They have a red border; one with only placeholders is red itself."""
     scene = build_scene(model(), depth=3, placeholders={"mix0", "head"})
     kinds = {box.id: (box.kind, box.lines[-1]) for box in scene.boxes if box.kind in ("placeholder", "partly")}
     assert kinds == {"op_model_layers_0": ("partly", "1 placeholder"), "op_head": ("placeholder", "2x4")}
@@ -124,7 +124,7 @@ def test_modules_with_other_placeholders_are_not_equal() -> None:
 
 
 def test_what_is_inside_calls_is_part_of_their_modules() -> None:
-    """A graph in function form gives the picture of the flat one."""
+    """A graph in function form has the drawing of the flat one."""
     flat = model(4)
     assert to_dot(build_scene(flat.fold_blocks(), depth=3, fold=True)) == to_dot(build_scene(flat, depth=3, fold=True))
 
@@ -139,7 +139,7 @@ def test_a_depth_of_nothing_is_refused(depth: int) -> None:
 
 
 def test_the_neighbourhood_of_a_node() -> None:
-    """What leads to it and what follows; where the graph goes on, a dashed end names the next node or counts them."""
+    """Nodes before and after it; where the graph continues, a dashed end names the next node or counts them."""
     scene = build_scene(model(), focus="mix1", radius=1, include_weights=False)
     assert text(scene) == [
         'before_op_mask["#8230; x"]',
@@ -169,7 +169,7 @@ def test_the_neighbourhood_of_a_node() -> None:
 
 
 def test_the_radius_counts_nodes() -> None:
-    """Three by default; what other readers make of a value is no part of the neighbourhood."""
+    """Three by default; other consumers of a value are not part of the neighbourhood."""
     ids = {radius: {box.id for box in build_scene(model(9), focus="mix4", radius=radius).boxes} for radius in (0, 1, 2)}
     assert {box for box in ids[0] if box.startswith("op_")} == {"op_mix4"}
     assert ids[2] - ids[1] >= {"op_total3", "op_fc5", "op_total5"}
@@ -185,7 +185,7 @@ def test_a_module_may_be_the_centre() -> None:
 
 
 def test_focus_on_what_is_drawn_once_or_as_a_module() -> None:
-    """The box that stands for the node is the centre, be it a folded layer or a module."""
+    """The box that contains the node is the centre, a folded layer or a module."""
     folded = build_scene(model(9), focus="mix7", fold=True, radius=1)
     assert [box.id for box in folded.boxes if box.is_centre] == ["op_mix0"]
     assert folded.frames[0].boxes == ("op_fc0", "op_mix0", "op_total0")
@@ -250,7 +250,7 @@ def test_small_graphs_are_drawn_whole_and_large_ones_legibly() -> None:
 
 
 def test_svg_boxes_have_the_names_of_nodes_and_say_more(tmp_path: Path) -> None:
-    """The id of a box is its node, its title what a viewer shows when one points at it; hostile names stay text."""
+    """The id of a box is its node, its title the tooltip; hostile names stay text."""
     ir = model(1)
     ir.node("mix0").origin = Origin("model.layers.0", 0, "Layer", "model.py:12")
     render(ir, tmp_path / "model.svg")

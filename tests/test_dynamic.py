@@ -1,4 +1,4 @@
-"""Sizes that vary: which ones, by what names, within what bounds, and what happens at each of them."""
+"""Dynamic sizes: names, ranges, constraints, and runs at each size."""
 
 import json
 from collections.abc import Callable
@@ -93,7 +93,7 @@ def test_a_dim_that_never_stands_alone() -> None:
 
 
 def test_automatic_dims() -> None:
-    """`Dim.AUTO` finds out what may vary: equal sizes get one symbol, with a short name of its own."""
+    """`Dim.AUTO` finds the dynamic sizes: equal sizes get one symbol with a short name."""
     model = module(lambda self, x, y: x + y)
     ir = captured(model, rows(3), rows(3), dynamic_shapes=({0: Dim.AUTO}, {0: Dim.AUTO}))
     assert [tensor.shape for tensor in ir.graph_inputs] == [("s0", 4), ("s0", 4)]
@@ -101,7 +101,7 @@ def test_automatic_dims() -> None:
 
 
 def test_automatic_dims_that_do_not_vary_are_said() -> None:
-    """Where the model fixes a size that `Dim.AUTO` asked for, a warning names input, dimension and size."""
+    """If the model fixes a `Dim.AUTO` size, a warning names input, dimension and size."""
 
     def forward(self: Any, x: Tensor, y: Tensor) -> Tensor:
         for i in range(x.shape[0]):
@@ -155,7 +155,7 @@ def attention(self: Any, x: Tensor) -> Tensor:
 def test_one_extraction_runs_at_every_size(
     model: nn.Module, sample: tuple[int, ...], dims: dict[int, Any], others: list[tuple[int, ...]]
 ) -> None:
-    """A graph extracted once gives the model's results at other sizes, 1 among them."""
+    """A graph extracted once returns the model's results at other sizes, including 1."""
     ir = captured(model, torch.randn(sample), dynamic_shapes=({**dict.fromkeys(range(len(sample))), **dims},))
     for size in (sample, *others):
         assert agrees(ir, model, torch.randn(size)), size
@@ -200,7 +200,7 @@ def test_in_place_code_with_dynamic_sizes() -> None:
     ids=["too small", "too large", "unequal", "static", "rank", "dtype"],
 )
 def test_wrong_sizes_are_refused(inputs: tuple[Tensor, Tensor], message: str) -> None:
-    """What the graph cannot take is refused before anything runs, in words."""
+    """Invalid inputs are rejected before anything runs, with a message."""
     batch = Dim("batch", min=2, max=8)
     ir = captured(module(lambda self, x, y: x + y), rows(4), rows(4), dynamic_shapes=({0: batch}, {0: batch}))
     with pytest.raises(ExecutionError, match=message):
@@ -235,7 +235,7 @@ def special_when_empty(self: Any, x: Tensor) -> Tensor:
     ],
 )
 def test_constraints_are_kept_and_checked(forward: Callable[..., Any], good: int, bad: int, message: str) -> None:
-    """What the model asks of its sizes is in the file as text, and a size against it is refused with that text."""
+    """The model's conditions on sizes are in the file as text, and an error shows that text."""
     model = module(forward)
     ir = captured(model, torch.randn(6), dynamic_shapes=({0: Dim.AUTO},))
     assert agrees(ir, model, torch.randn(good))
@@ -257,13 +257,13 @@ def even(self: Any, x: Tensor) -> Tensor:
     ],
 )
 def test_a_promise_that_the_model_breaks(forward: Callable[..., Any], dim: Any, message: str) -> None:
-    """A Dim that the model cannot keep is an error that shows a size for which it does not hold."""
+    """A Dim that the model violates is an error with a counterexample."""
     with pytest.raises(ExportError, match=f"cannot vary as asked: .*{message}"):
         captured(module(forward), torch.randn(8), dynamic_shapes=({0: dim},))
 
 
 def test_a_decision_within_the_range_is_said() -> None:
-    """Where the model treats a size that was promised as a case of its own, a warning says so at capture."""
+    """If the model treats an allowed size as a special case, a warning says so at capture."""
     told = "a size does not vary as asked: n = 1 is within the range, but the model holds only where n != 1"
     with pytest.warns(CaptureWarning, match=told):
         ir = captured(module(special_at_one), torch.randn(6), dynamic_shapes=({0: Dim("n", min=1)},))
@@ -279,7 +279,7 @@ def attending(self: Any, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_a_promise_that_torch_cannot_prove() -> None:
-    """What torch alone refuses is captured all the same, under the user's names; the doubt is kept as a constraint."""
+    """A model that torch refuses is captured under the user's names; the unproved condition is a constraint."""
     model = module(attending)
     batch, past = Dim("batch", min=1, max=16), Dim("past", min=1, max=64)
     shapes = ({0: batch}, {0: batch, 2: past})

@@ -1,4 +1,4 @@
-"""Whole models with sizes that vary: one extraction without weights, run from the file at several sizes."""
+"""Whole models with dynamic sizes: one extraction without weights, run from the file at several sizes."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def tokens(size: tuple[int, ...]) -> Tensor:
 
 
 def build(name: str) -> tuple[nn.Module, str]:
-    """A model, and what its first argument is called."""
+    """Return a model, and the name of its first argument."""
     if name in ARCHITECTURES:
         return ARCHITECTURES[name].build(), "input_ids"
     return catalogue.find(name).build(), "x"
@@ -45,7 +45,7 @@ def build(name: str) -> tuple[nn.Module, str]:
 def test_one_extraction_equals_the_model_at_every_size(
     name: str, draw: Any, sample: tuple[int, ...], varying: dict[int, Any], sizes: list[tuple[int, ...]], kind: str
 ) -> None:
-    """With a `Dim` the names and ranges are the user's; with `Dim.AUTO` everything asked for varies all the same."""
+    """With a `Dim` the names and ranges are the user's; with `Dim.AUTO` every requested size is dynamic."""
     torch.manual_seed(0)
     model, argument = build(name)
     named = {dim: Dim(word, min=low, max=high) for dim, (word, low, high) in varying.items()}

@@ -1,4 +1,4 @@
-"""Edits of a graph's nodes are done whole or not at all, and `ir.node` finds what is there now."""
+"""Edits of a graph's nodes are atomic, and `ir.node` finds the current nodes."""
 
 import pickle
 import random
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused(make: Callable[[IR], OpNode], told: str) -
 
 
 def test_a_tensor_of_another_producer_is_refused() -> None:
-    """A tensor has one producer, and says so itself."""
+    """A tensor has exactly one producer."""
     ir = mlp()
     made = tensor("made")
     one = OpNode("one", "my.op", [], [made])

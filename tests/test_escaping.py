@@ -1,4 +1,4 @@
-"""Hostile text in every language that is written: a parser of that language sees text, and nothing else."""
+"""Hostile text in every output language: a parser of that language sees only text."""
 
 import ast
 import io
@@ -72,7 +72,7 @@ def test_html() -> None:
 
 
 def test_markdown() -> None:
-    """By a parser of the kind that code hosts use; a cell is one cell, whatever it holds."""
+    """Checked with a parser like those of code hosts; a cell stays one cell, whatever its content."""
     markdown = pytest.importorskip("markdown_it", reason="markdown-it-py is not installed").MarkdownIt(
         "gfm-like", {"linkify": False}
     )
@@ -83,7 +83,7 @@ def test_markdown() -> None:
         assert seen.tags.count("td") == 4, text
         assert escaping.one_line(text).strip() in seen.data, text
         if any(mark in text for mark in ("@s", "#1", "://", "www.")):
-            assert seen.tags.count("code") == 2, text  # where nobody is mentioned, and nothing is linked to
+            assert seen.tags.count("code") == 2, text  # without mentions and links
 
 
 def test_a_markdown_block() -> None:

@@ -1,4 +1,4 @@
-"""IRExecutor: planned once and run many times; what it holds, what it computes once, and what it refuses."""
+"""IRExecutor: planned once and run many times; its state, its prologue, and its errors."""
 
 import weakref
 from collections.abc import Callable
@@ -34,14 +34,14 @@ def chain(*op_types: str) -> IR:
 
 
 def test_runs_many_times() -> None:
-    """One executor serves many inputs, and equal inputs give equal results."""
+    """One executor serves many inputs, and equal inputs yield equal results."""
     executor = IRExecutor(captured(LAYER, X), LAYER.state_dict())
     for x in (X, X * 2, X):
         assert torch.equal(executor.execute((x,))[0], LAYER(x))
 
 
 def test_call_as_the_model_is_called() -> None:
-    """Calling the executor takes and gives what the model takes and gives; `execute` is the flat form of it."""
+    """The executor has the model's signature and results; `execute` is the flat form."""
     model = module(lambda self, x, *, y: {"sum": x + y["a"], "list": [x, 3, None]})
     executor = IRExecutor(captured(model, X, kwargs={"y": {"a": X}}), {})
     result = executor(X, y={"a": X * 2})
@@ -54,14 +54,14 @@ def test_call_as_the_model_is_called() -> None:
 
 
 def test_execute_takes_nested_inputs() -> None:
-    """`execute` also takes inputs nested as the model takes them."""
+    """`execute` also accepts inputs nested as in the model."""
     model = module(lambda self, d: d["a"] - d["b"])
     executor = IRExecutor(captured(model, {"a": X, "b": X}), {})
     assert torch.equal(executor.execute(({"a": X * 3, "b": X},))[0], X * 3 - X)
 
 
 def test_execute_ir(tmp_path: Path) -> None:
-    """The one-line form takes weights from a dict or from a file; with neither it is a ValueError."""
+    """The one-line form takes weights from a dict or from a file; with neither it raises a ValueError."""
     ir = captured(LAYER, X)
     torch.save(LAYER.state_dict(), tmp_path / "weights.pt")
     for weights in ({"weights": LAYER.state_dict()}, {"weights_path": tmp_path / "weights.pt"}):
@@ -86,7 +86,7 @@ def test_a_graph_without_weights_needs_none() -> None:
 
 
 def test_hand_written_nodes_run() -> None:
-    """Nodes with tensors by position and few attributes run: names and defaults come from the operator's schema."""
+    """Nodes with positional tensors and few attributes run: names and defaults come from the operator's schema."""
     weight, bias = tensor("w", 2, 4), tensor("b", 2)
     linear = OpNode("linear", "aten.linear.default", [tensor("x"), weight, bias], [tensor("linear", 3, 2)])
     softmax = OpNode("s", "aten.softmax.int", [tensor("linear", 3, 2)], [tensor("s", 3, 2)], {"dim": 1})
@@ -97,7 +97,7 @@ def test_hand_written_nodes_run() -> None:
 
 
 def test_device_argument() -> None:
-    """Weights, and devices that the graph names, go to the device that is asked for."""
+    """Weights, and devices that the graph names, are moved to the requested device."""
     model = module(lambda self, x: self.layer(x) + torch.arange(4, device=x.device), layer=nn.Linear(4, 4))
     executor = IRExecutor(captured(model, X), model.state_dict(), device="cpu")
     assert torch.equal(executor(X), model(X))
@@ -128,7 +128,7 @@ def test_values_go_after_their_last_use(executors: Callable[..., None]) -> None:
 
 
 def test_results_that_nobody_reads_go_at_once(executors: Callable[..., None]) -> None:
-    """An output that is neither read nor returned is dropped where it is made."""
+    """An unused output is freed immediately."""
     made: list[weakref.ref[Tensor]] = []
 
     def pair(inputs: list[Tensor], attrs: dict[str, Any]) -> list[Tensor]:
@@ -182,7 +182,7 @@ def test_what_depends_on_weights_alone_is_computed_once() -> None:
 
 
 def test_what_a_buffer_changes_is_computed_every_time() -> None:
-    """A node over a buffer that the model changes is no prologue, nor is one over a random number."""
+    """A node over a buffer that the model changes is not in the prologue, nor is one over a random number."""
 
     def forward(self: Any, x: Tensor) -> Any:
         self.count.add_(1)
@@ -197,7 +197,7 @@ def test_what_a_buffer_changes_is_computed_every_time() -> None:
 
 
 def test_results_are_not_shared_between_runs() -> None:
-    """What a caller gets is its own: writing to it changes no later run, even where it depends on weights alone."""
+    """Results are private to the caller: writing to them changes no later run, even for the prologue."""
 
     def forward(self: Any, x: Tensor) -> Any:
         table = self.layer.weight * 2
@@ -231,7 +231,7 @@ class Outer(nn.Module):
 
 
 def test_errors_name_the_node() -> None:
-    """An operator that refuses at run time is named with its node, module and source line; the cause is kept."""
+    """An operator that raises is named with its node, module and source line; the cause is chained."""
     ir = captured(Outer().eval(), X)
     ir.node("reshape").attrs["shape"] = [2, 6]
     with pytest.raises(ExecutionError) as caught:
@@ -296,7 +296,7 @@ def test_unknown_operators_are_all_named() -> None:
     ],
 )
 def test_forbidden_operators(op_type: str) -> None:
-    """No graph may reach files, storage or the process, in a function either, whoever registered an executor."""
+    """No graph may access files, storage or the process, even in a function or with a registered executor."""
     inside = chain("aten.relu.default")
     inside.functions["body"] = chain(op_type)
     for ir in (chain(op_type), inside):
@@ -317,13 +317,13 @@ def test_forbidden_operators(op_type: str) -> None:
     ],
 )
 def test_only_dispatched_operators_are_found(op_type: str) -> None:
-    """TorchScript's functions, attributes of operators and Python names are no operators."""
+    """TorchScript's functions, attributes of operators and Python names are not operators."""
     with pytest.raises(ExecutionError, match="no executor for"):
         IRExecutor(chain(op_type))
 
 
 def test_arguments_that_are_left_out() -> None:
-    """A left-out argument has its default; one without a default is an error, and nothing takes its place."""
+    """An omitted argument has its default; a missing required argument is an error."""
     x, out = tensor("x"), TensorMeta("n", (3, 1), "float32")
     node = OpNode("n", "aten.sum.dim_IntList", [x], [out], {"keepdim": True}, args=["self"])
     ir = IR([node], [x], [out])
@@ -334,7 +334,7 @@ def test_arguments_that_are_left_out() -> None:
 
 
 def test_surplus_arguments_are_refused() -> None:
-    """An attribute that the operator does not take is an error, not something to leave out."""
+    """An attribute that is not in the schema is an error."""
     node = OpNode("n", "aten.relu.default", [tensor("x")], [tensor("n")], {"slope": 2}, args=["self"])
     with pytest.raises(ExecutionError, match=r"has an argument 'slope' that aten\.relu\.default does not take"):
         IRExecutor(IR([node], [tensor("x")], [tensor("n")]))

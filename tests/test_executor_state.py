@@ -1,4 +1,4 @@
-"""Running a graph leaves the caller's tensors and the process alone; state is the executor's own."""
+"""Running a graph does not change the caller's tensors or the process; the executor keeps the state."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_files_that_write_in_place(op_type: str, attrs: dict[str, Any]) -> None:
 
 
 def test_state_is_kept_between_runs() -> None:
-    """Buffers that the model changes are kept in the executor, as the model would keep them; `state` shows them."""
+    """Buffers that the model changes persist in the executor, as in the model; `state` returns them."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         self.total.add_(x.sum())

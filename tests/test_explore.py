@@ -1,4 +1,4 @@
-"""Random programs that branch on data: every way that they can go is in one graph, and the graph goes the right way."""
+"""Random programs that branch on data: every path is in one graph, and the graph takes the right one."""
 
 import math
 import random
@@ -26,7 +26,7 @@ _QUESTIONS: list[Any] = [
     lambda x: x.abs().max() < 1.5,
     lambda x: x.mean() + 0.1,  # a number that is never zero is true
 ]
-Program = list[Any]  # of steps, and of triples: a question, what to do then, what to do else
+Program = list[Any]  # of steps, and of triples: a condition, the steps if true, the steps if false
 
 
 def program(draw: random.Random, depth: int) -> Program:
@@ -46,13 +46,13 @@ def ways(steps: Program) -> int:
 
 
 def small_program(draw: random.Random) -> Program:
-    """A program with questions, yet not so many that all its ways take minutes."""
+    """A program with branches, but few enough that all paths take seconds."""
     made = program(draw, 2)
     return made if 1 < ways(made) <= 24 else small_program(draw)
 
 
 class Walk(nn.Module):
-    """Goes through a program in Python, and counts in a buffer how often it turned left."""
+    """Runs a program in Python, and counts left turns in a buffer."""
 
     def __init__(self, steps: Program) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Walk(nn.Module):
 
 
 def check_walk(seed: int, how: str, inputs: int) -> None:
-    """The graph of every way, captured without a value, gives what Python gives on every input."""
+    """The graph of every path, captured without values, returns what Python returns on every input."""
     torch.manual_seed(seed)
     model = Walk(small_program(random.Random(seed))).eval()
     ir = extract_ir(model, (torch.empty(3, 3, device="meta"),), strict=False, capture=how, explore=24)

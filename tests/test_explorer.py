@@ -1,4 +1,4 @@
-"""The explorer without a browser: the hierarchy, what a page is told, and that a page is one safe file."""
+"""The explorer without a browser: the hierarchy, the data of a page, and the safety of the file."""
 
 import base64
 import gzip
@@ -22,7 +22,7 @@ ASSETS = Path(torch_ir.__file__).parent / "explorer" / "assets"
 
 
 def outline(group: Group, depth: int = 9) -> list[Any]:
-    """Names and kinds of what a group holds, so deep; nodes by name."""
+    """Names and kinds of a group's members to a given depth; nodes by name."""
     found: list[Any] = []
     for item in group.items:
         if isinstance(item, OpNode):
@@ -53,7 +53,7 @@ def grouped(ir: IR) -> Group:
 
 
 def test_equal_layers_are_one_run_of_equal_form() -> None:
-    """`layers` is a mere list: its one run stands for it; parts of a run have one form, and a chain is told."""
+    """`layers` is a plain list, represented by its one run; parts of a run have one form, and chains are marked."""
     top = grouped(decoder(5, plain=2))
     (run,) = top.items
     assert isinstance(run, Group)
@@ -65,7 +65,7 @@ def test_equal_layers_are_one_run_of_equal_form() -> None:
 
 
 def test_a_layer_that_is_marked_is_not_equal() -> None:
-    """What is red, or differs, must not hide behind a layer that is not."""
+    """A red or differing layer must not be folded into another one."""
     ir = decoder(4, plain=0)
     red = next(node.name for node in ir.nodes if node.origin.module == "layers.2.attn")
     top = hierarchy(ir, lambda node: node.name == red)
@@ -102,7 +102,7 @@ def test_layers_that_differ_in_turn_repeat_together() -> None:
 
 
 def test_what_depends_on_weights_alone_is_put_together() -> None:
-    """Folded weights are many nodes that nobody follows; they are one group until it is opened."""
+    """Folded weights are many uninteresting nodes; they are one collapsed group."""
     graph, x = Growing(), tensor("x", 4, 8)
     y = graph.linear(x, "fc")
     w = graph.params[0]
@@ -113,7 +113,7 @@ def test_what_depends_on_weights_alone_is_put_together() -> None:
 
 
 def test_a_long_level_is_cut_into_chunks() -> None:
-    """A layout of thousands of boxes takes for ever; a graph that tells of no modules has nothing else to go by."""
+    """A layout of thousands of boxes is too slow; a graph without modules has no other structure."""
     graph, last = Growing(), tensor("x", 4, 8)
     first = last
     for _ in range(1000):
@@ -133,7 +133,7 @@ def test_costs_in_a_page_are_those_of_the_analysis(tmp_path: Path) -> None:
 
 
 def test_open_sizes_are_expressions_until_they_are_given(tmp_path: Path) -> None:
-    """Amounts of a graph with open sizes are told as text, with a number to compare them by."""
+    """Costs with dynamic sizes are expressions, with a number for comparison."""
     x, y = tensor("x", "batch", 4), tensor("y", "batch", 4)
     ir = IR([OpNode("y", "aten.relu.default", [x], [y], args=["self"])], [x], [y], symbols=[_batch(x)])
     side = record_of(page_of(ir, tmp_path))["sides"][0]
@@ -148,13 +148,13 @@ def _batch(x: Any) -> Any:
 
 
 def test_equal_graphs_give_equal_bytes(tmp_path: Path) -> None:
-    """A page that is kept under version control changes when the graph does."""
+    """A page under version control changes only when the graph does."""
     first = page_of(decoder(3), tmp_path).read_bytes()
     assert page_of(IR.from_json(decoder(3).to_json()), tmp_path).read_bytes() == first
 
 
 def test_no_text_of_a_graph_is_in_the_markup(tmp_path: Path) -> None:
-    """Whatever a model is called, the only script is ours: its digest is in the policy, and the policy comes first."""
+    """Whatever the model's name, the only script is ours: its digest is in the policy, and the policy comes first."""
     html = page_of(hostile(), tmp_path).read_text()
     assert HOSTILE not in html
     assert "alert(" not in html
@@ -168,7 +168,7 @@ def test_no_text_of_a_graph_is_in_the_markup(tmp_path: Path) -> None:
 
 
 def test_half_a_surrogate_pair_is_shown_as_something(tmp_path: Path) -> None:
-    """Names may hold what no file can; the page is written all the same."""
+    """Names may contain lone surrogates, which a file cannot; the page is written nevertheless."""
     ir = mlp()
     ir.model_name = "\ud800"
     assert "?" in record_of(page_of(ir, tmp_path))["texts"][0]
@@ -183,7 +183,7 @@ def test_every_graph_has_a_page(ir: IR, tmp_path: Path) -> None:
 
 
 def test_functions_that_nobody_calls_are_entry_points(tmp_path: Path) -> None:
-    """A file for a language model holds `decode` beside the graph itself, which is called by what it does."""
+    """A file of a language model contains `decode` besides the graph itself, which is named by its role."""
     assert entries_of(with_functions("decode"), tmp_path) == ["prefill", "decode"]
     assert entries_of(with_functions("encode"), tmp_path) == ["forward", "encode"]
     assert entries_of(with_functions("prefill", "decode"), tmp_path) == ["forward", "prefill", "decode"]
@@ -201,7 +201,7 @@ def entries_of(ir: IR, folder: Path) -> list[str]:
 
 
 def test_what_only_asserts_is_told_apart(tmp_path: Path) -> None:
-    """An assertion, and what is computed for it alone; not what a result needs, nor what nobody reads."""
+    """Assertions and nodes that only they need; not nodes of a result, nor unused ones."""
     graph = record_of(page_of(asserting(), tmp_path))
     texts, nodes = graph["texts"], graph["sides"][0]["graphs"][0]["nodes"]
     kinds = {texts[name]: texts[kind] for name, kind in zip(nodes["name"], nodes["kind"], strict=True)}
@@ -209,7 +209,7 @@ def test_what_only_asserts_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_sharded_graph_tells_its_mesh_and_placements(tmp_path: Path) -> None:
-    """Of several axes each is named; a tensor that says nothing has nothing."""
+    """Each of several axes is named; a tensor without placement shows none."""
     record = record_of(page_of(sharded(), tmp_path))
     texts, side = record["texts"], record["sides"][0]
     assert [texts[text] for text in side["mesh"]] == ["tp = 2"]
@@ -233,7 +233,7 @@ def test_stages_of_a_pipeline_go_by_their_names(tmp_path: Path) -> None:
 
 
 def test_two_graphs_are_paired_node_by_node(tmp_path: Path) -> None:
-    """Rows name the places of a node on both sides, and what became of it."""
+    """Rows contain the positions of a node on both sides, and its status."""
     before, after = mlp(), mlp()
     after.nodes[1].op_type = "aten.tanh.default"
     record = record_of(page_of(before, tmp_path, against=after))
@@ -253,7 +253,7 @@ def test_the_library_is_the_one_that_was_vendored() -> None:
 
 
 def test_scripts_are_short_and_make_no_markup() -> None:
-    """Code that puts text on the screen never takes it for markup, and asks nobody for anything."""
+    """Scripts insert text as text, never as markup, and send no requests."""
     for path in ASSETS.glob("*.js"):
         if path.name != "dagre.min.js":
             text = path.read_text()
@@ -263,7 +263,7 @@ def test_scripts_are_short_and_make_no_markup() -> None:
 
 
 def test_the_verb_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says what, how large and where; without `-o` the page lies beside the graph."""
+    """One line with nodes, size and path; without `-o`, the page is next to the graph."""
     mlp().save(tmp_path / "mlp.json")
     target = tmp_path / "page.html"
     assert main(["explore", str(tmp_path / "mlp.json"), "-o", str(target)]) == 0

@@ -1,4 +1,4 @@
-"""The explorer in a real browser: it opens alone, opens and closes modules, finds, explains, colours and compares."""
+"""The explorer in a real browser: it loads, expands, searches, describes, colours and compares."""
 
 import re
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def shown(chromium: Any, tmp_path: Path) -> Iterator[Any]:
 
 
 def boxes(page: Any) -> list[str]:
-    """The titles of what is drawn, open frames included."""
+    """Return the titles of all drawn boxes, including expanded frames."""
     found: list[str] = page.locator(".place > text.title").all_text_contents()
     return found
 
@@ -73,7 +73,7 @@ def closed(page: Any) -> Any:
 
 
 def test_a_page_opens_collapsed(shown: Any) -> None:
-    """Equal layers are one box that says how many they are; the modules are at the left."""
+    """Equal layers are one box with a count; the modules are at the left."""
     page = closed(shown(decoder(LAYERS)))
     assert boxes(page) == [f"layers.0 … {LAYERS - 1}  {TIMES}{LAYERS}"]
     assert "Decoder" in page.locator(".tree").inner_text()
@@ -105,7 +105,7 @@ def test_a_run_can_be_unfolded(shown: Any) -> None:
 
 
 def test_search_opens_what_is_around_a_hit_and_goes_there(shown: Any) -> None:
-    """Nodes are found by module, operator, shape and weight; Enter goes from hit to hit."""
+    """Nodes are found by module, operator, shape and weight; Enter goes to the next match."""
     page = closed(shown(decoder(LAYERS)))
     page.keyboard.press("/")
     page.keyboard.type("layers.2.mlp.down.weight")
@@ -167,7 +167,7 @@ def test_heat_colours_by_cost(shown: Any) -> None:
 
 
 def test_placeholders_are_red_and_say_so(shown: Any) -> None:
-    """By colour, by sign, and in words for those who see neither."""
+    """By colour, by symbol, and by a text for screen readers."""
     page = shown(mlp(), placeholders={"relu"})
     assert page.locator(".chip.s-placeholder text").all_text_contents() == ["!"]
     assert "placeholder" in box(page, "relu").get_attribute("aria-label")
@@ -177,7 +177,7 @@ def test_placeholders_are_red_and_say_so(shown: Any) -> None:
 
 
 def test_functions_can_be_entered(shown: Any) -> None:
-    """A call opens into the body that it calls, and search finds what is inside."""
+    """A call expands to its body, and search finds nodes inside."""
     page = shown(with_call())
     box(page, "call").dblclick(position={"x": 40, "y": 12})
     assert boxes(page) == ["neg", "call", "relu", "tanh"]
@@ -190,7 +190,7 @@ def test_functions_can_be_entered(shown: Any) -> None:
 
 
 def test_the_address_may_name_a_module_or_a_node(shown: Any) -> None:
-    """`page.html#layers.2.mlp` opens there; what is not there is no mistake."""
+    """`page.html#layers.2.mlp` opens there; an unknown name is ignored."""
     page = shown(decoder(LAYERS))
     for name, title in (("layers.2.mlp", "mlp"), ("linear_0", "linear")):
         page.evaluate("name => { location.hash = name; }", name)
@@ -216,7 +216,7 @@ def test_many_values_that_come_in_together_are_one(shown: Any) -> None:
 
 
 def test_a_click_on_a_value_goes_to_its_maker(shown: Any) -> None:
-    """What comes into a module is one click away from what made it."""
+    """An input of a module links to its producer."""
     page = closed(shown(decoder(LAYERS, plain=1)))
     box(page, "layers.0").dblclick(position={"x": 60, "y": 12})
     box(page, "mlp").dblclick(position={"x": 40, "y": 12})
@@ -236,7 +236,7 @@ def test_entry_points_can_be_chosen(shown: Any) -> None:
 
 
 def test_keys_walk_along_the_graph(shown: Any) -> None:
-    """Down goes to a reader, up to the maker, Enter opens, Escape lets go."""
+    """Down goes to a consumer, up to the producer, Enter expands, Escape deselects."""
     page = shown(mlp())
     for _ in range(3):
         page.keyboard.press("ArrowDown")
@@ -252,7 +252,7 @@ def test_keys_walk_along_the_graph(shown: Any) -> None:
 
 
 def test_the_wheel_zooms_where_the_pointer_is_and_a_drag_pans(shown: Any) -> None:
-    """What is under the pointer stays there."""
+    """The point under the pointer stays fixed."""
     page = shown(mlp())
     before = box(page, "relu").bounding_box()
     x, y = before["x"] + before["width"] / 2, before["y"] + before["height"] / 2
@@ -270,7 +270,7 @@ def test_the_wheel_zooms_where_the_pointer_is_and_a_drag_pans(shown: Any) -> Non
 
 
 def test_two_graphs_side_by_side(shown: Any) -> None:
-    """Differences are marked and listed; what is selected on one side is shown on the other."""
+    """Differences are marked and listed; a selection on one side is shown on the other."""
     before, after = mlp(), mlp()
     after.nodes[1].op_type = "aten.tanh.default"
     page = shown(before, against=after, titles=("before.json", "after.json"))
@@ -288,7 +288,7 @@ def test_two_graphs_side_by_side(shown: Any) -> None:
 
 
 def test_the_same_difference_in_every_layer_is_one_row(shown: Any) -> None:
-    """It says how often and where, opens into a row for each, and is one stop for the keys until then."""
+    """It shows count and place, expands to a row for each, and is one stop for the keys until then."""
     before, after = normed(8), normed(8)
     for node in after.nodes:
         if node.op_type == "aten.mul.Tensor":
@@ -319,7 +319,7 @@ def test_what_comes_twice_in_a_layer_is_two_rows(shown: Any) -> None:
 
 
 def test_assertions_are_hidden_until_asked_for(shown: Any) -> None:
-    """Neither they nor what only they read are drawn; the page says how many there are, and a search goes there."""
+    """Neither assertions nor their private inputs are drawn; the page counts them, and a search finds them."""
     page = shown(asserting())
     assert boxes(page) == ["relu", "neg"]
     assert page.locator(".wire").count() == 3
@@ -365,7 +365,7 @@ def test_a_closed_group_tells_what_it_sends(shown: Any) -> None:
 
 
 def test_a_value_that_a_group_passes_on_is_dashed(shown: Any) -> None:
-    """A residual is not made by the norm that reads it through an idle cast; of an open norm it leaves at its port."""
+    """A residual that a norm reads through an idle cast comes from its producer; in an open norm, from its port."""
     page = closed(shown(normed(3)))
     box(page, "layers.0").dblclick(position={"x": 60, "y": 12})
     assert page.locator(".wire.unchanged").count() == 1
@@ -383,7 +383,7 @@ def test_a_value_that_a_group_passes_on_is_dashed(shown: Any) -> None:
 
 
 def test_every_control_has_a_name(shown: Any) -> None:
-    """For those who hear the page; what is hidden from them has none."""
+    """For screen readers; elements hidden from them have none."""
     ir = asserting()
     ir.functions["decode"] = mlp()
     page = shown(ir, against=mlp())
@@ -418,7 +418,7 @@ def test_hostile_names_are_only_text(shown: Any) -> None:
 
 
 def test_dark_and_light(shown: Any) -> None:
-    """As the system likes it, until the reader says otherwise."""
+    """The system's setting, until the user changes it."""
     ground = "getComputedStyle(document.body).backgroundColor"
     light, dark = shown(mlp()), shown(mlp(), scheme="dark")
     assert light.evaluate(ground) != dark.evaluate(ground)
@@ -427,7 +427,7 @@ def test_dark_and_light(shown: Any) -> None:
 
 
 def test_a_graph_without_nodes(shown: Any) -> None:
-    """There is nothing to see, and nothing goes wrong."""
+    """An empty page, without errors."""
     page = shown(IR([], [], []))
     page.keyboard.press("f")
     page.keyboard.press("ArrowDown")

@@ -1,4 +1,4 @@
-"""Dimension expressions: they mean what Python means by the same text, and cannot do anything else."""
+"""Dimension expressions: the same meaning as in Python, and no other capabilities."""
 
 import math
 import re
@@ -37,7 +37,7 @@ atoms = st.one_of(numbers, st.sampled_from(NAMES))
 
 
 def larger(part: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Texts made of smaller ones without a care for precedence: the text decides what it means."""
+    """Expressions composed without regard to precedence: the text decides the meaning."""
     return st.one_of(
         st.tuples(part, st.sampled_from(["+", "-", "*", "/", "//", "%", "**"]), part).map(" ".join),
         st.tuples(part, st.sampled_from(["+", "-", "*", "/", "//", "%", "**"]), part).map("".join),
@@ -67,7 +67,7 @@ values = st.fixed_dictionaries({name: st.integers(-20, 20) for name in NAMES})
 @example("2 ** -seq", {"seq": 1, "batch": 1, "_n2": 1})
 @example("seq == 0 or 10 % seq == 0", {"seq": 0, "batch": 1, "_n2": 1})
 def test_an_expression_means_what_python_means_by_it(text: str, known: dict[str, int]) -> None:
-    """Whatever both understand has the same value and the same type; what fails in Python fails here.
+    """If both accept an expression, value and type are the same; errors in Python are errors here.
 
     Two things are narrower here: comparisons are not chained, and powers and rounding are bounded.
     """
@@ -80,7 +80,7 @@ def test_an_expression_means_what_python_means_by_it(text: str, known: dict[str,
 
 
 def _outcome(compute: Callable[[], Number]) -> Number | str:
-    """A number, or the message of what went wrong."""
+    """Return a number, or the error message."""
     try:
         return compute()
     except (SyntaxError, ArithmeticError, ValueError, TypeError, ExpressionError) as error:
@@ -89,7 +89,7 @@ def _outcome(compute: Callable[[], Number]) -> Number | str:
 
 @given(texts)
 def test_the_names_of_an_expression_are_those_that_it_needs(text: str) -> None:
-    """names_in is what must be known, and nothing else."""
+    """names_in returns exactly the required names."""
     try:
         names = names_in(text)
     except ExpressionError:
@@ -101,7 +101,7 @@ def test_the_names_of_an_expression_are_those_that_it_needs(text: str) -> None:
 @given(texts, values, st.sets(st.sampled_from(NAMES), min_size=1))
 @example("_n2 + seq and 3", {"seq": 7, "batch": 1, "_n2": 1}, {"_n2"})
 def test_substituting_keeps_the_meaning(text: str, known: dict[str, int], chosen: set[str]) -> None:
-    """Numbers for some names now and for the others later give what all of them at once give."""
+    """Substituting some names now and the others later is the same as substituting all at once."""
     expected = _outcome(lambda: evaluate(text, known))
     assume(not isinstance(expected, str))
     try:
@@ -152,7 +152,7 @@ def test_what_is_long_stays_flat(sign: str) -> None:
 
 
 def test_numbers_are_their_own_value() -> None:
-    """A dimension is an int or a text; both can be asked."""
+    """A dimension is an int or a string; both can be evaluated."""
     assert evaluate(7, {}) == 7
     assert names_in(7) == frozenset()
     assert evaluate(Expr("2*seq"), {"seq": 4}) == 8
@@ -199,7 +199,7 @@ def test_what_the_left_side_decides_is_not_computed() -> None:
     ],
 )
 def test_refused(text: str, why: str) -> None:
-    """What is not arithmetic on numbers and names does not parse; the message says what is wrong."""
+    """Anything but arithmetic on numbers and names does not parse; the message says why."""
     with pytest.raises(ExpressionError) as caught:
         parse(text)
     assert why in str(caught.value)
@@ -220,7 +220,7 @@ def test_refused(text: str, why: str) -> None:
     ],
 )
 def test_cannot_be_computed(text: str, why: str) -> None:
-    """Whatever goes wrong while computing is the same kind of error."""
+    """Every failure of an evaluation is the same type of error."""
     with pytest.raises(ExpressionError) as caught:
         evaluate(text, {"seq": 3})
     assert why in str(caught.value)
@@ -244,7 +244,7 @@ def test_cannot_be_computed(text: str, why: str) -> None:
     ],
 )
 def test_limits(text: str) -> None:
-    """Length, depth, digits and powers are bounded, so that no text takes long or much."""
+    """Length, depth, digits and powers are bounded, so that no expression is expensive."""
     started = time.process_time()
     with pytest.raises(ExpressionError):
         evaluate(text, {})
@@ -252,7 +252,7 @@ def test_limits(text: str) -> None:
 
 
 def test_what_is_within_the_limits_works() -> None:
-    """The bounds are far from what sizes need."""
+    """The bounds are far above the needs of sizes."""
     assert evaluate(f"2 ** {MAX_EXPONENT}", {}) == 2**64
     assert evaluate("(2**63)**64", {}) == 2**4032
     assert evaluate("1" * MAX_DIGITS, {}) == int("1" * MAX_DIGITS)
@@ -263,13 +263,13 @@ def test_what_is_within_the_limits_works() -> None:
 
 
 def test_keywords_are_no_names() -> None:
-    """A symbol cannot be called like a function or a word of the language."""
+    """A symbol cannot have the name of a function or keyword of the language."""
     assert {"and", "or", "not", "max", "inf", "True"} <= KEYWORDS
     assert names_in("maximum + max(1, infinity)") == {"maximum", "infinity"}
 
 
 def test_an_expr_is_its_text_and_says_what_it_is() -> None:
-    """It compares as text, and its repr tells it from an ordinary string."""
+    """It compares as text, and its repr differs from that of an ordinary string."""
     assert Expr("seq") == "seq"
     assert repr([Expr("seq"), "seq"]) == "[Expr('seq'), 'seq']"
 
@@ -295,7 +295,7 @@ def test_an_expr_is_its_text_and_says_what_it_is() -> None:
     ],
 )
 def test_solve(expression: int | str, size: int, value: int | None) -> None:
-    """The value that makes a linear expression equal to a size that was met; None where there is no whole one."""
+    """The value for which a linear expression equals a given size; None if it is not an integer."""
     assert solve(expression, "seq", size, {"batch": 5}) == value
 
 

@@ -1,4 +1,4 @@
-"""extract_ir: the documented call, what is kept of a model, and what a user is told."""
+"""extract_ir: the documented call, the facts of a model that are kept, and the warnings."""
 
 import base64
 import copy
@@ -52,7 +52,7 @@ def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def test_readme_example() -> None:
-    """The model of the README gives the JSON of the README."""
+    """The model of the README produces the JSON of the README."""
     document = extract_ir(on_meta(Mlp), (torch.randn(1, 4, device="meta"),)).to_dict()
     assert document["model_name"] == "Mlp"
     assert document["graph_inputs"] == [{"name": "x", "shape": [1, 4], "dtype": "float32"}]
@@ -73,7 +73,7 @@ def test_readme_example() -> None:
 
 
 def test_model_name() -> None:
-    """The name is the class's, unless another is given; an empty one is a name too."""
+    """The default is the class name; an empty name is allowed."""
     model = on_meta(Mlp)
     assert extract_ir(model, (ON_META,)).model_name == "Mlp"
     assert extract_ir(model, (ON_META,), model_name="tiny").model_name == "tiny"
@@ -81,7 +81,7 @@ def test_model_name() -> None:
 
 
 def test_strict_refuses_real_parameters() -> None:
-    """By default a real parameter is an error that names it and says three ways out."""
+    """By default a real parameter is an error that names it and lists three remedies."""
     with pytest.raises(ExportError, match=r"Model must be on meta device .*'fc1\.weight'.*strict=False") as caught:
         extract_ir(Mlp().eval(), (ON_META,))
     assert "torch.device('meta')" in str(caught.value)
@@ -89,7 +89,7 @@ def test_strict_refuses_real_parameters() -> None:
 
 
 def test_strict_refuses_real_inputs() -> None:
-    """By default a real example input is an error that says which, however deep it is nested."""
+    """By default a real example input is an error that names it, however deeply nested."""
     with pytest.raises(ExportError, match=r"Example inputs must be on meta device: input\[0\] is on cpu.*'meta'"):
         extract_ir(on_meta(Mlp), (X,))
     model = on_meta(lambda: module(lambda self, x, *, extra: x + extra["y"][0]))
@@ -112,7 +112,7 @@ def test_real_model_is_left_as_it_was() -> None:
 
 
 def test_model_is_left_as_it_was_when_forward_raises() -> None:
-    """Also where forward fails half-way, every attribute of the model is what it was."""
+    """Even if forward fails midway, every attribute of the model is restored."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         x = self.layer(x) * self.scale * self.table["rows"][0]
@@ -136,7 +136,7 @@ def test_model_is_left_as_it_was_when_forward_raises() -> None:
 
 
 def test_no_weight_value_in_the_file() -> None:
-    """A weight's values are nowhere in the JSON, also when the model and the exported program hold them."""
+    """Weight values are nowhere in the JSON, even if the model and the exported program have them."""
     model = module(lambda self, x: self.layer(x), layer=nn.Linear(4, 4))
     nn.init.constant_(model.layer.weight, 0.123456789)
     texts = [
@@ -151,7 +151,7 @@ def test_no_weight_value_in_the_file() -> None:
 
 
 def test_graph_speaks_of_cpu() -> None:
-    """A model and inputs on meta are traced as if on cpu: no attribute says meta, and literals run."""
+    """A model and inputs on meta are traced as if on cpu: no attribute is meta, and literals run."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         positions = torch.arange(x.shape[0], device=x.device)
@@ -213,7 +213,7 @@ def test_convert_exported_program(functional: bool) -> None:
 
 
 class Constants(nn.Module):
-    """Values of every kind that no state dict holds."""
+    """Values of every kind that are in no state dict."""
 
     offsets: Tensor
 
@@ -248,7 +248,7 @@ def test_values_are_kept_when_known() -> None:
 
 
 def test_values_lost_on_meta_are_named() -> None:
-    """Built wholly on meta, what no state dict holds is lost: a warning names it, verification asks the real model."""
+    """Values outside the state dict are lost on meta: a warning names them, and verification uses the model's."""
     with pytest.warns(CaptureWarning, match="are unknown: they were built on meta") as caught:
         ir = extract_ir(on_meta(Constants), (ON_META,))
     message = str(caught[0].message)
@@ -262,7 +262,7 @@ def test_values_lost_on_meta_are_named() -> None:
 
 
 def test_lost_values_can_be_given() -> None:
-    """Constants that the graph lacks are given by name; without them the error says so."""
+    """Constants that the graph lacks are passed by name; without them, the error says so."""
     with pytest.warns(CaptureWarning):
         ir = extract_ir(on_meta(lambda: module(lambda self, x: x * self.scale, scale=torch.ones(4))), (ON_META,))
     scale = torch.tensor([1.0, 2.0, 3.0, 4.0])
@@ -289,7 +289,7 @@ def test_lost_values_can_be_given() -> None:
     ids=lambda value: f"{value.dtype}{list(value.shape)}",
 )
 def test_constants_of_every_kind(value: Tensor) -> None:
-    """A constant comes back bit for bit: any dtype, any number of dimensions, empty, strided, conjugated."""
+    """A constant round-trips bit for bit: any dtype, any number of dimensions, empty, strided, conjugated."""
     ir = captured(module(lambda self, x: (self.value.clone(), x), value=value), X)
     got = IRExecutor(ir, {})(X)[0]
     assert from_tensor(got) == from_tensor(value)
@@ -343,7 +343,7 @@ def test_tied_weights_are_one_param() -> None:
     ids=["function", "class", "bare tensor", "dict"],
 )
 def test_wrong_arguments(model: Any, inputs: Any, message: str) -> None:
-    """What cannot be captured at all is said in one sentence."""
+    """Invalid arguments raise a one-line error."""
     with pytest.raises(ExportError, match=message):
         extract_ir(model, inputs)
 
@@ -362,7 +362,7 @@ def test_a_forward_that_raises() -> None:
 
 
 def test_data_dependent_branch_is_explained() -> None:
-    """torch.export alone cannot capture a Python branch on data; the error says where and what to use instead."""
+    """torch.export alone cannot capture a Python branch on data; the error names the line and the alternatives."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return x + 1 if x.sum() > 0 else x - 1

@@ -1,4 +1,4 @@
-"""extract_ir: code that writes, regions, custom operators and control flow come out functional and exact."""
+"""extract_ir: writes, regions, custom operators and control flow are captured exactly, in functional form."""
 
 from collections.abc import Callable
 from typing import Any
@@ -191,7 +191,7 @@ def test_inputs_that_are_written_are_said() -> None:
 
 
 def test_buffers_that_are_written() -> None:
-    """Buffers may be added to, sliced into, assigned anew; the graph says their new values."""
+    """Buffers may be added to, sliced into and assigned; the graph contains their new values."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         self.count += 1
@@ -224,7 +224,7 @@ def test_buffers_that_share_memory() -> None:
 
 
 def test_batch_norm_in_training() -> None:
-    """In training a warning is given, batch statistics are used, and running statistics are updated."""
+    """In training, capture warns, batch statistics are used, and running statistics are updated."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return self.instance(self.norm(self.norm(x)))
@@ -308,7 +308,7 @@ def test_custom_operators() -> None:
 
 
 def test_custom_operator_that_writes() -> None:
-    """An operator that writes is a function in the graph: after its results come the values that it would leave."""
+    """An operator that writes becomes functional: its results are followed by the new values."""
 
     def forward(self: Any, x: Tensor) -> Any:
         y = x * 2
@@ -381,7 +381,7 @@ def test_scan_and_map() -> None:
 
 
 def test_vmap_and_checkpoint_dissolve() -> None:
-    """`vmap` and activation checkpointing are computed, not kept."""
+    """`vmap` and activation checkpointing are traced through."""
 
     def forward(self: Any, x: Tensor) -> Any:
         x = torch.utils.checkpoint.checkpoint(lambda x: self.layer(x).relu(), x, use_reentrant=False)
@@ -406,7 +406,7 @@ def test_flex_attention() -> None:
 
 @pytest.mark.parametrize("capture", ["auto", "export", "record"])
 def test_another_shape_for_what_idle_dropout_passed_on(capture: str) -> None:
-    """Idle dropout gives its input itself, which torch takes for a view: that both change their shape would be lost."""
+    """Idle dropout returns its input, which torch treats as a view: a change of both shapes would be lost."""
 
     def forward(self: Any, x: Tensor) -> Any:
         y = x * 2

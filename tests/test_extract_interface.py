@@ -1,4 +1,4 @@
-"""extract_ir: inputs and outputs as the model nests them, arguments by name, and where each node came from."""
+"""extract_ir: nested inputs and outputs, arguments by name, and origins of nodes."""
 
 import os
 import subprocess
@@ -61,7 +61,7 @@ pytree.register_dataclass(Result)
 
 
 def test_outputs_keep_their_structure() -> None:
-    """Dicts, named tuples, dataclasses, lists, None, numbers and strings come back where the model puts them."""
+    """Dicts, named tuples, dataclasses, lists, None, numbers and strings keep their positions."""
 
     def forward(self: Any, x: Tensor) -> Any:
         y = x + 1
@@ -121,7 +121,7 @@ def test_a_model_that_returns_none() -> None:
 
 
 def test_names_never_collide() -> None:
-    """Inputs may be called like torch's results; outputs of one node are told apart by number."""
+    """Inputs may have names of torch's results; outputs of one node are numbered."""
 
     def forward(self: Any, split_1: Tensor, add: Tensor) -> Any:
         left, right = split_1.split(2, 1)
@@ -134,7 +134,7 @@ def test_names_never_collide() -> None:
 
 
 def test_several_outputs_without_getitem() -> None:
-    """An operator with several results has several outputs; reading one takes no node of its own."""
+    """An operator with several results has several outputs; reading one needs no node."""
     ir = proved(module(lambda self, x: (x.topk(2), torch.var_mean(x, 1)[0], x.chunk(2, 1)[1], x.max(1).indices)), X)
     assert ops(ir) == ["aten.topk.default", "aten.var_mean.dim", "aten.chunk.default", "aten.max.dim"]
     assert [[tensor.name for tensor in node.outputs] for node in ir.nodes] == [
@@ -169,7 +169,7 @@ def test_sparse_tensors_are_inputs_and_results() -> None:
 
 
 def test_absent_optionals_are_none() -> None:
-    """An optional tensor that is not given is None under its name, and those after it stay where they are."""
+    """An absent optional tensor is None under its name, and later arguments keep their names."""
     ir = proved(
         module(lambda self, x, b: (F.layer_norm(x, (4,), None, b), x.clamp(max=b), F.linear(x, b.expand(4, 4)))),
         X,
@@ -250,7 +250,7 @@ class Nested(nn.Module):
 
 @pytest.mark.parametrize("counts", [True, False], ids=["functionalised", "renamed"])
 def test_provenance(counts: bool) -> None:
-    """Each node knows its module, which call of it, the module's class and the user's line; no machine's folders."""
+    """Each node has its module, the call, the module's class and the user's line, without machine-specific folders."""
     ir = captured(Nested(counts).eval(), X)
     found = [(node.origin.module, node.origin.call, node.origin.module_class, node.origin.source) for node in ir.nodes]
     assert found == [

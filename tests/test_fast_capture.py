@@ -1,4 +1,4 @@
-"""The quick recording gives the very bytes that torch.export gives, or says what it does not cover."""
+"""Fast capture is byte-identical to torch.export, or reports what it does not support."""
 
 import gc
 import threading
@@ -21,7 +21,7 @@ from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.capture.fast.shape_tensors import NotCoveredError
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
-# Models of the catalogue that torch.export alone captures, and the words in which the recording says why.
+# Models of the catalogue that only torch.export captures, and the reason in the log.
 NOT_COVERED = {
     "constants": "a tensor on meta that is no weight and no input",
     "control_flow": "cond has a body of its own",
@@ -76,7 +76,7 @@ class Net(nn.Module):
 
 
 class Nested(nn.Module):
-    """Inputs and outputs in containers, defaults, keywords, and arguments that are no tensors."""
+    """Inputs and outputs in containers, defaults, keywords, and non-tensor arguments."""
 
     def forward(self, pair: Any, table: Any, factor: float = 2.0, *, mask: Any = None, mode: str = "plain") -> Any:
         a, (b, number) = pair
@@ -86,7 +86,7 @@ class Nested(nn.Module):
 
 
 def literals(self: Any, x: Tensor) -> Any:
-    torch.tensor([5.0])  # nobody reads it
+    torch.tensor([5.0])  # unused
     scale = torch.tensor(2.0)
     if scale.item() > 1:  # which the model itself has written down
         x = x * scale
@@ -135,7 +135,7 @@ def remembered(self: Any, x: Tensor) -> Any:
 
 
 def shapes(self: Any, x: Tensor) -> Any:
-    """What Python asks about sizes, dtypes and modes is answered."""
+    """Queries of sizes, dtypes and modes work."""
     if x.shape[0] != 2 or x.dtype != torch.float32 or x.requires_grad or self.training or not x.numel():
         raise ValueError
     return x.new_zeros(len(x), x.size(1)).add(x.dim()), torch.empty_like(x).fill_(x.stride(0)), x.to(x.device)
@@ -158,7 +158,7 @@ class Twin(nn.Module):
 
 
 class Clashing(nn.Module):
-    """Inputs, weights and operators that want the same names."""
+    """Inputs, weights and operators with the same names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def test_keywords_and_defaults() -> None:
 
 
 def test_default_dtype() -> None:
-    """Rules that were asked under one default dtype are not used under another."""
+    """Shape results cached under one default dtype are not used under another."""
     model = module(lambda self, x: x + torch.zeros(4) + torch.arange(0, 1, 0.25))
     before = same_bytes(model, X)
     torch.set_default_dtype(torch.float64)
@@ -286,7 +286,7 @@ def in_place_of_a_shape(self: Any, x: Tensor) -> Any:
 
 
 class Scaled(Tensor):
-    """A tensor of a class of its own."""
+    """A tensor subclass."""
 
 
 def _graph_of_fx() -> nn.Module:
@@ -329,7 +329,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name: str) -> None:
-    """The reason is said, and the model is captured in another way, exactly."""
+    """The reason is logged, and the fallback captures the model exactly."""
     build, reason = REFUSED[name]
     with pytest.raises(NotCoveredError, match=reason):
         record_fast(build(), (X,), {})
@@ -349,7 +349,7 @@ def test_refused(name: str) -> None:
     ],
 )
 def test_what_forward_catches_is_seen(forward: Any, reason: str) -> None:
-    """A graph of what the model does after it caught the refusal would be another model's."""
+    """If the model catches the refusal, its graph would be that of another path."""
     with pytest.raises(NotCoveredError, match=reason):
         record_fast(module(forward), (X,), {})
 
@@ -387,7 +387,7 @@ def _state(model: nn.Module) -> list[Any]:
 
 @pytest.mark.parametrize("ending", ["success", "refusal", "error"])
 def test_everything_is_as_it_was(ending: str) -> None:
-    """Whatever happens in forward: parameters, buffers, attributes, containers, torch's own methods and modes."""
+    """Parameters, buffers, attributes, containers, torch's methods and modes are always restored."""
 
     def forward(self: Any, x: Tensor) -> Any:
         self.seen["x"] = self.latest = self.linear(x)
@@ -412,7 +412,7 @@ def test_everything_is_as_it_was(ending: str) -> None:
 
 
 def test_capture_says_which_road(caplog: pytest.LogCaptureFixture) -> None:
-    """What is not recorded quickly is told to whoever listens to the log."""
+    """The reason for not using fast capture is logged."""
     with caplog.at_level("INFO", logger="torch_ir.capture"):
         extract_ir(_two_names(), (X,), strict=False)
     assert "Model is not recorded quickly: a module that goes by the names first, second" in caplog.text

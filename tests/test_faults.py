@@ -1,4 +1,4 @@
-"""A crash cannot lose: whatever happens while something is saved, the old file or the new one is there, and no litter.
+"""Crashes while saving: the old file or the new one remains, and no temporary files.
 
 The sweeps run in processes of their own (`tests/faults`); here are also the disks that are full, the folders that may
 not be written to, and the targets that are no plain files.
@@ -45,7 +45,7 @@ def test_a_killed_save_leaves_the_old_pair_or_the_new() -> None:
     [("protobuf", False), ("gzip and side file", False), ("golden pack", False), ("JSON and side file", True)],
 )
 def test_other_files_and_other_systems(kind: str, other_systems: bool) -> None:
-    """Also folders, and where there are no files without names and no swap of folders."""
+    """Also folders, and systems without unnamed files and without exchanging folders."""
     (row,) = sweep([kind], 2, 2, other_systems=other_systems, is_full=False)
     assert row["wrong"] == []
     assert row["steps"] > 5
@@ -70,7 +70,7 @@ def test_the_full_sweep() -> None:
 
 @pytest.mark.parametrize("starve", [small_disk, small_files, no_permission])
 def test_a_save_that_gets_no_room_leaves_the_old_file(starve: Callable[[list[str]], dict[str, str] | None]) -> None:
-    """A full disk, a limit on files and a folder of somebody else: one sentence, the old file, nothing beside it."""
+    """A full disk, a file limit and a read-only folder: a one-line error, the old file, no temporary files."""
     said = starve(LIGHT)
     if said is None:
         pytest.skip("mounting a small disk needs user namespaces, which this machine does not give")
@@ -83,7 +83,7 @@ def test_a_save_that_gets_no_room_leaves_the_old_file(starve: Callable[[list[str
 
 
 def test_a_full_device_is_one_sentence() -> None:
-    """What goes straight to a device can be cut short, but it is told."""
+    """Output to a device can be truncated, but an error reports it."""
     if not Path("/dev/full").exists():
         pytest.skip("only Linux has /dev/full")
     with pytest.raises(SerializationError, match="cannot write /dev/full: No space left on device"):
@@ -94,7 +94,7 @@ def test_a_full_device_is_one_sentence() -> None:
 
 
 def test_saving_through_a_link_replaces_what_it_points_to(tmp_path: Path) -> None:
-    """The link stays, as for any program that writes; the side file lies beside the file, where loading finds it."""
+    """The link is kept; the side file is next to the target, where loading finds it."""
     (tmp_path / "store").mkdir()
     link = tmp_path / "link.json"
     link.symlink_to(tmp_path / "store" / "model.json")
@@ -126,7 +126,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["pipe", "file"])
 def test_standard_output_is_a_target(tmp_path: Path, way: str) -> None:
-    """`-o /dev/stdout` prints, to whatever that is; a file that is appended to keeps what it had."""
+    """`-o /dev/stdout` prints, whatever it is; a file that is appended to keeps its content."""
     graph(0).save(tmp_path / "model.json", inline_limit=None)
     command = [sys.executable, "-m", "torch_ir", "info", str(tmp_path / "model.json"), "--json", "-o", "/dev/stdout"]
     log = tmp_path / "log"
@@ -143,7 +143,7 @@ def test_standard_output_is_a_target(tmp_path: Path, way: str) -> None:
 
 @pytest.mark.parametrize("name", [b"n" * 255, b"\xff\xfe odd.json", "\u6f22".encode() * 85, b"new\nline"])
 def test_any_name_that_a_file_can_have(tmp_path: Path, name: bytes) -> None:
-    """The longest, and bytes that are no text: saved twice, loaded, and one side file beside each."""
+    """The longest name, and bytes that are not text: saved twice, loaded, and one side file for each."""
     path = Path(os.fsdecode(bytes(tmp_path) + b"/" + name))
     for version in (0, 1):
         graph(version).save(path)
@@ -171,7 +171,7 @@ def test_files_with_like_names_have_side_files_of_their_own(tmp_path: Path) -> N
 
 
 def test_only_what_a_dead_writer_left_is_removed(tmp_path: Path) -> None:
-    """Not what a living one holds, what is for another target, nor what is named otherwise."""
+    """Files of a running process, of another target, or with other names are kept."""
     target = tmp_path / "model.pb"
     dead, alive, other = hidden_name(target), hidden_name(target), hidden_name(tmp_path / "other.pb")
     kept = [alive, other, tmp_path / f"{dead.name}.bak", tmp_path / f"{dead.name}0", tmp_path / ".model.pb.tmp"]

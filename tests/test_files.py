@@ -1,4 +1,4 @@
-"""Files on disk: written whole or not at all, read within limits, one kind of error."""
+"""Files on disk: written atomically, read within limits, one type of error."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ from torch_ir.ir import IR, Limits, OpNode, Param, TensorData, TensorMeta
 
 
 def test_save_and_load(tmp_path: Path) -> None:
-    """The file is the text, in UTF-8; folders are made as needed; the documented functions do the same."""
+    """The file is the text in UTF-8; folders are created; the documented functions do the same."""
     path = tmp_path / "deep" / "er" / "model.json"
     ir = everything()
     ir.save(path)
@@ -53,7 +53,7 @@ def test_a_file_that_cannot_be_read_is_a_serialization_error(tmp_path: Path) -> 
 
 
 def test_what_may_never_end_is_refused(tmp_path: Path) -> None:
-    """Devices and pipes say nothing of their size; nobody waits for them."""
+    """Devices and pipes have no size; they are rejected without waiting."""
     os.mkfifo(tmp_path / "pipe")
     for path in ("/dev/zero", tmp_path / "pipe"):
         with pytest.raises(SerializationError, match="is not a plain file"):
@@ -105,7 +105,7 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
 
 
 def test_a_graph_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
-    """The text is made before the file is touched."""
+    """The text is produced before the file is touched."""
     path = tmp_path / "model.json"
     mlp().save(path)
     broken = mlp()
@@ -150,7 +150,7 @@ def side_files(folder: Path) -> list[Path]:
 
 
 def test_large_constants_lie_beside_the_file(tmp_path: Path) -> None:
-    """Up to the limit they are in the text, beyond it in one safetensors file; loading gives the same graph."""
+    """Up to the limit they are inline, beyond it in one safetensors file; loading yields the same graph."""
     ir = with_constants(small=b"abcd", large=b"abcde", larger=bytes(range(200)))
     ir.save(tmp_path / "model.json", inline_limit=4)
     (side,) = side_files(tmp_path)
@@ -180,7 +180,7 @@ def test_the_limit_has_a_default_and_can_be_lifted(tmp_path: Path) -> None:
 
 
 def test_equal_graphs_give_equal_pairs(tmp_path: Path) -> None:
-    """Both files have the same bytes, whether the graph was made or loaded."""
+    """Both files have the same bytes, whether the graph was built or loaded."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     with_constants(a=b"abcde", b=b"vwxyz").save(tmp_path / "one" / "model.json", inline_limit=0)
@@ -191,7 +191,7 @@ def test_equal_graphs_give_equal_pairs(tmp_path: Path) -> None:
 
 
 def test_equal_constants_are_stored_once_under_free_names(tmp_path: Path) -> None:
-    """Also those of functions, whose keys may be taken; a key that the format keeps for itself is no trouble."""
+    """Also those of functions, whose keys may be taken; a reserved key of the format is handled."""
     ir = with_constants(a=b"abcde", b=b"abcde", c=b"other", __metadata__=b"named")
     ir.functions["body"] = with_constants(c=b"inner")
     ir.save(tmp_path / "model.json", inline_limit=0)
@@ -203,7 +203,7 @@ def test_equal_constants_are_stored_once_under_free_names(tmp_path: Path) -> Non
 
 
 def test_elements_are_aligned_for_other_readers(tmp_path: Path) -> None:
-    """The header fills up to eight bytes and wide elements come first: any constant may be mapped as it lies."""
+    """The header is padded to eight bytes and wide elements come first, so constants can be memory-mapped."""
     ir = with_constants(bytes_=b"abc")
     ir.params.append(TensorMeta("c_wide", (2,), "float64", param=Param(("wide",), "constant")))
     ir.params[-1].param = Param(("wide",), "constant", TensorData((2,), "float64", bytes(16)))
@@ -214,14 +214,14 @@ def test_elements_are_aligned_for_other_readers(tmp_path: Path) -> None:
 
 
 def test_odd_names_of_files_give_plain_names_of_side_files(tmp_path: Path) -> None:
-    """Whatever can be saved can be loaded: what a side file's name may not hold is replaced there."""
+    """Everything that can be saved can be loaded: invalid characters are replaced in the side file's name."""
     for name in ("a:b c.json", "back\\slash", "it's", "\u6f22.json", "*.json"):
         with_constants(c=b"value").save(tmp_path / name, inline_limit=0)
         assert IR.load(tmp_path / name).constants["c"].raw == b"value"
 
 
 def test_the_side_file_of_the_replaced_file_goes_away(tmp_path: Path) -> None:
-    """And no other: not one of another graph's file, nor one that the replaced file does not speak of."""
+    """And no other: not that of another graph, nor one that the replaced file does not refer to."""
     path = tmp_path / "model.json"
     with_constants(c=b"first").save(path, inline_limit=0)
     (first,) = side_files(tmp_path)
@@ -248,7 +248,7 @@ def test_a_renamed_graph_keeps_its_side_file(tmp_path: Path, name: str) -> None:
 
 
 def test_a_graph_that_was_loaded_outlives_its_files(tmp_path: Path) -> None:
-    """Saving something else under the same name does not take away constants that were not read yet."""
+    """Saving another graph under the same name does not invalidate constants that were not read yet."""
     path = tmp_path / "model.json"
     with_constants(c=b"first").save(path, inline_limit=0)
     loaded = IR.load(path)
@@ -257,7 +257,7 @@ def test_a_graph_that_was_loaded_outlives_its_files(tmp_path: Path) -> None:
 
 
 def test_constants_are_read_at_first_use(tmp_path: Path) -> None:
-    """Loading and drawing read no constant, and printing goes on without: damage shows when values are asked for."""
+    """Loading, drawing and printing read no constants: corruption is detected when values are used."""
     path = tmp_path / "model.json"
     with_constants(c=b"value").save(path, inline_limit=0)
     (side,) = side_files(tmp_path)
@@ -272,7 +272,7 @@ def test_constants_are_read_at_first_use(tmp_path: Path) -> None:
 
 
 def test_copies_of_a_stored_constant_are_whole(tmp_path: Path) -> None:
-    """Deep copies and pickles hold the bytes themselves, and equality looks at them."""
+    """Deep copies and pickles contain the bytes, and equality compares them."""
     path = tmp_path / "model.json"
     with_constants(c=b"value").save(path, inline_limit=0)
     stored = IR.load(path).constants["c"]
@@ -307,7 +307,7 @@ def test_a_pair_that_cannot_be_written_leaves_the_old_pair(
 
 
 def place_of(path: Path, **changes: Any) -> str:
-    """The error of a file whose one constant says something else about its place."""
+    """Return the error of a file whose one constant has a wrong location."""
     document = json.loads(without_digest(path.read_text()))
     document["constants"]["c"].update(changes)
     path.write_text(json.dumps(document))
@@ -379,7 +379,7 @@ def test_a_side_file_must_be_there_and_plain(tmp_path: Path) -> None:
 
 
 def test_text_alone_cannot_give_constants_beside_it(tmp_path: Path) -> None:
-    """A text has no folder: the error says what to use instead."""
+    """Text has no folder: the error says what to use instead."""
     with_constants(c=b"value").save(tmp_path / "model.json", inline_limit=0)
     with pytest.raises(SerializationError, match=r"lie in 'model\.json\.constants-.*use IR\.load\(path\)") as caught:
         IR.from_json((tmp_path / "model.json").read_text())

@@ -1,4 +1,4 @@
-"""The newcomer's path: the commands of docs/first-model.md take an empty folder to the pictures of a better graph."""
+"""The commands of docs/first-model.md, run in an empty folder."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ def _script() -> list[str]:
 
 
 def test_under_ten_commands_lead_from_a_clone_to_a_drawn_and_verified_graph(tmp_path: Path) -> None:
-    """The clone is a copy of this tree, with the environment that runs this test in place of one made anew."""
+    """The clone is a copy of this tree, with the environment of this test instead of a new one."""
     script = _script()
     assert len(script) < 10
     clone, *rest = script

@@ -1,4 +1,4 @@
-"""Arithmetic after a convolution or a linear layer goes into its weights."""
+"""Arithmetic after a convolution or a linear layer is folded into its weights."""
 
 import pytest
 
@@ -81,7 +81,7 @@ def test_every_operator(conv: str, call: str) -> None:
 
 
 def test_one_after_the_other() -> None:
-    """What follows a folded operator is folded too."""
+    """Operators after a folded one are folded too."""
     ir = small(
         _X, weights=_WEIGHTS, conv=_CONV, mul="aten.mul.Tensor(conv, c)", add="aten.add.Tensor(mul, d)",
         div="aten.div.Tensor(add, 4.0)", relu="aten.relu.default(div)",
@@ -129,7 +129,7 @@ def test_weights_in_float16_take_no_factor(call: str) -> None:
         "aten.add.Tensor(conv, row)",  # along the last dimension
         "aten.add.Tensor(conv, place)",  # one for each place
         "aten.add.Tensor(conv, many)",  # one for each image
-        "aten.mul.Tensor(conv, x_1)",  # what x makes
+        "aten.mul.Tensor(conv, x_1)",  # the consumer of x
         "aten.add.Tensor(conv, c, alpha=2)",
         "aten.div.Tensor(c, conv)",
         "aten.div.Tensor(conv, 0)",
@@ -138,11 +138,11 @@ def test_weights_in_float16_take_no_factor(call: str) -> None:
         "aten.div.Tensor_mode(conv, c, rounding_mode='floor')",
         "aten.add.Tensor(conv, conv)",
         "aten.mul.Tensor(conv, 1j)",
-        "aten.mul.Tensor(low, c)",  # makes float32 of bfloat16
+        "aten.mul.Tensor(low, c)",  # casts bfloat16 to float32
     ],
 )
 def test_stays(call: str) -> None:
-    """What is no number, and no weight of one element for each channel, stays; so does a change of dtype."""
+    """Operands other than numbers and per-channel weights are not folded, nor changes of dtype."""
     ir = small(
         f"{_X}, y: bfloat16[2, 4, 5, 5]", ["after"], weights=f"{_WEIGHTS}, v: bfloat16[6, 4, 3, 3]",
         x_1="aten.mean.dim(x, [1, 2, 3], True)", conv=_CONV, low="aten.conv2d.default(y, v)", after=call,
@@ -151,7 +151,7 @@ def test_stays(call: str) -> None:
 
 
 def test_a_result_that_grows_stays() -> None:
-    """One channel and six numbers make six channels, which the convolution does not make."""
+    """One channel and six numbers broadcast to six channels, which the convolution cannot produce."""
     ir = small(
         "x: float32[2, 4, 5, 5]",
         weights="w: float32[1, 4, 3, 3], c: float32[6, 1, 1]",

@@ -1,4 +1,4 @@
-"""Batch norm of inference goes into the weights of the layer before or after it, with no value of a weight known."""
+"""Batch norm of inference is folded into the weights of the layer before or after it, without weight values."""
 
 from typing import Any
 
@@ -97,7 +97,7 @@ _AFTER = {
 
 @pytest.mark.parametrize("name", _AFTER)
 def test_after_every_layer(name: str) -> None:
-    """The scale goes along the weight's dimension of output channels, wherever that is."""
+    """The scale applies to the weight's output-channel dimension."""
     inputs, weight, call = _AFTER[name]
     ir = small(inputs, weights=f"{weight}, {_statistics(6)}", layer=call, norm=_norm("layer"))
     assert _every(optimized(ir, [fold_batch_norm])) == [call.split(".")[1]]
@@ -113,7 +113,7 @@ _BEFORE = {
 
 @pytest.mark.parametrize("name", _BEFORE)
 def test_before_a_layer(name: str) -> None:
-    """The scale goes along the input channels, and the shift, added up over the weight, into the bias."""
+    """The scale applies to the input channels, and the shift, summed over the weight, to the bias."""
     inputs, weight, call = _BEFORE[name]
     ir = small(inputs, weights=f"{weight}, b: float32[6], {_statistics(4)}", norm=_norm("x"), layer=call)
     assert _every(optimized(ir, [fold_batch_norm])) == [call.split(".")[1]]
@@ -158,7 +158,7 @@ def test_statistics_may_have_more_bits() -> None:
 
 
 def test_native_spellings() -> None:
-    """The spellings that also give statistics fold where nobody reads these."""
+    """Variants that also return statistics are folded if these are unused."""
     for name, training in (("_native_batch_norm_legit_no_training", ""), ("native_batch_norm", "training=False, ")):
         call = f"aten.{name}.default(conv, gamma, beta, mean, var, {training}momentum=0.1, eps=0.001)"
         ir = small(
@@ -242,7 +242,7 @@ _DECLINED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", _DECLINED)
 def test_declines(name: str) -> None:
-    """Where a batch norm cannot be folded, the report says why."""
+    """If a batch norm cannot be folded, the report says why."""
     calls, why = _DECLINED[name]
     ir = small(
         "x: float32[2, 4, 5, 5], given: float32[4, 4, 3, 3], moving: float32[4]",
@@ -255,7 +255,7 @@ def test_declines(name: str) -> None:
 
 
 def test_a_graph_output_is_a_reader() -> None:
-    """The caller wants the convolution itself too."""
+    """The caller needs the convolution's result too."""
     ir = small(
         "x: float32[2, 3, 4, 4]",
         ["conv", "norm"],
@@ -267,7 +267,7 @@ def test_a_graph_output_is_a_reader() -> None:
 
 
 def test_a_buffer_that_the_model_writes_is_no_weight() -> None:
-    """Statistics that a model moves by itself are other ones in every run."""
+    """Statistics that a model updates differ in every run."""
 
     class Moving(torch.nn.Module):
         def __init__(self) -> None:
@@ -286,7 +286,7 @@ def test_a_buffer_that_the_model_writes_is_no_weight() -> None:
 
 
 def test_a_model_in_training() -> None:
-    """A model that was captured before eval() was called is told so."""
+    """A model captured before eval() is reported as such."""
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).to("meta").train()
     with pytest.warns(CaptureWarning, match="training mode"):
         ir = extract_ir(model, (torch.empty(2, 3, 5, 5, device="meta"),))
@@ -312,7 +312,7 @@ def test_a_whole_network_without_a_value() -> None:
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "mobilenet_v2"])
 def test_no_batch_norm_is_left(name: str) -> None:
-    """Every batch norm of the known networks goes into its convolution."""
+    """Every batch norm of the known networks is folded into its convolution."""
     entry = find(name)
     with torch.device("meta"):
         model = entry.build()

@@ -1,4 +1,4 @@
-"""Constants: what is known without weights is computed once and for all, shared, and never what the caller holds."""
+"""Constants: values known without weights are computed once and shared, but never if the caller could see it."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ FOLD = ["fold-constants"]
 
 
 def _with(ir: IR, **values: Tensor) -> IR:
-    """The graph with weights turned into constants that hold these values."""
+    """Return the graph with weights as constants with these values."""
     for param in ir.params:
         if param.name in values:
             param.param = Param((param.name,), "constant", from_tensor(values[param.name]))
@@ -103,7 +103,7 @@ def test_a_fill_is_known_whatever_its_tensor_holds() -> None:
 
 
 def test_strides_are_kept() -> None:
-    """A constant lies as the tensor lay that it stands for."""
+    """A constant has the strides of the tensor that it replaces."""
     ir = small(
         "x: float32[3, 2]",
         arange="aten.arange.default(6, dtype=None)",
@@ -162,7 +162,7 @@ def test_what_varies_stays(call: str) -> None:
 
 
 def test_the_caller_does_not_hold_a_constant() -> None:
-    """A result is made anew in every run, so that the caller may write to it."""
+    """A result is created in every run, so the caller may write to it."""
     ir = small("x: float32[3]", ["view", "neg"], ones="aten.ones.default([3])", view="aten.view.default(ones, [3, 1])",
                neg="aten.neg.default(x)")  # fmt: skip
     after, report = proved(ir, FOLD, exact=True)
@@ -171,7 +171,7 @@ def test_the_caller_does_not_hold_a_constant() -> None:
 
 
 def test_a_tensor_that_is_changed_is_no_constant() -> None:
-    """A buffer that the graph gives a new value is another one in the next run."""
+    """A buffer with a mutation has another value in the next run."""
     ir = small("x: float32[3]", weights="c: float32[3]", exp="aten.exp.default(c)", sum="aten.add.Tensor(x, exp)")
     _with(ir, c=torch.zeros(3))
     ir.mutations = [(ir.params[0], ir.nodes[-1].output)]
@@ -181,7 +181,7 @@ def test_a_tensor_that_is_changed_is_no_constant() -> None:
 
 
 def test_open_sizes_stay_open() -> None:
-    """What depends on a size is left to the run."""
+    """Nodes that depend on a size are not folded."""
 
     class Model(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ def test_functions_have_no_constants() -> None:
 
 
 class _Causal(nn.Module):
-    """Attention with a mask made in forward, and a table in a non-persistent buffer."""
+    """Attention with a mask computed in forward, and a table in a non-persistent buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def test_a_folded_graph_is_proved_in_a_wider_dtype() -> None:
 
 
 def test_folding_twice_changes_nothing() -> None:
-    """What was folded has nothing left to fold, and a saved graph folds no further."""
+    """A folded graph has nothing left to fold, also after saving."""
     with meta_init():
         ir = _extracted(_Causal())
     once, _ = optimize(ir, passes=FOLD)
@@ -282,7 +282,7 @@ SCALARS = {
 
 @pytest.mark.parametrize("call", SCALARS)
 def test_one_number_that_fills_a_tensor(call: str) -> None:
-    """A tensor that holds one number everywhere is that number, as its dtype holds it."""
+    """A tensor with one repeated value is replaced by that number, rounded to its dtype."""
     dtype = ", dtype=torch.int64" in call
     ir = small("x: float32[2, 3]", made=call.replace(", dtype=torch.int64", ""), neg="aten.neg.default(x)")
     if dtype:
@@ -292,7 +292,7 @@ def test_one_number_that_fills_a_tensor(call: str) -> None:
 
 
 def test_a_number_is_seen_through_views_and_arithmetic() -> None:
-    """Views hold what they are views of, and small tensors are computed."""
+    """Views have the value of their base, and small tensors are computed."""
     ir = small(
         "x: float32[2]",
         ["x"],
@@ -318,7 +318,7 @@ def test_zeros_of_both_signs_are_not_one_number() -> None:
 
 
 def test_the_prologue_goes_to_the_front() -> None:
-    """What depends on weights alone comes first, in its own order, and nothing else changes."""
+    """Nodes that depend only on weights come first, in their order; nothing else changes."""
     ir = small(
         "x: float32[2]",
         weights="w: float32[2]",

@@ -1,4 +1,4 @@
-"""Padding goes into the convolution or the pool that reads it."""
+"""Padding is folded into the convolution or the pool that reads it."""
 
 import pytest
 
@@ -43,7 +43,7 @@ stride=[1, 1], padding=[2, 2], dilation=[1, 1], groups=1)
     ],
 )
 def test_every_reader(pad: str, reader: str) -> None:
-    """Every spelling of padding and of what reads it; one node is left."""
+    """Every form of padding and of its consumers; one node is left."""
     ir = small(_X, weights=_WEIGHTS, pad=pad, made=reader)
     after = optimized(ir, [fold_padding])
     assert [node.op_type.split(".")[1] for node in after.nodes] == [reader.split(".")[1]]
@@ -77,7 +77,7 @@ def test_every_reader_takes_what_it_needs() -> None:
     ],
 )
 def test_declines(pad: str, reader: str, why: str) -> None:
-    """Padding that the reader has no way to say."""
+    """Padding that the consumer cannot represent."""
     ir = small(_X, weights=_WEIGHTS, pad=f"aten.constant_pad_nd.default(x, {pad})", made=reader)
     after, report = proved(ir, [fold_padding])
     assert text(after) == text(ir)

@@ -1,4 +1,4 @@
-"""A forked program is the program, to whoever starts it."""
+"""A forked program behaves like the program itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PATIENCE = 60  # seconds
 
 
 class Program:
-    """A page of one Python block, which may `tell` what it sees, while it runs in a process of its own."""
+    """A page of one Python block, which can report values while it runs in a separate process."""
 
     def __init__(self, programs: Path | None, folder: Path, code: str, **more: Any) -> None:
         folder.mkdir(exist_ok=True)
@@ -38,7 +38,7 @@ class Program:
         self.process = subprocess.Popen([*words, "--here", "page.md"], cwd=folder, **more)
 
     def told(self) -> list[Any]:
-        """What it told, once it has."""
+        """Return its report, once it exists."""
         until = time.monotonic() + _PATIENCE
         while not (self._folder / "told").exists() or not (text := (self._folder / "told").read_text()):
             assert time.monotonic() < until
@@ -107,7 +107,7 @@ def test_what_is_read_at_the_start_makes_it_start_by_itself(tmp_path: Path, prog
 
 
 def test_torch_is_as_in_a_fresh_process(tmp_path: Path, programs: Path) -> None:
-    """Its threads work, and there are no more ways to find a module."""
+    """Its threads work, and no import hooks remain."""
     code = "import torch; tell(torch.ones(1 << 22).sum().item(), torch.get_num_threads(), "
     code += "sys.path[1:], torch.is_grad_enabled(), torch.get_default_dtype().itemsize)"
     started = [Program(programs, tmp_path / "forked", code), Program(None, tmp_path / "fresh", code)]
@@ -135,7 +135,7 @@ def test_random_numbers_are_new_each_time(tmp_path: Path, programs: Path) -> Non
     ids=" ".join,
 )
 def test_the_command_is_the_installed_one(words: list[str], tmp_path: Path, programs: Path) -> None:
-    """It says the same, writes the same, and ends the same."""
+    """The same output, files and status."""
     root, seen = str(Path(__file__).parents[1]), []
     for name, command in {"fresh": FRESH["torch-ir"], "forked": [f"{programs}/torch-ir"]}.items():
         folder = tmp_path / name

@@ -1,4 +1,4 @@
-"""The format: what we write is what its JSON Schema says, and files that were written once load for ever."""
+"""The format: written files conform to the JSON Schema, and stored files of every version load."""
 
 import gzip
 import json
@@ -136,7 +136,7 @@ def test_stored_layers_load() -> None:
 
 
 def test_a_stored_pack_is_what_its_graph_gives() -> None:
-    """Graph and weights of that day give the values of that day."""
+    """The stored graph and weights reproduce the stored values."""
     pack = read_pack(FOLDER / "pack")
     values = {value.name: pack.tensor(value) for value in [*pack.inputs, *pack.values]}
     ir = IR.load(FOLDER / "layers.json")

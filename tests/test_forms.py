@@ -1,4 +1,4 @@
-"""Every form of program that torch.export captures is carried exactly; the exceptions are named, with a reason."""
+"""Every form of program that torch.export captures is supported exactly; the exceptions are named, with a reason."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def _as_expected(form: Form) -> None:
 
 @pytest.mark.parametrize("form", forms()[::EVERY], ids=lambda form: form.name)
 def test_a_sample_of_the_forms(form: Form) -> None:
-    """A form comes as far as its table says: verified, or stopped for a reason that is named."""
+    """A form reaches the stage in its table: verified, or stopped for a named reason."""
     _as_expected(form)
 
 
@@ -40,13 +40,13 @@ def test_every_form(form: Form) -> None:
 
 
 def test_names_and_reasons() -> None:
-    """A name means one form, and a form says why it is not verified exactly if it is not."""
+    """Names are unique, and a form has a reason exactly if it is not verified."""
     assert len(BY_NAME) == sum(len(family.forms) for family in FAMILIES)
     assert [form.name for form in forms() if (form.expected.stage == VERIFIED) == bool(form.expected.reason)] == []
 
 
 def test_the_page_says_what_the_tables_say() -> None:
-    """`python -m tests.coverage --write` makes the page."""
+    """`python -m tests.coverage --write` writes the page."""
     assert PAGE.read_text(encoding="utf-8") == page()
 
 
@@ -82,7 +82,7 @@ def _called(module: torch.nn.Module) -> set[str]:
 
 
 def test_quantised_weights_are_bound_part_by_part(tmp_path: Path) -> None:
-    """The graph names the parts of a quantised weight; the state dict and the checkpoint hold the whole."""
+    """The graph names the parts of a quantised weight; the state dict and the checkpoint contain the whole."""
     form = quantised.family.forms["torchao_int8_weights"]
     with quiet():
         model, ir = form.build(), extract(form, form.build())
@@ -104,7 +104,7 @@ def test_quantised_weights_are_bound_part_by_part(tmp_path: Path) -> None:
     "form", [form for form in quantised.family.forms.values() if form.expected.stage == VERIFIED], ids=lambda f: f.name
 )
 def test_quantised_graphs_are_quantised(form: Form) -> None:
-    """Each holds operators that quantise, or weights of a small dtype: none was silently left in float."""
+    """Each contains quantising operators, or weights of a small dtype: none was silently left in float."""
     with quiet():
         ir = extract(form, form.build())
     operators = {node.op_type.partition(".")[0] for node in ir.nodes}

@@ -1,4 +1,4 @@
-"""A graph module of torch.fx as an IR: whatever its nodes call, it computes what the graph module computes."""
+"""torch.fx graph modules as IRs: whatever their nodes call, the results are the same."""
 
 import operator
 import warnings
@@ -71,7 +71,7 @@ def test_a_symbolic_trace() -> None:
 
 
 def test_the_graph_of_a_trace_is_that_of_the_model() -> None:
-    """Tracing with fx first changes nothing of what is captured."""
+    """Tracing with fx first does not change the capture."""
     entry = catalogue.find("cnn")
     model, inputs = entry.build(), entry.inputs()
     wanted = extract_ir(model, inputs, strict=False)
@@ -79,7 +79,7 @@ def test_the_graph_of_a_trace_is_that_of_the_model() -> None:
 
 
 def test_operators_need_no_example_inputs() -> None:
-    """make_fx notes what its inputs are like."""
+    """make_fx records the properties of its inputs."""
     model = Model().eval()
     made = make_fx(model)(X)
     assert_computes(from_fx(made), model, X, state=made.state_dict())
@@ -104,7 +104,7 @@ def test_a_module_of_torch_export() -> None:
 
 
 def test_the_graph_module_of_an_exported_program() -> None:
-    """It takes weights as inputs; only the program itself can tell which of them are weights."""
+    """It takes weights as inputs; only the program itself says which of them are weights."""
     _, program = exported()
     ir = from_fx(program.graph_module)
     assert [tensor.name for tensor in ir.graph_inputs][:2] == ["p_layer_weight", "p_layer_bias"]
@@ -115,7 +115,7 @@ def test_the_graph_module_of_an_exported_program() -> None:
 
 
 def backend(seen: list[IR]) -> Callable[..., Any]:
-    """A back end that goes through the IR, optimises, and runs."""
+    """A back end that converts to the IR, optimises, and runs."""
 
     def compile_graph(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         ir, _ = optimize(from_fx(graph, inputs), "full")
@@ -126,7 +126,7 @@ def backend(seen: list[IR]) -> Callable[..., Any]:
 
 
 def test_a_back_end_of_the_user() -> None:
-    """torch.compile hands its graph over and runs what comes back; places are those in the model."""
+    """torch.compile passes its graph and runs the result; origins are those of the model."""
     model, seen = Model().eval(), list[IR]()
     compiled = torch.compile(model, backend=backend(seen))
     torch.testing.assert_close(compiled(X), model(X))
@@ -146,7 +146,7 @@ def test_a_back_end_with_sizes_that_vary() -> None:
 
 
 def test_a_back_end_of_operators() -> None:
-    """The same below AOTAutograd, where the graph is made of ATen operators over fake tensors."""
+    """The same with AOTAutograd, where the graph consists of ATen operators over fake tensors."""
     model, seen = Model().eval(), list[IR]()
     compiled = torch.compile(model, backend=aot_autograd(fw_compiler=backend(seen)), dynamic=True)
     for batch in (3, 5):
@@ -163,7 +163,7 @@ def test_a_number_of_its_own() -> None:
 
 
 def test_floats_that_torch_compile_makes_inputs() -> None:
-    """With sizes that vary, eps is an input; one sentence says how to keep it a number."""
+    """With dynamic sizes, eps is an input; the error says how to keep it a number."""
     model, seen = nn.LayerNorm(4).eval(), list[IR]()
     with pytest.raises(Exception, match=r"set torch\._dynamo\.config\.specialize_float = True"):
         torch.compile(model, backend=backend(seen), dynamic=True)(X)
@@ -195,7 +195,7 @@ def test_too_few_inputs() -> None:
 
 
 def test_training_mode_is_told_of_modules_that_have_one() -> None:
-    """A graph by itself has none, though torch calls every new graph module one in training."""
+    """A bare graph has no modules in training mode, although torch marks every new graph module so."""
     graph = fx.Graph()
     graph.output(graph.call_function(operator.add, (graph.placeholder("x"), 1)))
     plain = fx.GraphModule(nn.Module(), graph)

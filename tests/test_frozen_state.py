@@ -1,4 +1,4 @@
-"""Python state that a graph freezes is named, with its line, on every road; memos are not."""
+"""Python state that a graph freezes is named, with its line, by every capture method; memoised tables are not."""
 
 import warnings
 from collections.abc import Callable
@@ -80,7 +80,7 @@ def model(forward: Callable[..., Any], held: Any, is_inside: bool) -> nn.Module:
 
 
 def told(given: nn.Module, capture: str, **options: Any) -> list[str]:
-    """What a capture says about state."""
+    """Return the warnings of a capture about state."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         extract_ir(given, (X,), strict=False, capture=capture, **options)
@@ -106,7 +106,7 @@ def growing(self: Any, x: Tensor) -> Tensor:
 
 @roads
 def test_a_model_with_a_shared_module_hides_nothing(capture: str) -> None:
-    """torch.export runs such a model on stand-ins of its modules, which forget what is appended to them."""
+    """torch.export runs such a model on copies of its modules, which lose what is appended to them."""
     norm = nn.BatchNorm1d(4)
     growth = module(growing, layers=nn.ModuleList([nn.Tanh()]))
     (sentence,) = told(nn.Sequential(norm, norm, growth).eval(), capture)
@@ -163,7 +163,7 @@ def kept_buffer(self: Any, x: Tensor) -> Tensor:
 @places
 @pytest.mark.parametrize("forward", [table, table_of_a_weight, size, unread, masks, kept_buffer])
 def test_memos_and_buffers_are_not_named(forward: Callable[..., Any], is_inside: bool, capture: str) -> None:
-    """Every call computes the same, or the graph keeps the state; so it gives what eager gives, call after call."""
+    """Every call computes the same, or the graph keeps the state, so it equals eager in every call."""
 
     def made() -> nn.Module:
         inner = module(forward, held=None, tables={}, w=nn.Parameter(torch.ones(4)), buffers={"b": torch.ones(4)})

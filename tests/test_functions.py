@@ -1,4 +1,4 @@
-"""Functions of a graph: several nodes outlined into one call, the same computed, and put inline again."""
+"""Functions of a graph: several nodes outlined into one call, the same results, and inlined again."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def computed(ir: IR) -> torch.Tensor:
 
 
 def test_outlined_nodes_become_one_call() -> None:
-    """The call reads what the nodes read, gives what others read of them, and stands for all of them."""
+    """The call has the nodes' inputs and used outputs, and its origins are all of them."""
     ir = chain()
     call = outline(ir, [ir.node("relu"), ir.node("exp"), ir.node("add")], "tail")
     assert call.origins == ("relu", "exp", "add")
@@ -59,7 +59,7 @@ def test_outlining_keeps_the_meaning_and_survives_the_file() -> None:
 
 
 def test_readers_between_outlined_nodes_move_behind_the_call() -> None:
-    """exp reads neg and stands before add: once neg is inside a call that ends at relu, exp comes after it."""
+    """exp reads neg and precedes add: if neg is in a call that ends at relu, exp must follow the call."""
     ir = chain()
     ir.nodes = [ir.node(name) for name in ("neg", "exp", "relu", "add")]
     expected = computed(ir)
@@ -110,7 +110,7 @@ def test_nodes_with_a_way_out_and_back_in_cannot_be_outlined() -> None:
 
 
 def test_a_file_may_hold_several_entry_points_over_one_weight_table() -> None:
-    """A function may have inputs and weights of its own: prefill and decode of one model, say. Keys are shared."""
+    """A function may have its own inputs and weights, such as decode. Keys are shared."""
     ir = chain()
     x, y = TensorMeta("x", (2, 3), "float32"), TensorMeta("mul", (2, 3), "float32")
     scale = TensorMeta("p_scale", (3,), "float32", param=Param(("scale",)))

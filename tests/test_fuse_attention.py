@@ -1,4 +1,4 @@
-"""Attention that is written out becomes the operator, and only where both give the same."""
+"""Attention that is written out becomes the operator, only where both return the same."""
 
 import math
 from collections.abc import Callable
@@ -61,13 +61,13 @@ def test_every_spelling(name: str, before: list[str]) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision(dtype: torch.dtype) -> None:
-    """The softmax in float32 that models write out is what the operator does itself."""
+    """The float32 softmax that models write out is what the operator does internally."""
     ir = captured(SPELLINGS["upcast"], *QKV, dtype=dtype)
     assert operator(optimized(ir, STEPS)).output.dtype == str(dtype).removeprefix("torch.")
 
 
 def test_batches_of_matrices() -> None:
-    """bmm and baddbmm, in three dimensions; what baddbmm adds is a mask."""
+    """bmm and baddbmm, in three dimensions; the operand added by baddbmm is a mask."""
     shapes = ((4, 6, 8),) * 3
     assert operator(optimized(captured(lambda q, k, v: torch.bmm(torch.bmm(q, k.mT).softmax(-1), v), *shapes), STEPS))
     ir = captured(
@@ -95,7 +95,7 @@ KNOWN: dict[str, tuple[Callable[..., Any], bool]] = {
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_mask_that_is_known(name: str) -> None:
-    """A causal mask is told as such, and one that masks nothing goes."""
+    """A causal mask becomes `is_causal`, and one that masks nothing is removed."""
     function, is_causal = KNOWN[name]
     call = operator(optimized(captured(function, *QKV), STEPS))
     assert (call["is_causal"], call["attn_mask"]) == (is_causal, None)
@@ -122,7 +122,7 @@ MASK = (*QKV, (2, 1, 1, 6))
     ids=["where", "one minus", "masked_fill", "where of scores"],
 )
 def test_a_mask_of_finite_numbers(function: Callable[..., Any]) -> None:
-    """Rows that are masked as a whole give the mean of all values in both; here about one in sixty is."""
+    """Fully masked rows are the mean of all values in both; here about one in sixty."""
     after = optimized(captured(function, *MASK), STEPS)
     assert operator(after)["attn_mask"].dtype == "float32"
 
@@ -143,7 +143,7 @@ def test_a_mask_of_finite_numbers(function: Callable[..., Any]) -> None:
     ids=["input", "-inf", "a small number", "broadcast", "a mask of more batches", "another dtype"],
 )
 def test_what_is_declined(function: Callable[..., Any], why: str) -> None:
-    """Where results would differ, or might, nothing changes, and a sentence says why."""
+    """If results would or might differ, nothing changes, and the report says why."""
     after, report = proved(captured(function, *MASK), STEPS)
     assert SDPA not in kinds(after)
     assert any(why in decline.why for decline in report.declined if decline.rule == "attention")
@@ -160,7 +160,7 @@ def test_what_is_declined(function: Callable[..., Any], why: str) -> None:
     ids=["mask is scaled", "softmax over queries", "no values", "another score"],
 )
 def test_what_is_no_attention_stays(function: Callable[..., Any]) -> None:
-    """Nodes that look alike and compute something else."""
+    """Similar nodes that compute something else."""
     assert SDPA not in kinds(optimized(captured(function, *QKV), STEPS))
 
 
@@ -214,14 +214,14 @@ def test_a_scaled_query_that_others_read_stays_scaled() -> None:
 
 
 def masked(function: Callable[..., Any], dtype: torch.dtype) -> IR:
-    """The graph of attention over a mask of truth values that only a run knows."""
+    """The graph of attention with a boolean mask that is known only in a run."""
     module = _Function(function).eval()
     given = [torch.empty(shape, dtype=dtype, device="meta") for shape in QKV]
     return extract_ir(module, (*given, torch.empty(2, 1, 6, 6, dtype=torch.bool, device="meta")))
 
 
 HALF: dict[str, tuple[Callable[..., Any], set[str]]] = {
-    # what is written, and the dtypes in which the operator computes the same, also for rows that are masked as a whole
+    # the written form, and the dtypes in which the operator computes the same, also for fully masked rows
     "filled in float32": (
         lambda q, k, v, m: attend(scores(q, k).float().masked_fill(~m, LOW), v.float()).to(q.dtype), set()
     ),

@@ -1,4 +1,4 @@
-"""Fused calls: a body of exactly the nodes that were there, shared where equal, after all that it reads."""
+"""Fused calls: a body of exactly the replaced nodes, shared if equal, placed after all its operands."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def two_chains() -> IR:
 
 
 def test_equal_bodies_are_one_function() -> None:
-    """Two groups that compute the same are two calls of one body, which is made of the nodes that were there."""
+    """Two equal groups are two calls of one body, which consists of the original nodes."""
     after = optimized(two_chains(), [fused("pair", ["neg", "relu"], ["neg_1", "relu_1"])], exact=True)
     assert text(after) == lines("""
         function pair(input: float32[2, 3]) {
@@ -59,7 +59,7 @@ def test_equal_bodies_are_one_function() -> None:
 
 
 def test_a_body_that_is_there_already_is_used_again() -> None:
-    """What one pass fused and what the next one fuses share their bodies, too."""
+    """Bodies are shared between calls that different passes fused."""
     steps = [fused("pair", ["neg", "relu"]), fused("pair", ["neg_1", "relu_1"])]
     assert list(optimized(two_chains(), steps, exact=True).functions) == ["pair"]
 
@@ -72,7 +72,7 @@ def test_put_inline_it_is_what_it_was() -> None:
 
 
 def test_a_call_comes_after_all_it_reads_and_before_its_readers() -> None:
-    """A reader in the middle of a group moves behind the call, and what the call needs stays before it."""
+    """Consumers in the middle of a group move after the call, and its operands stay before it."""
     ir = small(
         "x: float32[2]",
         ["mul", "exp"],
@@ -87,7 +87,7 @@ def test_a_call_comes_after_all_it_reads_and_before_its_readers() -> None:
 
 
 def test_groups_that_need_each_other_are_not_both_fused() -> None:
-    """Each of these alone could be a call; as two calls, each would have to come before the other."""
+    """Each of these alone could be a call; as two calls, each would have to precede the other."""
     ir = small(
         "x: float32[2], y: float32[2]",
         ["a2", "b2"],
@@ -102,7 +102,7 @@ def test_groups_that_need_each_other_are_not_both_fused() -> None:
 
 
 def test_a_group_that_is_left_and_entered_again_is_not_fused() -> None:
-    """The call would need what is made of its own result."""
+    """The call would depend on its own result."""
     ir = small(
         "x: float32[4, 4]",
         neg="aten.neg.default(x)",
@@ -167,7 +167,7 @@ def test_a_fused_graph_is_a_graph_like_any_other(tmp_path: Path) -> None:
 
 
 def test_open_sizes_are_spoken_of_inside() -> None:
-    """A body speaks of the sizes of the graph around it."""
+    """A body uses the sizes of the outer graph."""
     batch = torch.export.Dim("batch", min=2, max=64)
     with torch.device("meta"):
         model = torch.nn.Sequential(Block(), Block()).eval()
@@ -180,7 +180,7 @@ def test_open_sizes_are_spoken_of_inside() -> None:
 
 
 def test_bodies_of_blocks_are_fused_too() -> None:
-    """A block that is a function of the graph gets functions of its own; those are not looked into again."""
+    """A block that is a function gets nested functions; those are not fused again."""
     after, report = optimize(blocks().fold_blocks(), "full", verify=True)
     assert report.proof is not None
     assert report.proof.is_valid

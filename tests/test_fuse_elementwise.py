@@ -1,4 +1,4 @@
-"""Element-wise operators that follow each other become one call; no group is left and entered again."""
+"""Consecutive element-wise operators become one call; no group depends on itself through other nodes."""
 
 import random
 
@@ -13,7 +13,7 @@ from torch_ir.passes.random_check import prove
 
 
 def test_a_chain_is_one_call() -> None:
-    """What the chain reads are the arguments of the call; a tensor that is read twice is one argument."""
+    """The chain's inputs are the arguments of the call; a tensor that is read twice is one argument."""
     ir = captured(lambda x, y: torch.tanh((x * 2 + y) * x), (3, 4), (3, 4))
     after = optimized(ir, ["fuse-elementwise"], exact=True)
     assert [(node.op_type, node.args) for node in after.nodes] == [("fused.elementwise", ("input", "input_1"))]
@@ -29,7 +29,7 @@ def test_several_results() -> None:
 
 
 def test_another_shape_begins_another_group() -> None:
-    """One loop over one shape: what is computed for a row is not computed for every element again."""
+    """One loop over one shape: values per row are not recomputed for every element."""
     ir = captured(lambda x, row: (x + (row * 2).exp()).tanh(), (3, 4), (4,))
     after = optimized(ir, ["fuse-elementwise"], exact=True)
     assert [node.outputs[0].shape for node in after.nodes] == [(4,), (3, 4)]
@@ -47,7 +47,7 @@ def test_another_shape_begins_another_group() -> None:
     ids=["one alone", "a view in between", "random numbers", "a cast that does nothing"],
 )
 def test_what_stays(calls: dict[str, str]) -> None:
-    """One operator, and what is not element-wise, draws, or only passes its input on."""
+    """Single operators, and operators that are not element-wise, are random, or only pass their input on."""
     ir = small("x: float32[4, 4]", **calls)
     assert text(optimized(ir, ["fuse-elementwise"])) == text(ir)
 
@@ -71,7 +71,7 @@ def drawn(seed: int) -> IR:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_random_graphs(seed: int) -> None:
-    """Whatever the graph, it computes the same to the last bit, always alike, and is what it was when put inline."""
+    """Every graph is bit-identical in results, deterministic, and restored by inlining."""
     ir = drawn(seed)
     after, _ = optimize(ir, passes=["fuse-elementwise"])
     assert prove(ir, after).max_diff == 0.0

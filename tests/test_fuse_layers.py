@@ -34,7 +34,7 @@ LINEAR = ((2, 3), (4, 3), (4,))
     ],
 )
 def test_a_layer_and_its_activation(function: Callable[..., Any], shapes: Any, name: str) -> None:
-    """One call that is named after both, with the arguments of the layer; bodies are what was there."""
+    """One call named after both, with the arguments of the layer; the body is the original nodes."""
     after = optimized(captured(function, *shapes), ["fuse-activations"], exact=True)
     assert kinds(after) == [f"fused.{name}"]
     assert after.nodes[0].args[:2] == ("input", "weight")
@@ -50,12 +50,12 @@ def test_a_layer_and_its_activation(function: Callable[..., Any], shapes: Any, n
     ids=["result of the layer is read", "a sum after a linear layer", "no activation"],
 )
 def test_what_stays(function: Callable[..., Any], left: list[str]) -> None:
-    """A layer that somebody else reads, and what is no activation."""
+    """A layer with other consumers, and operators that are not activations."""
     assert kinds(optimized(captured(function, *LINEAR), ["fuse-activations"], exact=True)) == left
 
 
 def test_of_two_convolutions_one_takes_the_sum() -> None:
-    """The other one comes before the call."""
+    """The other one precedes the call."""
     ir = captured(lambda x, w, v: (F.conv2d(x, w) + F.conv2d(x, v)).relu(), CONV[0], CONV[1], CONV[1])
     assert kinds(optimized(ir, ["fuse-activations"], exact=True)) == ["aten.conv2d.default", "fused.conv2d_add_relu"]
 
@@ -94,13 +94,13 @@ def test_a_whole_gated_layer_is_one_call_where_that_is_wanted() -> None:
     ids=["activation is read", "a row for all", "a number", "a square"],
 )
 def test_what_is_no_gate_stays(function: Callable[..., Any]) -> None:
-    """The activation has another reader, or the factor is no tensor of the same shape."""
+    """The activation has another consumer, or the factor is not a tensor of the same shape."""
     after = optimized(captured(function, (2, 4), (2, 4)), ["fuse-gates"], exact=True)
     assert not [kind for kind in kinds(after) if kind.startswith("fused")]
 
 
 def test_a_tensor_with_itself() -> None:
-    """The gate may be what is gated."""
+    """The gate and the gated tensor may be the same."""
     ir = small("x: float32[4]", relu="aten.relu.default(x)", mul="aten.mul.Tensor(relu, x)")
     after = optimized(ir, ["fuse-gates"], exact=True)
     assert kinds(after) == ["fused.relu_mul"]

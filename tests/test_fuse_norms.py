@@ -70,7 +70,7 @@ def test_without_a_weight() -> None:
 
 
 def test_a_cast_that_others_read_stays_outside() -> None:
-    """The stream in float32 goes on; the norm reads it there."""
+    """The float32 tensor has other consumers; the norm reads it."""
     ir = captured(
         lambda x: (lambda wide: (wide * torch.rsqrt(root(wide)), wide + 1))(x.float()), (2, 8), dtype=torch.float16
     )
@@ -79,7 +79,7 @@ def test_a_cast_that_others_read_stays_outside() -> None:
 
 
 def test_a_cast_for_the_next_reader_stays_outside() -> None:
-    """Only a cast back to the dtype of what is normalised is part of the norm."""
+    """Only a cast back to the original dtype is part of the norm."""
     ir = captured(lambda x, w: rms_norm(x, w).float(), (2, 8), (8,), dtype=torch.bfloat16)
     assert kinds(optimized(ir, [*CLEAN, "fuse-norms"], exact=True)) == ["fused.rms_norm", "aten.to.dtype"]
 
@@ -106,7 +106,7 @@ def test_a_cast_for_the_next_reader_stays_outside() -> None:
     ],
 )
 def test_what_is_no_rms_norm_stays(function: Callable[..., Any]) -> None:
-    """Nodes that look alike and compute something else, or whose inner results are read."""
+    """Similar nodes that compute something else, or whose intermediate results have other consumers."""
     ir = captured(function, (4, 8))
     assert "fused.rms_norm" not in kinds(optimized(ir, [*CLEAN, "fuse-norms"]))
 
@@ -159,7 +159,7 @@ def test_what_is_no_layer_norm_stays(function: Callable[..., Any], dtype: torch.
 
 
 def test_the_dtype_is_told() -> None:
-    """Somebody who wonders why gets a sentence."""
+    """The reason is reported."""
     ir = captured(lambda x: centred(x) / torch.sqrt(variance(x) + 1e-5), (4, 8), dtype=torch.bfloat16)
     _, report = proved(ir, [*CLEAN, "layer-norms"])
     assert "in bfloat16, the operator rounds otherwise than what is written out" in [d.why for d in report.declined]

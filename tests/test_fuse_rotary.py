@@ -1,4 +1,4 @@
-"""Rotary embeddings: both spellings are one call, and nothing else is."""
+"""Rotary embeddings: both forms become one call, and nothing else does."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,6 +51,6 @@ def test_every_spelling(function: Callable[..., Any], table: tuple[int, ...], be
     ids=["no negation", "halves in place", "another tensor", "a factor", "inner result is read"],
 )
 def test_what_is_no_rotation_stays(function: Callable[..., Any]) -> None:
-    """Nodes that look alike and compute something else, or whose inner results are read."""
+    """Similar nodes that compute something else, or whose intermediate results have other consumers."""
     after = optimized(captured(function, X, TABLE, TABLE), [*CLEAN, "fuse-rotary"], exact=True)
     assert "fused.rotary" not in kinds(after)

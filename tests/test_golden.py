@@ -1,4 +1,4 @@
-"""Golden packs: what another runtime is compared with, and how."""
+"""Golden packs: content of the pack, and comparison with another runtime."""
 
 import json
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def as_npy(values: dict[str, Tensor], folder: Path) -> Path:
 
 @pytest.mark.parametrize("written", [as_safetensors, as_npz, as_npy], ids=lambda function: function.__name__)
 def test_round_trip(tmp_path: Path, written: Callable[[dict[str, Tensor], Path], Path]) -> None:
-    """Dumps of a right runtime are equal to the pack, in whichever files they come."""
+    """Dumps of a correct runtime equal the pack, in any file format."""
     ir = golden(tmp_path / "pack")
     values = dumped(ir, NET.state_dict(), X)
     found = compare_golden(tmp_path / "pack", written(values, tmp_path / "dumps"))
@@ -56,7 +56,7 @@ def test_round_trip(tmp_path: Path, written: Callable[[dict[str, Tensor], Path],
 
 @pytest.mark.parametrize("broken", ["linear", "tanh", "linear_1", "relu", "chunk_0", "cat", "linear_2", "softmax"])
 def test_the_first_wrong_node_is_named(tmp_path: Path, broken: str) -> None:
-    """A wrong value makes all that follows wrong; the first in the order of the graph is named."""
+    """All values after a wrong one are wrong; the first in graph order is named."""
     ir = golden(tmp_path / "pack")
     found = compared(tmp_path / "pack", dumped(ir, NET.state_dict(), X, broken=broken))
     assert found.divergence is not None
@@ -95,7 +95,7 @@ def test_missing_dumps_leave_suspects(tmp_path: Path) -> None:
 
 
 def test_names_of_nodes_and_of_the_runtime(tmp_path: Path) -> None:
-    """A node's name stands for its only value; other names are mapped; unknown ones get a hint."""
+    """A node's name refers to its only value; other names are mapped; unknown ones get a suggestion."""
     golden(tmp_path / "pack", module(lambda self, x: x.sin().max(1)), X)
     values = {"sine": X.sin(), "max_1_0": X.sin().max(1)[0], "max_1_2": X.sin().max(1)[1]}
     found = compared(tmp_path / "pack", values, names={"sine": "sin"})
@@ -106,7 +106,7 @@ def test_names_of_nodes_and_of_the_runtime(tmp_path: Path) -> None:
 
 
 def test_nothing_to_compare(tmp_path: Path) -> None:
-    """Dumps that all have other names are no success."""
+    """Dumps without any matching name are not a success."""
     golden(tmp_path / "pack")
     found = compared(tmp_path / "pack", {"nothing": X})
     assert not found.is_equal
@@ -114,7 +114,7 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_tolerances(tmp_path: Path) -> None:
-    """They grow with depth, shrink with small values, and can be given."""
+    """They grow with depth, shrink with small values, and can be set."""
     ir = golden(tmp_path / "pack")
     first, last = (next(v for v in read_pack(tmp_path / "pack").values if v.name == n) for n in ("linear", "softmax"))
     assert 0 < first.rtol < last.rtol < 1e-4
@@ -129,7 +129,7 @@ def test_tolerances(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", TORCH_DTYPES.values(), ids=str)
 def test_every_dtype_is_stored_exactly(dtype: torch.dtype) -> None:
-    """Whatever safetensors has no name for lies there as pairs or bytes, and comes back bit for bit."""
+    """Dtypes that safetensors lacks are stored as pairs or bytes, and round-trip bit for bit."""
     raw = torch.arange(96, dtype=torch.uint8)
     tensor = (raw % 2).bool() if dtype == torch.bool else raw.view(dtype)
     name = str(dtype).removeprefix("torch.")
@@ -140,7 +140,7 @@ def test_every_dtype_is_stored_exactly(dtype: torch.dtype) -> None:
 
 
 def test_dumps_in_another_dtype(tmp_path: Path) -> None:
-    """They are compared in the pack's dtype, with a note; whole numbers must stay what they are."""
+    """They are compared in the pack's dtype, with a note; integers must be equal."""
     model = module(lambda self, x: (x.to(torch.bfloat16) * 3, x.argmax(1), torch.complex(x, x)))
     ir = golden(tmp_path / "pack", model, X)
     values = dumped(ir, {}, X)
@@ -157,7 +157,7 @@ def test_dumps_in_another_dtype(tmp_path: Path) -> None:
 
 
 def test_numpy_without_a_name_for_the_dtype(tmp_path: Path) -> None:
-    """bfloat16 that numpy saved as two bytes of nothing in particular is read as what the pack says."""
+    """bfloat16 that numpy saved as two raw bytes is read with the dtype of the pack."""
     model = module(lambda self, x: x.to(torch.bfloat16))
     golden(tmp_path / "pack", model, X)
     (tmp_path / "dumps").mkdir()
@@ -170,7 +170,7 @@ def test_numpy_without_a_name_for_the_dtype(tmp_path: Path) -> None:
 
 
 def test_wrong_shapes_are_a_difference(tmp_path: Path) -> None:
-    """A dump of another shape is said to be that."""
+    """A dump of another shape is reported as such."""
     ir = golden(tmp_path / "pack")
     values = dumped(ir, NET.state_dict(), X)
     found = compared(tmp_path / "pack", {**values, "tanh": values["tanh"].t().contiguous()})
@@ -195,7 +195,7 @@ def test_values_inside_functions(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*training mode")
 def test_random_numbers_are_said(tmp_path: Path) -> None:
-    """Another runtime draws other numbers: the pack says so, and so does the comparison."""
+    """Another runtime draws other numbers: the pack and the comparison say so."""
     model = module(lambda self, x: nn.functional.dropout(x, 0.5, True) + 1)
     ir = golden(tmp_path / "pack", model, X)
     assert read_pack(tmp_path / "pack").notes == ["random numbers are drawn for dropout; another runtime draws others"]
@@ -246,7 +246,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_what_is_not_dense(tmp_path: Path) -> None:
-    """A value that is no block of numbers is left out, by name."""
+    """A value that is not a dense tensor is omitted, by name."""
     model = module(lambda self, x: x.to_sparse().to_dense() * 2)
     ir = captured(model, X)
     write_golden(ir, {}, (X,), tmp_path / "pack")

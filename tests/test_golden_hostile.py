@@ -1,4 +1,4 @@
-"""Golden packs and dumps that are damaged or hostile are refused."""
+"""Corrupted or hostile golden packs and dumps are rejected."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def pack(tmp_path: Path) -> Path:
 
 
 def rewrite(pack: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    """Change an index and leave out its digest, as someone who means it would."""
+    """Change an index and remove its digest, as a deliberate edit would."""
     document = json.loads((pack / "index.json").read_text())
     document.pop("digest")
     change(document)
@@ -63,7 +63,7 @@ def test_a_wrong_index_is_refused(pack: Path, name: str) -> None:
 
 
 def test_an_index_that_asks_for_too_much_is_refused(pack: Path, tmp_path: Path) -> None:
-    """Unread; larger limits can be given."""
+    """Unread; larger limits can be set."""
     size = (pack / "index.json").stat().st_size
     with pytest.raises(SerializationError, match=r"Limits\(file_bytes=\.\.\.\) allows more"):
         read_pack(pack, Limits(file_bytes=size - 1))
@@ -139,6 +139,6 @@ def test_hostile_dumps(pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_one_number_of_a_dtype_that_numpy_lacks(tmp_path: Path) -> None:
-    """A scalar of bfloat16 comes as its two bytes, as larger arrays do."""
+    """A scalar of bfloat16 is stored as its two bytes, like larger arrays."""
     numpy.save(tmp_path / "x.npy", numpy.zeros((), dtype="V2"))
     assert Dumps(tmp_path / "x.npy")["x"]().tolist() == [0, 0]

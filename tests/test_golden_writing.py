@@ -1,4 +1,4 @@
-"""Writing a golden pack: what it holds, whole or not at all, the same bytes again."""
+"""Writing a golden pack: its content, atomic writes, deterministic bytes."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ from torch_ir.golden.pack import read_pack
 
 
 def test_what_a_pack_holds(tmp_path: Path) -> None:
-    """Inputs and, if asked for, weights; the digest of the graph; which reference it is."""
+    """Inputs and, on request, weights; the digest of the graph; the kind of reference."""
     ir = golden(tmp_path / "pack", with_weights=True)
     index = json.loads((tmp_path / "pack" / "index.json").read_text())
     assert (index["format"], index["version"], index["model_name"]) == ("torch-ir golden", 1, "Net")
@@ -40,7 +40,7 @@ def test_a_graph_that_is_not_the_model_gives_no_pack(tmp_path: Path) -> None:
 
 
 def test_shards_and_selections(tmp_path: Path) -> None:
-    """No shard is larger than asked; `only` and `every` leave nodes out and say so; `max_bytes` refuses."""
+    """No shard exceeds the limit; `only` and `every` omit nodes and say so; `max_bytes` raises."""
     ir = golden(tmp_path / "pack", shard_bytes=150)
     sizes = [shard.size for shard in read_pack(tmp_path / "pack").files.values()]
     assert len(sizes) > 4
@@ -60,7 +60,7 @@ def test_shards_and_selections(tmp_path: Path) -> None:
 
 
 def test_a_pack_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    """A pack is replaced by a pack; after an error the old one stays; what is no pack is never touched."""
+    """A pack is replaced by a pack; after an error the old one remains; other folders are never touched."""
     golden(tmp_path / "pack", every=3)
     before = (tmp_path / "pack" / "index.json").read_bytes()
     with pytest.raises(ExecutionError):
@@ -87,7 +87,7 @@ def test_equal_packs_are_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_without_safetensors_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names what to install, and nothing is left behind."""
+    """The message names the extra, and no files remain."""
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(MissingExtraError, match=r"torch-ir\[safetensors\]"):
         golden(tmp_path / "pack")

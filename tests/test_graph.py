@@ -1,4 +1,4 @@
-"""The graph: tensors joined by name, readers counted, one point of rewiring, views that cannot go stale."""
+"""The graph: tensors linked by name, uses counted, one way to rewire, views that are never stale."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from torch_ir.ir import IR, Branch, OpNode, Param, Slot, TensorData, TensorMeta
 
 
 def square() -> tuple[IR, TensorMeta, OpNode]:
-    """add(x, x) -> relu, with x and the add at hand."""
+    """add(x, x) -> relu, with x and the add returned."""
     x, added, out = tensor("x", 2), tensor("add", 2), tensor("relu", 2)
     add = OpNode("add", "aten.add.Tensor", [x, x], [added], {"alpha": 1}, args=["self", "other"])
     return IR([add, OpNode("relu", "aten.relu.default", [added], [out], args=["self"])], [x], [out]), x, add
@@ -18,7 +18,7 @@ def square() -> tuple[IR, TensorMeta, OpNode]:
 
 
 def test_records_that_name_the_same_tensor_become_one_object() -> None:
-    """Nodes may be written with a TensorMeta of their own for each use; the IR lets them share the one that is made."""
+    """Nodes may be created with separate TensorMeta objects per use; the IR links them to the one that is produced."""
     ir = IR(
         [
             OpNode("neg", "aten.neg.default", [tensor("x", 2)], [tensor("neg", 2)]),
@@ -44,7 +44,7 @@ def test_a_tensor_inside_a_graph_knows_its_producer() -> None:
 
 
 def test_joining_refuses_a_reader_that_restates_a_shape_wrongly() -> None:
-    """A record that restates what it reads must say the same."""
+    """A use must repeat the same shape and dtype."""
     with pytest.raises(GraphError, match=r"'neg' is made as float32\[2\], but read as float32\[3\]"):
         IR(
             [
@@ -80,13 +80,13 @@ def test_joining_refuses_a_reader_that_restates_strides_or_producer_wrongly() ->
 
 
 def test_two_tensors_of_one_name_are_refused() -> None:
-    """A name stands for one tensor in the whole graph."""
+    """A name refers to one tensor in the whole graph."""
     with pytest.raises(GraphError, match="two tensors are called 'x'"):
         IR([OpNode("x", "aten.neg.default", [tensor("x", 2)], [tensor("x", 2)])], [tensor("x", 2)], [tensor("x", 2)])
 
 
 def test_equality_is_identity() -> None:
-    """Two tensors that say the same are still two tensors."""
+    """Two tensors with equal fields are still two tensors."""
     assert tensor("x", 2) != tensor("x", 2)
     assert len({tensor("x", 2), tensor("x", 2)}) == 2
 
@@ -123,7 +123,7 @@ def test_a_node_keeps_its_place_among_readers_of_what_it_still_reads() -> None:
 
 
 def test_assigning_inputs_is_the_one_rewiring_point() -> None:
-    """Old readers go, new readers come, and nothing else needs to be told."""
+    """Old uses are removed and new ones added, without further calls."""
     ir = chain("aten.neg.default", "aten.relu.default")
     neg, relu = ir.nodes
     x = ir.graph_inputs[0]
@@ -137,7 +137,7 @@ def test_assigning_inputs_is_the_one_rewiring_point() -> None:
 
 
 def test_inputs_that_cannot_be_listed_change_nothing() -> None:
-    """If making the new inputs fails, the node still reads what it read."""
+    """If computing the new inputs fails, the node keeps its old ones."""
     _, x, add = square()
     with pytest.raises(ZeroDivisionError):
         add.inputs = (x for zero in (1, 0) if 1 // zero)
@@ -146,7 +146,7 @@ def test_inputs_that_cannot_be_listed_change_nothing() -> None:
 
 
 def test_assigning_outputs_tells_the_tensors() -> None:
-    """A tensor that moves to another node knows its new producer and index."""
+    """A tensor that moves to another node has the new producer and index."""
     best, where = tensor("a", 2), tensor("b", 2)
     first = OpNode("first", "aten.neg.default", [], [best, where])
     second = OpNode("second", "aten.neg.default", [], [where, best])
@@ -159,7 +159,7 @@ def test_assigning_outputs_tells_the_tensors() -> None:
 
 
 def test_replace_all_uses_reaches_every_reader_and_leaves_none() -> None:
-    """After it, nobody reads the old tensor, also not a node that read it twice."""
+    """Afterwards the old tensor has no uses, even by a node that read it twice."""
     ir, x, add = square()
     new = tensor("y", 2)
     ir.graph_inputs.append(new)
@@ -179,7 +179,7 @@ def test_replace_all_uses_reaches_graph_outputs() -> None:
 
 
 def test_replace_all_uses_reaches_new_values_of_mutated_tensors() -> None:
-    """The value that a buffer takes is a use as well; the buffer itself stays the target."""
+    """The new value of a buffer is a use as well; the buffer itself stays the target."""
     state, x = weight("b_state", 2, kind="buffer"), tensor("x", 2)
     add = OpNode("add", "aten.add.Tensor", [state, x], [tensor("add", 2)], args=["self", "other"])
     neg = OpNode("neg", "aten.neg.default", [add.output], [tensor("neg", 2)], args=["self"])
@@ -257,7 +257,7 @@ def _strided() -> TensorMeta:
 
 
 def test_constants_are_a_view_of_the_values_that_params_hold() -> None:
-    """Replacing the values of a param is what changes `constants`."""
+    """Replacing the values of a param changes `constants`."""
     ir = everything()
     assert ir.constants["steps"].raw == b"\x01\x00\xff\xff"
     steps = ir.params[2]
@@ -268,7 +268,7 @@ def test_constants_are_a_view_of_the_values_that_params_hold() -> None:
 
 
 def test_tied_weights_are_one_tensor_with_several_keys() -> None:
-    """The first key is the one that weights are asked for by; the others are kept as a group."""
+    """The first key is used for weights; the others are kept as a group."""
     ir = everything()
     assert ir.tied_weights == [("first.w", "second.w")]
     assert ir.params[0].key == "first.w"
@@ -282,7 +282,7 @@ def test_param_kinds_say_what_a_state_dict_holds() -> None:
 
 
 def test_tensors_lists_everything_in_the_order_of_definition() -> None:
-    """Inputs, then weights, then what each node makes."""
+    """Inputs, then weights, then the outputs of each node."""
     assert [t.name for t in mlp().tensors()] == [
         "x", "p_fc1_weight", "p_fc1_bias", "p_fc2_weight", "p_fc2_bias", "linear", "relu", "linear_1",
     ]  # fmt: skip

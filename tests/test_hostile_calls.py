@@ -1,4 +1,4 @@
-"""No arguments make a check crash, hang or take much memory."""
+"""No arguments make a check crash, hang or use much memory."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.hostile_calls import operators, sweep
 
 
 def test_a_check_survives_hostile_arguments() -> None:
-    """A sample of the registered operators; the child would die, or say what it took."""
+    """A sample of the registered operators, in a child that would crash or report its memory."""
     start = 2 * (len(operators()) // 3)
     outcome = sweep(2, start, start + 250)
     assert outcome.checked == 250

@@ -1,4 +1,4 @@
-"""A hostile file ends in a typed error with rule and place, or is shown escaped; nothing else happens."""
+"""A hostile file ends in a typed error with rule and path, or is shown escaped, without side effects."""
 
 import ctypes
 import os
@@ -63,6 +63,6 @@ def _raise(file: Path) -> None:
     ],
 )
 def test_the_canaries_stir(act: Callable[[Path], Any], outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a file could do is noticed, if one did it."""
+    """Each forbidden side effect is detected when it happens."""
     monkeypatch.setitem(OPENINGS, "act", act)
     assert run(case.Case("act", "acts", written("{}"), opens="act")).outcome == outcome

@@ -1,4 +1,4 @@
-"""Optimising a file runs no kernel that trusts the file's values, and no more work than the budget."""
+"""Optimising a file runs no kernel that trusts its values, and stays within the budget."""
 
 import contextlib
 
@@ -93,7 +93,7 @@ def test_values_that_do_not_trap_are_divided() -> None:
 
 
 def test_the_budget_bounds_all_values_together() -> None:
-    """A thousand calls that make 512 KiB each: those beyond the budget stay."""
+    """A thousand calls with results of 512 KiB: those beyond the budget are not folded."""
     nodes = []
     for index in range(1000):
         made = TensorMeta(f"made_{index}", (1 << 16,), "int64")

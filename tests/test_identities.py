@@ -1,4 +1,4 @@
-"""Calls that change nothing go: to the last bit, in shape, dtype and strides, and never where the caller would see."""
+"""No-op calls are removed: bit-identical, with the same shape, dtype and strides, and never visibly to the caller."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def _ops(ir: IR) -> list[str]:
 
 
 def _with_constant(ir: IR, name: str, numbers: object, dtype: str) -> IR:
-    """The graph with a weight made a constant of the code, whose values the graph holds."""
+    """Return the graph with one weight as a constant with values."""
     param = next(param for param in ir.params if param.name == name)
     param.param = Param((name,), "constant", TensorData.from_numbers(numbers, dtype))
     return ir
@@ -57,7 +57,7 @@ def _with_constant(ir: IR, name: str, numbers: object, dtype: str) -> IR:
     ],
 )
 def test_what_changes_nothing_goes(call: str) -> None:
-    """exp(f(x)) is exp(x) for every f that gives what it is given."""
+    """exp(f(x)) is exp(x) for every f that returns its input."""
     assert text(optimized(small("x: float32[2, 3]", same=call, exp="aten.exp.default(same)"), ["identities"])) == _LEFT
 
 
@@ -113,7 +113,7 @@ def test_whole_numbers_may_have_a_zero_added() -> None:
 
 
 def test_adding_zero_goes_where_rounding_may_change() -> None:
-    """Level basic does not tell -0.0 from 0.0, and divides once."""
+    """Level basic does not distinguish -0.0 from 0.0, and divides once."""
     ir = small(
         "x: float32[3], y: float32[3]",
         add="aten.add.Tensor(x, 0.0)",
@@ -129,7 +129,7 @@ def test_adding_zero_goes_where_rounding_may_change() -> None:
 
 
 def test_a_reciprocal_stays_where_it_is_needed() -> None:
-    """Somebody else reads it, or it makes floats of whole numbers."""
+    """It has other consumers, or it converts integers to floats."""
     shared = small(
         "x: float32[3], y: float32[3]",
         ["mul", "reciprocal"],
@@ -146,7 +146,7 @@ def test_a_reciprocal_stays_where_it_is_needed() -> None:
 
 
 def test_copies_go_where_nobody_sees_them() -> None:
-    """A clone that lies like its source goes; one that lays elements out anew stays, and one that the caller gets."""
+    """A clone with its source's strides is removed; one that changes strides, or is returned, is kept."""
     ir = small(
         "x: float32[2, 3]",
         ["exp", "neg", "held", "relu"],
@@ -166,7 +166,7 @@ def test_copies_go_where_nobody_sees_them() -> None:
 
 
 def test_a_copy_of_an_input_stays() -> None:
-    """A caller may lay an input out in another way than the graph says."""
+    """A caller may pass an input with other strides than declared."""
     ir = small("x: float32[2, 3]", same="aten.contiguous.default(x)", exp="aten.exp.default(same)")
     after, report = proved(ir, ["identities"], exact=True)
     assert _ops(after) == ["contiguous", "exp"]
@@ -188,7 +188,7 @@ def test_a_copy_that_is_reached_into_stays() -> None:
 
 
 def test_constants_of_the_code_count_where_their_shape_does() -> None:
-    """mul(x, ones) is x, unless the ones make x larger."""
+    """mul(x, ones) is x, unless broadcasting makes the result larger."""
     same = small("x: float32[2, 3]", weights="c: float32[3]", mul="aten.mul.Tensor(x, c)", exp="aten.exp.default(mul)")
     wide = small("x: float32[3]", weights="c: float32[2, 3]", mul="aten.mul.Tensor(x, c)", exp="aten.exp.default(mul)")
     some = small("x: float32[3]", weights="c: float32[3]", mul="aten.mul.Tensor(x, c)", exp="aten.exp.default(mul)")
@@ -198,7 +198,7 @@ def test_constants_of_the_code_count_where_their_shape_does() -> None:
 
 
 def test_a_weight_may_be_anything() -> None:
-    """It is no 1, whatever a checkpoint says now."""
+    """A weight is never assumed to be 1."""
     ir = small("x: float32[3]", weights="w: float32[3]", mul="aten.mul.Tensor(x, w)", exp="aten.exp.default(mul)")
     assert _ops(optimized(ir, ["identities"])) == ["mul", "exp"]
 
@@ -219,7 +219,7 @@ def test_a_choice_that_is_made_already(value: bool, left: str) -> None:
 
 
 def test_the_largest_of_one() -> None:
-    """amax over a dimension of size 1 changes nothing while the dimension is kept."""
+    """amax over a dimension of size 1 is a no-op if the dimension is kept."""
     kept = small("x: float32[2, 1]", largest="aten.amax.default(x, [1], True)", exp="aten.exp.default(largest)")
     gone = small("x: float32[2, 1]", largest="aten.amax.default(x, [1])", exp="aten.exp.default(largest)")
     assert _ops(optimized(kept, ["identities"], exact=True)) == ["exp"]
@@ -244,7 +244,7 @@ def test_masks_that_mask_nothing() -> None:
 
 
 def test_a_negated_choice_is_the_other_choice() -> None:
-    """where(not m, x, y) is where(m, y, x); not of a number is no mask turned round."""
+    """where(not m, x, y) is where(m, y, x); `not` of a number is not a mask."""
     ir = small(
         "m: bool[2], x: float32[2], y: float32[2]",
         no="aten.logical_not.default(m)",
@@ -277,7 +277,7 @@ def test_twice_is_nothing(name: str, dtype: str) -> None:
 
 
 def test_not_twice_of_a_number_is_whether_it_is_one() -> None:
-    """logical_not gives bool, so twice is not nothing; and abs of a wrapped number is not abs of the number."""
+    """logical_not returns bool, so twice is not a no-op; and abs of an overflowed number is not abs of the number."""
     twice = small(
         "x: float32[3]",
         one="aten.logical_not.default(x)",
@@ -332,14 +332,14 @@ def test_one_of_several_is_all_of_it() -> None:
 
 @pytest.mark.parametrize(("returns", "left"), [(["exp"], ["exp"]), (["exp", "drop_1"], ["native_dropout", "exp"])])
 def test_idle_dropout_with_a_mask(returns: list[str], left: list[str]) -> None:
-    """native_dropout goes only where nobody reads its mask."""
+    """native_dropout is removed only if its mask is unused."""
     drop = "aten.native_dropout.default(x, 0.5, False)"
     ir = small("x: float32[3]", returns, drop=drop, exp="aten.exp.default(drop_0)")
     assert _ops(optimized(ir, ["identities"], exact=True)) == left
 
 
 def test_open_sizes() -> None:
-    """A slice over the whole of an open size goes; sizes are equal if they are written so, not if they happen to be."""
+    """A full slice of a dynamic size is removed; sizes are equal only if their expressions are."""
 
     class Whole(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

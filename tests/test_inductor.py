@@ -1,4 +1,4 @@
-"""The back end `inductor`: what it compiles gives what the model gives, at all sizes, and leaves torch as it was."""
+"""The back end `inductor`: the same results as the model at all sizes, and torch's settings are restored."""
 
 import copy
 import logging
@@ -23,7 +23,7 @@ has_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU 
 
 
 class Net(nn.Module):
-    """A convolution, a linear layer, tensors that are made on the device, and a buffer that changes."""
+    """A convolution, a linear layer, tensors created on the device, and a buffer that changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,13 +75,13 @@ def rows() -> tuple[nn.Module, Compiled]:
 
 
 def eager(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """What a model gives, the model left as it is."""
+    """Return the model's result, without changing the model."""
     with torch.no_grad():
         return copy.deepcopy(model)(*args, **kwargs)
 
 
 def test_buffers_are_kept_from_call_to_call(net: nn.Module, compiled: Compiled) -> None:
-    """A compiled graph gives what the model gives, and counts on; the weights that it was given stay as they are."""
+    """A compiled graph returns what the model returns, with persistent buffers; the given weights are unchanged."""
     x = torch.randn(2, 3, 8, 8)
     (first, _), (second, calls) = compiled(x), compiled(x)
     assert not difference(eager(net, x)[0], first)
@@ -90,14 +90,14 @@ def test_buffers_are_kept_from_call_to_call(net: nn.Module, compiled: Compiled) 
 
 
 def test_inputs_may_lie_as_they_like(net: nn.Module, compiled: Compiled) -> None:
-    """An input with other strides than those of the capture, or inside another tensor, is what its numbers are."""
+    """An input with other strides, or inside another tensor, is used by its values."""
     x = torch.randn(3, 3, 8, 8)
     for laid in (x[1:], x[:2].to(memory_format=torch.channels_last), x[:2].transpose(2, 3)):
         assert not difference(eager(net, laid)[0], compiled(laid)[0])
 
 
 def test_results_belong_to_the_caller(compiled: Compiled) -> None:
-    """What a call gave is not written to by the next one."""
+    """A result is not overwritten by the next call."""
     first, _ = compiled(torch.randn(2, 3, 8, 8))
     before = first.clone()
     compiled(torch.randn(2, 3, 8, 8))
@@ -105,7 +105,7 @@ def test_results_belong_to_the_caller(compiled: Compiled) -> None:
 
 
 def test_several_sizes_share_their_code(rows: tuple[nn.Module, Compiled]) -> None:
-    """A graph with open sizes is compiled once for many; torch takes a size of 1 by itself, as it may broadcast."""
+    """A graph with dynamic sizes is compiled once for many; torch specialises size 1, which may broadcast."""
     model, compiled = rows
     made = []
     for count in (5, 9, 2, 64, 1, 7, 1):
@@ -117,13 +117,13 @@ def test_several_sizes_share_their_code(rows: tuple[nn.Module, Compiled]) -> Non
 
 
 def test_sizes_out_of_range_are_refused(rows: tuple[nn.Module, Compiled]) -> None:
-    """The ranges of a graph hold for what it is compiled to."""
+    """The ranges of a graph also apply to its compiled form."""
     with pytest.raises(ExecutionError, match="rows = 65 is out of range"):
         rows[1](torch.randn(65, 6), torch.randn(65, 4))
 
 
 def _plain_settings() -> dict[str, Any]:
-    """Torch's settings but for objects, of which each look gives another copy."""
+    """Return torch's settings except objects, which are copied on each access."""
     plain = (bool, int, float, str, tuple, list, dict, type(None))
     return {name: value for name, value in config.get_config_copy().items() if isinstance(value, plain)}
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_compiled_is_said_in_one_sentence() -> None:
 
 
 def test_a_graph_moves_to_another_device(ir: IR) -> None:
-    """What a graph makes by itself is made on the device that was asked for; the graph that was given stays."""
+    """Tensors that a graph creates are created on the requested device; the given graph is unchanged."""
     moved = placed(ir, torch.device("cuda:1"))
     places = [node["device"] for graph in (ir, moved) for node in graph.nodes if "arange" in node.op_type]
     assert places == [Device("cpu"), Device("cuda:1")]
@@ -170,7 +170,7 @@ def test_a_graph_moves_to_another_device(ir: IR) -> None:
     ],
 )
 def test_devices_that_cannot_be(ir: IR, net: nn.Module, device: str, backend: str, said: str) -> None:
-    """A device that is not there, or that a back end does not know, is refused in one sentence."""
+    """A missing or unsupported device is a one-line error."""
     with pytest.raises(ExecutionError) as caught:
         compile(ir, net.state_dict(), backend=backend, device=device)
     assert str(caught.value).startswith(said)
@@ -186,7 +186,7 @@ def test_inputs_elsewhere_are_refused(compiled: Compiled) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [entry.name for entry in catalogue.entries()])
 def test_the_catalogue(name: str) -> None:
-    """Every model gives what it gives without a compiler, in the first call and in the second."""
+    """Every model returns what it returns without a compiler, in the first and the second call."""
     entry = catalogue.find(name)
     torch.manual_seed(0)
     model, args, kwargs = entry.build(), entry.inputs(), entry.kwargs()
@@ -201,7 +201,7 @@ def test_the_catalogue(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_package_of_compiled_code(net: nn.Module, tmp_path: Path) -> None:
-    """AOTInductor takes the module that `to_torch` gives."""
+    """AOTInductor compiles the module of `to_torch`."""
     model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4)).eval()
     x = torch.randn(2, 6)
     module = to_torch(extract_ir(model, (x,), strict=False), model.state_dict())
@@ -212,7 +212,7 @@ def test_a_package_of_compiled_code(net: nn.Module, tmp_path: Path) -> None:
 
 @has_gpu
 def test_on_a_gpu(net: nn.Module, ir: IR) -> None:
-    """Kernels that are recorded once give what the model gives for inputs of later calls."""
+    """Recorded kernels return the model's results for inputs of later calls."""
     compiled = compile(ir, net.state_dict(), device="cuda")
     for _ in range(3):
         x = torch.randn(2, 3, 8, 8, device="cuda")

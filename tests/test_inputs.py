@@ -1,4 +1,4 @@
-"""Inputs on the command line: every spelling, the nearest fix of a wrong one, and values from files."""
+"""Inputs on the command line: every form, the suggested fix of a wrong one, and values from files."""
 
 import contextlib
 from pathlib import Path
@@ -18,9 +18,7 @@ from torch_ir.cli.arguments.size_specs import Affine, DimRange, parse_affine, pa
 from torch_ir.errors import CommandError
 from torch_ir.ir.graph.attr_types import DTYPES
 
-NAMES = st.from_regex(r"[a-z][a-z_]{1,6}", fullmatch=True).map(
-    lambda word: f"s_{word}"
-)  # never a word with a meaning of its own
+NAMES = st.from_regex(r"[a-z][a-z_]{1,6}", fullmatch=True).map(lambda word: f"s_{word}")  # never a reserved word
 NUMBERS = st.integers(0, 10**6)
 
 
@@ -49,7 +47,7 @@ NUMBERS = st.integers(0, 10**6)
     ],
 )
 def test_sizes(word: str, size: int | str, dim: DimRange | None) -> None:
-    """A number, a name, a name with its range, or something made of a name."""
+    """A number, a name, a name with its range, or an expression of a name."""
     assert parse_size(word) == (size, dim)
 
 
@@ -70,14 +68,14 @@ def test_sizes(word: str, size: int | str, dim: DimRange | None) -> None:
     ],
 )
 def test_wrong_sizes(word: str, message: str) -> None:
-    """What cannot be a size is refused with the reason."""
+    """An invalid size is rejected with the reason."""
     with pytest.raises(CommandError, match=message.replace("[", r"\[")):
         parse_size(word)
 
 
 @given(NAMES, st.integers(1, 100), st.integers(-100, 100))
 def test_sizes_made_of_a_name_come_back(name: str, times: int, plus: int) -> None:
-    """What an affine size prints is read as the same."""
+    """The printed form of an affine size parses to the same."""
     size = Affine(name, times, plus)
     assert parse_affine(str(size)) == size
 
@@ -117,7 +115,7 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 
 @given(NAMES, st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.text()), st.lists, max_leaves=4))
 def test_json_values_come_back(name: str, value: Any) -> None:
-    """What follows := is JSON."""
+    """The text after := is JSON."""
     import json
 
     assert parse_input(f"{name}:={json.dumps(value)}") == InputSpec(f"{name}:={json.dumps(value)}", name, value=value)
@@ -138,14 +136,14 @@ def test_json_values_come_back(name: str, value: Any) -> None:
     ],
 )
 def test_plain_values(text: str, name: str | None, value: Any) -> None:
-    """Words and numbers that no size can be are values."""
+    """Words and numbers that cannot be sizes are values."""
     spec = parse_input(text)
     assert (spec.name, spec.value, type(spec.value)) == (name, value, type(value))
     assert spec.is_plain
 
 
 def test_a_bare_number_may_be_either() -> None:
-    """`n=3` is a tensor of three elements, and says which number it is where an argument takes numbers."""
+    """`n=3` is a tensor of three elements, or the number if the argument accepts numbers."""
     spec = parse_input("n=3")
     assert (spec.shape, spec.number) == ((3,), 3)
     assert parse_input("n=3x4").number is None
@@ -229,7 +227,7 @@ def test_files_of_one_tensor(files: Path) -> None:
 
 
 def test_lists_are_in_order_and_what_is_nested_has_dots(files: Path) -> None:
-    """A list gives inputs in order; a dict in a dict gives names with dots."""
+    """A list contains inputs in order; nested dicts have dotted names."""
     assert read("@list.pt") == [(None, X), (None, Y)]
     assert read("@nested.pt") == [
         ("x", X), ("options.keys", Y), ("options.count", 3), ("pair.0", X), ("pair.1", Y)
@@ -238,7 +236,7 @@ def test_lists_are_in_order_and_what_is_nested_has_dots(files: Path) -> None:
 
 
 def test_a_number_sign_may_belong_to_the_name(files: Path) -> None:
-    """A file that is there is meant, whatever its name."""
+    """An existing file has priority, whatever its name."""
     torch.save(torch.zeros(1), "a#b.pt")
     assert read("@a#b.pt") == [(None, [0.0])]
 
@@ -260,7 +258,7 @@ def test_a_number_sign_may_belong_to_the_name(files: Path) -> None:
     ],
 )
 def test_wrong_files(files: Path, text: str, message: str) -> None:
-    """One sentence that names the file; nothing that a file holds is run."""
+    """A one-line error that names the file; no code in a file is run."""
     with pytest.raises(CommandError) as raised:
         read(text)
     assert message in str(raised.value)
@@ -268,6 +266,6 @@ def test_wrong_files(files: Path, text: str, message: str) -> None:
 
 
 def test_a_name_twice_is_refused_wherever_it_is_from(files: Path) -> None:
-    """A file must not hold an input that is also given by hand."""
+    """A file must not contain an input that is also given explicitly."""
     with pytest.raises(CommandError, match="the input 'y' is given twice"):
         read("@both.npz", "y=f32[3]")

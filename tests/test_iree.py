@@ -1,4 +1,4 @@
-"""The back end `iree`: models compiled through MLIR and really run give what eager gives."""
+"""The back end `iree`: models compiled through MLIR and run return the same results as eager."""
 
 import copy
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from torch_ir.llm import extract_llm
 pytest.importorskip("iree.compiler", reason="torch-ir[mlir] is not installed")
 pytest.importorskip("iree.runtime", reason="torch-ir[mlir] is not installed")
 
-UNSUPPORTED = {"embedding_bag", "fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md says why
+UNSUPPORTED = {"embedding_bag", "fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md has the reasons
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,7 +80,7 @@ def test_a_network_gives_what_eager_gives(build: Callable[[], nn.Module], shape:
 
 
 def test_a_decoder_with_its_cache() -> None:
-    """Nested inputs and outputs; the graph only knows them in a row."""
+    """Nested inputs and outputs; the graph has them flattened."""
     entry = catalogue.find("decoder_kv_cache")
     torch.manual_seed(0)
     proved(entry.build(), *entry.inputs())
@@ -104,7 +104,7 @@ def test_one_module_for_every_batch() -> None:
 
 
 def test_arithmetic_on_sizes() -> None:
-    """What expressions of sizes mean to Python they mean to IREE, division of negative numbers included."""
+    """Size expressions mean the same in Python and IREE, including division of negative numbers."""
     texts = [
         "n + 3",
         "2*n - 1",
@@ -135,7 +135,7 @@ def test_arithmetic_on_sizes() -> None:
 
 
 def test_buffers_change_from_call_to_call() -> None:
-    """The state is kept outside of the module that IREE runs."""
+    """The state is kept outside the module that IREE runs."""
 
     class Counter(nn.Module):
         def __init__(self) -> None:
@@ -153,7 +153,7 @@ def test_buffers_change_from_call_to_call() -> None:
 
 
 def test_dtypes_go_in_and_come_out() -> None:
-    """What numpy has no name for as well, and tensors without elements or dimensions."""
+    """Also dtypes that numpy lacks, and tensors without elements or dimensions."""
     model = module(
         lambda self, a, b, c, d, e: (a * 2, ~b, b.any(), c + 1, d.double().sum(), e + 1, (e.to(torch.int8), d.half()))
     )
@@ -168,7 +168,7 @@ def test_dtypes_go_in_and_come_out() -> None:
 
 
 def test_what_depends_on_data_and_what_may_not_be() -> None:
-    """A size that the data says, and the assertion about it, which IREE checks."""
+    """A data-dependent size, and the assertion about it, which IREE checks."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         size = x.sum().item()
@@ -184,7 +184,7 @@ def test_what_depends_on_data_and_what_may_not_be() -> None:
 
 @pytest.mark.parametrize("name", ["control_flow", "while_loop"])
 def test_branches_and_loops(name: str) -> None:
-    """Both outcomes of a branch, and loops that go round as often as the data says."""
+    """Both outcomes of a branch, and loops with data-dependent trip counts."""
     entry = catalogue.find(name)
     torch.manual_seed(0)
     model, (x,) = entry.build(), entry.inputs()
@@ -214,7 +214,7 @@ def test_what_it_cannot_compile_is_listed_by_nodes() -> None:
 
 
 def test_compiled_modules_are_kept_and_hold_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second time nothing is compiled, whatever the weights are."""
+    """The second time nothing is compiled, whatever the weights."""
     monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path))
     model, other, x = nn.Linear(64, 64).eval(), nn.Linear(64, 64).eval(), torch.randn(2, 64)
     graph = captured(model, x)
@@ -227,7 +227,7 @@ def test_compiled_modules_are_kept_and_hold_no_weights(tmp_path: Path, monkeypat
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was compiled is not kept then."""
+    """Compiled code is then not cached."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TORCH_IR_CACHE", str(tmp_path / "file"))
     proved(module(lambda self, x: x + 1), torch.ones(2))
@@ -257,7 +257,7 @@ def test_a_language_model_from_prompt_to_tokens() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.name)
 def test_the_catalogue(entry: catalogue.Entry) -> None:
-    """Every model runs and gives what eager gives, or is one of those that the page calls unsupported."""
+    """Every model runs and equals eager, or is listed as unsupported on the page."""
     torch.manual_seed(0)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     graph = extract_ir(copy.deepcopy(model), inputs, kwargs=kwargs, strict=False)

@@ -1,4 +1,4 @@
-"""An isolated run gives the same bits, and whatever happens in it is one sentence here.
+"""An isolated run returns the same bits, and every failure in it is a one-line error.
 
 Starting a child takes seconds, so that one run often shows several rules.
 """
@@ -41,7 +41,7 @@ _MADE = {"dtype": None, "layout": None, "device": None, "pin_memory": None}
 
 
 class Mixed(nn.Module):
-    """Outputs of many dtypes, a number, a random one, and one that lies transposed."""
+    """Outputs of many dtypes, a number, a random one, and a transposed one."""
 
     def forward(self, x):
         noise = torch.rand_like(x)
@@ -49,7 +49,7 @@ class Mixed(nn.Module):
 
 
 def crashing() -> IR:
-    """Reads far outside its memory, in one thread: where two crash at once, neither may have the time to say where."""
+    """Reads far outside its memory, in one thread: if two crash at once, neither may report where."""
     x, far, out = tensor("x", 4), tensor("far", 1 << 10), tensor("sum_1")
     nodes = [
         OpNode(
@@ -69,14 +69,14 @@ def endless() -> IR:
 
 
 def filled(count: int, declared: int) -> IR:
-    """Makes so many elements, and says that it makes so many."""
+    """Creates a number of elements, and declares that number."""
     out = tensor("full", declared)
     attrs = {"size": [count], "fill_value": 1.0, **_MADE}
     return IR([OpNode("full", "aten.full.default", [], [out], attrs)], [], [out])
 
 
 def test_the_same_bits() -> None:
-    """Whatever the dtype, shape or layout; random numbers are drawn as here, where the generator stays as it was."""
+    """For any dtype, shape or layout; random numbers are the same, and the caller's generator is unchanged."""
     x = torch.randn(3, 5)
     ir = extract_ir(Mixed().eval(), (x,), strict=False)
     before = torch.get_rng_state()
@@ -94,7 +94,7 @@ def test_a_crash_is_a_sentence_that_names_the_node() -> None:
 
 @pytest.mark.slow
 def test_memory_is_limited_where_a_graph_lies() -> None:
-    """What the graph declares fits; what it makes does not."""
+    """The declared sizes fit; the actual ones do not."""
     with pytest.raises(ExecutionError, match=r"OpNode\('full', 'aten.full.default'\): .*allocate 8589934592 bytes"):
         execute_ir(filled(1 << 31, 2), (), {}, isolated=True, limits=Limits(memory_bytes=1 << 30))
 
@@ -183,7 +183,7 @@ def test_layers_give_the_same_bits(name: str) -> None:
 
 
 def test_what_is_wrong_with_a_call_is_said_before_a_child_is_started() -> None:
-    """Weights, inputs, operators, and memory by what the graph declares."""
+    """Weights, inputs, operators, and memory by the declared sizes."""
     ir = mlp()
     with pytest.raises(WeightLoadError, match=r"'fc1\.weight' is missing"):
         execute_ir(ir, (torch.ones(1, 4),), {}, isolated=True)
@@ -230,7 +230,7 @@ def test_errors_keep_their_kind() -> None:
 
 
 def test_any_bytes_are_an_answer_or_an_error() -> None:
-    """20,000 damaged answers: a whole one gives what is declared, or is an ExecutionError."""
+    """20,000 corrupted replies: each is the declared result, or an ExecutionError."""
     draw = random.Random(0)
     places = _answer({"places": {"<torch_ir program 0>": {"1": "OpNode('a')"}}})
     whole = places + _answer({"outputs": [["float32", [2]], 7, {"float": "0x1p3"}]}, bytes(8))
@@ -311,7 +311,7 @@ def _started(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _is_alive(pid: int) -> bool:
-    """A process that ended and that nobody asked about is not."""
+    """A zombie process does not count as alive."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""The file: exact bytes, a digest that sees damage, a header that names the version."""
+"""The JSON file: exact bytes, a digest that detects changes, a header with the version."""
 
 import hashlib
 import json
@@ -63,13 +63,13 @@ DOCUMENTED = """\
 
 
 def test_the_documented_model_to_the_byte() -> None:
-    """The file of the model of the documentation is exactly this, and reading it gives it again."""
+    """The file of the documented model is exactly this, and round-trips."""
     assert mlp().to_json() == DOCUMENTED
     assert IR.from_json(DOCUMENTED).to_json() == DOCUMENTED
 
 
 def test_documented_keys_in_the_documented_order() -> None:
-    """After the header come the documented keys; ours follow, and only those that have something to say."""
+    """After the header come the documented keys; ours follow, and only if they are not empty."""
     documented = [
         "model_name", "pytorch_version", "graph_inputs", "graph_outputs", "weights", "weight_name_mapping", "nodes",
     ]  # fmt: skip
@@ -118,7 +118,7 @@ def _python(program: str, **environment: str) -> subprocess.CompletedProcess[byt
 
 
 def test_reading_gives_shared_tensors() -> None:
-    """What a loaded node reads is the very tensor that another makes, and readers are counted."""
+    """A loaded node reads the same tensor object that another produces, and uses are counted."""
     ir = IR.from_json(everything().to_json())
     mm = ir.node("mm").output
     assert ir.node("max_1").inputs[0] is mm
@@ -141,7 +141,7 @@ def test_collection_of_garbage_goes_on_after_reading() -> None:
 
 
 def test_a_node_read_alone_stands_alone() -> None:
-    """OpNode.from_dict without a graph makes its own tensors; a wrong number of names is a SerializationError."""
+    """OpNode.from_dict without a graph creates its own tensors; a wrong number of names is a SerializationError."""
     record = mlp().nodes[0].to_dict()
     node = OpNode.from_dict(record)
     assert [t.name for t in node.inputs] == ["x", "p_fc1_weight", "p_fc1_bias"]
@@ -156,7 +156,7 @@ def test_a_node_read_alone_stands_alone() -> None:
 
 
 def test_any_changed_byte_of_the_body_is_seen() -> None:
-    """Whatever one byte of a file becomes, loading says so, or the graph is the same."""
+    """For every changed byte of a file, loading raises an error, or the graph is the same."""
     raw = mlp().to_json().encode()
     body = range(2, raw.index(b',\n"digest"'))
     randomness = random.Random(1)
@@ -180,7 +180,7 @@ def test_a_lost_or_added_byte_is_seen() -> None:
 
 
 def test_without_its_digest_line_a_file_may_be_edited() -> None:
-    """Deleting the digest line is how one says that a change was meant."""
+    """Deleting the digest line marks a deliberate change."""
     edited = mlp().to_json().replace("aten.relu.default", "aten.tanh.default")
     assert "delete its digest line" in str(refused(edited))
     ir = IR.from_json(without_digest(edited))
@@ -199,19 +199,19 @@ def test_a_digest_that_is_none_is_refused(digest: str) -> None:
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    """The message says which version the file has and which can be read."""
+    """The message names the version of the file and the supported ones."""
     error = refused(changed("version", 2))
     assert str(error) == "$.version: the file has format version 2, but this torch_ir reads versions up to 1"
 
 
 @pytest.mark.parametrize(("key", "value"), [("version", 0), ("version", "1"), ("version", True), ("format", "onnx")])
 def test_a_header_that_is_not_ours_is_refused(key: str, value: Any) -> None:
-    """Format and version are what they are, or the file is not read at all."""
+    """A wrong format or version is rejected."""
     assert refused(changed(key, value)).path == f"$.{key}"
 
 
 def test_half_a_header_is_refused() -> None:
-    """A file without a header is of the documented format; a header without its format or version is a mistake."""
+    """A file without a header has the documented format; an incomplete header is an error."""
     for key in ("format", "version"):
         document = everything().to_dict()
         del document[key]
@@ -239,14 +239,14 @@ def test_half_a_header_is_refused() -> None:
     ],
 )
 def test_unknown_keys_are_refused_with_their_path(place: str, path: str) -> None:
-    """A key that nobody knows is a mistake or a newer format; it is never ignored."""
+    """An unknown key is an error or a newer format; it is never ignored."""
     error = refused(changed(place, 1))
     assert error.path == path
     assert "unknown key" in str(error)
 
 
 def test_a_misspelt_key_names_the_nearest() -> None:
-    """The answer to a typing mistake is the key that was meant."""
+    """The error for a typo suggests the key."""
     document = changed("nodes[0].outputs", [])
     document["nodes"][0]["ouputs"] = document["nodes"][0].pop("outputs")
     assert str(refused(document)) == "$.nodes[0]: unknown key 'ouputs'; did you mean 'outputs'?"

@@ -1,4 +1,4 @@
-"""Graph files compressed with gzip: deterministic, bounded to read, and like plain JSON in all else."""
+"""Graph files compressed with gzip: deterministic, bounded, and otherwise like plain JSON."""
 
 import gzip
 import json
@@ -48,7 +48,7 @@ def test_equal_graphs_are_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_any_length_comes_back() -> None:
-    """Also nothing at all, and what does not compress."""
+    """Including empty and incompressible data."""
     for data in (b"", b"a", bytes(range(256)) * 5, os.urandom(70_000), b" " * 3_000_000):
         assert decompress(compress(data), "x", len(data)) == gzip.decompress(compress(data)) == data
 
@@ -171,7 +171,7 @@ except SerializationError as error:
 
 @pytest.mark.parametrize("stated", [1 << 31, 0, 1 << 20])
 def test_a_bomb_takes_no_memory(tmp_path: Path, stated: int) -> None:
-    """2 GiB in 2 MB are counted and not kept, whatever length the trailer states."""
+    """2 GiB in 2 MB are counted but not stored, whatever length the trailer states."""
     deflate = zlib.compressobj(9, wbits=-15)
     block = deflate.compress(bytes(1 << 20)) + deflate.flush(zlib.Z_FULL_FLUSH)
     end = zlib.compressobj(wbits=-15).flush() + bytes(4) + stated.to_bytes(4, "little")
@@ -186,7 +186,7 @@ def test_a_bomb_takes_no_memory(tmp_path: Path, stated: int) -> None:
 
 
 def test_constants_lie_beside_a_compressed_file(tmp_path: Path) -> None:
-    """The side file of the replaced graph goes away, as beside a plain file."""
+    """The side file of the replaced graph is removed, as for a plain file."""
     path = tmp_path / "model.json.gz"
     for version in (0, 1, 0):
         with_constant(version).save(path)
@@ -221,7 +221,7 @@ def test_plain_and_compressed_files_do_not_share_a_side_file(tmp_path: Path) -> 
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`convert` goes both ways, and verbs read the file and print the same."""
+    """`convert` goes both ways, and commands read the file and print the same."""
     monkeypatch.chdir(tmp_path)
     mlp().save("m.json")
     assert main(["convert", "m.json", "-o", "m.json.gz", "--json"]) == 0

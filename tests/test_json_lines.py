@@ -1,4 +1,4 @@
-"""Nodes by their lines: the text is that of the records, and reading by lines accepts nothing that JSON would not."""
+"""Nodes by line: the text equals that of the records, and the line reader accepts nothing that JSON would not."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from torch_ir.ir.json.json_text import parse_document, write_document
 
 
 def varied() -> IR:
-    """What a line can say without an escape: several outputs, strides, symbols, lists, origins, no module."""
+    """Lines without escapes: several outputs, strides, symbols, lists, origins, no module."""
     ir = everything()
     nodes: list[OpNode] = []
     given = [one.copy() for one in ir.graph_inputs]
@@ -54,7 +54,7 @@ def test_lines_are_the_records(ir: IR) -> None:
 
 @pytest.mark.parametrize("ir", [mlp(), chain("aten.neg.default"), varied()], ids=lambda ir: ir.model_name)
 def test_what_was_written_is_read_by_its_lines(ir: IR, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else looks at the nodes; the graph is the same, and no two nodes share what can be changed."""
+    """No other reader sees the nodes; the graph is the same, and nodes share no mutable objects."""
     monkeypatch.setattr(decode, "parse_document", None)
     monkeypatch.setattr(OpNode, "from_dict", None)
     back = IR.from_json(ir.to_json())
@@ -64,7 +64,7 @@ def test_what_was_written_is_read_by_its_lines(ir: IR, monkeypatch: pytest.Monke
 
 
 def test_other_spellings_are_read_all_the_same() -> None:
-    """Spaces, line breaks, another order of keys, escapes: the file is JSON, whoever writes it."""
+    """Spaces, line breaks, another order of keys, escapes: any valid JSON is read."""
     text = without_digest(varied().to_json())
     for old, new in [
         ("\n{", "\n {"),
@@ -113,14 +113,14 @@ def edited(text: str, randomness: random.Random) -> Iterator[str]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("change", [damaged, edited])
 def test_both_ways_of_reading_agree(seed: int, change: Callable[[str, random.Random], Iterator[str]]) -> None:
-    """Whatever is done to a text, reading it by lines gives the graph or the error that JSON at large gives."""
+    """For every changed text, the line reader returns the same graph or error as the JSON reader."""
     text = without_digest(varied().to_json())
     for broken in itertools.islice(change(text, random.Random(seed)), 300):
         assert outcome(IR.from_json, broken) == outcome(slowly, broken), broken
 
 
 def test_swapped_lines_agree_too() -> None:
-    """A reader before what it reads, a line twice, a line of another graph."""
+    """A use before its definition, a duplicate line, a line of another graph."""
     head, *lines = without_digest(varied().to_json()).split("\n")
     for first, second in itertools.product(range(len(lines)), repeat=2):
         broken = [*lines]
@@ -130,7 +130,7 @@ def test_swapped_lines_agree_too() -> None:
 
 
 def test_limits_hold_for_lines() -> None:
-    """Deep values in a line are refused as anywhere, and so is any nesting below what a line needs."""
+    """Deep values in a line are rejected as anywhere, and so is deeper nesting than a line needs."""
     text = without_digest(varied().to_json()).replace("[2, -1]", "[" * 90 + "]" * 90, 1)
     with pytest.raises(SerializationError, match="nested deeper than 50 levels"):
         IR.from_json(text)
@@ -141,7 +141,7 @@ def test_limits_hold_for_lines() -> None:
 
 
 def test_constants_beside_the_file_are_found(tmp_path: Path) -> None:
-    """Reading by lines knows the folder of the file."""
+    """The line reader has the folder of the file."""
     ir = varied()
     ir.params.append(TensorMeta("c", (2,), "int8", param=Param(("c",), "constant", TensorData((2,), "int8", b"ab"))))
     ir.save(tmp_path / "m.json", inline_limit=0)
@@ -156,6 +156,6 @@ def test_constants_beside_the_file_are_found(tmp_path: Path) -> None:
     ids=["alone", "beside others"],
 )
 def test_deep_nesting_is_refused(text: str) -> None:
-    """Far deeper than what is allowed, and than what Python's own parser bears."""
+    """Far deeper than the limit, and than Python's own parser supports."""
     with pytest.raises(SerializationError, match="nested deeper than 100 levels"):
         parse_document(text)

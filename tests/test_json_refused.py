@@ -1,4 +1,4 @@
-"""What a file must not say: each mistake is a SerializationError with the JSON path of the offender."""
+"""Invalid files: each violation is a SerializationError with its JSON path."""
 
 import copy
 import json
@@ -48,7 +48,7 @@ from torch_ir.ir import IR, Limits
     ],
 )
 def test_what_is_not_strict_json_is_refused(text: str, message: str, rule: str) -> None:
-    """One document, every key once, numbers that fit, strings that are Unicode; the message says where."""
+    """One document, unique keys, numbers in range, valid Unicode; the message names the place."""
     error = refused(text)
     assert message in str(error)
     assert (error.rule, error.path) == (rule, "$")
@@ -76,14 +76,14 @@ def test_whole_surrogate_pairs_are_characters() -> None:
     ],
 )
 def test_deep_nesting_is_refused_quickly(text: str) -> None:
-    """Depth is counted before the parser can recurse, whatever brackets and quotes stand in strings."""
+    """Depth is counted before parsing, whatever brackets and quotes are in strings."""
     started = time.perf_counter()
     refused(text)
     assert time.perf_counter() - started < 1
 
 
 def test_the_allowed_depth_is_allowed() -> None:
-    """Exactly as deep as the limit says is fine, and a caller may set another one: the MLP has six levels."""
+    """The exact limit is allowed, and a caller can set another one: the MLP has six levels."""
     text = mlp().to_json()
     assert IR.from_json(text, Limits(depth=6)).to_json() == text
     with pytest.raises(SerializationError, match="nested deeper than 5 levels"):
@@ -91,14 +91,14 @@ def test_the_allowed_depth_is_allowed() -> None:
 
 
 def test_brackets_in_strings_are_no_nesting() -> None:
-    """Names and texts may hold what they like."""
+    """Names and texts may contain any brackets."""
     ir = mlp()
     ir.model_name = '[{"' * 200 + "\\" * 5
     assert IR.from_json(ir.to_json()).model_name == ir.model_name
 
 
 def test_many_keys_that_repeat_are_refused_quickly() -> None:
-    """Finding the repeated key of a large object takes no longer than reading it."""
+    """Finding a duplicate key of a large object takes no longer than reading it."""
     started = time.perf_counter()
     refused("{" + ",".join(f'"{index}": 0' for index in range(50_000)) + ', "49999": 0}')
     assert time.perf_counter() - started < 2
@@ -252,14 +252,14 @@ def test_a_wrong_value_is_refused_with_its_path(place: str, value: Any, path: st
     "key", ["model_name", "graph_inputs", "graph_outputs", "weights", "weight_name_mapping", "nodes"]
 )
 def test_a_missing_key_is_named(key: str) -> None:
-    """What every graph has must be there."""
+    """Required keys must be present."""
     document = everything().to_dict()
     del document[key]
     assert str(refused(document)) == f"$: '{key}' is missing"
 
 
 def test_dicts_that_no_json_gives_are_refused_the_same_way() -> None:
-    """from_dict also takes what a program hands it: odd keys, values that are no JSON, endless depth."""
+    """from_dict also accepts data of programs: odd keys, values that are not JSON, endless depth."""
     endless: dict[str, Any] = {}
     endless["deeper"] = endless
     for value in ({1: 2}, object(), endless, {"$x": object()}, {1}):
@@ -297,7 +297,7 @@ def test_dicts_that_no_json_gives_are_refused_the_same_way() -> None:
     ],
 )
 def test_restated_facts_must_agree(place: str, value: Any, message: str) -> None:
-    """Where the format says something twice, both must say the same."""
+    """Redundant facts of the format must agree."""
     assert message in str(refused(changed(place, value)))
 
 

@@ -1,4 +1,4 @@
-"""Values, constants and structures in the file: every one has a spelling, and comes back as it was."""
+"""Values, constants and structures in the file: each has a representation and round-trips."""
 
 import json
 import random
@@ -79,7 +79,7 @@ def identical(one: Any, other: Any) -> bool:
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(keys.filter(bool), attribute_values, max_size=5))
 def test_every_attribute_survives_the_file(attrs: dict[str, Any]) -> None:
-    """What an attribute can be comes back as it was, type and bits; the second file has the bytes of the first."""
+    """Every attribute value round-trips with type and bits; the second file equals the first."""
     attrs = {f"a{index}": value for index, value in enumerate(attrs.values())}
     ir = everything()
     ir.node("add").attrs = attrs
@@ -90,7 +90,7 @@ def test_every_attribute_survives_the_file(attrs: dict[str, Any]) -> None:
 
 
 def test_spellings() -> None:
-    """One spelling for each kind of value; what JSON lacks is an object with one key that starts with a dollar."""
+    """One representation per kind of value; non-JSON values are objects with one key that starts with a dollar."""
     spellings = {
         "null": None, "-0.0": -0.0, '{"$float": "nan"}': float("nan"), '{"$int": "-9223372036854775809"}': -(2**63) - 1,
         "9223372036854775807": 2**63 - 1, '{"$complex": [{"$float": "inf"}, -0.0]}': complex(float("inf"), -0.0),
@@ -115,7 +115,7 @@ def test_a_value_without_a_spelling_is_refused_when_it_is_written(value: Any) ->
 
 
 def test_deep_values_are_refused_when_they_are_written() -> None:
-    """The depth that can be written is one that can be read; a list that holds itself is deep, too."""
+    """The depth that can be written can be read; a recursive list is too deep."""
     ir = chain("aten.neg.default")
     fits: list[Any] = []
     for _ in range(MAX_NESTING - 1):
@@ -140,7 +140,7 @@ def test_half_characters_are_refused_when_they_are_written(name: str) -> None:
 
 
 def test_names_that_are_no_strings_are_refused_when_they_are_written() -> None:
-    """A mistake in a hand-built graph is a SerializationError as well."""
+    """An error in a hand-built graph is a SerializationError as well."""
     ir = mlp()
     ir.graph_inputs[0].dtype = object()  # type: ignore[assignment]
     with pytest.raises(SerializationError, match="cannot be written as JSON"):
@@ -189,7 +189,7 @@ def test_constants_survive_bit_for_bit(dtype: str, shape: list[int], randomness:
     ],
 )
 def test_the_documented_decimal_form_of_constants(numbers: Any, dtype: str, raw: str) -> None:
-    """Nested lists of decimals become the bytes that they stand for."""
+    """Nested lists of decimals become bytes."""
     assert TensorData.from_numbers(numbers, dtype).raw.hex() == raw
 
 
@@ -207,7 +207,7 @@ def test_the_documented_decimal_form_of_constants(numbers: Any, dtype: str, raw:
     ],
 )
 def test_decimals_that_do_not_fit_are_refused(numbers: Any, dtype: str, message: str) -> None:
-    """Nothing is rounded, cut or guessed beyond what the dtype itself does."""
+    """Nothing is rounded, truncated or guessed beyond the dtype's own precision."""
     with pytest.raises(GraphError, match=message):
         TensorData.from_numbers(numbers, dtype)
     shape = [len(numbers)]
@@ -243,7 +243,7 @@ def test_structures_survive(tree: Any) -> None:
 
 
 def test_a_model_that_returns_none_survives() -> None:
-    """None as the whole result is told from a result that was not described."""
+    """None as the whole result differs from an absent description of the result."""
     ir = everything()
     ir.graph_outputs, ir.output_tree = [], None
     again = IR.from_json(ir.to_json())

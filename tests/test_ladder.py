@@ -1,4 +1,4 @@
-"""A model ends as an IR or as one sentence with its own source line, and the process is as it was."""
+"""Capture ends in an IR or in one error with the source line, and restores the process."""
 
 import gc
 import logging
@@ -46,7 +46,7 @@ def extracted(case: Case, model: nn.Module) -> IR:
 
 
 def process_state() -> dict[str, Any]:
-    """What a capture may touch and must put back."""
+    """The state that a capture changes and must restore."""
     loggers = ["torch", "torch.export", "torch._dynamo", "torch.fx.experimental.symbolic_shapes"]
     return {
         "modes": (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
@@ -68,7 +68,7 @@ def process_state() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Any:
-    """Whatever became of a model: the process is as before, and the next model is captured."""
+    """For any outcome: the process state is restored, and the next model is captured."""
     before = process_state()
     yield
     assert process_state() == before
@@ -78,7 +78,7 @@ def _as_it_was() -> Any:
 
 
 def as_plain(value: Any) -> Any:
-    """An object of the model's own class, and the record that stands for it, as a dict."""
+    """Return an object of the model's class, and the record that represents it, as a dict."""
     if isinstance(value, Answer):
         return vars(value)
     return dict(value) if isinstance(value, dict) else value
@@ -91,7 +91,7 @@ diagnosed = pytest.mark.parametrize("name", [name for name, case in CASES.items(
 @captured
 @pytest.mark.filterwarnings("ignore:captured by", "ignore:forward changes state")
 def test_a_captured_model_computes_what_it_computes(name: str) -> None:
-    """Not only on the example: other values of the same shapes go through the file and give the model's results."""
+    """Other values of the same shapes, run from the file, yield the model's results too."""
     case = CASES[name]
     model = case.model().eval()
     ir = IR.from_json(extracted(case, model).to_json())
@@ -99,7 +99,7 @@ def test_a_captured_model_computes_what_it_computes(name: str) -> None:
     run = IRExecutor(ir, model.state_dict())
     for factor in (1.0, 0.7):
         args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t * factor, (case.args, case.kwargs))  # noqa: B023
-        given = pytree.tree_map(lambda leaf: leaf, (args, kwargs))  # models may change the lists that they are given
+        given = pytree.tree_map(lambda leaf: leaf, (args, kwargs))  # models may change their list arguments
         wanted, found = model(*args, **kwargs), run(*given[0], **given[1])
         leaves = [pytree.tree_leaves(as_plain(value)) for value in (wanted, found)]
         torch.testing.assert_close(leaves[1], leaves[0], rtol=0, atol=1e-6)
@@ -107,7 +107,7 @@ def test_a_captured_model_computes_what_it_computes(name: str) -> None:
 
 @diagnosed
 def test_a_model_that_cannot_be_captured_is_diagnosed(name: str) -> None:
-    """One sentence: the model's own line, the cause in plain words, and the usual remedy."""
+    """One line: the model's source line, the cause, and the usual remedy."""
     case = CASES[name]
     model = case.model().eval()
     held = dict(vars(model))
@@ -124,7 +124,7 @@ def test_a_model_that_cannot_be_captured_is_diagnosed(name: str) -> None:
 @captured
 @pytest.mark.filterwarnings("ignore:captured by", "ignore:forward changes state")
 def test_a_captured_model_is_left_as_it_was(name: str) -> None:
-    """What forward sets on its modules while it is captured is gone afterwards."""
+    """Attributes that forward sets during capture are removed afterwards."""
     case = CASES[name]
     model = case.model().eval()
     held = {path: dict(vars(module)) for path, module in model.named_modules()}
@@ -133,7 +133,7 @@ def test_a_captured_model_is_left_as_it_was(name: str) -> None:
 
 
 def test_the_step_that_gave_the_graph_is_told_and_kept() -> None:
-    """A warning says which step captured the model and why the first could not; the file says so, too."""
+    """A warning names the capture method and why the first failed; the file contains it too."""
     case = CASES["ExactType"]
     with pytest.warns(CaptureWarning) as told:
         ir = extracted(case, case.model().eval())
@@ -147,7 +147,7 @@ def test_the_step_that_gave_the_graph_is_told_and_kept() -> None:
 
 
 def test_a_model_on_meta_climbs_too() -> None:
-    """The strict mode takes weights and inputs that have no values."""
+    """Strict mode supports weights and inputs without values."""
 
     class Numpy(nn.Module):
         def __init__(self) -> None:
@@ -175,7 +175,7 @@ def test_isolated_gives_the_same_graph() -> None:
 
 
 def test_isolated_keeps_what_forward_does_outside_the_model_away() -> None:
-    """Global state that a model writes to while it is captured is not touched here, and is told of."""
+    """Global state that a model writes during capture is unchanged here, and reported."""
     before = list(state.calls)
     with pytest.warns(CaptureWarning, match="forward changes state that the graph does not keep: 'calls' at"):
         extract_ir(state.GlobalState().eval(), (X,), strict=False, isolated=True)
@@ -207,7 +207,7 @@ def ends_with(number: int) -> Any:
 
 
 def test_the_first_step_that_works_is_taken() -> None:
-    """Later steps are not tried, and nothing is said when the first one works."""
+    """Later methods are not tried, and there is no warning if the first succeeds."""
     assert climb([Step("M", "one", graph), Step("M", "two", fails("never"))]).extensions == {}
     with pytest.warns(CaptureWarning, match="^captured by two, because one cannot: why$"):
         ir = climb([Step("M", "one", fails("cannot: why")), Step("M", "two", graph, is_risky=True)])
@@ -215,7 +215,7 @@ def test_the_first_step_that_works_is_taken() -> None:
 
 
 def test_the_plain_failure_is_told_when_no_step_works() -> None:
-    """Whatever later steps said, which is mostly about themselves, with its own kind of error."""
+    """Whatever later methods reported, the first error is raised, with its type."""
     steps = [Step("M", "one", fails("plain", ConversionError)), Step("M", "two", fails("odd"), is_risky=True)]
     with pytest.raises(ConversionError, match=r"^plain$"):
         climb(steps)
@@ -231,7 +231,7 @@ def test_the_plain_failure_is_told_when_no_step_works() -> None:
     ],
 )
 def test_a_crash_is_a_sentence(number: int, words: str) -> None:
-    """A step that dies takes nothing with it, and the next one is tried."""
+    """A method that crashes does not affect the process, and the next one is tried."""
     with pytest.raises(ExportError, match=words):
         climb([Step("M", "one", ends_with(number), is_risky=True)])
     with pytest.warns(CaptureWarning, match=words):
@@ -245,7 +245,7 @@ def test_a_step_that_exits_is_a_sentence() -> None:
 
 
 def test_an_interrupt_is_the_users() -> None:
-    """Ctrl-C is no failure of a step; nothing else is tried."""
+    """Ctrl-C is not a failure of a method; nothing else is tried."""
     with pytest.raises(KeyboardInterrupt):
         climb([Step("M", "one", fails("", KeyboardInterrupt)), Step("M", "two", graph)])
 

@@ -14,7 +14,7 @@ DEPTH = 6
 
 
 class Layer(nn.Module):
-    """A layer that knows its index and does not look at it."""
+    """A layer with an index that it does not read."""
 
     def __init__(self, index: int, width: int = 4) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def test_two_kinds_in_turn() -> None:
 
 
 def test_layers_that_return_several_and_pass_arguments_on() -> None:
-    """Tuples, keywords, None, and an argument that is returned as it came."""
+    """Tuples, keywords, None, and an argument that is returned unchanged."""
 
     class Several(Layer):
         def forward(self, x: Tensor, *, mask: Tensor | None = None, flag: bool = True) -> Any:  # type: ignore[override]
@@ -107,7 +107,7 @@ def test_layers_that_return_several_and_pass_arguments_on() -> None:
 
 
 def test_tied_weights() -> None:
-    """Layers that share a weight among them are alike only where they share it in the same way."""
+    """Layers that share a weight are equal only if they share it in the same way."""
     model = Stack()
     model.layers[4].inner.weight = model.layers[2].inner.weight
     folded, flat = forms(model)
@@ -116,7 +116,7 @@ def test_tied_weights() -> None:
 
 # -- layers that differ -----------------------------------------------------------------------------------------------
 
-COUNTER = [0]  # state that no layer holds, which shows in the second layer
+COUNTER = [0]  # state outside all layers, which shows in the second layer
 SEEN: list[Any] = []
 
 

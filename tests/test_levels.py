@@ -1,4 +1,4 @@
-"""Levels: layers as nodes that compute what their operators computed, and back to the same graph."""
+"""Levels: layer nodes compute the same as their operators, and can be inlined to the same graph."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ class Block(nn.Module):
 
 
 class Detour(nn.Module):
-    """A layer that leaves for a module that is not its child, and comes back."""
+    """A layer that calls a module that is not its child, and continues."""
 
     def __init__(self, other: nn.Module) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ SAMPLE = [entry for entry in ENTRIES if entry.name not in ("resnet18", "resnet50
     [pytest.param(entry, marks=() if entry in SAMPLE else pytest.mark.slow, id=entry.name) for entry in ENTRIES],
 )
 def test_layers_compute_what_their_operators_do(entry: catalogue.Entry) -> None:
-    """The graph itself is left alone, the file of its layers verifies, and all operators come back as they were."""
+    """The graph is unchanged, the file of its layers verifies, and all operators are restored."""
     torch.manual_seed(0)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     with quiet():
@@ -117,7 +117,7 @@ def test_layers_know_where_they_are_from() -> None:
 
 
 def test_layers_of_several_operators_name_weights_as_the_module_does() -> None:
-    """Weights have their names within the module, whatever is read besides is `input`, `input_1`, ..."""
+    """Weights have their names within the module, other inputs are `input`, `input_1`, ..."""
 
     class Scale(nn.Module):
         def __init__(self) -> None:
@@ -179,7 +179,7 @@ def test_a_transformer_layer_stays_whole() -> None:
 
 
 def test_each_call_of_a_shared_module_is_a_layer() -> None:
-    """Calls are told apart, also those of layers inside a block that is called again; they share a function."""
+    """Calls are distinguished, also those of layers inside a repeated block; they share a function."""
     model = module(lambda self, x: self.block(self.block(self.block(x))), block=Block())
     ir = captured(model, torch.randn(2, 4))
     layers = ir.at_level("module")
@@ -219,14 +219,14 @@ def test_nodes_that_give_a_size_stay_in_the_graph() -> None:
 
 
 def test_sizes_and_control_flow_stay_as_they_are() -> None:
-    """Symbols and constraints hold for the layers too, and the branches of a condition are folded as well."""
+    """Symbols and constraints apply to layers too, and the branches of a condition are folded as well."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda x: self.one(x), lambda x: self.two(x) - 1, (self.zero(x),))
 
     model = module(forward, zero=nn.Linear(4, 4), one=nn.Linear(4, 2), two=nn.Linear(4, 2))
     ir = captured(model, torch.randn(3, 4), dynamic_shapes=({0: Dim("batch", max=64)},))
-    for body in ir.functions.values():  # torch does not say which modules the branches are from
+    for body in ir.functions.values():  # torch does not report the modules of the branches
         body.nodes[0].origin = Origin("zero", 1, "Linear")
     layers = ir.at_level("module").check()
     assert (layers.symbols.keys(), layers.constraints) == (ir.symbols.keys(), ir.constraints)
@@ -251,7 +251,7 @@ def test_an_unknown_level_is_refused() -> None:
 
 
 def test_a_layer_does_not_give_what_it_only_passes_on() -> None:
-    """A cast to the dtype that a tensor has gives the tensor itself: whoever reads the cast may read that."""
+    """A cast to the same dtype returns the tensor itself: consumers of the cast may read that."""
 
     class Norm(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -276,7 +276,7 @@ def test_fold_makes_a_layer_of_any_nodes() -> None:
 
 
 def test_equal_functions_become_one() -> None:
-    """Whatever their tensors are called; not where an attribute, a shape or the wiring differs."""
+    """Whatever their tensor names; not if an attribute, a shape or a connection differs."""
 
     def ir_of(*scales: float) -> IR:
         last = x = tensor("x", 2)
@@ -316,7 +316,7 @@ def test_public_names_of_layers(full: str, public: str) -> None:
 
 
 def test_a_layer_that_cannot_run_is_named() -> None:
-    """One function computes several layers; the error says which of them it was."""
+    """One function computes several layers; the error names the failing one."""
     model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Linear(4, 4))).eval()
     ir = captured(model, torch.randn(2, 4)).at_level("module")
     (linear,) = ir.functions["Linear"].nodes
@@ -327,7 +327,7 @@ def test_a_layer_that_cannot_run_is_named() -> None:
 
 
 def test_an_executor_for_one_class_of_layers_leaves_the_others_alone() -> None:
-    """`torch.nn.Linear` is no overload of `torch.nn.ReLU`."""
+    """`torch.nn.Linear` is not an overload of `torch.nn.ReLU`."""
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
     ir = captured(model, torch.randn(2, 4)).at_level("module")
     register_executor("torch.nn.Linear")(lambda inputs, attrs: [inputs[0] - 1])

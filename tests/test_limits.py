@@ -1,4 +1,4 @@
-"""Limits: whatever a file asks for has a bound, which a caller may raise, in every kind of file."""
+"""Limits: every resource that a file can use has a bound, which a caller can raise, in every format."""
 
 import json
 import re
@@ -52,7 +52,7 @@ LIMITS: list[tuple[str, int, str]] = [
 def test_a_limit_holds_in_every_kind_of_file(
     read: Callable[[IR, Limits], IR], name: str, limit: int, place: str
 ) -> None:
-    """The error says which limit, where, and how to raise it; the graph is read with a limit that is raised."""
+    """The error names the limit, the place, and how to raise it; the graph loads with a raised limit."""
     ir = everything()
     limits: dict[str, Any] = {name: limit}
     with pytest.raises(SerializationError) as caught:
@@ -76,7 +76,7 @@ def test_files_know_the_limits(tmp_path: Path) -> None:
 
 
 def test_a_graph_of_a_program_has_no_limits() -> None:
-    """What a caller has read with larger limits stays valid; only what 64 bits cannot count is refused."""
+    """A graph loaded with larger limits stays valid; only sizes beyond 64 bits are rejected."""
     ir = everything()
     ir.graph_inputs[1].name = "x" * 5000
     assert ir.check() is ir
@@ -102,7 +102,7 @@ def test_sizes_that_overflow_are_refused(shape: list[int]) -> None:
 
 
 def test_strides_that_overflow_are_refused() -> None:
-    """What strides span counts as elements, too."""
+    """The span of strides counts as elements too."""
     x = tensor("x", 2, 2)
     x.stride = (1 << 62, 1 << 62)
     made = tensor("neg", 2, 2)
@@ -135,7 +135,7 @@ HOSTILE: dict[str, Callable[[], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=list(HOSTILE))
 def test_little_text_cannot_ask_for_much(make: Callable[[], dict[str, Any]]) -> None:
-    """No path, product or hint is made of the whole: each of these would take minutes, or gigabytes."""
+    """No path, product or hint is computed for the whole: each of these would take minutes, or gigabytes."""
     with pytest.raises(SerializationError) as caught:
         IR.from_json(json.dumps(make()))
     assert caught.value.rule
@@ -143,7 +143,7 @@ def test_little_text_cannot_ask_for_much(make: Callable[[], dict[str, Any]]) -> 
 
 
 def test_long_expressions_are_forgotten() -> None:
-    """What was parsed of a stranger's file does not stay in memory."""
+    """Parsed expressions of untrusted files do not stay in memory."""
     long = [f"{number}{'+1' * 200}" for number in range(100)]
     first = [parse(text) for text in long]
     assert parse(long[-1]) is first[-1]

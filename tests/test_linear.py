@@ -1,4 +1,4 @@
-"""Products with a weight are linear layers, and two linear layers in a row are one where that is less work."""
+"""Products with a weight become linear layers, and two consecutive ones are merged if that is less work."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_rows_that_are_laid_flat_and_back() -> None:
     ],
 )
 def test_every_spelling(calls: dict[str, str]) -> None:
-    """A matrix on the right that is a weight, transposed or not, and a bias that can be made a vector."""
+    """A weight as right operand, transposed or not, and a bias that can be a vector."""
     ir = small(
         "x: float32[3, 4], vector: float32[4], given: float32[5]",
         weights="w: float32[4, 5], v: float32[5, 4], b: float32[5], one: float32[], row: float32[1, 5]",
@@ -87,7 +87,7 @@ def test_every_spelling(calls: dict[str, str]) -> None:
     ],
 )
 def test_stays(call: str) -> None:
-    """What is no linear layer."""
+    """Products that are not linear layers."""
     ir = small(
         "x: float32[3, 4], given: float32[4, 5], whole: int64[3, 4]",
         weights=(
@@ -102,7 +102,7 @@ def test_stays(call: str) -> None:
 
 @pytest.mark.parametrize("rows", ["aten.flatten.using_ints(y, 0, 1)", "aten.reshape.default(x, [6, 4])"])
 def test_rows_from_elsewhere(rows: str) -> None:
-    """What is reshaped to rows, and back to another shape, is reshaped to that at once."""
+    """A reshape to rows and back to another shape becomes one reshape."""
     ir = small(
         "x: float32[2, 3, 2, 2], y: float32[3, 2, 4]",
         weights="w: float32[5, 4]",
@@ -194,7 +194,7 @@ def test_two_in_a_row_in_other_dtypes(dtype: str, biases: tuple[str, str]) -> No
     ],
 )
 def test_two_that_stay_two(calls: dict[str, str], returns: str | list[str], why: str) -> None:
-    """A way through few numbers is less work; what is read in between, or is no weight, stays."""
+    """A bottleneck is less work; a value with other consumers, or that is not a weight, is not merged."""
     ir = small(
         "x: float32[2, 8], given: float32[8, 8]",
         returns,

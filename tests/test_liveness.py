@@ -1,4 +1,4 @@
-"""Memory: the bytes that are said to be alive at a step are those that a run holds there."""
+"""Memory: the live bytes of a step equal those allocated in a run."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ from torch_ir.ir import evaluate
 from torch_ir.ir.regroup.functions import outline
 
 SAMPLE = ("bert", "densenet", "gpt", "inception", "lstm", "moe", "resnet18", "static_cache", "unet")
-# Kernels that give a result in more memory than its elements need.
+# Kernels that return a result in more memory than its elements need.
 WASTEFUL = frozenset(("aten.mse_loss.default", "aten.embedding_bag.padding_idx", "aten.copy.default"))
 
 
@@ -37,7 +37,7 @@ class Held:
         self.peak = 0
 
     def see(self, value: Any) -> int:
-        """Watch a value until it goes; what is held now."""
+        """Track a value until it is freed; return the bytes allocated now."""
         if isinstance(value, torch.Tensor):
             storage, size = _storage(value)
             if storage not in self.before:
@@ -60,7 +60,7 @@ def _storage(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 class Allocations(TorchDispatchMode):
-    """Sees whatever any kernel gives, inside operators that torch takes apart too."""
+    """Records every kernel's results, also inside operators that torch decomposes."""
 
     def __init__(self, held: Held) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def test_what_is_alive_in_the_whole_catalogue(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["densenet", "gpt", "resnet18", "unet"])
 def test_the_peak_is_that_of_the_allocations(name: str) -> None:
-    """What kernels take while they run comes on top: here at most as much as half of the peak."""
+    """Temporaries of kernels are additional: here at most half of the peak."""
     ir, model, inputs, kwargs = prepared(name)
     executor = IRExecutor(ir, model.state_dict())
     held = Held([inputs, kwargs, list(executor.state.values()), executor._ready])
@@ -178,7 +178,7 @@ def test_what_is_computed_of_weights_is_counted_apart() -> None:
 
 
 def test_a_call_needs_what_its_body_needs() -> None:
-    """A chain of equal nodes holds two tensors at once, inside a call as outside."""
+    """A chain of equal nodes needs two tensors at once, inside a call as outside."""
     ir = chain("aten.relu.default", "aten.neg.default", "aten.abs.default", "aten.exp.default")
     flat = liveness(ir).peak
     outline(ir, ir.nodes[:3], "front")
@@ -188,7 +188,7 @@ def test_a_call_needs_what_its_body_needs() -> None:
 
 
 def test_a_call_may_give_what_it_is_given() -> None:
-    """A body that gives a view of its input makes no memory; two results of one memory make it once."""
+    """A body that returns a view of its input allocates nothing; two results of one memory allocate it once."""
 
     def forward(self: Any, x: torch.Tensor) -> Any:
         y = x + 1
@@ -239,7 +239,7 @@ def wide() -> nn.Module:
 
 
 def test_a_schedule_needs_less_and_computes_the_same() -> None:
-    """The graph is as it was; with the new order, a run holds what is said."""
+    """The graph is unchanged; with the new order, a run has the predicted peak."""
     model, x = wide(), torch.randn(100)
     ir = captured(model, x)
     order = [node.name for node in ir.nodes]
@@ -284,7 +284,7 @@ def test_schedules_of_the_whole_catalogue(name: str) -> None:
 
 
 def test_a_size_that_the_data_decides_is_there_first() -> None:
-    """What takes the size as a number reads no tensor that would tell."""
+    """Nodes that take the size as a number read no tensor that would order them."""
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         big = torch.cat([x, x, x]) * 2

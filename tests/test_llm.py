@@ -1,4 +1,4 @@
-"""Language models: prefill and decode as two graphs with the cache as inputs and outputs, and what they generate."""
+"""Language models: prefill and decode as two graphs with the cache as inputs and outputs, and their tokens."""
 
 import copy
 import json
@@ -26,14 +26,14 @@ def build(name: str) -> Any:
 
 
 def carried(model: Any, **options: Any) -> IR:
-    """The graphs of a model, built anew without weights, as a reader of the file gets them."""
+    """Return the graphs of a model, built without weights, as a reader of the file gets them."""
     with meta_init():
         bare = type(model)(model.config)
     return IR.from_json(extract_llm(bare, **options).to_json())
 
 
 def prove(model: Any, tokens: int = TOKENS, **options: Any) -> IR:
-    """The graphs of a model, after they generated what the model generates."""
+    """Return the graphs of a model, after checking that they generate its tokens."""
     ir = carried(model, **options)
     torch.manual_seed(0)
     is_valid, told = verify_llm(ir, model, tokens, **example_prompt(ir, 6))
@@ -55,7 +55,7 @@ def graphs(llama: Any) -> IR:
 
 
 def test_prefill_is_the_graph_and_decode_its_function(graphs: IR) -> None:
-    """Prefill takes a prompt; decode takes one token and the cache; the sizes have names and ranges."""
+    """Prefill takes a prompt; decode takes one token and the cache; sizes have names and ranges."""
     assert [(tensor.name, tensor.shape) for tensor in graphs.graph_inputs] == [("input_ids", ("batch", "seq"))]
     assert graphs.symbols["seq"].range == "2 <= seq <= 63"
     decode = graphs.functions["decode"]
@@ -78,7 +78,7 @@ def test_weights_have_the_keys_of_the_checkpoint(graphs: IR, llama: Any) -> None
 
 
 def test_the_file_has_one_table_of_weights(graphs: IR) -> None:
-    """What decode reads is written with prefill only, by reference, and is read back in full."""
+    """Weights that decode shares are written once, with prefill, and restored on load."""
     document = json.loads(graphs.to_json())
     decode = document["functions"]["decode"]
     assert decode["weights"] == []
@@ -149,7 +149,7 @@ def test_a_fixed_cache_and_padding(name: str) -> None:
 
 @pytest.mark.parametrize("cache_length", [None, 16])
 def test_layers_as_functions(llama: Any, cache_length: int | None) -> None:
-    """In both graphs, whether the cache grows or not; put inline, decode is what it is without them."""
+    """In both graphs, with growing and fixed caches; inlined, decode is the same as without them."""
     ir = prove(llama, cache_length=cache_length, blocks="function")
     decode = ir.functions["decode"]
     layers = len(cache_map(ir)) // 2
@@ -171,7 +171,7 @@ def test_recurrent_states() -> None:
 
 
 def test_fixed_sizes(llama: Any) -> None:
-    """With batch and prompt given, prefill is static, and so is decode where the cache has a fixed length."""
+    """With batch and prompt fixed, prefill is static, and so is decode with a fixed cache."""
     ir = prove(llama, batch=2, prompt=6, cache_length=16)
     assert ir.is_static
     assert ir.functions["decode"].is_static
@@ -188,7 +188,7 @@ def test_all_logits(llama: Any) -> None:
 
 
 def test_generate(graphs: IR, llama: Any) -> None:
-    """Only the new tokens come back."""
+    """Only the new tokens are returned."""
     prompt = torch.randint(3, 99, (2, 5))
     expected = torch.cat([prompt, generate(graphs, llama.state_dict(), 3, input_ids=prompt)], dim=1)
     for length in (5, 6, 7):

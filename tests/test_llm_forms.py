@@ -1,4 +1,4 @@
-"""Forms of language models: each generates what the model generates, or is refused before anything is captured."""
+"""Forms of language models: each generates the model's tokens, or is refused before capture."""
 
 import random
 from pathlib import Path
@@ -34,7 +34,7 @@ def decoder(kind: str) -> Any:
 
 
 def differing_forms(name: str) -> set[str]:
-    """The forms of a model in which prefill and decode do not generate what it generates, tried without a graph."""
+    """Return the forms of a model whose prefill and decode differ from `generate`, tested without a graph."""
     model: Any = BY_NAME[name].build()
     kind = EncoderDecoder if model.config.is_encoder_decoder else DecoderOnly
 
@@ -52,7 +52,7 @@ def differing_forms(name: str) -> set[str]:
     ("kind", "cache_length"), [("roberta", None), ("roberta", 16), ("xlm-roberta", 16), ("camembert", 16)]
 )
 def test_positions_that_start_behind_the_padding_token(kind: str, cache_length: int | None) -> None:
-    """RoBERTa counts from its padding index by itself, and from zero when it generates, as these graphs do."""
+    """RoBERTa counts from its padding index in forward, and from zero in `generate`, as these graphs do."""
     model = decoder(kind)
     ir = extract_llm(model, batch=2, prompt=6, cache_length=cache_length)
     is_valid, told = verify_llm(ir, model, 4, **example_prompt(ir, 6))
@@ -76,7 +76,7 @@ def test_positions_that_start_behind_the_padding_token(kind: str, cache_length: 
     ],
 )
 def test_forms_that_would_be_wrong(name: str, options: dict[str, Any], message: str) -> None:
-    """What cannot be right is refused by name, before it is captured."""
+    """Unsupported forms are refused by name, before capture."""
     with pytest.raises(ExportError, match=message):
         extract_llm(BY_NAME[name].build(), batch=2, prompt=6, **options)
 
@@ -96,7 +96,7 @@ def test_every_form_of_every_language_model(name: str) -> None:
 
 
 def test_a_model_that_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no tiny model can be made, that is said."""
+    """If no tiny model can be built, the error says so."""
     monkeypatch.setattr(self_check, "_LARGEST", 0)
     monkeypatch.setattr(self_check, "_known", {})
     with pytest.warns(CaptureWarning, match="prefill and decode of LlamaForCausalLM were not tried on a tiny model"):
@@ -105,7 +105,7 @@ def test_a_model_that_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["llama", "deepseek_v3", "gpt_neo", "gptj", "qwen3_moe", "t5"])
 def test_configurations_are_shrunk(kind: str) -> None:
-    """The sizes of a published configuration become tiny, and what follows from them follows."""
+    """A published configuration becomes tiny, including derived sizes."""
     config = transformers.AutoConfig.for_model(kind)
     before = config.to_dict()
     with torch.device("meta"):
@@ -115,7 +115,7 @@ def test_configurations_are_shrunk(kind: str) -> None:
 
 
 def test_tables_that_every_call_writes() -> None:
-    """Phi-3 with longrope writes its frequencies in every call; where it takes others, it computes its cache anew."""
+    """Phi-3 with longrope writes its frequencies in every call; when they change, it recomputes its cache."""
     factors = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "original_max_position_embeddings": 16}
     rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
     sizes = {**SIZES, "max_position_embeddings": 64, "num_hidden_layers": 1, "num_key_value_heads": 2}

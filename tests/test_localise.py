@@ -1,4 +1,4 @@
-"""Localisation: the node that was broken is the node that is named, and what limits the answer is said."""
+"""Localisation: the broken node is the one that is named, and limitations are reported."""
 
 import itertools
 import json
@@ -45,7 +45,7 @@ def test_a_right_graph_has_no_divergence() -> None:
 
 
 def test_without_being_asked_nothing_is_localised() -> None:
-    """Localisation costs further runs, so it is asked for."""
+    """Localisation needs further runs, so it is optional."""
     ir = captured(TWICE, X)
     ir.node("tanh").op_type = "aten.sin.default"
     assert verdict(ir, TWICE, X).divergence is None
@@ -72,7 +72,7 @@ def test_a_weight_read_in_the_wrong_place() -> None:
 
 
 def test_a_wrong_constant() -> None:
-    """A constant that the graph holds itself and that has no name in the model leads to the node that reads it."""
+    """A wrong constant without a name in the model is reported at its consumer."""
     model = module(lambda self, x: x.relu() * torch.tensor([1.0, 2.0, 3.0, 4.0]))
     ir = IR.from_json(captured(model, X).to_json())
     param = next(param for param in ir.params)
@@ -83,7 +83,7 @@ def test_a_wrong_constant() -> None:
 
 
 def test_a_wrong_operator() -> None:
-    """What the original calls instead is said."""
+    """The report names the original's operator."""
     ir = captured(TWICE, X)
     ir.node("tanh").op_type = "aten.sin.default"
     found, report = localised(ir, TWICE, X)
@@ -92,7 +92,7 @@ def test_a_wrong_operator() -> None:
 
 
 def test_a_missing_node() -> None:
-    """The first reader of what the graph leaves out is the first that differs."""
+    """The first consumer of an omitted value is the first that differs."""
     ir = captured(TWICE, X)
     relu = ir.node("relu")
     relu.output.replace_all_uses_with(relu["self"])
@@ -103,7 +103,7 @@ def test_a_missing_node() -> None:
 
 
 def test_outputs_in_the_wrong_order() -> None:
-    """Where every node is right, what is returned is at fault."""
+    """If every node is right, the outputs are wrong."""
     model = module(lambda self, x: (x + 1, x + 2))
     ir = captured(model, X)
     ir.graph_outputs = ir.graph_outputs[::-1]
@@ -122,7 +122,7 @@ def test_a_wrong_declaration() -> None:
 
 
 def test_a_node_that_cannot_run() -> None:
-    """A graph that stops is localised where it stops, and says why."""
+    """A graph that fails is localised at the failing node, with the reason."""
     model = module(lambda self, x: x.reshape(2, 6).sum(1))
     ir = captured(model, X)
     ir.node("reshape").attrs["shape"] = [5, 6]
@@ -142,7 +142,7 @@ def test_a_mistake_that_only_other_inputs_show() -> None:
 
 
 def test_a_small_mistake() -> None:
-    """A value that is not equal, but within the tolerance, is said where it comes before the first that is not."""
+    """A value that differs within the tolerance before the first wrong one is reported."""
     model = module(lambda self, x: F.layer_norm(x.sin(), (4,)).cos() * 2)
     ir = captured(model, X)
     ir.node("layer_norm").attrs["eps"] = 1.2e-5
@@ -163,7 +163,7 @@ def test_sizes_that_vary() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*training mode")
 def test_random_numbers_are_drawn_alike() -> None:
-    """Dropout in training gives the same mask on both sides, and the note says that there is randomness."""
+    """Dropout in training has the same mask on both sides, and a note mentions randomness."""
     model = module(lambda self, x: F.dropout(x.sin(), 0.5, True).cos() * 2)
     ir = captured(model, X)
     ir.node("mul").attrs["other"] = 3
@@ -172,9 +172,9 @@ def test_random_numbers_are_drawn_alike() -> None:
     assert any("random numbers, for which both sides were seeded alike" in note for note in report.notes)
 
 
-@pytest.mark.filterwarnings("ignore:forward changes state")  # which is what the test is about
+@pytest.mark.filterwarnings("ignore:forward changes state")  # the subject of the test
 def test_a_model_that_varies() -> None:
-    """Where the model itself gives another value each time, the note says so."""
+    """If the model itself returns another value each time, the note says so."""
     count = itertools.count(1)
     model = module(lambda self, x: (x.sin() * torch.full((), float(next(count)))).cos())
     ir = captured(model, X)
@@ -183,9 +183,9 @@ def test_a_model_that_varies() -> None:
     assert any("when it is run again" in note for note in report.notes)
 
 
-@pytest.mark.filterwarnings("ignore:forward changes state")  # which is what the test is about
+@pytest.mark.filterwarnings("ignore:forward changes state")  # the subject of the test
 def test_a_model_that_takes_other_ways() -> None:
-    """A model that calls other operators each time cannot be followed, which is said instead of a node."""
+    """A model that calls other operators each time cannot be aligned, which is reported instead of a node."""
     count = itertools.count()
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def test_a_model_that_takes_other_ways() -> None:
 
 
 def test_control_flow() -> None:
-    """A mistake in a branch shows at the node that branches, and it is said that its bodies were not compared."""
+    """An error in a branch is reported at the branching node, with a note that bodies were not compared."""
     entry = catalogue.find("control_flow")
     torch.manual_seed(0)
     model, inputs = entry.build(), entry.inputs()
@@ -213,7 +213,7 @@ def test_control_flow() -> None:
     found, report = localised(ir, model, *(x.abs() + 1 for x in inputs))
     assert found.op_type == "higher_order.cond"
     assert any("the nodes of its functions are not compared" in note for note in report.notes)
-    assert model(*inputs) is not None  # torch can still compile what was recorded
+    assert model(*inputs) is not None  # torch can still compile the recording
 
 
 # -- cost -------------------------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ print(report.divergence.node, weights, (after - before) * 1024)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in KiB on Linux only")
 def test_the_model_is_in_memory_once() -> None:
-    """Graph and model share their weights, and references lie in a file: no second set of weights is made."""
+    """Graph and model share their weights, and references are in a file, so weights are not duplicated."""
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     node, weights, growth = done.stdout.split()
     assert node == "linear_2"
@@ -261,7 +261,7 @@ def test_the_model_is_in_memory_once() -> None:
 
 
 def test_the_command_line(tmp_path, monkeypatch, capsys) -> None:
-    """`--localise` prints the place, and `--json` holds it."""
+    """`--localise` prints the node, and `--json` contains it."""
     (tmp_path / "net.py").write_text(
         "from torch import nn\nclass Net(nn.Sequential):\n"
         "    def __init__(self):\n        super().__init__(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))\n"

@@ -1,4 +1,4 @@
-"""Localisation names the node that was broken, whichever it is."""
+"""Localisation names the broken node, for every node."""
 
 import itertools
 import random
@@ -26,7 +26,7 @@ FRAGILE = ("lstm",)  # torch's kernel reads beyond its weights when its argument
 
 
 def judge(name: str, limit: int) -> list[str]:
-    """Break a model's graph in many ways; `exact` for each that was found exactly, else what was named instead."""
+    """Break a model's graph in many ways; return `exact` or the node that was named instead."""
     entry = catalogue.find(name)
     torch.manual_seed(0)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()

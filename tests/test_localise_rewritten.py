@@ -1,4 +1,4 @@
-"""Localisation in graphs that are not as captured."""
+"""Localisation in graphs that were changed after capture."""
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +32,7 @@ def with_split_linear() -> IR:
 
 
 def test_rewritten_nodes_are_not_blamed() -> None:
-    """Nodes that the original does not have are no difference as long as their results are the original's."""
+    """Nodes without a counterpart are not errors as long as their results are the original's."""
     ir = with_split_linear()
     ir.node("relu").op_type = "aten.sin.default"
     found, _ = localised(ir, TWICE, X)
@@ -40,7 +40,7 @@ def test_rewritten_nodes_are_not_blamed() -> None:
 
 
 def test_rewritten_nodes_are_suspected() -> None:
-    """A mistake among nodes without counterparts shows at the first value that can be compared; they are listed."""
+    """An error among nodes without counterparts shows at the next comparable value; they are listed."""
     ir = with_split_linear()
     ir.node("sum").attrs["alpha"] = 2
     found, report = localised(ir, TWICE, X)
@@ -80,7 +80,7 @@ def test_a_model_that_is_captured_in_another_way() -> None:
 
 
 def test_a_file_without_modules() -> None:
-    """Files of the documented format do not say where nodes came from; they are localised by operators alone."""
+    """Version 0 files have no origins; they are localised by operators alone."""
     document = captured(TWICE, X).to_dict()
     for node in document["nodes"]:
         for key in ("module", "module_class", "call", "source", "args"):
@@ -91,7 +91,7 @@ def test_a_file_without_modules() -> None:
 
 
 def test_functions_are_looked_into() -> None:
-    """A mistake inside a called function is found there, and it is said how its node is named."""
+    """An error inside a called function is found there, and the node's name is explained."""
     ir = captured(TWICE, X)
     ir.node("relu").op_type = "aten.sin.default"
     outline(ir, [ir.node("linear_1"), ir.node("relu")], "block")

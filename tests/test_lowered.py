@@ -1,4 +1,4 @@
-"""What lowering gives: layers, a file, a log, lines about nodes; the verb; and a whole target that runs in numpy."""
+"""Results of lowering: layers, a file, a log, descriptions of nodes; the command; and a target that runs in numpy."""
 
 import importlib.util
 import json
@@ -41,7 +41,7 @@ def _lowered_to(value: Any) -> Lowered:
 
 
 def test_saved_json(tmp_path: Path) -> None:
-    """Dataclasses begin with their type; placeholders say why; names around a layer are those of the graph."""
+    """Dataclasses begin with their type; placeholders have reasons; tensor names are those of the graph."""
     _lowered_to(Conv((1, 2), {"pad": [None, 0.5, True]})).save(tmp_path / "deep" / "npu.json")
     document = json.loads((tmp_path / "deep" / "npu.json").read_text())
     assert document["target"] == "npu"
@@ -133,7 +133,7 @@ def test_what_json_cannot_hold_is_named_before_anything_is_written(
 
 
 def test_the_log_is_a_line_per_layer(caplog: pytest.LogCaptureFixture) -> None:
-    """To a function, or to the logger: what is lowered at DEBUG, placeholders at INFO."""
+    """To a function, or to the logger: lowered layers at DEBUG, placeholders at INFO."""
     lines: list[str] = []
     accepting("aten.linear").lower(mlp(), log=lines.append)
     assert lines == ["Linear C4 N8", "ReLU  (no lowering)", "Linear C8 N2"]
@@ -145,7 +145,7 @@ def test_the_log_is_a_line_per_layer(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_checks_are_no_layers() -> None:
-    """Assertions of the model compute nothing: they are layers only for a target that wants them."""
+    """Assertions compute nothing: they are layers only for a target that handles them."""
     x = tensor("x", 2)
     ir = IR([OpNode("check", "aten._assert_tensor_metadata.default", [x], [], args=["a"])], [x], [x])
     assert Target("npu").lower(ir).layers == []
@@ -153,7 +153,7 @@ def test_checks_are_no_layers() -> None:
 
 
 class Described(nn.Module):
-    """One layer of every kind that has a line of its own, and some that have none."""
+    """One layer of every kind with a special description, and some without."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Described(nn.Module):
 
 
 def test_describe() -> None:
-    """Sizes as an engineer writes them; what has no line is told by operator, attributes and shapes."""
+    """Sizes in common notation; other nodes are described by operator, attributes and shapes."""
     ir = capture(Described(), torch.ones(1, 3, 32, 32))
     assert [describe(node) for node in ir.nodes] == [
         "Conv2d C3 N8 K7x7 S2x2 P3x3 D1x1 G1",
@@ -190,7 +190,7 @@ def test_describe() -> None:
 
 
 def test_describe_never_fails() -> None:
-    """A node without what its line speaks of is told in the plain way."""
+    """A node without the expected arguments is described in the generic form."""
     x = tensor("x")
     node = OpNode("conv", "aten.conv2d.default", [x], [], args=["input"])
     assert describe(node) == "aten.conv2d.default scalar ->"
@@ -210,7 +210,7 @@ def test_iterating() -> None:
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a graph and a target that knows half of it."""
+    """A folder with a graph and a target that supports half of it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     mlp().save("model.json")
@@ -227,7 +227,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_the_verb_prints_the_report_and_writes_the_layers(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Placeholders are no failure, unless they are asked to be."""
+    """Placeholders are not an error, unless requested."""
     command = ["lower", "model.json", "--target", "mynpu.py:npu"]
     assert main([*command, "-o", "out/lowered.json", "--picture", "out/lowered.dot"]) == 0
     assert "aten.relu.default  1x8 -> 1x8  (no lowering)" in capsys.readouterr().out
@@ -278,7 +278,7 @@ def _example() -> ModuleType:
 
 
 def test_the_example_computes_resnet18_without_torch(tmp_path: Path) -> None:
-    """Lowered, packed, and run by numpy in a process of its own that never imports torch."""
+    """Lowered, packed, and run by numpy in a separate process that never imports torch."""
     example = _example()
     torch.manual_seed(0)
     model = catalogue.find("resnet18").build()

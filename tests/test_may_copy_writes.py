@@ -1,4 +1,4 @@
-"""Writes to what may be a view or a copy, and inputs that share memory: equal to eager, or refused."""
+"""Writes to a possible view or copy, and inputs that share memory: equal to eager, or rejected."""
 
 import warnings
 from collections.abc import Callable

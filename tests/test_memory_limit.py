@@ -1,4 +1,4 @@
-"""A run that would not fit into memory, by the sizes that its graph declares, is refused before anything runs (R13)."""
+"""A run whose declared sizes do not fit into memory is rejected before it starts (R13)."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -77,7 +77,7 @@ def test_a_view_takes_no_memory() -> None:
 
 
 def test_what_is_read_for_the_last_time_goes() -> None:
-    """A chain of ten needs room for two values at once, and says so."""
+    """A chain of ten needs memory for two values at once, and the check knows it."""
     values = [tensor("x", 1000), *(tensor(f"relu_{index}", 1000) for index in range(10))]
     nodes = [OpNode(made.name, "aten.relu.default", [read], [made], args=["self"]) for read, made in pairwise(values)]
     ir = IR(nodes, values[:1], values[-1:])
@@ -89,7 +89,7 @@ def test_what_is_read_for_the_last_time_goes() -> None:
 
 
 def test_open_sizes_are_those_of_the_call() -> None:
-    """The same executor takes a small input, and refuses a large one."""
+    """The same executor accepts a small input, and rejects a large one."""
     sizes = ({0: torch.export.Dim("batch")},)
     ir = extract_ir(nn.Linear(4, 4).eval(), (torch.empty(2, 4),), dynamic_shapes=sizes, strict=False)
     executor = IRExecutor(ir, random_weights(ir), limits=Limits(memory_bytes=1000))
@@ -119,7 +119,7 @@ def test_streamed_weights_count_while_they_are_held(tmp_path: Path) -> None:
 
 
 def test_functions_that_call_each_other_are_counted_in_no_time() -> None:
-    """Sixty levels, each called twice by the next, hold as much as one road down."""
+    """Sixty levels, each called twice by the next, need as much memory as a single path."""
     graph = _level(None)
     for _ in range(60):
         graph = _level(graph)
@@ -151,6 +151,6 @@ def test_sizes_that_the_data_decides_are_not_known_before() -> None:
 
 
 def test_the_limit_is_what_the_machine_has_unless_one_is_given() -> None:
-    """Of another device's memory nobody here knows."""
+    """The memory of another device is unknown."""
     assert memory_limit(Limits(memory_bytes=7), "cuda") == memory_limit(Limits(memory_bytes=7)) == 7
     assert 1 << 28 < memory_limit(Limits()) <= memory_limit(Limits(), "cuda")

@@ -1,4 +1,4 @@
-"""Linear layers of one module that read the same tensor are computed as one."""
+"""Linear layers of one module that read the same tensor are merged."""
 
 import pytest
 import torch
@@ -160,7 +160,7 @@ def test_weights_that_are_inputs() -> None:
 
 
 def test_layers_of_different_modules_stay_apart() -> None:
-    """What they make is needed at different times, and would be kept all the time."""
+    """Their results are needed at different times, and would stay in memory."""
 
     class Block(torch.nn.Module):
         def __init__(self) -> None:
@@ -212,7 +212,7 @@ def test_what_the_caller_holds_stays_its_own(reader: str) -> None:
     ],
 )
 def test_a_reader_that_needs_elements_side_by_side(reader: str, why: str) -> None:
-    """Parts have strides; who cannot read them, or would have to copy them, keeps its own layer."""
+    """Slices are strided; a consumer that cannot read them, or would copy them, keeps its own layer."""
     ir = small(
         "x: float32[2, 8]",
         ["relu", "exp"],
@@ -231,7 +231,7 @@ def test_a_reader_that_needs_elements_side_by_side(reader: str, why: str) -> Non
 
 
 def test_products_are_merged_once_they_are_linear_layers() -> None:
-    """Products with weights that lie the other way round."""
+    """Products with transposed weights."""
     ir = small(
         "x: float32[2, 3, 8]",
         weights="w: float32[8, 4], v: float32[8, 4]",

@@ -1,4 +1,4 @@
-"""Files that are given for graphs and are none: one sentence says what each is."""
+"""Files that are not graphs: a one-line error identifies each."""
 
 import io
 import json
@@ -69,7 +69,7 @@ def test_a_graph_under_the_name_of_the_other_encoding(tmp_path: Path) -> None:
 
 
 def test_a_graph_with_a_mistake_in_it_is_told_the_mistake(tmp_path: Path) -> None:
-    """So is text that is no JSON, or that lacks a part of a graph."""
+    """So is text that is not JSON, or that lacks part of a graph."""
     document = json.loads(without_digest(mlp().to_json()))
     mistakes = {
         "$: not JSON: Expecting value at line 1, column 1": "hello",
@@ -87,7 +87,7 @@ def test_a_graph_with_a_mistake_in_it_is_told_the_mistake(tmp_path: Path) -> Non
 
 
 def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    """Whatever the verb, and whatever the file is called."""
+    """For every command, and whatever the file's name."""
     monkeypatch.chdir(tmp_path)
     Path("picture.png").write_bytes(PNG)
     Path("empty.json").touch()

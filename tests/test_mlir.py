@@ -22,13 +22,13 @@ from torch_ir.targets.mlir.dialect import dialect_name, torch_dialect
 
 mlir = pytest.importorskip("iree.compiler.ir", reason="torch-ir[mlir] is not installed")
 
-UNSUPPORTED = {"fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md says why
+UNSUPPORTED = {"fft", "gru", "message_passing"}  # of the catalogue; docs/mlir.md has the reasons
 EMITTED = sorted({entry.name for entry in catalogue.entries()} - UNSUPPORTED)
 SAMPLE = random.Random(0).sample(EMITTED, 12)
 
 
 def parsed(text: str) -> Any:
-    """The module that the real MLIR reads; it refuses what it does not know."""
+    """Return the module that MLIR parses; unknown operators are rejected."""
     with mlir.Context():
         found = mlir.Module.parse(text)
         assert found.operation.verify()
@@ -71,7 +71,7 @@ attributes {torch.assume_strict_symbolic_shapes} {
 
 
 def test_lists_options_and_typed_arguments() -> None:
-    """Lists are constructed, absent arguments are none, dtypes and devices are what the dialect takes them for."""
+    """Lists are constructed, absent arguments are none, dtypes and devices are the dialect's numbers."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         wide = torch.nn.functional.conv2d(x, torch.ones(2, 3, 1, 1), stride=2)
@@ -118,7 +118,7 @@ def test_sizes_that_vary_are_read_off_inputs_and_computed() -> None:
 
 
 def test_constants_of_the_graph_are_in_the_text() -> None:
-    """What no state dict has must come with the graph; elements are exact, whatever their type."""
+    """Constants outside the state dict are in the text; elements are exact, whatever their type."""
     constants = {
         "truth": torch.tensor([[True, False], [False, False]]),
         "half": torch.tensor([1.5, -0.0], dtype=torch.bfloat16),
@@ -190,7 +190,7 @@ def test_a_size_that_the_dialect_cannot_compute_is_told_by_its_node() -> None:
 
 
 def test_what_writes_in_place_is_refused() -> None:
-    """The text is functional; a file that is not would give other results in it."""
+    """The text is functional; in-place writes would change results."""
     x, y = tensor("x", 2), tensor("add_", 2)
     node = OpNode("add_", "aten.add_.Tensor", [x, x], [y], {"alpha": 1}, args=["self", "other"])
     with pytest.raises(ConversionError, match=r"aten.add_.Tensor  \(add_\)"):
@@ -205,7 +205,7 @@ def test_a_dtype_that_the_dialect_lacks_is_named() -> None:
 
 
 def test_the_text_is_written(tmp_path: Path) -> None:
-    """The file holds what is returned."""
+    """The file contains the returned text."""
     path = tmp_path / "deep" / "model.mlir"
     assert to_mlir(mlp(), path) == path.read_text()
 
@@ -219,7 +219,7 @@ def test_bodies_are_regions(name: str) -> None:
 
 
 def test_every_operator_of_the_list_is_in_the_real_dialect() -> None:
-    """The list is what lets text be written without MLIR; it must not promise what MLIR does not have."""
+    """The list allows writing text without MLIR; it must not contain operators that MLIR lacks."""
     context = mlir.Context()
     assert [op_type for op_type in torch_dialect() if not context.is_registered_operation(dialect_name(op_type))] == []
 

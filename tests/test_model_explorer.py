@@ -1,4 +1,4 @@
-"""JSON for Model Explorer: what the viewer needs, and nothing that it would stumble over."""
+"""JSON for Model Explorer: all required fields, and only valid values."""
 
 import json
 
@@ -74,7 +74,7 @@ def test_a_small_model_to_the_letter() -> None:
 
 
 def test_namespaces_are_modules_and_their_calls() -> None:
-    """A later call of a module is a group of its own; a slash in a name does not make one."""
+    """A later call of a module is a separate group; a slash in a name does not create one."""
     ir = model(2)
     ir.node("fc1").origin = Origin("model.layers.1.fc", 2, "Linear", "model.py:3", ("model.layers.1@1",))
     ir.node("head").origin = Origin("he/ad", 0, "Linear")

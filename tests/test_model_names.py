@@ -1,4 +1,4 @@
-"""Models by name: every way to name one, on every verb that takes one, and what is said when a name is wrong."""
+"""Models by name: every form, with every command, and the errors for wrong names."""
 
 import importlib.util
 import json
@@ -86,7 +86,7 @@ def parameters(ir: IR) -> dict[str, tuple[Any, ...]]:
 
 
 def test_factories_take_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    """What follows `?` are arguments of the class or function."""
+    """The text after `?` contains arguments of the class or function."""
     assert parameters(extracted("net.py:Net?width=4", "-i", "i64[2,3]"))["head.weight"] == (3, 4)
     assert "unexpected keyword argument 'wide'" in failure(capsys, "extract", "net.py:Net?wide=4", "-i", "i64[2,3]")
     assert (
@@ -96,7 +96,7 @@ def test_factories_take_settings(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_plain_values_are_fixed_in_the_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    """Flags, numbers and None; a bare number is one where the argument takes numbers."""
+    """Flags, numbers and None; a bare number is one if the argument accepts numbers."""
     words = ["-i", "i64[2,3]", "-i", "flag=false", "-i", "times=2", "-i", "scale:=2", "-i", "mask=none"]
     ir = extracted("net.py:Net", *words)
     assert [node.op_type for node in ir.nodes].count("aten.relu.default") == 2
@@ -119,7 +119,7 @@ def test_nested_inputs_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_input_from_one_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """One file serves for capturing, running and verifying, with what is no tensor in it."""
+    """One file serves for capturing, running and verifying, including values that are not tensors."""
     torch.save({"ids": torch.tensor([[1, 2, 3]]), "mask": torch.ones(1, 3), "flag": False}, "inputs.pt")
     ir = extracted("net.py:Net", "-i", "@inputs.pt")
     assert [tensor.shape for tensor in ir.graph_inputs] == [(1, 3), (1, 3)]
@@ -128,7 +128,7 @@ def test_every_input_from_one_file(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ranges_and_sizes_made_of_names() -> None:
-    """Brackets say how a size may vary; the graph keeps it."""
+    """Brackets give the range of a size; the graph keeps it."""
     ir = extracted("net.py:Net", "-i", "i64[batch=1..32,2<=seq<=64]")
     assert (ir.symbols["batch"].max, ir.symbols["seq"].min, ir.symbols["seq"].max) == (32, 2, 64)
     ir = extracted("net.py:Strided", "-i", "f32[8*n,3]", "-d", "n=1..16")
@@ -161,7 +161,7 @@ def test_wrong_words(capsys: pytest.CaptureFixture[str], arguments: list[str], m
 
 
 def test_inputs_whose_parts_have_no_names() -> None:
-    """A class that is registered without names for its parts is an ExportError that says so."""
+    """A class registered without names for its parts is an ExportError that says so."""
 
     class Pair:
         def __init__(self, first: Any, second: Any) -> None:
@@ -193,7 +193,7 @@ def test_without_an_output_the_file_is_named_after_the_model(capsys: pytest.Capt
 @pytest.mark.parametrize("output", ["-", "/dev/stdout"])
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_graph_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str], output: str, more: list[str]) -> None:
-    """The summary goes to stderr then, and names no file."""
+    """The summary is then printed to stderr, without a file name."""
     assert main(["extract", "net.py:ready", "-i", "1x4", "-o", output, *more]) == 0
     out, err = capsys.readouterr()
     assert torch_ir.deserialize_ir(out).model_name == "Linear"
@@ -247,7 +247,7 @@ def test_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("damage", ["empty", "text", "cut"])
 def test_damaged_programs_are_one_line(capfd: pytest.CaptureFixture[str], damage: str) -> None:
-    """And what torch logs about them is held back."""
+    """And torch's log messages about them are suppressed."""
     save_program("good.pt2")
     whole = Path("good.pt2").read_bytes()
     Path("bad.pt2").write_bytes({"empty": b"", "text": b"hello\n" * 100, "cut": whole[: len(whole) // 2]}[damage])
@@ -260,7 +260,7 @@ def test_damaged_programs_are_one_line(capfd: pytest.CaptureFixture[str], damage
 
 
 def test_causal_models_of_transformers(capsys: pytest.CaptureFixture[str]) -> None:
-    """By type and settings, without a cache; the inputs that were taken are told; graph and model get equal weights."""
+    """By type and settings, without a cache; the default inputs are printed; graph and model get equal weights."""
     ir = extracted(LLAMA)
     assert capsys.readouterr().err == "torch-ir: note: no --input is given; taken is input_ids=int64[1,128]\n"
     assert ir.model_name == "LlamaForCausalLM"
@@ -272,7 +272,7 @@ def test_causal_models_of_transformers(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_folders_with_a_configuration_and_weights() -> None:
-    """A checkpoint that holds one of two tied weights fits; a folder and its config.json name the same model."""
+    """A checkpoint with one of two tied weights is accepted; a folder and its config.json name the same model."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     settings = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 32, "bos_token_id": 0, "eos_token_id": 0}
@@ -301,7 +301,7 @@ def test_folders_with_a_configuration_and_weights() -> None:
     ],
 )
 def test_other_models_of_transformers(text: str, name: str, inputs: list[str]) -> None:
-    """What a type is mostly for, or the class that is asked for, with the inputs that it needs."""
+    """The usual class of a type, or the requested class, with its inputs."""
     ir = extracted(text)
     assert ir.model_name == name
     assert [tensor.name for tensor in ir.graph_inputs] == inputs
@@ -344,7 +344,7 @@ def test_wrong_configurations(capsys: pytest.CaptureFixture[str], text: str, mes
 
 @pytest.mark.skipif(importlib.util.find_spec("timm") is not None, reason="timm is installed")
 def test_large_models_are_not_filled_with_random_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without weights from a file, a model that memory would not hold is refused before it is built."""
+    """Without weights from a file, a model too large for memory is rejected before it is built."""
     assert main(["extract", LLAMA, "-o", "llama.json"]) == 0
     capsys.readouterr()
     told = failure(capsys, "verify", "llama.json", "hf:llama")
@@ -352,7 +352,7 @@ def test_large_models_are_not_filled_with_random_numbers(capsys: pytest.CaptureF
 
 
 def test_timm_is_an_extra(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where it is missing, the error says how to get it."""
+    """If it is missing, the error says how to install it."""
     told = failure(capsys, "extract", "timm:resnet50")
     assert told == "a model of timm needs timm; install it with: pip install 'torch-ir[timm]'"
 
@@ -369,7 +369,7 @@ def test_a_broken_timm_is_one_line(capsys: pytest.CaptureFixture[str], monkeypat
 
 
 def test_models_of_timm(capsys: pytest.CaptureFixture[str]) -> None:
-    """By name, with settings, with the input size that timm tells; a bare name where nothing else has it."""
+    """By name, with settings, with timm's input size; a bare name if no other source has it."""
     pytest.importorskip("timm", reason="timm needs a torchvision that fits this torch")
     ir = extracted("timm:resnet18?num_classes=10&in_chans=1")
     assert capsys.readouterr().err == "torch-ir: note: no --input is given; taken is float32[1,1,224,224]\n"
@@ -413,7 +413,7 @@ def test_models_where_a_graph_is_wanted(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_file_needs_no_inputs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Options for capturing are refused beside a graph file, and a file that is not there is told as ever."""
+    """Options for capturing are rejected with a graph file, and a missing file is reported as usual."""
     extracted("net.py:ready", "-i", "1x4")
     told = failure(capsys, "cost", "graph.json", "-i", "1x4")
     assert told == "--input says how to capture a model, but graph.json is a graph already"
@@ -440,7 +440,7 @@ def test_a_file_needs_no_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_is_a_model(text: str, expected: bool) -> None:
-    """Told by the name and by what lies there."""
+    """Recognised by the name and by the file."""
     for name in ("folder", "empty"):
         Path(name).mkdir()
     Path("folder/config.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""A graph with one mistake in it is refused or does not verify, whatever the mistake."""
+"""A graph with one error is rejected or does not verify, whatever the error."""
 
 import random
 
@@ -50,7 +50,7 @@ def test_the_same_function_is_no_mistake(original: Original) -> None:
     "kind", ["float attribute off by 1/10", "declared dtype changed", "keys of two weights swapped"]
 )
 def test_small_and_silent_differences_are_mistakes(kind: str, original: Original) -> None:
-    """An epsilon of 1.1e-5, a declaration that nobody reads, two vectors of an untrained model."""
+    """An epsilon of 1.1e-5, a declaration without uses, two vectors of an untrained model."""
     mutant = next(KINDS[kind](original.subject, random.Random(0)))
     assert not original.is_equivalent(mutant)
     assert is_caught(original.subject, mutant)

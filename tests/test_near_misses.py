@@ -1,4 +1,4 @@
-"""Every rule fires on its stored graph, and passes stay sound where that graph is made a little different."""
+"""Every rule matches its stored graph, and passes stay sound on near misses of it."""
 
 import random
 import zlib
@@ -14,7 +14,7 @@ from torch_ir.ir import IR
 from torch_ir.passes import list_passes
 from torch_ir.passes.optimize_levels import LEVELS
 
-_ROUNDS = "winograd"  # more than what is judged here; its own tests say how much
+_ROUNDS = "winograd"  # more than is compared here; separate tests cover the rest
 HITS = sorted((path.parent.name, path.stem) for path in FOLDER.glob("*/*.json"))
 
 
@@ -28,7 +28,7 @@ def one_thread() -> Iterator[None]:
 
 
 def test_every_rule_has_a_graph() -> None:
-    """A rule without one is a rule whose near misses nobody has tried."""
+    """Near misses of a rule without one are untested."""
     rules = {(made.name, rule.name) for made in list_passes() for rule in made.rules}
     assert rules - set(HITS) == set()
     assert {made.name for made in list_passes()} - {name for name, _ in HITS} == {_ROUNDS}
@@ -43,7 +43,7 @@ def test_a_rule_fires_on_its_graph(hit: Hit) -> None:
 
 
 def near_misses(kind: str) -> Iterator[tuple[Hit, IR]]:
-    """The stored graphs, twisted where their rule fires; those that such a twist can be made of."""
+    """The stored graphs, changed where their rule fires; those for which the change is possible."""
     for (name, rule), ir in stored().items():
         draw = random.Random(zlib.crc32(f"{name}/{rule}/{kind}".encode()))
         made = twisted(ir, fired(ir, name)[rule], kind, draw)
@@ -52,7 +52,7 @@ def near_misses(kind: str) -> Iterator[tuple[Hit, IR]]:
 
 
 def faults(kind: str, level: str = "") -> list[str]:
-    """What is wrong with what a pass, or a level, makes of near misses; empty for those where nothing is."""
+    """Return the errors of a pass or a level on near misses, by case."""
     found = []
     for (name, rule), ir in near_misses(kind):
         why = fault(ir, LEVELS[level] if level else [name], settles=False)

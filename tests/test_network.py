@@ -1,4 +1,4 @@
-"""No verb reaches the network, and none listens beyond the loopback interface."""
+"""No command uses the network, and none listens beyond the loopback interface."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ for line in sys.stdin.read().splitlines():
 
 
 def _guarded(folder: Path, *command: str, told: str = "") -> tuple[str, list[str]]:
-    """Run Python with the guard; return what it printed, and what the guard refused in it and its children."""
+    """Run Python with the guard; return its output, and the sockets that the guard refused in it and its children."""
     log = folder / "refused.txt"
     paths = os.pathsep.join([str(_GUARD), str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "NETWORK_GUARD": str(log)}
@@ -84,7 +84,7 @@ def _filled(folder: Path) -> Path:
 
 
 def test_the_guard_refuses(tmp_path: Path) -> None:
-    """The guard sees a look-up, a connection and a server, and lets the loopback interface pass."""
+    """The guard detects a look-up, a connection and a server, and allows the loopback interface."""
     program = """
 import contextlib, socket
 with socket.socket() as free:
@@ -106,7 +106,7 @@ for use in (lambda s: s.bind(("0.0.0.0", 0)), lambda s: s.connect(("192.0.2.1", 
     "commands", [_COMMANDS, pytest.param(_SLOW_COMMANDS, marks=pytest.mark.slow)], ids=["quick", "slow"]
 )
 def test_no_verb_reaches_the_network(commands: str, tmp_path: Path) -> None:
-    """Each verb does its work, and asks for no socket beyond this machine; `doctor` imports every optional package."""
+    """Each command runs without opening a socket beyond this machine; `doctor` imports every optional package."""
     wrong, refused = _guarded(_filled(tmp_path), "-c", _RUN, told=commands.strip())
     assert wrong == ""
     assert refused == []
@@ -159,7 +159,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the sockets of a process")
 def test_local_ranks_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gloo listens on the loopback interface, whatever the environment of the user says."""
+    """gloo listens on the loopback interface, whatever the user's environment."""
     from torch_ir.sharding.local_ranks import LocalRanks
 
     other = next((name for _, name in socket.if_nameindex() if name != "lo"), "lo")

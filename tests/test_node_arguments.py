@@ -1,4 +1,4 @@
-"""Arguments of a node: asked for by name, in lists, by position where nothing is named."""
+"""Arguments of a node: by name, in lists, and by position if they have no names."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from torch_ir.ir import OpNode
 
 
 def test_arguments_are_asked_for_by_name() -> None:
-    """node["weight"] is a tensor, node["stride"] an attribute; where it is kept does not matter."""
+    """node["weight"] is a tensor, node["stride"] an attribute, in the same way."""
     x, w = tensor("x", 1, 3, 8, 8), weight("p_w", 4, 3, 1, 1)
     attrs = {"bias": None, "stride": [2, 2]}
     node = OpNode("conv", "aten.conv2d.default", [x, w], [tensor("conv", 1, 4, 4, 4)], attrs, args=["input", "weight"])
@@ -44,7 +44,7 @@ def test_lists_of_lists_keep_their_nesting() -> None:
 
 
 def test_an_unknown_argument_names_the_nearest() -> None:
-    """A typing mistake is answered with the argument that was meant."""
+    """The error for a typo suggests the argument."""
     with pytest.raises(KeyError, match=r"OpNode\('linear', .*\) has no argument 'wieght'; did you mean 'weight'\?"):
         mlp().nodes[0]["wieght"]
     node = OpNode("cat", "aten.cat.default", [tensor("a", 2)], [], args=["tensors.0"])
@@ -53,7 +53,7 @@ def test_an_unknown_argument_names_the_nearest() -> None:
 
 
 def test_without_names_arguments_go_by_position() -> None:
-    """The documented constructor has no argument names: positions stand in until a schema gives the names."""
+    """The documented constructor has no argument names: positions are used until a schema provides names."""
     node = OpNode("relu", "aten.relu.default", [tensor("x", 2)], [tensor("relu", 2)])
     assert node.args == ("0",)
     assert not node.has_named_args

@@ -1,4 +1,4 @@
-"""Notebooks: a graph shows itself with a summary and a picture, whatever it is called and whatever is missing."""
+"""Notebooks: a graph is displayed with a summary and a drawing, whatever its name and the missing packages."""
 
 import html.parser
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""ONNX: a graph with or without weights as a file that others open."""
+"""ONNX: a graph with or without weights as a file that other tools can open."""
 
 import copy
 import json
@@ -37,7 +37,7 @@ def captured(model: nn.Module, *inputs: Any, dynamic: Any = None, **kwargs: Any)
 
 
 def run_file(path: Path, *inputs: Tensor) -> list[Tensor]:
-    """What ONNX Runtime makes of a file that onnx's own checker admits."""
+    """Return ONNX Runtime's results for a file that onnx's checker accepts."""
     onnx.checker.check_model(path, full_check=True)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [given.name for given in session.get_inputs()]
@@ -49,7 +49,7 @@ def run_file(path: Path, *inputs: Tensor) -> list[Tensor]:
 
 
 class Tied(nn.Module):
-    """Two keys for one weight, a buffer that no state dict holds, a weight that is folded, and names that collide."""
+    """Two keys for one weight, a non-persistent buffer, a folded weight, and colliding names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def test_a_sharded_checkpoint_is_pointed_into(tied: tuple[nn.Module, IR, Tensor]
 
 
 def test_weights_that_are_given_are_folded_and_written(tied: tuple[nn.Module, IR, Tensor], tmp_path: Path) -> None:
-    """Beside the file, in a file of its own; the next pair takes the place of this one."""
+    """In a separate file next to it; the next pair replaces this one."""
     model, ir, ids = tied
     path = tmp_path / "new" / "model.onnx"
     to_onnx(optimize(ir, "full")[0], path, model.state_dict())
@@ -199,7 +199,7 @@ def test_a_file_speaks_as_the_graph_does(tmp_path: Path) -> None:
 
 
 def test_the_opset_can_be_chosen(tmp_path: Path) -> None:
-    """A later one, where a runtime wants it."""
+    """A later one, if a runtime needs it."""
     model, x = nn.Sequential(nn.Linear(4, 4), nn.GELU()).eval(), torch.randn(2, 4)
     to_onnx(captured(model, x), tmp_path / "model.onnx", opset=23)
     bind_onnx(tmp_path / "model.onnx", model.state_dict())
@@ -273,7 +273,7 @@ def refuse_garbage(path: Path, state: dict[str, Tensor]) -> None:
 def test_bad_bindings_are_one_sentence(
     act: Any, kind: type[TorchIRError], said: str, tied: tuple[nn.Module, IR, Tensor], free: Path
 ) -> None:
-    """What, where and the nearest fix; the file is as it was."""
+    """What, where and the nearest fix; the file is unchanged."""
     before = free.read_bytes()
     with pytest.raises(kind) as refused:
         act(free, tied[0].state_dict())
@@ -284,7 +284,7 @@ def test_bad_bindings_are_one_sentence(
 
 
 def test_sizes_that_nobody_can_give_are_one_sentence(tmp_path: Path) -> None:
-    """A graph that holds for no size cannot be shown to torch.export."""
+    """A graph that is valid for no size cannot be exported with torch.export."""
     ir = captured(module(lambda self, x: x + 1), torch.randn(4), dynamic=({0: Dim("n")},))
     ir.constraints = ["n < 0"]
     with pytest.raises(ConversionError, match="no sizes are found that Model admits"):

@@ -32,7 +32,7 @@ def captured(model: nn.Module, *inputs: Any, dynamic: Any = None, **kwargs: Any)
 def assert_runs_as_the_model(entry: Entry, level: str | None = "full") -> None:
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     compiled = compile(captured(model, *inputs, **kwargs), model.state_dict(), backend="onnxruntime", level=level)
-    for _ in range(2):  # buffers are what the first call left
+    for _ in range(2):  # buffers have the values of the first call
         given, given_kwargs = copy.deepcopy((inputs, kwargs))
         with torch.no_grad():
             wanted = model(*inputs, **kwargs)
@@ -79,7 +79,7 @@ def test_dtypes_that_numpy_lacks_and_tensors_without_elements() -> None:
 
 
 def test_attention_without_heads() -> None:
-    """The exporter knows attention over four dimensions alone; three are as good, mask included."""
+    """The exporter supports attention only in four dimensions; three are converted, including the mask."""
     attend = nn.functional.scaled_dot_product_attention
     model = module(lambda self, x, mask: attend(x, x, x, attn_mask=mask))
     x, mask = torch.randn(2, 5, 4), torch.ones(5, 5, dtype=torch.bool).tril()
@@ -88,7 +88,7 @@ def test_attention_without_heads() -> None:
 
 
 def test_an_input_may_lie_as_it_likes() -> None:
-    """Transposed, strided, or one that wants a gradient."""
+    """Transposed, strided, or one that requires a gradient."""
     model = nn.Linear(4, 8).eval()
     compiled = compile(captured(model, torch.randn(3, 4)), model.state_dict(), backend="onnxruntime")
     for x in (torch.randn(4, 3).T, torch.randn(6, 8)[::2, ::2], torch.randn(3, 4, requires_grad=True)):
@@ -111,7 +111,7 @@ def test_a_run_that_fails_is_one_sentence() -> None:
 
 
 def test_weights_are_out_of_reach() -> None:
-    """Whoever writes to an output that shows a weight, an input or another output changes nothing else."""
+    """Writing to an output that aliases a weight, an input or another output changes nothing else."""
     model = module(lambda self, x: (self.weight, x, x, self.weight.T))
     model.weight = nn.Parameter(torch.randn(2, 2))
     x = torch.randn(2)
@@ -125,7 +125,7 @@ def test_weights_are_out_of_reach() -> None:
 
 
 def test_what_onnx_runtime_does_not_run_is_one_sentence(tmp_path: Path) -> None:
-    """Its kernels do not take every dtype; the operator is named with its shapes. As a file the graph is fine."""
+    """Its kernels do not support every dtype; the error names the operator with its shapes. The file is valid."""
     model = nn.Conv2d(3, 4, 3).to(torch.bfloat16).eval()
     ir = captured(model, torch.randn(1, 3, 8, 8).to(torch.bfloat16))
     to_onnx(ir, tmp_path / "model.onnx", model.state_dict())
@@ -139,14 +139,14 @@ def test_what_onnx_runtime_does_not_run_is_one_sentence(tmp_path: Path) -> None:
 # -- the catalogue ----------------------------------------------------------------------------------------------------
 
 
-# what torch.onnx, or ONNX Runtime, does not take
+# unsupported by torch.onnx or ONNX Runtime
 REFUSED = {"mixed_precision": "ONNX Runtime does not run .* Could not find an implementation"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.name)
 def test_the_catalogue(entry: Entry) -> None:
-    """All of it, optimised, but for what the table names; that is refused in one sentence."""
+    """All of it, optimised, except the rows of the table, which are rejected with a one-line error."""
     if entry.name in REFUSED:
         with pytest.raises(TorchIRError, match=REFUSED[entry.name]):
             assert_runs_as_the_model(entry)

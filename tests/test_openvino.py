@@ -1,4 +1,4 @@
-"""The back end openvino computes what the model computes, or says in one sentence which operators are in the way."""
+"""The back end openvino computes the same as the model, or its error lists the unsupported operators."""
 
 import copy
 import os
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("_seeded")
 
 
 def assert_same(entry: Entry, level: str | None = "full") -> None:
-    """In two calls, so that state counts: what comes back, and what is written to inputs."""
+    """Compare results and changed inputs over two calls, so that state counts."""
     model, call = entry.build(), (entry.inputs(), entry.kwargs())
     ir = extract_ir(model, call[0], kwargs=call[1], strict=False)
     compiled = compile(ir, model.state_dict(), backend="openvino", level=level)
@@ -49,7 +49,7 @@ def assert_same(entry: Entry, level: str | None = "full") -> None:
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_model_gives_what_eager_gives(name: str) -> None:
-    """Convolutions, attention, a KV cache, buffers that change, writes, results that are inputs or come twice."""
+    """Convolutions, attention, a KV cache, changing buffers, writes, results that are inputs or repeated."""
     assert_same(catalogue.find(name))
 
 
@@ -76,7 +76,7 @@ def test_sizes_vary_in_one_compiled_model() -> None:
 
 
 def test_results_are_the_callers_own() -> None:
-    """A later call changes no earlier result, of fixed or varying size, and results outlive what made them."""
+    """A later call changes no earlier result, of static or dynamic size, and results outlive the callable."""
     for sizes in (None, ({0: Dim("batch", max=8)},)):
         ir = extract_ir(nn.ReLU().eval(), (torch.ones(2, 3),), strict=False, dynamic_shapes=sizes)
         compiled = compile(ir, {}, backend="openvino")
@@ -189,7 +189,7 @@ def test_what_is_not_converted_is_listed() -> None:
 
 
 def test_nothing_is_printed_written_or_reported(tmp_path: Path) -> None:
-    """OpenVINO tells its makers of its use, and leaves files in the home folder; here it does neither."""
+    """OpenVINO reports its use to Intel and writes files to the home folder; here it does neither."""
     program = """
 import sys, torch, torch_ir
 from torch_ir.backends import compile

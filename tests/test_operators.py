@@ -1,4 +1,4 @@
-"""Every operator that torch.export captures is carried exactly; the exceptions are named, with a reason."""
+"""Every operator that torch.export captures is supported exactly; the exceptions are named, with a reason."""
 
 import pytest
 

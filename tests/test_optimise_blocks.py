@@ -1,4 +1,4 @@
-"""Optimising functions: repeated blocks are optimised once, weights leave them, entry points stay."""
+"""Optimising functions: repeated blocks are optimised once, weight computations are hoisted, entry points are kept."""
 
 import pytest
 import torch
@@ -53,7 +53,7 @@ def flat() -> IR:
 
 @pytest.mark.parametrize("level", ["clean", "basic", "full"])
 def test_block_by_block_gives_the_same_graph(flat: IR, level: str) -> None:
-    """What is done once in the body is what would have been done in every block."""
+    """Optimising the body once has the same result as optimising every block."""
     once, _ = optimize(flat, level, by_block=True)
     each, _ = optimize(flat, level, by_block=False)
     assert str(diff(once, each)) == "the graphs are equal"
@@ -61,7 +61,7 @@ def test_block_by_block_gives_the_same_graph(flat: IR, level: str) -> None:
 
 
 def test_origins_are_those_of_the_block(flat: IR) -> None:
-    """A node of the last block stands for captured nodes of the last block, though the first was rewritten."""
+    """Origins of a node of the last block are in the last block, although the first was rewritten."""
     once, _ = optimize(flat, "full", by_block=True)
     home = {node.name: node.origin.module for node in flat.nodes}
     for node in once.nodes:
@@ -71,7 +71,7 @@ def test_origins_are_those_of_the_block(flat: IR) -> None:
 
 
 def test_the_function_form_stays_one(flat: IR) -> None:
-    """A graph that comes with calls goes with calls, and its products are merged in the one body that they share."""
+    """A graph with calls keeps them, and its products are merged in the shared body."""
     folded = flat.fold_blocks()
     better, _ = optimize(folded, "full", verify=True)
     calls = [node for node in better.nodes if node.op_type.endswith("Block")]
@@ -90,7 +90,7 @@ def as_product(g: Builder, node: OpNode, w: TensorMeta, x: TensorMeta, b: Tensor
 
 
 def test_weights_leave_the_body() -> None:
-    """What a body makes of weights alone is made once for each call, before it."""
+    """Nodes of a body that depend only on weights are computed before each call."""
     layers = [nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(2)]
     ir = captured(nn.Sequential(*layers).eval(), torch.randn(1, 2)).fold_blocks()
     after = optimized(ir, [as_product, "hoist-from-functions", "hoist-prologue"])
@@ -117,7 +117,7 @@ def test_weights_leave_the_body() -> None:
 
 
 def test_entry_points_stay() -> None:
-    """The decode graph of a language model is called by nobody, is optimised too, and is still there."""
+    """The decode graph of a language model has no callers, is optimised too, and is kept."""
     transformers = pytest.importorskip("transformers", reason="torch-ir[transformers] is not installed")
     from torch_ir.llm import extract_llm
 

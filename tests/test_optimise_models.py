@@ -1,4 +1,4 @@
-"""Whole models through every level: the same results, the same graph with and without weights, and what it buys."""
+"""Whole models at every level: the same results, the same graph with and without weights, and the savings."""
 
 from collections import Counter
 
@@ -86,13 +86,13 @@ def test_every_architecture_is_optimised(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet18", "llama", "vit", "transposed_conv"])
 def test_weights_do_not_matter(name: str) -> None:
-    """A model that has no weight values gives the graph that one with values gives, byte for byte."""
+    """A model without weight values has the same optimised graph as one with values, byte for byte."""
     graphs = [optimize(graph_of(ENTRIES[name], meta=meta), "full")[0] for meta in (True, False)]
     assert graphs[0].to_json() == graphs[1].to_json()
 
 
 def test_no_batch_norm_is_left_in_a_resnet() -> None:
-    """49 operators, which is what the best of the ONNX optimisers has, and 24 calls where layers are fused."""
+    """49 operators, as the best of the ONNX optimisers, and 24 calls with fused layers."""
     ir = graph_of(ENTRIES["resnet18"], meta=True)
     report = optimize(ir)[1]
     assert (report.before.nodes, report.after.nodes) == (69, 49)
@@ -106,7 +106,7 @@ def test_no_batch_norm_is_left_in_a_resnet() -> None:
 
 
 def test_a_checkpoint_fits_the_better_graph() -> None:
-    """What was extracted on meta and optimised gives the model's results with the model's own weights."""
+    """A graph extracted on meta and optimised returns the model's results with the model's weights."""
     torch.manual_seed(0)
     model = ENTRIES["mobilenet_v2"].build()
     for module in model.modules():

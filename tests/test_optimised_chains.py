@@ -1,4 +1,4 @@
-"""What is done with optimised graphs: lowered by class, function and pattern, drawn, counted by module, compared."""
+"""Uses of optimised graphs: lowered by class, function and pattern, drawn, counted by module, compared."""
 
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def test_a_layer_with_its_batch_norm_is_offered_to_no_class(level: str) -> None:
 
 @pytest.mark.parametrize("level", ["basic", "full"])
 def test_a_module_that_lost_a_part_is_not_offered_as_a_whole(level: str) -> None:
-    """Its batch norm went into the convolution before it, so what is left is no block."""
+    """Its batch norm was folded into the convolution before it, so the rest is not a block."""
     assert list(by_class(graph(), Block).values()) == ["Block block"]
     assert by_class(optimised(level), Block) == {}
     assert "block" not in optimised(level).modules
@@ -94,7 +94,7 @@ def test_merged_projections_are_offered_to_no_class() -> None:
 
 @pytest.mark.parametrize("level", ["clean", "basic", "full"])
 def test_every_layer_is_lowered_by_operator(level: str) -> None:
-    """Handlers are told all captured nodes that a node stands for, and every weight of the model is read once."""
+    """Handlers get all captured nodes that a node replaces, and every weight of the model is read once."""
     ir = optimised(level)
     npu = Target("npu")
     seen: list[tuple[str, ...]] = []
@@ -127,7 +127,7 @@ def test_patterns_take_what_classes_do_not() -> None:
 
 
 def test_what_stands_for_several_functions_is_none_of_them() -> None:
-    """The operator for attention is no torch.matmul, though one of the nodes that it stands for was."""
+    """The attention operator is not a torch.matmul, although one of the nodes that it replaces was."""
     npu = Target("npu")
     for function in (torch.matmul, torch.softmax, torch.Tensor.matmul, torch.Tensor.softmax, F.gelu, F.normalize):
         npu.lowers(function)(lambda node: node.op_type)

@@ -1,4 +1,4 @@
-"""Convolutions over weights that are packed once, and by Winograd's algorithm: the same numbers, or left alone."""
+"""Convolutions with prepacked weights and Winograd's algorithm: the same results, or not packed."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def _reasons(ir: IR, name: str) -> list[str]:
 
 
 def _runs_as_it_says(ir: IR) -> None:
-    """Every value of a run has the shape and the strides that the graph tells of it."""
+    """Every value of a run has the declared shape and strides."""
     wrong = []
 
     def watch(tensor, value, sizes) -> None:  # type: ignore[no-untyped-def]  # as the executor calls it
@@ -94,7 +94,7 @@ def test_weights_are_packed_in_the_prologue() -> None:
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_activations_are_computed_on_the_way(activation: str) -> None:
-    """What oneDNN calls an activation is what torch calls it."""
+    """oneDNN's activations equal torch's."""
     ir = small("x: float32[2, 3, 6, 6]", weights=WEIGHTS, conv=CONV, made=activation)
     after = _packed(ir)
     assert _every(after) == ["_convolution_pointwise.default"]
@@ -103,7 +103,7 @@ def test_activations_are_computed_on_the_way(activation: str) -> None:
 
 @pytest.mark.parametrize("activation", ["aten.elu.default(conv)", "aten.clamp.default(conv, None, 2.0)"])
 def test_other_activations_stay(activation: str) -> None:
-    """What oneDNN does not compute after a convolution is computed by torch."""
+    """Activations that oneDNN does not support after a convolution are computed by torch."""
     ir = small("x: float32[2, 3, 6, 6]", weights=WEIGHTS, conv=CONV, made=activation)
     assert len(_every(_packed(ir))) == 2
 
@@ -138,7 +138,7 @@ def test_sums_that_stay(other: str) -> None:
 
 
 def test_only_a_relu_follows_a_sum() -> None:
-    """oneDNN computes no other activation after a sum, and the report says so."""
+    """oneDNN supports no other activation after a sum, and the report says so."""
     ir = small(
         "x: float32[2, 3, 6, 6], y: float32[2, 4, 6, 6]",
         weights=WEIGHTS,
@@ -194,7 +194,7 @@ def test_geometry(call: str) -> None:
     ],
 )
 def test_what_is_not_packed(inputs: str, weights: str, call: str, why: str) -> None:
-    """What oneDNN does not take over stays as it is, with the reason in the report."""
+    """Convolutions that oneDNN does not support are unchanged, with the reason in the report."""
     reasons = _reasons(small(inputs, weights=weights, conv=call), "pack-convolutions")
     assert [why in reason for reason in reasons] == [True]
 
@@ -208,13 +208,13 @@ def test_bfloat16() -> None:
 
 
 def test_a_view_that_needs_its_strides() -> None:
-    """A convolution whose result is viewed row by row stays, as a packed one makes channels last."""
+    """A convolution whose result is viewed by row is not packed, because a packed one returns channels last."""
     ir = small("x: float32[2, 3, 6, 6]", weights=WEIGHTS, conv=CONV, view="aten.view.default(conv, [2, 144])")
     assert len(_reasons(ir, "pack-convolutions")) == 1
 
 
 def test_a_bias_with_gaps() -> None:
-    """A bias is read right however the weights that are bound lie in memory."""
+    """A bias is read correctly for any strides of the bound weights."""
     model = nn.Conv2d(3, 4, 3).eval()
     x = torch.randn(2, 3, 6, 6)
     weights = {"weight": model.weight.detach(), "bias": torch.randn(8)[::2]}
@@ -240,7 +240,7 @@ def test_passes_are_for_those_who_ask(name: str) -> None:
     ],
 )
 def test_models(name: str, size: int) -> None:
-    """A network gives what it gave."""
+    """A network returns the same results."""
     torch.manual_seed(0)
     entry = catalogue.find(name)
     model = entry.build()
@@ -287,7 +287,7 @@ def test_a_packed_graph_is_a_graph(tmp_path: Path) -> None:
     ],
 )
 def test_winograd(batch: int, reads: int, makes: int, height: int, width: int, padding: int, bias: bool) -> None:
-    """A convolution of 3 x 3 by Winograd's algorithm gives the same to five digits, at any size and padding."""
+    """Winograd's algorithm agrees to five digits, at any size and padding."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(reads, makes, 3, padding=padding, bias=bias), nn.ReLU()).eval()
     x = torch.randn(batch, reads, height, width)

@@ -1,4 +1,4 @@
-"""Linear layers over weights that are packed once: the same numbers, and what is left as it is."""
+"""Linear layers with prepacked weights: the same results, and which layers are not packed."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def _compiled(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any],
 
 
 def test_weights_are_packed_before_the_run() -> None:
-    """The packed weight and the bias are made of weights alone; one operator is left in the run."""
+    """The packed weight and the bias depend only on weights; one operator per run is left."""
     ir = small("x: float32[2, 3, 4]", weights=WEIGHTS, linear=LAYER)
     after = optimized(ir, ["pack-linears"])
     assert text(after) == lines(
@@ -71,7 +71,7 @@ def test_weights_are_packed_before_the_run() -> None:
     ],
 )
 def test_an_activation_is_computed_on_the_way(call: str, attr: str, scalars: list[float], algorithm: str) -> None:
-    """Where the operator has it, and has it exactly: NaN and infinity come out as they do otherwise."""
+    """If the operator supports it exactly: NaN and infinity are the same."""
     ir = small("x: float32[2, 3, 4]", weights=WEIGHTS, linear=LAYER, curve=call)
     after = optimized(ir, ["pack-linears"])
     assert _every(after) == ["_linear_pointwise"]
@@ -86,21 +86,21 @@ def test_an_activation_is_computed_on_the_way(call: str, attr: str, scalars: lis
 
 @pytest.mark.parametrize("call", ["aten.relu.default(linear)", "aten.clamp.default(linear, 0.0, 6.0)"])
 def test_what_cuts_off_stays_apart(call: str) -> None:
-    """Within the operator, relu and its kin make a number of NaN."""
+    """Inside the operator, relu and similar activations turn NaN into a number."""
     after, report = proved(small("x: float32[2, 4]", weights=WEIGHTS, linear=LAYER, cut=call), ["pack-linears"])
     assert _every(after) == ["_linear_pointwise", call.split(".")[1]]
     assert "makes a number of NaN" in report.declined[0].why
 
 
 def test_a_result_that_is_read_elsewhere_keeps_its_activation_apart() -> None:
-    """The layer is packed, and both readers get what it makes."""
+    """The layer is packed, and both consumers read its result."""
     ir = small("x: float32[2, 4]", ["linear", "gelu"], weights=WEIGHTS, linear=LAYER, gelu="aten.gelu.default(linear)")
     assert _every(optimized(ir, ["pack-linears"])) == ["_linear_pointwise", "gelu"]
 
 
 @pytest.mark.parametrize("residual", ["x: float32[2, 3, 5]", "x: float32[5]"], ids=["same shape", "broadcast"])
 def test_a_residual_stays_a_sum(residual: str) -> None:
-    """However it is shaped: a call of the operator that adds too takes longer than both."""
+    """For any shape: the operator that also adds is slower than both."""
     ir = small(
         f"{residual}, y: float32[2, 3, 4]",
         weights=WEIGHTS,
@@ -122,14 +122,14 @@ def test_a_residual_stays_a_sum(residual: str) -> None:
     ],
 )
 def test_what_is_not_packed(inputs: str, weights: str, layer: str, why: str) -> None:
-    """Weights that come from outside, other dtypes, and what is no matrix."""
+    """Weights that are inputs, other dtypes, and operands that are not matrices."""
     (reason,) = _reasons(small(inputs, weights=weights, linear=layer))
     assert why in reason
 
 
 @pytest.mark.parametrize("rows", ["4", "1, 4", "1, 1, 4"])
 def test_one_row_has_a_weight_along_its_longer_side(rows: str) -> None:
-    """Where more is made than read, that is a transposed weight; it is laid out before the run."""
+    """With more outputs than inputs, that is a transposed weight; it is transposed before the run."""
     ir = small(f"x: float32[{rows}]", weights=WEIGHTS, linear=LAYER)
     after = optimized(ir, ["pack-linears"])
     assert [node.op_type.split(".")[1] for node in after.nodes] == ["permute", "contiguous", "permute", "linear"]
@@ -138,7 +138,7 @@ def test_one_row_has_a_weight_along_its_longer_side(rows: str) -> None:
 
 
 def test_one_row_has_a_transposed_weight_turned_back() -> None:
-    """Where less is made than read."""
+    """With fewer outputs than inputs."""
     ir = small(
         "x: float32[1, 6]",
         weights="w: float32[6, 5], b: float32[5]",
@@ -159,7 +159,7 @@ def test_one_row_whose_weight_lies_well(sizes: str) -> None:
 
 
 def test_a_weight_that_the_model_changes_is_not_packed() -> None:
-    """What is packed once must stay as it is."""
+    """Packed weights must not change."""
 
     class Model(nn.Module):
         def __init__(self) -> None:

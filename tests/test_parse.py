@@ -1,4 +1,4 @@
-"""The text form reads back: the same graph for what is printed, one error with line and column for what is not."""
+"""The text form: printed graphs are parsed to the same graph, and errors have line and column."""
 
 import random
 import time
@@ -83,7 +83,7 @@ def test_a_tensor_may_be_called_anything(name: str) -> None:
 
 
 def test_names_of_nodes() -> None:
-    """A node is called as its tensor, or as the numbered tensors that it makes; else the text says its name."""
+    """A node is named like its tensor, or its numbered tensors; otherwise the text contains its name."""
     a, b, c = tensor("split_0"), tensor("split_1"), tensor("c")
     nodes = [
         OpNode("split", "my.split", [c], [a, b]),
@@ -270,7 +270,7 @@ def test_time_is_in_proportion_to_the_text() -> None:
 
 
 def test_damaged_text_is_refused_or_holds() -> None:
-    """Every kind of damage: an error of ours with a place, or a graph that holds and comes back from all its forms."""
+    """Every kind of corruption: a typed error with a place, or a valid graph that round-trips in all formats."""
     content, other = everything().to_text().encode(), mlp().to_text().encode()
     outcomes = {"read": 0, "refused": 0}
     for number in range(20 * len(KINDS)):

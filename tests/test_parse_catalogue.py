@@ -1,4 +1,4 @@
-"""The text form of the models of the catalogue reads back: as captured, optimised, folded and as layers."""
+"""The text form round-trips for the catalogue: as captured, optimised, folded and as layers."""
 
 import pytest
 import torch

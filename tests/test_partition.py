@@ -1,4 +1,4 @@
-"""Where a line of segments is cut: held against all ways that there are."""
+"""Optimal cuts of a pipeline, compared with all possible cuts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _rank(loads: list[Load], starts: tuple[int, ...]) -> tuple[float, float]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_stages_fit_into_memory(seed: int) -> None:
-    """As few as can be, and of those ways the best; none, where there is no way."""
+    """The fewest stages, and among those the best; an error if nothing fits."""
     loads = line(seed)
     memory = random.Random(-seed - 1).randrange(7, 20)
     partition = Partition(loads, memory)

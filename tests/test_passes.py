@@ -1,4 +1,4 @@
-"""Passes and the pipeline: by name, with options, each checked, and a report of what they did."""
+"""Passes and the pipeline: by name, with options, each checked, and the report."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch_ir.passes.random_check import prove, retyped
 
 
 def test_dead_code_goes_with_all_that_led_to_it() -> None:
-    """A chain that nobody reads is removed from its end."""
+    """An unused chain is removed from its end."""
     ir = small(
         "x: float32[2]",
         "neg",
@@ -37,7 +37,7 @@ def test_dead_code_goes_with_all_that_led_to_it() -> None:
 
 
 def test_dead_code_keeps_what_does_more_than_compute() -> None:
-    """Random draws move the generator on, and a check may fail: both stay though nobody reads them."""
+    """Random operators advance the generator, and an assertion may fail: both are kept although unused."""
     ir = small(
         "x: float32[2]",
         "neg",
@@ -55,7 +55,7 @@ def test_a_weight_of_the_checkpoint_stays_listed() -> None:
 
 
 def test_equal_computations_become_one() -> None:
-    """The second of two equal chains goes, and the origins of the first tell so."""
+    """The second of two equal chains is removed, and the origins of the first include it."""
     ir = small(
         "x: float32[2]",
         a="aten.exp.default(x)",
@@ -91,7 +91,7 @@ def test_what_only_looks_equal_stays(calls: dict[str, str]) -> None:
 
 
 def test_two_results_do_not_become_one() -> None:
-    """The caller holds both, and may write to one of them."""
+    """The caller has both, and may write to one of them."""
     ir = small("x: float32[2]", ["a", "b"], a="aten.exp.default(x)", b="aten.exp.default(x)")
     after, report = proved(ir, ["common-subexpressions"])
     assert len(after.nodes) == 2
@@ -99,7 +99,7 @@ def test_two_results_do_not_become_one() -> None:
 
 
 def test_functions_are_optimised_too() -> None:
-    """Passes see the body of a block, and what they do there counts."""
+    """Passes are applied to the body of a block, and their changes count."""
     block = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     model = nn.Sequential(block, block).eval()
     ir = captured(model, torch.randn(2, 4)).at_level("module", leaf=[nn.Sequential])
@@ -115,7 +115,7 @@ def test_functions_are_optimised_too() -> None:
 
 
 def test_a_pass_that_breaks_the_graph_is_found() -> None:
-    """The error names the pass and what is wrong."""
+    """The error names the pass and the violation."""
 
     def forgetful(ir: IR) -> int:
         ir.nodes.pop(0)
@@ -126,7 +126,7 @@ def test_a_pass_that_breaks_the_graph_is_found() -> None:
 
 
 def test_a_pass_that_changes_the_signature_is_found() -> None:
-    """What callers rely on is compared after every pass."""
+    """The signature is compared after every pass."""
 
     def greedy(ir: IR) -> int:
         ir.graph_outputs = [*ir.graph_outputs, ir.nodes[0].output]
@@ -148,7 +148,7 @@ def test_a_pass_that_makes_a_node_lie_is_found() -> None:
 
 
 def test_a_pass_that_computes_something_else_is_found_by_running() -> None:
-    """The graph holds together, but the results differ."""
+    """The graph is valid, but the results differ."""
 
     def wrong(ir: IR) -> int:
         ir.nodes[1].op_type = "aten.neg.default"
@@ -161,7 +161,7 @@ def test_a_pass_that_computes_something_else_is_found_by_running() -> None:
 
 
 def test_strides_are_told_anew() -> None:
-    """A pass that leaves out a copy changes how what follows lies in memory; the graph says so."""
+    """A pass that removes a copy changes the strides of following tensors; the graph declares them."""
 
     def without_copy(ir: IR) -> int:
         copy = ir.node("contiguous")
@@ -214,7 +214,7 @@ def test_a_proof_tells_rounding_from_a_mistake() -> None:
 
 
 def test_nan_everywhere_proves_nothing() -> None:
-    """Two graphs that give nothing but NaN look the same whatever they compute; one number is enough to judge them."""
+    """Two graphs that return only NaN look equal; one number is enough to compare them."""
     one, other = (
         small("x: float32[2]", less="aten.sub.Tensor(x, 1e9)", root=f"aten.{name}.default(less)")
         for name in ("sqrt", "log")
@@ -231,7 +231,7 @@ def test_every_pass_says_what_it_does() -> None:
 
 
 def test_a_name_is_taken_once() -> None:
-    """A different function under a taken name is an error that says who holds it."""
+    """Another function under a taken name is an error that names the existing one."""
     with pytest.raises(RegistryError, match=r"pass 'dead-code' is taken by torch_ir\.passes\.clean\.dead_code\."):
 
         @named_pass("dead-code")
@@ -256,7 +256,7 @@ def test_options_have_the_kind_of_their_defaults(monkeypatch: pytest.MonkeyPatch
 
     @named_pass("test-options")
     def with_options(ir: IR, limit: int = 3, names: tuple[str, ...] = (), deep: bool = False) -> int:
-        """Remember what it was told."""
+        """Record the options."""
         seen[:] = [limit, names, deep]
         return 0
 
@@ -279,7 +279,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_command_writes_a_better_graph(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table of what was bought, the proof, and the file."""
+    """A table of the savings, the verification, and the file."""
     better = file.parent / "better.json"
     assert main(["optimize", str(file), "-o", str(better), "--level", "clean", "--verify"]) == 0
     told = capsys.readouterr().out
@@ -298,7 +298,7 @@ def test_the_report_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_command_explains(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which rule changed what; a word narrows it down."""
+    """Which rule changed what; a word restricts the list."""
     assert main(["optimize", str(file), "--level", "clean", "--explain"]) == 0
     assert capsys.readouterr().out == "common-subexpressions: once, at exp_1\n"
     assert main(["optimize", str(file), "--level", "clean", "--explain", "no-such"]) == 0

@@ -1,4 +1,4 @@
-"""Patterns: what stands beside an argument says what it must be, and a match says what it captured."""
+"""Patterns: constraints on arguments, and captures of a match."""
 
 from typing import Any
 
@@ -116,7 +116,7 @@ def test_read_once_counts_every_reader() -> None:
 
 
 def test_elements_of_a_list_and_outputs_by_number() -> None:
-    """`tensors.1` is an element; a pattern is of the first output unless it says which."""
+    """`tensors.1` is an element; a pattern refers to the first output unless it says which."""
     x, first, second, joined = tensor("x", 4), tensor("a", 2), tensor("b", 2), tensor("cat", 4)
     split = OpNode("split", "aten.chunk.default", [x], [first, second], {"chunks": 2, "dim": 0}, args=["self"])
     cat = OpNode("cat", "aten.cat.default", [second, first], [joined], {"dim": 0}, args=["tensors.0", "tensors.1"])
@@ -135,7 +135,7 @@ def test_elements_of_a_list_and_outputs_by_number() -> None:
 
 
 def test_patterns_are_values() -> None:
-    """Refining one gives another; equal ones are equal; each knows its size and what it captures."""
+    """Refining a pattern returns another; equal ones are equal; each has its size and captures."""
     plain = op("aten.conv2d.default", input="x")
     assert plain.named("conv") != plain
     assert plain == op("aten.conv2d.default", input="x")

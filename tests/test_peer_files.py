@@ -1,4 +1,4 @@
-"""Files of the documented peer (no header: version 0) load, hold, run, and give what the original models gave.
+"""Version 0 files of the documented peer load, pass the check, run, and return the original models' results.
 
 The files in `data/peer` were written by the peer itself; `data/peer/make.py` says how. `documented.json` is the
 simplified file of its documentation, which says neither the names of weights nor the dtypes of what nodes read.
@@ -40,7 +40,7 @@ def document(name: str) -> dict[str, Any]:
 
 
 def test_every_kind_of_file_is_here() -> None:
-    """What the peer does differently is what these files are for: each must be seen at least once."""
+    """These files cover every difference of the peer; each must occur at least once."""
     assert NAMES == ["cat", "cnn", "constants", "index", "max", "mlp", "norm", "tied"]
     everything = "".join((FOLDER / f"{name}.json").read_text() for name in NAMES)
     for speciality in ("built-in function getitem", "_tensor_list_sizes", "_tensor_list_none_masks", '"constants"'):
@@ -84,7 +84,7 @@ def test_readers_of_getitem_read_the_output_itself() -> None:
 
 
 def test_constants_come_as_bytes_and_buffers_are_told_from_parameters() -> None:
-    """Decimals of the file become the bytes that they stand for; names say what kind of weight each is."""
+    """Decimals in the file become bytes; names determine the kind of each weight."""
     ir = IR.load(FOLDER / "constants.json")
     assert {key: (data.dtype, data.raw.hex()) for key, data in ir.constants.items()} == {
         "steps": ("int64", "0000000000000000" "0100000000000000" "0200000000000000"),
@@ -106,7 +106,7 @@ def test_an_empty_constant_has_the_shape_of_its_weight() -> None:
 
 
 def test_the_simplified_file_of_the_documentation_loads_and_runs() -> None:
-    """Without a mapping, `p_fc1_weight` is `fc1.weight`; without a dtype, a reader reads what was made."""
+    """Without a mapping, `p_fc1_weight` is `fc1.weight`; without a dtype, an input has its producer's."""
     ir = IR.load(FOLDER / "documented.json")
     assert ir.weight_name_mapping == {
         "p_fc1_weight": "fc1.weight", "p_fc1_bias": "fc1.bias", "p_fc2_weight": "fc2.weight", "p_fc2_bias": "fc2.bias",
@@ -117,7 +117,7 @@ def test_the_simplified_file_of_the_documentation_loads_and_runs() -> None:
 
 
 def test_dtypes_that_are_not_said_follow_from_what_is_read() -> None:
-    """An output without a dtype has that of its first input; inputs have what was made."""
+    """An output without a dtype has that of its first input; inputs have their producer's."""
     given = document("mlp")
     for record in [given["graph_inputs"][0], *given["weights"]]:
         record["dtype"] = "bfloat16"
@@ -129,7 +129,7 @@ def test_dtypes_that_are_not_said_follow_from_what_is_read() -> None:
 
 
 def test_loading_leaves_the_given_dict_alone() -> None:
-    """What is filled in is filled in elsewhere."""
+    """Missing values are filled in elsewhere."""
     for name in ("documented", "cnn"):
         given = document(name)
         before = copy.deepcopy(given)
@@ -138,7 +138,7 @@ def test_loading_leaves_the_given_dict_alone() -> None:
 
 
 def test_our_additions_are_read_without_a_header_as_well() -> None:
-    """A hand-written document needs no header, and may still say what kind a weight is."""
+    """A hand-written document needs no header, and may still contain the kind of a weight."""
     given = document("mlp")
     given["params"] = {"p_fc1_bias": {"kind": "buffer", "tied": ["other.bias"]}}
     assert IR.from_dict(given).params[1].param == Param(("fc1.bias", "other.bias"), "buffer")

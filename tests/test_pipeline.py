@@ -1,4 +1,4 @@
-"""A graph as a line of stages: where it is cut, what each stage is, and what cannot be cut."""
+"""Pipelines: where a graph is cut, the graph of each stage, and what cannot be cut."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def captured(model: nn.Module, *inputs: Any) -> IR:
 
 
 def same(ir: IR, pipeline: IR, inputs: Any, weights: Any, kwargs: Any = None) -> bool:
-    """Whether all stages, each as a graph of its own, give what the graph gives, to the bit."""
+    """Whether all stages, run as separate graphs, return the graph's results bit for bit."""
     values = flat_inputs(ir, tuple(inputs), kwargs or {})
     pairs = zip(IRExecutor(ir, weights).run(values).outputs, run_in_turn(pipeline, values, weights), strict=True)
     return not any(compare(one, other, 0.0, 0.0).reason for one, other in pairs)
@@ -90,7 +90,7 @@ def firsts(pipeline: IR) -> list[str]:
 
 
 def test_a_pipeline_is_a_graph_of_calls() -> None:
-    """It is checked, saved, run and drawn as any graph is, and computes what the graph did."""
+    """It is checked, saved, run and drawn like any graph, with the same results."""
     model, x = Steps(), torch.randn(3, 8)
     pipeline = split(captured(model, x), 3)
     assert is_pipeline(pipeline)
@@ -105,7 +105,7 @@ def test_a_pipeline_is_a_graph_of_calls() -> None:
 
 @pytest.mark.parametrize("folded", [False, True])
 def test_an_optimised_pipeline_is_one(folded: bool) -> None:
-    """What a stage makes of weights alone stays in it, where it is computed once for all runs."""
+    """Nodes of a stage that depend only on weights stay in it, and are computed once for all runs."""
     model = language_model("llama")
     ir = extract_ir(model, (), kwargs={"input_ids": IDS}, strict=False)
     pipeline = split(ir.fold_blocks() if folded else ir, 2)
@@ -117,7 +117,7 @@ def test_an_optimised_pipeline_is_one(folded: bool) -> None:
 
 
 def test_a_stage_is_a_graph_of_its_own() -> None:
-    """Its inputs are what is sent to it and what it reads of the model's; its weights have their keys."""
+    """Its inputs are the values sent to it and the model inputs that it reads; its weights have their keys."""
     pipeline = split(captured(Steps(), torch.randn(3, 8)), 2)
     assert [(send.value.shape, send.source, send.target) for send in sends_of(pipeline)] == [((3, 8), 0, 1)]
     last = stage_of(pipeline, 1)
@@ -158,7 +158,7 @@ def test_what_several_stages_read_is_sent_to_each() -> None:
 
 
 def test_stages_fit_into_memory() -> None:
-    """As few as can be; each holds no more, all that it is given included."""
+    """The fewest stages that fit; the memory of each includes its inputs."""
     ir = captured(Steps(), torch.randn(3, 8))
     whole = pipeline_report(split(ir, 1)).rows[0].memory
     for memory in (whole, whole - 1, 4000, 3300):
@@ -172,7 +172,7 @@ def test_stages_fit_into_memory() -> None:
 @pytest.mark.parametrize("level", [None, "full"])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_way_with_fewer_stages_fits(seed: int, level: str | None) -> None:
-    """All ways to cut small models with long skips, counted: with weights that are made ready once, too."""
+    """Compared with all cuts of small models with long skips, including precomputed weights."""
     torch.manual_seed(seed)
     ir = captured(Skips(seed), torch.randn(16, 8))
     ir = ir if level is None else optimize(ir, level)[0]
@@ -187,7 +187,7 @@ def test_no_way_with_fewer_stages_fits(seed: int, level: str | None) -> None:
 
 
 class Skips(nn.Module):
-    """Five layers; each also reads what one of those before made."""
+    """Five layers; each also reads the result of an earlier one."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ def test_a_model_that_ties_weights_holds_them_in_both_stages() -> None:
 
 
 def test_a_changing_buffer_stays_in_one_stage() -> None:
-    """No cut falls between who reads it and who changes it, and the stage keeps the new value."""
+    """No cut separates its consumers from its update, and the stage keeps the new value."""
     model, x = Counting(), torch.randn(2, 4)
     ir = captured(model, x)
     pipeline = split(ir, 3)
@@ -240,7 +240,7 @@ def test_language_models_send_their_hidden_states_alone(kind: str) -> None:
 
 
 def test_sizes_stay_open() -> None:
-    """Every stage knows the sizes that it uses, from what it is given."""
+    """Every stage gets the sizes that it uses from its inputs."""
     model = language_model("llama")
     dims = {"input_ids": {0: torch.export.Dim("batch", min=2, max=8), 1: torch.export.Dim("seq", min=2, max=64)}}
     ir = extract_ir(model, (), kwargs={"input_ids": IDS}, dynamic_shapes=dims, strict=False)
@@ -252,7 +252,7 @@ def test_sizes_stay_open() -> None:
 
 
 def test_prefill_and_decode_are_cut_alike() -> None:
-    """Each stage keeps the caches of its own layers, and nothing but hidden states is sent."""
+    """Each stage keeps the caches of its own layers, and only hidden states are sent."""
     config = language_model("llama").config
     config.use_cache = True
     ir = extract_llm(config)
@@ -269,7 +269,7 @@ def test_prefill_and_decode_are_cut_alike() -> None:
 
 
 def cut_and_compared(entry: Entry) -> list[str]:
-    """Why a model is not cut between layers, and why not anywhere; where it is, its stages give the same to the bit."""
+    """Why a model is not cut between layers, or anywhere; otherwise its stages return the same bits."""
     refused = []
     torch.manual_seed(0)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
@@ -325,7 +325,7 @@ def test_what_cannot_be_asked_for(options: dict[str, Any], told: str) -> None:
 
 
 def test_what_cannot_be_cut() -> None:
-    """Random numbers, sizes that data decide, and what is a pipeline already, or none."""
+    """Random numbers, data-dependent sizes, and graphs that are already pipelines."""
     x = torch.randn(4, 4)
     drawing = captured(nn.Sequential(nn.Linear(4, 4), nn.Dropout()).train(), x)
     with pytest.raises(PipelineError, match="draws random numbers"):

@@ -1,4 +1,4 @@
-"""Pipelines on real ranks: every stage a process of its own, joined by gloo."""
+"""Pipelines on real ranks: every stage in its own process, connected by gloo."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class _Uses(nn.Module):
 
 
 def test_sizes_are_those_of_each_batch(pair: LocalRanks) -> None:
-    """Batches of different sizes follow each other; a sharp order is kept."""
+    """Batches of different sizes follow each other, in order."""
     model = Tower()
     dims = ({0: torch.export.Dim("batch", min=2, max=64)},)
     pipeline = split(extract_ir(model, (IDS,), dynamic_shapes=dims, strict=False), 2)
@@ -105,7 +105,7 @@ def test_sizes_are_those_of_each_batch(pair: LocalRanks) -> None:
 
 
 def test_a_changing_buffer_lives_on_in_its_stage(pair: LocalRanks) -> None:
-    """The second batch sees what the first left."""
+    """The second batch sees the state of the first."""
 
     class Counting(nn.Module):
         def __init__(self) -> None:
@@ -183,7 +183,7 @@ def test_wrong_inputs_are_told_before_a_process_starts(monkeypatch: pytest.Monke
 
 
 def test_ranks_that_are_no_more() -> None:
-    """One that was killed is named at once; then all have ended. Ranks that were never asked end at once."""
+    """A killed rank is named at once; then all end. Unused ranks end at once."""
     model = Tower()
     pipeline = split(captured(model), 2)
     with pytest.raises(ExecutionError, match="at least 1 rank, not 0"):

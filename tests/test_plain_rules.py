@@ -1,4 +1,4 @@
-"""Shapes that need not be asked of torch: wherever a rule speaks, torch says the same."""
+"""Shape rules without torch: wherever a rule exists, it agrees with torch."""
 
 import random
 from collections import Counter
@@ -60,7 +60,7 @@ def _defaults(op_type: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("op_type", sorted(_RULES))
 def test_torch_says_the_same(op_type: str) -> None:
-    """Also that there is no such call: then no rule speaks, whatever is declared."""
+    """This includes invalid calls: then no rule applies, whatever is declared."""
     draw = random.Random(op_type)
     spoke: Counter[bool] = Counter()
     for _ in range(CALLS):

@@ -1,4 +1,4 @@
-"""Files that a stranger left in a folder: links, pipes, devices and folders under the names that torch_ir uses."""
+"""Untrusted files in a folder: links, pipes, devices and folders under the names that torch_ir uses."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def unpacked(tmp_path: Path) -> Iterator[Path]:
 
 
 def _large_graph(seed: int = 0) -> IR:
-    """A graph with a constant that goes into a side file."""
+    """A graph with a constant in a side file."""
     values = torch.full((20000,), float(seed))
     data = TensorData((20000,), "float32", values.numpy().tobytes())
     x, y = TensorMeta("x", (20000,), "float32"), TensorMeta("y", (20000,), "float32")
@@ -118,7 +118,7 @@ def test_a_long_note_is_not_read(unpacked: Path) -> None:
 def test_the_page_beside_a_graph(
     plant: Callable[[Path], None], unpacked: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`explore` without -o derives the name of its page, and refuses what is not a plain file there."""
+    """`explore` without -o derives the name of its page, and rejects anything but a regular file there."""
     source = unpacked / "model.json"
     _large_graph().save(source)
     plant(unpacked / "model.html")
@@ -131,7 +131,7 @@ def test_the_page_beside_a_graph(
 @_every_plant
 @pytest.mark.parametrize("name", [ROWS, SETTINGS])
 def test_the_files_of_a_sweep(name: str, plant: Callable[[Path], None], unpacked: Path) -> None:
-    """A sweep goes on in no folder whose rows or settings are not plain files."""
+    """A sweep is not resumed in a folder whose rows or settings are not regular files."""
     plant(unpacked / name)
     with pytest.raises((CommandError, SerializationError), match=name):
         Journal(unpacked, {"seed": "0"})
@@ -161,7 +161,7 @@ def test_the_index_of_a_pack(plant: Callable[[Path], None], unpacked: Path) -> N
 
 
 def test_a_pack_is_not_restored_from_a_link(unpacked: Path) -> None:
-    """What a dead process put aside is a folder; a planted link of that name stays where it is."""
+    """Leftovers of a dead process are folders; a planted link of that name is not touched."""
     pack = unpacked / "pack"
     hidden_name(pack, "before").symlink_to(unpacked.parent, target_is_directory=True)
     restore(pack)
@@ -196,7 +196,7 @@ def test_open_regular(plant: Callable[[Path], None], unpacked: Path) -> None:
 
 
 def test_read_regular_is_bounded(unpacked: Path) -> None:
-    """A file with more bytes than asked for is refused unread, by its size."""
+    """A file above the limit is rejected unread, by its size."""
     (unpacked / "f").write_bytes(b"12345")
     assert read_regular(unpacked / "f", 5, follow=False) == b"12345"
     with pytest.raises(TooLargeError, match="5 bytes are more than 4"):

@@ -23,7 +23,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_folder_is_private() -> None:
-    """Whatever the umask is."""
+    """Whatever the umask."""
     before = os.umask(0)
     try:
         folder = private_cache("iree")
@@ -34,7 +34,7 @@ def test_a_new_folder_is_private() -> None:
 
 
 def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:
-    """It is this user's, and its name cannot be given to another one."""
+    """It belongs to this user, and its name cannot be taken over."""
     (tmp_path / "cache" / "iree").mkdir(parents=True)
     (tmp_path / "cache" / "iree").chmod(0o775)
     folder = private_cache("iree")
@@ -43,14 +43,14 @@ def test_a_folder_that_was_open_is_closed(tmp_path: Path) -> None:
 
 
 def test_a_link_or_a_shared_folder_is_not_used(tmp_path: Path) -> None:
-    """A link leads elsewhere, and in a folder of all users any name can be given to another file."""
+    """A link leads elsewhere, and in a shared folder any name can be replaced."""
     (tmp_path / "cache").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "cache" / "iree").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     assert private_cache("iree") is None
     (tmp_path / "cache").chmod(0o777)
     assert private_cache("inductor") is None
-    (tmp_path / "cache").chmod(0o1777)  # as /tmp is: what is there cannot be renamed by others
+    (tmp_path / "cache").chmod(0o1777)  # like /tmp: other users cannot rename its files
     assert private_cache("inductor") is not None
 
 
@@ -63,7 +63,7 @@ def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
 
 
 def test_inductor_uses_a_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's choice holds if it is private; the environment is restored."""
+    """The user's choice is used if it is private; the environment is restored."""
     with private_inductor():
         assert os.environ[_FOLDER] == str(tmp_path / "cache" / "inductor")
         assert os.environ["PYTHONSAFEPATH"] == "1"
@@ -81,7 +81,7 @@ def test_inductor_uses_a_private_folder(tmp_path: Path, monkeypatch: pytest.Monk
 def test_helpers_of_inductor_do_not_import_from_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process with which Inductor tries what it compiled does not run a planted `ctypes.py`."""
+    """The process in which Inductor tests compiled code does not import a planted `ctypes.py`."""
     from torch._inductor.cpu_vec_isa import VecISA
 
     (tmp_path / "ctypes.py").write_text("import pathlib; pathlib.Path('ran').touch()")

@@ -1,4 +1,4 @@
-"""Sizes and numbers: what is known is a number, guards that always hold go, guards that may fail stay."""
+"""Sizes and numbers: known values become numbers, guards that always hold are removed, others are kept."""
 
 from typing import Any
 
@@ -38,14 +38,14 @@ def _graph() -> IR:
     ("condition", "dropped"), [(True, True), (Expr("2 * 4 == 8"), True), (False, False), (0, False)]
 )
 def test_a_condition_on_numbers(condition: Any, dropped: bool) -> None:
-    """What is true goes, what is false is an error of the run."""
+    """True conditions are removed, false ones are an error of the run."""
     ir = _guarded(_graph(), "aten._assert_scalar.default", self=condition, assert_msg="no")
     assert _is_dropped(ir) is dropped
 
 
 @pytest.mark.parametrize(("assumed", "dropped"), [(3.0, True), (4.0, False)])
 def test_a_decision_on_a_known_number(assumed: float, dropped: bool) -> None:
-    """A recorded decision goes where its value is known; the other outcome still raises."""
+    """A recorded decision is removed if its value is known; the other outcome still raises."""
     ir = _guarded(_graph(), "torch_ir.decision.default", "value", "three", assumed=assumed, place="model.py:1")
     assert _is_dropped(ir) is dropped
     if not dropped:
@@ -55,14 +55,14 @@ def test_a_decision_on_a_known_number(assumed: float, dropped: bool) -> None:
 
 
 def test_a_decision_on_data_stays() -> None:
-    """Nobody knows the value of an input."""
+    """The value of an input is unknown."""
     ir = small("x: float32[]", neg="aten.neg.default(x)")
     assert not _is_dropped(_guarded(ir, "torch_ir.decision.default", "value", "x", assumed=1.0, place=""))
 
 
 @pytest.mark.parametrize(("tensor", "dropped"), [("three", True), ("neg", False)])
 def test_a_fixed_shape(tensor: str, dropped: bool) -> None:
-    """The shape that the graph states is what the guard checks, so only a known value proves it."""
+    """The declared shape is what the guard checks, so only a known value proves it."""
     shape = [] if tensor == "three" else [3]
     ir = _guarded(_graph(), "torch_ir.fixed_shape.default", "value", tensor, shape=shape, place="")
     assert _is_dropped(ir) is dropped
@@ -70,7 +70,7 @@ def test_a_fixed_shape(tensor: str, dropped: bool) -> None:
 
 @pytest.mark.parametrize(("dtype", "dropped"), [("float32", True), (None, True), ("float16", False)])
 def test_what_a_cast_expects(dtype: str | None, dropped: bool) -> None:
-    """A check of a dtype goes where the graph says that dtype."""
+    """A dtype assertion is removed if the graph declares that dtype."""
     ir = _graph()
     named = None if dtype is None else Dtype(dtype)
     attrs = {"size": None, "stride": None, "dtype": named, "device": None, "layout": None}
@@ -132,7 +132,7 @@ def _times_constant(x: str, constant: Tensor) -> IR:
     ],
 )
 def test_the_dtype_of_the_result_decides(x: str, constant: Tensor) -> None:
-    """A 0-d tensor of the same kind of numbers, or of a lower one, has no say in the dtype."""
+    """A 0-d tensor of the same or a lower category does not affect the dtype."""
     after = optimized(_times_constant(x, constant), SIZES, exact=True)
     assert len(after.nodes[0].inputs) == 1
 
@@ -141,7 +141,7 @@ def test_the_dtype_of_the_result_decides(x: str, constant: Tensor) -> None:
     ("x", "constant"),
     [
         ("float32[3]", torch.tensor([0.5])),  # not 0-d
-        ("int64[3]", torch.tensor(0.5)),  # makes floats of them
+        ("int64[3]", torch.tensor(0.5)),  # converts them to floats
         ("float32[]", torch.tensor(0.5, dtype=torch.float64)),  # two 0-d tensors: the wider one decides
         ("bfloat16[3]", torch.tensor(0.1)),  # is rounded when it is converted
         ("float32[3]", torch.tensor(True)),
@@ -157,7 +157,7 @@ def test_a_constant_that_would_matter_stays_a_tensor(x: str, constant: Tensor) -
 
 
 def test_arguments_are_numbers_of_the_front() -> None:
-    """Bounds of slices are places within the size, -1 is what it stands for."""
+    """Bounds of slices are clamped to the size, and -1 is resolved."""
     ir = small(
         "x: float32[2, 8]",
         tail="aten.slice.Tensor(x, 1, -3, 9223372036854775807)",
@@ -179,7 +179,7 @@ def test_arguments_are_numbers_of_the_front() -> None:
 
 
 def test_open_sizes_stay_as_they_are_written() -> None:
-    """A bound of an open size is left; -1 of an expand is the size that it stands for, which is open."""
+    """A bound with a dynamic size is kept; -1 of an expand is resolved to that size."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return x[-3:].exp() + x.sum(0, keepdim=True).expand(3, -1)

@@ -1,4 +1,4 @@
-"""The graph as protobuf: nothing is lost, equal graphs are equal bytes, and other readers understand them."""
+"""The graph as protobuf: lossless, equal bytes for equal graphs, and readable by other programs."""
 
 import importlib.util
 import json
@@ -37,7 +37,7 @@ SAMPLE = random.Random(0).sample(ENTRIES, 16)
 
 
 def returns(ir: IR) -> IR:
-    """The graph that comes back, which must be the one that went, and make the same bytes again."""
+    """Round-trip the graph; it must be equal, and produce the same bytes again."""
     data = to_protobuf(ir)
     back = from_protobuf(data)
     assert back.to_json() == ir.to_json()
@@ -46,7 +46,7 @@ def returns(ir: IR) -> IR:
 
 
 def lowered(ir: IR) -> Lowered:
-    """The graph on a target that takes every second kind of node."""
+    """Lower the graph to a target that accepts every second kind of node."""
     npu = Target("npu")
     npu.lowers(*sorted({node.op_type for node in ir.nodes})[::2])(attributes)
     return npu.lower(ir)
@@ -59,7 +59,7 @@ def attributes(node: OpNode) -> dict[str, Any]:
 
 
 def layers_return(ir: IR) -> None:
-    """What a target makes of the graph comes back, in the same order, and makes the same bytes again."""
+    """The layers of a target round-trip in the same order, and produce the same bytes again."""
     document = lowered(ir).to_dict()
     data = lowered_to_protobuf(document)
     back = lowered_from_protobuf(data)
@@ -170,14 +170,14 @@ VALUES = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4))
 def test_attribute_values_come_back(values: list[Any]) -> None:
-    """Whatever an attribute can be, at any depth."""
+    """Every kind of attribute, at any depth."""
     x, y = tensor("x", "n"), tensor("y", "n")
     node = OpNode("y", "aten.neg.default", [x], [y], {f"value{i}": value for i, value in enumerate(values)})
     returns(IR([node], [x], [y], symbols=[Symbol("n", 1, 8, x, 0)]))
 
 
 def test_deep_values() -> None:
-    """What protobuf readers would refuse is not written."""
+    """Values that protobuf readers would reject are not written."""
 
     def nested(levels: int) -> IR:
         value: Any = None
@@ -209,7 +209,7 @@ def test_what_cannot_be_written_is_an_error() -> None:
 
 
 def test_save_and_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is the bytes; folders are made as needed; a write that fails leaves the old file and nothing else."""
+    """The file is the bytes; folders are created; a failed write leaves the old file and no other."""
     path = tmp_path / "deep" / "model.pb"
     save_protobuf(everything(), path)
     assert path.read_bytes() == to_protobuf(everything())
@@ -265,7 +265,7 @@ def test_no_torch_is_needed(tmp_path: Path) -> None:
 
 
 def protoc(*arguments: str, given: bytes = b"") -> bytes:
-    """What the protobuf compiler writes."""
+    """Return the output of the protobuf compiler."""
     if importlib.util.find_spec("grpc_tools") is None:
         pytest.skip("the protobuf compiler is missing: pip install grpcio-tools")
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{FORMATS}", *arguments, "torch_ir.proto"]
@@ -273,7 +273,7 @@ def protoc(*arguments: str, given: bytes = b"") -> bytes:
 
 
 def test_the_descriptor_set_is_that_of_the_specification(tmp_path: Path) -> None:
-    """`make proto` has been run since torch_ir.proto was changed."""
+    """`make proto` was run after the last change of torch_ir.proto."""
     protoc(f"--descriptor_set_out={tmp_path / 'new.binpb'}")
     assert (tmp_path / "new.binpb").read_bytes() == (FORMATS / "torch_ir.binpb").read_bytes()
 
@@ -305,7 +305,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_example_in_cpp(reader: Path, tmp_path: Path) -> None:
-    """It prints the layers of a model, and refuses what is none."""
+    """It prints the layers of a model, and rejects other files."""
     save_protobuf(everything(), tmp_path / "m.pb")
     printed = subprocess.run([reader, tmp_path / "m.pb"], check=True, capture_output=True, text=True).stdout
     assert printed.startswith("Everything: 5 nodes, 3 weights\ninput x: float32[2, batch]\n")
@@ -327,7 +327,7 @@ def test_the_example_in_cpp(reader: Path, tmp_path: Path) -> None:
 def test_convert_there_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both ways; every verb reads either; what cannot be is one line."""
+    """Both ways; every command reads either; errors are one line."""
     monkeypatch.chdir(tmp_path)
     everything().save("m.json")
     assert main(["convert", "m.json", "-o", "m.pb"]) == 0
@@ -340,7 +340,7 @@ def test_convert_there_and_back(
     printed = capsys.readouterr().out.splitlines()
     assert main(["info", "m.pb"]) == 0
     differ = {*capsys.readouterr().out.splitlines()} ^ {*printed}
-    assert [line.partition(":")[0] for line in differ] == ["  digest"] * 2  # each of its own bytes
+    assert [line.partition(":")[0] for line in differ] == ["  digest"] * 2  # with different bytes
     assert main(["convert", "m.json", "-o", "m.tflite"]) == 1
     assert main(["info", "none.pb"]) == 1
     Path("bad.pb").write_bytes(b"{}")

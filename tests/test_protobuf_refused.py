@@ -1,4 +1,4 @@
-"""Protobuf files that are damaged or hostile: an error with a place, or a valid graph, and nothing else."""
+"""Corrupted or hostile protobuf files: an error with a path, or a valid graph."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ DIGEST_LENGTH = 34
 
 
 def message_class(name: str) -> Any:
-    """The class of a file's message, made as any reader in Python would."""
+    """The class of a file's message, built as any Python reader would."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(DESCRIPTORS.read_bytes()).file:
         pool.Add(file)
@@ -100,7 +100,7 @@ REFUSALS: list[tuple[Callable[[Any], object], str, str]] = []
 
 
 def refused(message: str, rule: str) -> Callable[[Callable[[Any], object]], None]:
-    """A change of the message of a good file, what is said of it, and the rule that it breaks."""
+    """A changed message of a valid file, its error, and the rule that it violates."""
     return lambda change: REFUSALS.append((change, message, rule))
 
 
@@ -332,7 +332,7 @@ def test_bad_messages_are_refused(change: Callable[[Any], object], message: str,
 
 @pytest.mark.parametrize("levels", [60, 5000])
 def test_nesting_that_protobuf_refuses(levels: int) -> None:
-    """Deep messages are refused while they are parsed, whoever made them."""
+    """Deep messages are rejected while they are parsed."""
     value = b"\x08\x01"
     for _ in range(levels):
         value = _field(7, _field(1, value))

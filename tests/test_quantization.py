@@ -1,4 +1,4 @@
-"""Quantised values: a pair of conversions that lead back to the same numbers goes."""
+"""Quantised values: a pair of conversions that restores the same numbers is removed."""
 
 from tests.rewriting import optimized, proved, small
 
@@ -19,13 +19,13 @@ def pairs(second: str) -> dict[str, str]:
 
 
 def test_a_second_pair_goes() -> None:
-    """Quantising what was quantised the same way gives the same numbers."""
+    """Quantising twice in the same way returns the same numbers."""
     after = optimized(small("x: float32[64]", **pairs("0.1")), ["quantization", "dead-code"], exact=True)
     assert [node.name for node in after.nodes] == ["q", "d_1", "relu"]
 
 
 def test_another_scale_stays() -> None:
-    """Quantising it another way is not the same, and the report says so."""
+    """Quantising with another scale is different, and the report says so."""
     after, report = proved(small("x: float32[64]", **pairs("0.3")), ["quantization"], exact=True)
     assert len(after.nodes) == 5
     assert [decline.why for decline in report.declined] == ["it is quantised another way"]

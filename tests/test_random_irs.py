@@ -1,4 +1,4 @@
-"""Random graphs of whatever a graph can say: forms, analyses, determinism, and one mistake at a time."""
+"""Random graphs with every feature of the format: encodings, analyses, determinism, and one violation at a time."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Torch warns about operators that nobody would call so; here, they are drawn."""
+    """Suppress torch's warnings about unusual operators."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -33,7 +33,7 @@ def _quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("path", sorted(REGRESSIONS.glob("*.json")), ids=lambda path: path.stem)
 def test_what_once_broke_holds(path: Path) -> None:
-    """Each stored graph is the smallest that a mistake was found with."""
+    """Each stored graph is the smallest that showed an error."""
     ir = IR.load(path)
     for name, holds in PROPERTIES.items():
         assert not holds(ir), name
@@ -70,7 +70,7 @@ def test_thousands_of_typed_graphs_pass_the_full_check(start: int) -> None:
 
 
 def test_every_mistake_is_named_by_its_rule_and_place() -> None:
-    """One thing is broken at a random place: the error says which rule, and where."""
+    """One violation at a random place: the error names the rule and the path."""
     score = sweep(range(0, 6, 2))
     assert not score.misses, "\n".join(score.misses)
 
@@ -83,14 +83,14 @@ def test_every_mistake_is_named_in_hundreds_of_graphs(start: int) -> None:
 
 
 def test_the_table_of_mistakes_covers_the_rules() -> None:
-    """All rules about what a file says, those about running and saving apart."""
+    """All rules about the content of a file, except those about running and saving."""
     assert len(VIOLATIONS) >= 60
     covered = {kind.rule for kind in VIOLATIONS.values()}
     assert covered == {f"R{number}" for number in (*range(1, 13), 15, 16, 17)}
 
 
 def _said_under(*hash_seeds: int, count: str = "") -> list[str]:
-    """What processes say about some graphs, each under a seed of its own; two run at a time."""
+    """Return the results of processes for some graphs, each with its own hash seed; two run at a time."""
 
     def said(hash_seed: int) -> str:
         environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
@@ -116,7 +116,7 @@ def test_two_processes_say_the_same() -> None:
 
 
 def test_a_failing_graph_becomes_small() -> None:
-    """What is not needed to fail goes: of a graph with a certain operator, that node is left."""
+    """Everything that is not needed to fail is removed: of a graph with a certain operator, that node is left."""
     ir = next(ir for _, ir in graphs(range(100)) if len(ir.nodes) > 3 and ir.params)
     wanted = ir.nodes[len(ir.nodes) // 2].op_type
     least = shrunk(ir, lambda one: any(node.op_type == wanted for node in one.nodes))

@@ -1,4 +1,4 @@
-"""Random models: what is extracted, saved, loaded and run is the model, bit for bit."""
+"""Random models: the extracted, saved, loaded and run graph is bit-identical to the model."""
 
 import json
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def test_what_was_wrong_once(record: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("start", range(0, 40, 8))
 def test_a_sample_equals_eager(start: int) -> None:
-    """Results, nesting, changed buffers and inputs over two calls; files, both roads; no fault, no new refusal."""
+    """Results, nesting, changed buffers and inputs over two calls; files, both capture methods; no new refusals."""
     check(range(start, start + 8), thorough=start == 0)
 
 
@@ -57,7 +57,7 @@ def check(seeds: range, *, thorough: bool) -> None:
 
 
 def test_a_sample_in_onnx_runtime() -> None:
-    """ONNX Runtime gives what eager gives, but for rounding."""
+    """ONNX Runtime equals eager, up to rounding."""
     assert not wrong("onnxruntime", range(100_000, 100_004))
 
 
@@ -87,7 +87,7 @@ def test_rounding_is_told_from_a_difference() -> None:
 
 
 def test_what_engines_do_otherwise_is_named() -> None:
-    """Each block that is kept from an engine exists, and has a reason."""
+    """Each block that is excluded from an engine exists, and has a reason."""
     assert all(name in BLOCKS and reason for blocks in KNOWN.values() for name, reason in blocks.items())
 
 
@@ -102,7 +102,7 @@ def test_there_are_many_blocks() -> None:
 
 
 def test_a_seed_is_a_model() -> None:
-    """The same seed gives the same recipe, which its JSON gives again, and the same weights."""
+    """The same seed yields the same recipe, which round-trips through JSON, and the same weights."""
     recipe = drawn(5)
     assert recipe == drawn(5) == Recipe.of(json.loads(json.dumps(recipe.record())))
     one, other = built(recipe).model.state_dict(), built(recipe).model.state_dict()
@@ -142,13 +142,13 @@ def _spoil(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_reasons_of_refusals() -> None:
-    """A refusal is known by words of its message; any other is new."""
+    """A refusal is recognised by words of its message; any other is new."""
     assert reason_of("cannot capture Net: a size cannot vary as asked: batch is always 3") in REASONS
     assert reason_of("cannot capture Net: because") not in REASONS
 
 
 def test_buffers_assigned_anew_in_a_submodule() -> None:
-    """What forward puts in the place of a buffer is its new value; what it returns of the old one stays as it was."""
+    """A tensor assigned to a buffer is its new value; results that alias the old one are unchanged."""
     from tests.proof import proved
 
     class Counts(nn.Module):

@@ -1,4 +1,4 @@
-"""No graph reaches outside of itself: every operator that torch has is classified, and what runs is looked at (R10)."""
+"""No graph accesses anything outside itself: every operator of torch is classified, and runs are observed (R10)."""
 
 import importlib
 import re
@@ -18,7 +18,7 @@ from torch_ir.ops import forbidden as reach
 from torch_ir.ops.forbidden import misuses, reaches
 from torch_ir.ops.schema import find_operator, operator_names
 
-# Words in the name of an operator, and kinds of its arguments, that want a second look.
+# Words in operator names, and argument types, that need a review.
 _WORDS = re.compile(
     r"file|path|storage|stream|pin_|_pin|seed|rng|generator|cache|thread|debug|print|record|version|share|ptr|retain"
     r"|requires|resize|^set|_set_|dual|primal|lazy|xla|_test|vulkan|cuda|cudnn|cufft|miopen|backward$|sync|token|alloc"
@@ -32,7 +32,7 @@ _TEXTS = {  # arguments that are text, and choose one of several ways to compute
     "unary_algorithm", "unary_attr", "unary_post_op", "unary_post_op_algorithm", "binary_post_op", "binary_op",
     "output_dtype",
 }  # fmt: skip
-# What looks suspicious, and only computes.
+# Suspicious names of operators that only compute.
 _HARMLESS = re.compile(
     r"aten\.(_?cudnn_(?!init)|_?miopen_|.*_backward\b|.*cachemask|_?affine_grid_generator|_.*assert_async|_make_dep_token"
     r"|resize(_as)?(_sparse)?\.|sparse_resize(_and_clear)?\.|_resize_output\.|_fw_primal_copy|_make_dual_copy|pinverse"
@@ -51,7 +51,7 @@ _PARTS_OF_TORCH = (
 
 
 def unclassified() -> list[str]:
-    """Namespaces that no table has, and operators that look as if they reached outside and that nobody judged."""
+    """Unknown namespaces, and unclassified operators that may access something outside."""
     spaces = {name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names()}
     found = [space for space in sorted(spaces) if space not in reach._COMPUTING and space not in reach._REACHING]
     for name in (name for space in sorted(reach._COMPUTING) for name in operator_names(space)):
@@ -74,7 +74,7 @@ def _suspicion(name: str) -> str:
 
 @pytest.mark.parametrize("which", ["unclassified", pytest.param("all_unclassified", marks=pytest.mark.slow)])
 def test_every_operator_is_classified(which: str) -> None:
-    """One that a new torch brings is named here, if its name or its arguments want a second look.
+    """Operators of a new torch are listed here if their name or arguments need a review.
 
     This process may have operators of other tests, so another one is asked.
     """
@@ -94,7 +94,7 @@ def all_unclassified() -> list[str]:
 
 
 def test_higher_order_operators_call_functions_of_the_graph_alone() -> None:
-    """Torch has others, which call what a table of the process, or an object, holds."""
+    """Torch has others, which call functions from a table of the process, or from an object."""
     allowed = {name for name in torch._ops._higher_order_ops if not reaches(f"higher_order.{name}")}
     assert allowed <= reach._HIGHER_ORDER
     for name in ("call_torchbind", "invoke_leaf_function", "run_with_rng_state", "inductor_compiled_code"):
@@ -103,7 +103,7 @@ def test_higher_order_operators_call_functions_of_the_graph_alone() -> None:
 
 @pytest.mark.parametrize("function", ["print", "builtins.print", "os.system", 3, None, ["print"]])
 def test_a_branch_is_a_function_of_the_graph_or_nothing(function: object) -> None:
-    """A name is no way to reach one of Python's."""
+    """A name cannot refer to a Python function."""
     pred, out = tensor("pred", dtype="bool"), tensor("cond", 2)
     attrs = {"true_fn": function, "false_fn": function, "operands": []}
     ir = IR([OpNode("cond", "higher_order.cond", [pred], [out], attrs, args=["pred"])], [pred], [out])
@@ -112,7 +112,7 @@ def test_a_branch_is_a_function_of_the_graph_or_nothing(function: object) -> Non
 
 
 def test_operators_of_a_library_run_unless_they_name_files() -> None:
-    """Whoever imported it meant its operators; but a file of ours does not choose files of yours."""
+    """Importing a library allows its operators; but a graph file cannot choose files to read."""
     library = torch.library.Library("torch_ir_reach", "DEF")
     library.define("twice(Tensor x, str mode) -> Tensor")
     library.define("store(Tensor x, str filename) -> Tensor")
@@ -153,7 +153,7 @@ def test_memory_is_not_pinned() -> None:
 
 
 def test_the_probe_sees_what_changes() -> None:
-    """An operator that writes to an argument, or draws random numbers, and does not say so."""
+    """An operator that writes to an argument, or draws random numbers, without declaring it."""
     library = torch.library.Library("torch_ir_probed", "DEF")
     library.define("writes(Tensor x) -> Tensor")
     library.define("draws(Tensor x) -> Tensor")

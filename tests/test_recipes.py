@@ -1,4 +1,4 @@
-"""The recipes run as they are shown: each converts a model, runs it there, and compares with eager."""
+"""The recipes run as shown: each converts a model, runs it, and compares with eager."""
 
 import importlib.util
 import subprocess
@@ -14,7 +14,7 @@ NEEDS = {"to_executorch": "executorch", "to_tvm": "tvm"}
 
 
 def test_every_recipe_is_run_and_shown() -> None:
-    """A recipe that nobody runs is a rumour."""
+    """A recipe that is not run may be wrong."""
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     assert {path.stem for path in RECIPES.glob("*.py")} == set(NEEDS)
     for recipe in NEEDS:
@@ -23,7 +23,7 @@ def test_every_recipe_is_run_and_shown() -> None:
 
 @pytest.mark.parametrize("recipe", NEEDS)
 def test_the_page_shows_lines_of_the_recipe(recipe: str) -> None:
-    """What the page shows without running it stands in the file that is run."""
+    """Lines that the page shows without running are in the file that is run."""
     page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     shown = page.partition(f"{recipe}.py)")[2].partition("```text\n")[2].partition("```")[0]
     held = {line.strip() for line in (RECIPES / f"{recipe}.py").read_text(encoding="utf-8").splitlines()}
@@ -35,7 +35,7 @@ def test_the_page_shows_lines_of_the_recipe(recipe: str) -> None:
 @pytest.mark.parametrize("model", ["cnn", "transformer_encoder"])
 @pytest.mark.parametrize("recipe", NEEDS)
 def test_a_recipe_gives_what_eager_gives(recipe: str, model: str, tmp_path: Path) -> None:
-    """In a process of its own, as a user runs it."""
+    """In a separate process, as a user runs it."""
     if importlib.util.find_spec(NEEDS[recipe]) is None:
         pytest.skip(f"{NEEDS[recipe]} is not installed; no extra of torch-ir brings it")
     command = [sys.executable, "-W", "ignore", str(RECIPES / f"{recipe}.py"), model]

@@ -1,4 +1,4 @@
-"""Recording: a model that runs gives a graph, and the graph says where data left torch."""
+"""Recording: every model that runs is captured, and the graph marks where data left torch."""
 
 import copy
 import threading
@@ -30,7 +30,7 @@ def recorded(model: nn.Module, *inputs: Any, **options: Any) -> IR:
 
 @pytest.mark.parametrize("name", cases())
 def test_a_hard_model_gives_a_graph(name: str) -> None:
-    """Never an exception: a graph that proves itself, or one whose gaps have names; and the page says which."""
+    """Never an exception: a graph that verifies, or one with named placeholders, as on the page."""
     row = outcome(cases()[name])
     assert "differs" not in row
     assert f"{row}\n" in page()
@@ -45,7 +45,7 @@ _SAMPLE = [entry for index, entry in enumerate(entries()) if index % 6 == 0]
 
 @pytest.mark.parametrize("entry", _SAMPLE, ids=entry_names)
 def test_a_recording_is_the_exported_graph(entry: Entry) -> None:
-    """On fake tensors, operator for operator; what torch.export asserts beside is left out of the comparison."""
+    """On fake tensors, operator for operator; assertions of torch.export are not compared."""
     check_recording(entry)
 
 
@@ -60,7 +60,7 @@ def check_recording(entry: Entry) -> None:
     model, args, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     bare, (meta_args, meta_kwargs) = copy.deepcopy(model).to("meta"), to_meta((args, kwargs))
     graphs = [extract_ir(bare, meta_args, kwargs=meta_kwargs, capture=how) for how in ("export", "record")]
-    if entry.category != "control":  # a recording goes one way, or every way, as Python does
+    if entry.category != "control":  # a recording takes one path, or all paths, as Python does
         found = [[op for op in ops(ir) if op not in _BESIDE] for ir in graphs]
         assert found[0] == found[1]
     for ir in (graphs[1], extract_ir(model, args, kwargs=kwargs, strict=False, capture="record")):
@@ -68,7 +68,7 @@ def check_recording(entry: Entry) -> None:
         assert report.is_valid, f"{report}\n{ir}"
 
 
-# torch.export asserts the dtype of what is cast; and NumPy-like copies are seen by one of the two only
+# torch.export asserts the dtype of casts; and NumPy-like copies are seen by only one of the two
 _BESIDE = ("aten._assert_tensor_metadata.default", "aten.detach.default", "aten.alias.default", "aten.clone.default")
 
 
@@ -81,7 +81,7 @@ class Detour(nn.Module):
 
 
 def test_what_comes_back_is_the_result_of_a_placeholder(executors: Any) -> None:
-    """It knows the place, its inputs and the shape of its result; with an executor, the graph runs."""
+    """It has the source line, its inputs and the shape of its result; with an executor, the graph runs."""
     ir = recorded(Detour().eval(), X)
     node = next(node for node in ir.nodes if node.op_type == "opaque.Detour")
     assert node["place"] == line_of(__file__, "detour")
@@ -97,7 +97,7 @@ def test_a_placeholder_needs_no_values() -> None:
 
 
 def test_data_that_never_comes_back_has_its_place_too(executors: Any) -> None:
-    """Nobody can say what Python made of it; an executor that gives nothing says that it does not matter."""
+    """Its use in Python is unknown; an executor without results declares it irrelevant."""
     model = module(lambda self, x: x + 1 if np.median((x * 2).numpy()) > 9 else x - 1)
     ir = recorded(model, X)
     assert ops(ir) == ["aten.mul.Tensor", "aten.sub.Tensor", "opaque.Model"]
@@ -108,7 +108,7 @@ def test_data_that_never_comes_back_has_its_place_too(executors: Any) -> None:
 
 
 def test_code_outside_may_write_to_what_it_is_given() -> None:
-    """What it wrote to is no longer what torch computed."""
+    """A tensor that it wrote to no longer has the value that torch computed."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -122,7 +122,7 @@ def test_code_outside_may_write_to_what_it_is_given() -> None:
 
 
 def test_what_leaves_is_what_was_there_then(executors: Any) -> None:
-    """A later write in place does not change what code outside has seen."""
+    """A later in-place write does not change the value that left."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         y = x * 2
@@ -147,7 +147,7 @@ def test_what_another_thread_computes_is_no_constant() -> None:
 
 
 def test_printing_and_literals_leave_nothing() -> None:
-    """Looking at a tensor is no decision, and a literal is a constant."""
+    """Printing a tensor is not a decision, and a literal is a constant."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         print(x, f"{x.sum():.1f}")
@@ -163,7 +163,7 @@ def test_printing_and_literals_leave_nothing() -> None:
 
 
 def test_a_recording_leaves_model_and_inputs_as_they_were() -> None:
-    """What forward writes to holds what it held, be it buffer, parameter or input; the graph says what changes."""
+    """Buffers, parameters and inputs that forward writes to are restored; the graph contains the changes."""
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
@@ -226,7 +226,7 @@ def layered() -> nn.Module:
 
 
 def test_a_node_is_what_the_level_says() -> None:
-    """A layer, a torch function that the model calls, or an operator; what left torch is seen at each."""
+    """A layer, a torch function that the model calls, or an operator; placeholders are visible at each level."""
     names = {
         level: [
             op.rpartition(".")[2] if op.startswith("torch.") else op for op in ops(recorded(layered(), X, level=level))
@@ -270,7 +270,7 @@ def test_a_layer_of_ones_own_is_one_node_whatever_is_inside(executors: Any) -> N
 
 
 def test_an_executor_for_one_layer_is_none_for_its_neighbour(executors: Any) -> None:
-    """Classes of one file share all of their names but the last word."""
+    """Classes of one file share all of their qualified name but the last part."""
     model = layered()
     ir = recorded(model, X, leaf=[Scaled])
     executors("tests.test_record.Detour", lambda inputs, attrs: [inputs[0]])
@@ -292,7 +292,7 @@ def _in_a_decorated_function(self: Any, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("forward", [_in_a_region, _in_a_decorated_function])
 def test_gradients_that_forward_switches_on_are_there(forward: Any) -> None:
-    """Whoever asks whether a tensor requires a gradient gets the answer that eager gives."""
+    """`requires_grad` of a tensor is that of eager."""
     model = module(forward, layer=nn.Linear(4, 4)).eval()
     for given in (X, X.to("meta")):
         ir = extract_ir(model, (given,), strict=False, capture="record")
@@ -318,7 +318,7 @@ def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], told:
 
 
 def test_falling_back_is_said_once_with_the_reason() -> None:
-    """Which step captured the model, what torch.export said, and where the graph is bound to the data."""
+    """The capture method, torch.export's reason, and where the graph depends on data."""
     model = module(lambda self, x: x + 1 if x.sum() > 0 else x - 1)  # branch
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""Decisions on data in a recording: said, guarded, or explored."""
+"""Decisions on data in a recording: reported, guarded, or explored."""
 
 import copy
 from typing import Any
@@ -38,7 +38,7 @@ class Branching(nn.Module):
 
 
 def agrees_everywhere(ir: IR, model: nn.Module) -> None:
-    """On inputs that go every way, with what the model changes among the results."""
+    """On inputs for every path, including changed state."""
     torch.manual_seed(0)
     for _ in range(24):
         x = torch.randn(3, 4) * 2
@@ -49,7 +49,7 @@ def agrees_everywhere(ir: IR, model: nn.Module) -> None:
 
 
 def test_a_decision_says_what_was_assumed_and_replay_checks_it() -> None:
-    """The graph of one run holds where the data leads the same way, and says so elsewhere."""
+    """The graph of one run is valid for data that takes the same path, and raises otherwise."""
     torch.manual_seed(0)
     model = Branching().eval()
     ir = recorded(model, torch.ones(3, 4))
@@ -75,7 +75,7 @@ def test_every_way_that_a_model_can_go_is_one_graph(how: str, device: str) -> No
 
 
 def test_each_way_keeps_sizes_that_vary() -> None:
-    """What torch.export is told to do, it does for sizes that vary as well."""
+    """A forced torch.export also supports dynamic sizes."""
     model = module(lambda self, x: torch.cat([x, x]) if x.sum() > 0 else torch.cat([-x, x]))
     shapes = {"x": {0: torch.export.Dim("batch", max=64)}}
     ir = IR.from_json(extract_ir(model, (X,), strict=False, dynamic_shapes=shapes, explore=4).to_json())
@@ -87,7 +87,7 @@ def test_each_way_keeps_sizes_that_vary() -> None:
 
 
 def test_the_bound_on_exploration_is_said_and_guarded() -> None:
-    """A loop has no end when it is told to go on: what lies beyond the bound is guarded."""
+    """A loop that is forced to continue has no end: iterations beyond the bound are guarded."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         while x.norm() > 1:
@@ -132,7 +132,7 @@ def test_the_same_question_is_asked_once() -> None:
 
 
 def test_a_number_is_guarded_as_it_was() -> None:
-    """What Python made of it is in the graph, which therefore holds for that number only."""
+    """Values that Python computed from it are in the graph, which is therefore valid for that number only."""
     model = module(lambda self, x: x * round(float(x[0, 0]), 2) + x.shape[0])
     ir = recorded(model, X)
     assert torch.equal(IRExecutor(ir)(X), model(X))

@@ -1,4 +1,4 @@
-"""The user's own operators: the extension guide, run as it is written."""
+"""Registration of operators: the extension guide, run as written."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -21,7 +21,7 @@ X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture(autouse=True)
 def clean_registry() -> Iterator[None]:
-    """Forget what a test registers."""
+    """Remove the registrations of a test."""
     before = {name for names in list_registered_ops().values() for name in names}
     yield
     for name in {name for names in list_registered_ops().values() for name in names} - before:
@@ -90,7 +90,7 @@ def test_guide_complete_example(tmp_path: Path) -> None:
 
 
 def test_guide_executor() -> None:
-    """Section 3.1: an operator that only an executor knows; attributes that the node lacks have the default."""
+    """Section 3.1: an operator with only an executor; missing attributes have the default."""
 
     @register_executor("my_custom_op")
     def execute_my_custom_op(inputs: List[torch.Tensor], attrs: Dict[str, Any]) -> List[torch.Tensor]:  # noqa: UP006
@@ -165,7 +165,7 @@ def test_guide_node_info() -> None:
 
 
 def test_guide_debugging() -> None:
-    """Section 7.2: what is registered can be asked for; what is not gives None."""
+    """Section 7.2: registered functions can be looked up; others return None."""
     assert get_conversion_fn("my_custom_op") is None
     assert get_execution_fn("my_custom_op") is None
 
@@ -190,7 +190,7 @@ def test_nothing_need_be_registered() -> None:
 
 
 def test_look_up_order() -> None:
-    """The exact op_type comes first, then the name without overload, then any pattern with the same base."""
+    """The exact op_type first, then the name without overload, then any pattern with the same base."""
 
     def any_overload(inputs: Any, attrs: Any) -> Any: ...
     def base(inputs: Any, attrs: Any) -> Any: ...
@@ -210,7 +210,7 @@ def test_look_up_order() -> None:
 
 
 def test_a_held_name_stays_with_its_holder() -> None:
-    """A different function under a taken name is an error that says who holds it; the same one again is none."""
+    """Another function under a taken name is an error that names the existing one; the same one again is allowed."""
 
     def first(inputs: Any, attrs: Any) -> Any: ...
     def second(inputs: Any, attrs: Any) -> Any: ...
@@ -224,14 +224,14 @@ def test_a_held_name_stays_with_its_holder() -> None:
 
 
 def test_lambdas_are_told_apart() -> None:
-    """Two lambdas are two functions, though they are called alike."""
+    """Two lambdas are two functions, although their names are equal."""
     register_executor("tests.held")(lambda inputs, attrs: inputs)
     with pytest.raises(RegistryError):
         register_executor("tests.held")(lambda inputs, attrs: inputs[::-1])
 
 
 def test_a_module_may_be_run_again() -> None:
-    """A function that is defined anew in the same place replaces the old one: notebooks and reloads do that."""
+    """A function that is redefined in the same place replaces the old one, as in notebooks and reloads."""
 
     def define() -> Callable[..., Any]:
         @register_executor("tests.again")
@@ -264,13 +264,13 @@ def test_executors_override_aten(pattern: str) -> None:
 
 
 def test_executors_get_inputs_in_order_and_torch_attributes() -> None:
-    """Inputs come in the node's order, attributes under their names: torch objects, lists, and sizes as numbers."""
+    """Inputs have the node's order, attributes their names: torch objects, lists, and sizes as numbers."""
     seen: list[tuple[list[Tensor], dict[str, Any]]] = []
 
     @register_executor("aten.full.default")
     def fill(inputs: list[Tensor], attrs: dict[str, Any]) -> list[Tensor]:
         seen.append((inputs, dict(attrs)))
-        size = attrs.pop("size")  # an executor may take its attributes apart
+        size = attrs.pop("size")  # an executor may modify its attributes
         return [torch.full(size, attrs["fill_value"], dtype=attrs["dtype"])]
 
     model = module(lambda self, x: torch.full((x.shape[0], 2), 3.0, dtype=torch.float64) + x.sum())
@@ -285,7 +285,7 @@ def test_executors_get_inputs_in_order_and_torch_attributes() -> None:
 
 
 def test_conversions_see_every_overload() -> None:
-    """A conversion for a base name is asked for all its overloads; the node keeps its origin and argument names."""
+    """A conversion for a base name is used for all its overloads; the node keeps its origin and argument names."""
 
     @register_op("aten.add")
     def convert(info: NodeInfo) -> OpNode:
@@ -326,13 +326,13 @@ def test_an_executor_that_raises() -> None:
 
 @pytest.mark.parametrize("results", [[], [X, X], None, 3])
 def test_an_executor_that_gives_the_wrong_number(results: Any) -> None:
-    """An executor must give as many tensors as its node has outputs."""
+    """An executor must return as many tensors as its node has outputs."""
     register_executor("tests.wrong")(lambda inputs, attrs: results)
     with pytest.raises(ExecutionError, match=r"OpNode\('n', 'tests\.wrong'\)"):
         IRExecutor(node("n", "tests.wrong"))(X)
 
 
 def test_an_executor_may_give_a_bare_tensor() -> None:
-    """The guide asks for a list; one tensor alone is taken for a list of one."""
+    """The guide requires a list; a single tensor is treated as a list of one."""
     register_executor("tests.bare")(lambda inputs, attrs: inputs[0] * 2)
     assert torch.equal(IRExecutor(node("n", "tests.bare"))(X)[0], X * 2)

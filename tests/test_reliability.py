@@ -1,4 +1,4 @@
-"""The page of figures: every sweep has its table, of today's cases, and none tells of a failure."""
+"""docs/reliability.md: every sweep has its table, with the current number of cases, and no failures."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The same elements in another shape: one spelling, one call for a chain, none where the shape comes back."""
+"""Reshapes: one canonical form, one call for a chain, none if the shape is unchanged."""
 
 import pytest
 import torch
@@ -46,14 +46,14 @@ def test_every_spelling_becomes_a_reshape(call: str) -> None:
     ],
 )
 def test_sizes_of_one_and_shapes_of_others(call: str) -> None:
-    """squeeze, flatten and view_as say the shape, too."""
+    """squeeze, flatten and view_as also define the shape."""
     ir = small("x: float32[4, 1, 5], like: float32[4, 5]", last=call)
     (node,) = optimized(ir, ["reshapes"], exact=True).nodes
     assert (node.op_type, node.attrs) == ("aten.reshape.default", {"shape": [4, 5]})
 
 
 def test_a_chain_is_one_reshape() -> None:
-    """What happens in between does not matter."""
+    """Intermediate shapes do not matter."""
     ir = small(
         "x: float32[2, 3, 4]",
         view="aten.view.default(x, [6, 4])",
@@ -103,7 +103,7 @@ def test_other_readers_keep_what_they_read() -> None:
 
 
 def test_a_copy_that_others_read_is_made_once() -> None:
-    """A reshape of transposed elements copies; what is made of the copy stays a view of it."""
+    """A reshape of transposed elements copies; views of the copy stay views."""
     ir = small(
         "x: float32[2, 3]",
         ["exp", "sin"],
@@ -119,7 +119,7 @@ def test_a_copy_that_others_read_is_made_once() -> None:
 
 
 def test_a_copy_that_packs_elements_stays() -> None:
-    """Back in its shape, it is a transposed tensor that lies in another way: no kernel gets other strides."""
+    """Afterwards it is a transposed tensor with other strides: no kernel gets other strides."""
     ir = small(
         "x: float32[2, 3]",
         t="aten.t.default(x)",
@@ -133,7 +133,7 @@ def test_a_copy_that_packs_elements_stays() -> None:
 
 
 def test_a_reshape_copies_by_itself() -> None:
-    """view(contiguous(x)) is reshape(x), unless others want the copy."""
+    """view(contiguous(x)) is reshape(x), unless the copy has other consumers."""
     once = small(
         "x: float32[2, 3]",
         t="aten.t.default(x)",
@@ -186,7 +186,7 @@ def test_open_sizes() -> None:
 
 
 def test_two_ways_to_write_a_model_give_one_graph() -> None:
-    """einops, view and flatten, squeeze and indexing: the graph does not tell."""
+    """einops, view and flatten, squeeze and indexing: the graph is the same."""
 
     class One(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

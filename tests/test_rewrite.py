@@ -1,4 +1,4 @@
-"""Rules: a pattern, a builder, a driver. A rule is applied until nothing is left to do, never where it would show."""
+"""Rules: a pattern, a builder, a rewriter that applies rules to a fixed point, never visibly to the caller."""
 
 import pytest
 
@@ -32,14 +32,14 @@ def test_two_negations_cancel() -> None:
 
 
 def test_a_chain_is_followed_to_its_end() -> None:
-    """What a change makes possible is done too: five negations are one."""
+    """Rules are applied to a fixed point: five negations are one."""
     calls = {f"neg{index}": f"aten.neg.default({f'neg{index - 1}' if index else 'x'})" for index in range(5)}
     after = optimized(small("x: float32[2]", **calls, relu="aten.relu.default(neg4)"), [two_negations])
     assert [node.op_type for node in after.nodes] == ["aten.neg.default", "aten.relu.default"]
 
 
 def test_a_copy_that_the_caller_holds_stays() -> None:
-    """The result was memory of its own; it must not become the input itself."""
+    """The result did not share memory; it must not become the input itself."""
     ir = small("x: float32[2]", neg="aten.neg.default(x)", neg_1="aten.neg.default(neg)")
     after, report = proved(ir, [two_negations])
     assert len(after.nodes) == 2
@@ -63,7 +63,7 @@ def test_other_readers_keep_what_they_read() -> None:
 
 
 def test_new_nodes_say_what_they_stand_for() -> None:
-    """The captured nodes that a new node stands for are kept in its origins."""
+    """The origins of a new node are the captured nodes that it replaces."""
 
     @rule(op("aten.mul.Tensor", self=op("aten.neg.default", self="x"), other="y"))
     def negate_later(g, node, x, y):  # type: ignore[no-untyped-def]
@@ -76,7 +76,7 @@ def test_new_nodes_say_what_they_stand_for() -> None:
 
 
 def test_a_rule_must_give_what_was_there() -> None:
-    """Another shape in the place of a tensor is found at once, and names the rule."""
+    """A replacement of another shape is rejected at once, naming the rule."""
 
     @rule(op("aten.relu.default", self="x"))
     def wrong(g, node, x):  # type: ignore[no-untyped-def]
@@ -121,14 +121,14 @@ def max_of_negation(g, node, x, dim):  # type: ignore[no-untyped-def]
 
 
 def test_ops_returns_every_tensor() -> None:
-    """A call that makes several tensors gives a tuple of them."""
+    """A call with several results returns a tuple of them."""
     ir = small("x: float32[2, 3]", ["y_0", "y_1"], y="aten.max.dim(x, 1)")
     after = optimized(ir, [max_of_negation])
     assert [node.op_type for node in after.nodes] == ["aten.neg.default", "aten.min.dim", "aten.neg.default"]
 
 
 def test_op_returns_one_tensor() -> None:
-    """A call that makes several is a mistake of the rule, and the error says what to call instead."""
+    """A call with several results is an error of the rule that suggests the right method."""
 
     @rule(op("aten.max.dim", self="x"))
     def wrong(g, node, x):  # type: ignore[no-untyped-def]

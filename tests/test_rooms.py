@@ -1,4 +1,4 @@
-"""The house: who may import whom, what stays free of torch, how large a file may be.
+"""Architecture rules: imports between folders, modules that must not import torch, file sizes.
 
 A model flows capture -> IR -> (analysis, passes) -> run, formats, targets, draw, and no room reaches back.
 """
@@ -40,7 +40,7 @@ ROOMS = {
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
     "sweep": {"errors", "ir", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }
-# A notebook asks the object itself for its picture, so the graph knows who draws it; it asks when it is called.
+# A notebook calls a method of the graph, which imports the drawing code lazily.
 WAYS_UP = {("ir/graph/graph.py", "torch_ir.draw.notebook")}
 DOORS = {
     "__init__", "__main__", "_version", "analyzer", "converter", "executor", "exporter", "serializer", "verifier",
@@ -72,7 +72,7 @@ def _imports(node: ast.AST, at_once: bool) -> Iterator[Import]:
             yield from (Import(alias.name, child.lineno, at_once) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
             assert child.level == 0, f"line {child.lineno}: imports are written in full"
-            # `from torch_ir import errors` imports the room, `from torch_ir.ir import IR` the module before the word
+            # `from torch_ir import errors` imports the module itself, `from torch_ir.ir import IR` its parent
             names = [f"{child.module}.{alias.name}" for alias in child.names] if child.module == "torch_ir" else []
             yield from (Import(name, child.lineno, at_once) for name in names or [child.module or ""])
         else:
@@ -83,7 +83,7 @@ def _imports(node: ast.AST, at_once: bool) -> Iterator[Import]:
 
 
 def room_of(path: Path) -> str:
-    """The folder under torch_ir/, or the name of a file that lies there itself."""
+    """The folder under torch_ir/, or the name of a top-level file."""
     return path.relative_to(HOUSE).parts[0].removesuffix(".py")
 
 
@@ -96,7 +96,7 @@ def named(path: Path) -> str:
 
 
 def test_imports_are_found_wherever_they_hide() -> None:
-    """In functions, classes, branches and `try`; what only a type checker or a call would import is not at once."""
+    """In functions, classes, branches and `try`; imports for type checkers or in calls are not immediate."""
     source = """
 import torch.nn as nn, json
 from torch_ir import errors
@@ -131,7 +131,7 @@ def test_every_file_is_in_a_room_or_is_a_door(path: Path) -> None:
 
 @every_file
 def test_a_room_imports_only_what_its_row_allows(path: Path) -> None:
-    """Top-level and inner imports alike: what is hidden in a function is still a dependency."""
+    """Top-level and nested imports alike: an import inside a function is still a dependency."""
     room = room_of(path)
     if room in DOORS or room == "cli":
         return
@@ -174,7 +174,7 @@ def test_the_graph_needs_nothing_but_the_standard_library(path: Path) -> None:
     "path", [*files(), *sorted(Path(__file__).parent.rglob("*.py"))], ids=lambda path: "/".join(path.parts[-2:])
 )
 def test_no_file_is_too_long(path: Path) -> None:
-    """What does not fit has two subjects."""
+    """A file that does not fit has two subjects."""
     assert len(path.read_text().splitlines()) <= MAX_LINES
 
 
@@ -186,7 +186,7 @@ def test_every_file_has_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("path", [path for path in files() if path.stem == "__init__"], ids=named)
 def test_no_module_is_hidden_by_a_name_of_its_package(path: Path) -> None:
-    """`from torch_ir.draw import render` is one thing, whatever was imported before."""
+    """`from torch_ir.draw import render` is unambiguous, whatever was imported before."""
     beside = {found.stem for found in path.parent.glob("*.py")} | {
         found.parent.name for found in path.parent.glob("*/*.py")
     }
@@ -199,7 +199,7 @@ def test_no_module_is_hidden_by_a_name_of_its_package(path: Path) -> None:
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in files()}), ids=named)
 def test_no_folder_is_crowded(folder: Path) -> None:
-    """What does not fit has sub-folders."""
+    """A folder that does not fit needs sub-folders."""
     assert len([*folder.glob("*.py")]) <= MAX_FILES
 
 
@@ -216,19 +216,19 @@ def test_no_folder_is_crowded(folder: Path) -> None:
     ],
 )
 def test_the_light_half_does_not_import_torch(program: str) -> None:
-    """`import torch` costs seconds; whoever reads or draws a graph does not pay them."""
+    """`import torch` takes seconds; reading or drawing a graph must not need it."""
     check = f"{program}; import sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 def test_every_public_name_resolves() -> None:
-    """What `__all__` lists is there, and `dir()` shows exactly that."""
+    """Every name in `__all__` exists, and `dir()` shows exactly those."""
     assert [name for name in torch_ir.__all__ if not hasattr(torch_ir, name)] == []
     assert dir(torch_ir) == sorted(torch_ir.__all__)
 
 
 def test_the_table_of_names_is_the_list_of_names() -> None:
-    """Each public name has one home, and each home really holds it."""
+    """Each public name has one home module, which defines it."""
     homes = [(room, name) for room, names in torch_ir._ROOMS.items() for name in names]
     assert sorted([*(name for _, name in homes), "__version__"]) == sorted(torch_ir.__all__)
     for room, name in homes:

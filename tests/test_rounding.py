@@ -1,4 +1,4 @@
-"""What the optimiser's check calls rounding, and what it calls a mistake, on random and extreme inputs."""
+"""The optimiser's check: rounding and errors are distinguished on random and extreme inputs."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_rounding_is_no_mistake(name: str) -> None:
 
 
 def test_extreme_inputs_are_always_tried() -> None:
-    """Also beside inputs that are given, where whole numbers, which may be places in a table, stay as they are."""
+    """Also besides given inputs, where integers, which may be indices, are unchanged."""
     ir = graph("x: float32[4, 6], m: bool[4, 6], n: int64[4]", y="aten.masked_fill.Scalar(x, m, 0.0)")
     kinds = [probe.kind for probe in probes(ir, None, 2)]
     assert kinds[:2] == ["random", "random"]
@@ -115,7 +115,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("place", FAULTS)
 def test_the_sweep_finds_a_rule_that_is_wrong(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one of its conditions, a rule is silently wrong, and the sweep says so."""
+    """Without one of its conditions, a rule is silently wrong, and the sweep detects it."""
     change, hit, dtype = FAULTS[place]
     case = Case(hit, dtype, "generated", "full")
     ir = graph_of(case, stored())

@@ -11,7 +11,7 @@ from torch_ir.ir.checks.format_rules import RULES
 
 PACKAGE = Path(torch_ir.__file__).parent
 ERRORS = {"GraphError", "SerializationError"}
-# What these say is about what a program asks of a graph, not about a file.
+# These errors concern a program's use of a graph, not a file.
 EDITING = {*PACKAGE.glob("ir/regroup/*.py"), PACKAGE / "ir/sizes/specialize.py", PACKAGE / "ir/graph/edits.py"}
 READERS = sorted(
     {*PACKAGE.rglob("ir/**/*.py"), *PACKAGE.glob("formats/*.py"), PACKAGE / "targets" / "contract.py"} - EDITING
@@ -19,7 +19,7 @@ READERS = sorted(
 
 
 def errors_made(path: Path) -> Iterator[ast.Call]:
-    """The calls in a file that make an error by its class."""
+    """The calls in a file that construct an error by its class."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS:
             yield node
@@ -42,7 +42,7 @@ def test_the_rules_are_those_of_the_format() -> None:
 
 @pytest.mark.parametrize("path", READERS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_error_names_a_rule(path: Path) -> None:
-    """An error that a reader, a writer or check() makes carries the number of a rule that exists."""
+    """An error of a reader, a writer or check() has the number of an existing rule."""
     for call in errors_made(path):
         rules = rules_in(call)
         assert rules is not None, f"{path.name}:{call.lineno} names no rule"
@@ -50,5 +50,5 @@ def test_every_error_names_a_rule(path: Path) -> None:
 
 
 def test_the_errors_are_found() -> None:
-    """The test above looks at what it should look at."""
+    """The test above examines the right calls."""
     assert sum(1 for path in READERS for _ in errors_made(path)) > 100

@@ -1,4 +1,4 @@
-"""What torch knows about operators, held against files: rules R9 to R12, and files of other versions of torch."""
+"""Check against torch's operators: rules R9 to R12, and files of other versions of torch."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ CATALOGUE = [
 
 
 def node(op_type: str, attrs: dict[str, Any] | None = None, args: tuple[str, ...] = ("self",), version: str = "") -> IR:
-    """A graph of one node that takes as many tensors of 2x3 as it has arguments, and says to make another."""
+    """A graph of one node with a 2x3 tensor for each argument, which declares another as its output."""
     inputs = [TensorMeta(f"x{index}", (2, 3), "float32") for index in range(len(args))]
     made = TensorMeta("made", (2, 3), "float32")
     return IR([OpNode("made", op_type, inputs, [made], attrs, args=args)], inputs, [made], pytorch_version=version)
@@ -60,7 +60,7 @@ def test_captured_graphs_keep_the_rules(entry: Entry) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_graphs_keep_the_rules(seed: int) -> None:
-    """Whatever they are made of, and with functions."""
+    """Whatever their nodes, and with functions."""
     assert list(examine(random_graph(seed), Report())) == []
 
 
@@ -76,7 +76,7 @@ def test_files_of_the_documented_format_keep_the_rules(path: Path) -> None:
                 "torch.Tensor.__getitem__"],
 )  # fmt: skip
 def test_a_call_may_be_called_anything(op_type: str) -> None:
-    """Its name is a label: what it computes is its function."""
+    """Its name is a label: its function defines the computation."""
     ir = small("x: float32[2, 3]", a="aten.neg.default(x)", b="aten.relu.default(a)")
     outline(ir, ir.nodes, "body", op_type)
     assert validate_ir(ir)
@@ -113,7 +113,7 @@ def test_what_is_no_operator_is_refused(op_type: str) -> None:
 
 
 def test_an_unknown_operator_is_opaque() -> None:
-    """It loads, and is counted; an executor of the user's makes it run."""
+    """It loads, and is counted; a registered executor makes it runnable."""
     ir = node("mylib.attention.default", {"heads": 4, "anything": "goes"}, ("q", "k"))
     report = Report()
     assert list(examine(ir, report)) == []
@@ -153,7 +153,7 @@ def test_what_reaches_outside_is_refused(op_type: str) -> None:
 
 
 def test_writing_to_what_the_caller_gave_is_refused() -> None:
-    """Through a view as well; not to what the graph made itself, and not where the graph says that it changes."""
+    """Also through a view; not to tensors that the graph created, and not to declared mutations."""
     calls = {"view": "aten.view.default(x, [3, 2])", "relu": "aten.relu_.default(view)"}
     rule, path, message = refused(small("x: float32[2, 3]", **calls))
     assert (rule, path) == ("R10", "$.nodes[1].op_type")
@@ -199,7 +199,7 @@ def test_attributes_are_of_the_types_of_the_schema(op_type: str, attrs: dict[str
 
 
 def test_tensors_go_where_the_schema_takes_tensors() -> None:
-    """Not in the place of a number, not as an element of what is no list, not under an unknown name."""
+    """Not instead of a number, not as an element of a non-list, not under an unknown name."""
     assert refused(node("aten.softmax.int", {"dtype": None}, ("self", "dim")))[:2] == ("R11", "$.nodes[0].args[1]")
     assert refused(node("aten.add.Tensor", {}, ("self.0", "other")))[:2] == ("R11", "$.nodes[0].args[0]")
     rule, path, message = refused(node("aten.add.Tensor", {"alpha": 1}, ("self", "othr")))
@@ -221,7 +221,7 @@ def test_what_torch_takes_is_taken() -> None:
 
 @pytest.mark.parametrize("sizes", [[10**12], [-1], "many", [True], [[1]]])
 def test_lists_by_position_are_as_long_as_there_are_tensors(sizes: Any) -> None:
-    """Whatever a file of the documented format says about them."""
+    """Whatever a version 0 file declares about them."""
     ir = node("aten.cat.default", {"_tensor_list_sizes": sizes, "dim": 0}, ("a", "b"))
     ir.nodes[0].set_inputs(ir.nodes[0].inputs, ())
     assert refused(ir)[:2] == ("R11", "$.nodes[0].inputs")
@@ -231,7 +231,7 @@ def test_lists_by_position_are_as_long_as_there_are_tensors(sizes: Any) -> None:
 
 
 def test_shapes_and_dtypes_are_those_that_operators_make() -> None:
-    """The error says what is made; a trusted file is not asked."""
+    """The error names the inferred shape; a trusted file is not checked."""
     ir = small("x: float32[2, 3]", t="aten.t.default(x)", n="aten.neg.default(t)")
     ir.nodes[0].output.shape = (2, 3)
     ir.nodes[1].output.shape = (2, 3)
@@ -281,7 +281,7 @@ def test_open_sizes_are_held_at_sizes_that_the_graph_admits() -> None:
 
 
 def test_a_function_speaks_of_the_sizes_of_every_graph_around_it() -> None:
-    """Also where one in between has sizes of its own."""
+    """Also if one in between has its own sizes."""
 
     def doubled(size: str) -> IR:
         x, made = TensorMeta("x", (size, 3), "float32"), TensorMeta("cat", (f"2*{size}", 3), "float32")
@@ -320,7 +320,7 @@ def test_what_torch_cannot_say_is_counted() -> None:
     ],
 )
 def test_torch_is_not_asked_what_would_take_for_ever(op_type: str, attrs: dict[str, Any]) -> None:
-    """Its rules make every piece, take every step, or divide by nothing; such a node stays as it is declared."""
+    """Its rules would take for ever or divide by zero; the declared shape of such a node is accepted."""
     name = "input" if "group_norm" in op_type else "self"
     x, made = TensorMeta("x", (2**40, 2), "float32"), TensorMeta("made", (2, 3), "float32")
     ir = IR([OpNode("made", op_type, [x], [made], attrs, args=[name])], [x], [made])
@@ -333,7 +333,7 @@ def test_torch_is_not_asked_what_would_take_for_ever(op_type: str, attrs: dict[s
 
 
 def test_an_operator_that_has_changed_since_is_told() -> None:
-    """Arguments that went, came or are unknown, in one warning; the file loads."""
+    """Removed, added or unknown arguments raise one warning; the file loads."""
     ir = small("x: float32[2, 3]", a="aten.softmax.int(x, 1)", b="aten.gelu.default(a)", c="aten.relu.default(b)")
     ir.nodes[0].attrs["half_to_float"] = False
     del ir.nodes[1].attrs["approximate"]
@@ -351,7 +351,7 @@ def test_an_operator_that_has_changed_since_is_told() -> None:
 
 
 def test_another_version_excuses_no_type() -> None:
-    """And nothing that is no operator, or reaches outside."""
+    """And nothing that is not an operator, or accesses something outside."""
     old = "2.0.1"
     assert refused(node("aten.softmax.int", {**SOFTMAX, "dim": "x"}, version=old))[0] == "R11"
     assert refused(node("aten.relu.default.__class__", version=old))[0] == "R9"
@@ -360,7 +360,7 @@ def test_another_version_excuses_no_type() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_another_version_with_the_same_operators_is_silent() -> None:
-    """There is nothing to know."""
+    """There is no warning."""
     assert validate_ir(node("aten.relu.default", version="2.0.1"))
     assert validate_ir(node("aten.gelu.default", version=torch.__version__))
 
@@ -370,7 +370,7 @@ def test_another_version_with_the_same_operators_is_silent() -> None:
 
 @pytest.mark.parametrize("dim", [Expr("2 - 1"), [Expr("2 - 1")]])
 def test_a_dimension_is_a_number(dim: Any) -> None:
-    """torch takes no open size there, and rewrites compute with it."""
+    """torch does not accept a symbolic dimension there, and rewrites compute with it."""
     rule, path, told = refused(node("aten.sum.dim_IntList", {"dim": dim, "keepdim": True, "dtype": None}))
     assert (rule, path) == ("R11", "$.nodes[0].attrs.dim")
     assert "takes" in told
@@ -398,7 +398,7 @@ def test_check_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_verbs_that_compute_check_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Others only read: what they show needs no torch."""
+    """The others only read the structure, without torch."""
     path = str(tmp_path / "bad.json")
     node("aten.gt.Scalar", {"other": 0}).save(path)
     assert main(["run", path, "--weights", "random"]) == 1
@@ -407,7 +407,7 @@ def test_verbs_that_compute_check_first(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_dtypes_by_default_are_dtypes() -> None:
-    """Torch writes some defaults as numbers; files that hold such a number still load."""
+    """Torch writes some defaults as numbers; files with such a number still load."""
     attrs = {"n": 3, "dtype": Dtype("int64"), "layout": None, "device": Device("cpu"), "pin_memory": None}
     for dtype in (Dtype("int64"), 4):
         made = TensorMeta("made", (3,), "int64")

@@ -1,4 +1,4 @@
-"""Shape rules that crash, hang or answer nonsense do so in a child process, and the check goes on."""
+"""Shape rules that crash, hang or return nonsense do so in a child process, and the check continues."""
 
 import os
 import threading

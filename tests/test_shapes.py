@@ -1,4 +1,4 @@
-"""Shape inference over the graph itself: what operators make of shapes, dtypes and strides, open sizes included."""
+"""Shape inference on the graph: shapes, dtypes and strides of results, also for dynamic sizes."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ from torch_ir.ir import IR, Symbol, TensorMeta
 @pytest.mark.filterwarnings("ignore:the values of .* are unknown")
 @pytest.mark.parametrize("entry", catalogue.entries(), ids=lambda entry: entry.name)
 def test_every_captured_graph_says_what_torch_says(entry: Entry) -> None:
-    """Shape and dtype of every node of the catalogue, inferred anew, are those that the capture wrote."""
+    """Inferred shapes and dtypes of every node of the catalogue equal the captured ones."""
     ir = captured(entry.build(), *entry.inputs(), kwargs=entry.kwargs())
     assert list(wrong_shapes(ir)) == []
 
@@ -38,7 +38,7 @@ SIDES = {2: Dim("height", min=33, max=96), 3: Dim("width", min=33, max=96)}
     ids=["resnet18", "gpt", "llama"],
 )
 def test_open_sizes_are_expressions(name: str, sizes: Sequence[int] | None, varying: dict[int, Dim]) -> None:
-    """Where sizes vary, the inferred ones are right wherever the graph holds, windows and strides included."""
+    """With dynamic sizes, inferred expressions are correct for all valid sizes, including windows and strides."""
     entry = catalogue.find(name)
     inputs = entry.inputs() if sizes is None else (torch.randn(*sizes),)
     ir = captured(entry.build(), *inputs, dynamic_shapes=(varying,))
@@ -47,7 +47,7 @@ def test_open_sizes_are_expressions(name: str, sizes: Sequence[int] | None, vary
 
 
 def test_a_node_that_lies_is_named() -> None:
-    """With what it makes, and what the graph says."""
+    """With the inferred and the declared shape."""
     ir = small("x: float32[2, 3]", t="aten.t.default(x)")
     ir.nodes[0].output.shape = (2, 3)
     ((node, why),) = wrong_shapes(ir)
@@ -85,7 +85,7 @@ def test_expressions_are_found_again(wanted: int | str) -> None:
 
 
 def test_sizes_are_such_as_the_graph_admits() -> None:
-    """Ranges and constraints hold at every point."""
+    """Ranges and constraints hold at every sample."""
     x = TensorMeta("x", ("batch", "seq"), "float32")
     symbols = [Symbol("batch", 2, 8, x, 0), Symbol("seq", 16, None, x, 1)]
     points = points_of(IR([], [x], [x], symbols=symbols, constraints=["seq % 8 == 0", "batch != 4"]))
@@ -101,7 +101,7 @@ def test_sizes_are_such_as_the_graph_admits() -> None:
 
 
 def test_memory_is_followed_through_views() -> None:
-    """A view of a view of an input lies in the input; what an operator computes lies in memory of its own."""
+    """A view of a view of an input aliases the input; computed results do not."""
     ir = small(
         "x: float32[2, 3]",
         ["view", "exp"],
@@ -118,7 +118,7 @@ def test_memory_is_followed_through_views() -> None:
 
 
 def test_idle_dropout_gives_its_input() -> None:
-    """Its schema does not say so."""
+    """Its schema does not declare the alias."""
     ir = small("x: float32[2]", drop="aten.dropout.default(x, 0.5, False)")
     assert memory_of(ir.node("drop").output) == {ir.graph_inputs[0]}
 

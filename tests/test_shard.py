@@ -1,4 +1,4 @@
-"""Sharded graphs: what each rank computes, holds and sends; what a plan may say, and what is refused."""
+"""Sharded graphs: results, memory and traffic of each rank; valid plans, and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_one_sum_per_attention_and_per_feed_forward_net(ranks: int, fold: bool) 
 
 
 def test_the_text_says_where_tensors_lie() -> None:
-    """Operators stay what they are; their sizes are those of pieces."""
+    """Operators are unchanged; their sizes are those of shards."""
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.ReLU(), nn.Linear(16, 8, bias=False)).eval()
     ir = extract_ir(model, (torch.ones(3, 8),), strict=False)
     sharded = shard(ir, {"0": "colwise", "2": "rowwise"}, {"tp": 4})
@@ -72,7 +72,7 @@ def test_sequence_parallel_scatters_sums_and_gathers_before_columns(fold: bool) 
 
 
 def test_functions_are_sharded_once_and_give_the_same_graph() -> None:
-    """All layers that are alike stay calls of one function."""
+    """All equal layers stay calls of one function."""
     ir = graph_of(Tower())
     flat, folded = shard(ir, TENSOR_PARALLEL, {"tp": 2}), shard(ir.fold_blocks(), TENSOR_PARALLEL, {"tp": 2})
     assert list(folded.functions) == ["Block"]
@@ -81,7 +81,7 @@ def test_functions_are_sharded_once_and_give_the_same_graph() -> None:
 
 @pytest.mark.parametrize("embedding", ["embedding_rowwise", "embedding_colwise", "rowwise", "colwise"])
 def test_an_embedding_is_cut_by_rows_or_columns(embedding: str) -> None:
-    """A rank that has not the row of a token gives zeros for it."""
+    """A rank without the row of a token returns zeros for it."""
     model = Tower()
     check(shard(graph_of(model), {"embed": embedding, **TENSOR_PARALLEL}, {"tp": 4}), model)
 
@@ -100,7 +100,7 @@ def test_a_tied_weight_that_is_wanted_in_two_ways_stays_whole() -> None:
 @pytest.mark.parametrize("order", [("dp", "tp"), ("tp", "dp")])
 @pytest.mark.parametrize("plan", ["tensor", "sequence"])
 def test_axes_are_sharded_one_after_the_other(order: tuple[str, str], plan: str) -> None:
-    """In either order; the mesh has both, and every tensor says how it lies on each."""
+    """In either order; the mesh has both, and every tensor has a placement on each."""
     model = Tower()
     ir = graph_of(model)
     for axis in order:
@@ -114,7 +114,7 @@ def test_axes_are_sharded_one_after_the_other(order: tuple[str, str], plan: str)
 
 
 def test_outputs_may_stay_cut() -> None:
-    """Whoever wants logits in pieces saves gathering them."""
+    """Sharded logits need no gather."""
     model = Tower()
     sharded = shard(graph_of(model), {**TENSOR_PARALLEL, "head": "colwise"}, {"tp": 2}, outputs={"*": "shard(-1)"})
     assert sharded.graph_outputs[0].placement == ("shard(2)",)
@@ -123,7 +123,7 @@ def test_outputs_may_stay_cut() -> None:
 
 
 def test_open_sizes_stay_open() -> None:
-    """What is not cut may have any size."""
+    """Dimensions that are not sharded may have any size."""
     model = Tower()
     ir = extract_ir(model, (IDS,), strict=False, dynamic_shapes={"ids": {0: Dim("batch"), 1: Dim("seq")}})
     sharded = shard(ir, TENSOR_PARALLEL, {"tp": 2})
@@ -161,7 +161,7 @@ SUMS = {"deepseek_v3": 3}  # its plan leaves attention whole, and has one sum fo
 
 @pytest.mark.parametrize("fold", [False, True])
 def test_whole_experts_on_each_rank(fold: bool) -> None:
-    """Each rank computes the rows of its own experts; one sum puts them together."""
+    """Each rank computes the rows of its own experts; one sum combines them."""
     model = language_model("mixtral", num_local_experts=4)
     ir = extract_ir(model, (), kwargs={"input_ids": IDS}, strict=False)
     plan = transformers_plan(model.config, ir, expert_parallel=True)
@@ -174,7 +174,7 @@ def test_whole_experts_on_each_rank(fold: bool) -> None:
 
 
 def test_caches_are_cut_by_heads() -> None:
-    """A step of decoding sends what a prompt sends: every rank keeps the keys and values of its own heads."""
+    """A decode step has the same collectives as a prompt: every rank keeps the keys and values of its own heads."""
     model = language_model("llama", use_cache=True)
     calls = DecoderOnly(model, Caches.of(model.config, 32), 2, 8)
     prefill = calls.prefill()
@@ -242,7 +242,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, int], dict[str, Any], str]] = [
 def test_what_cannot_be_done_is_said_in_one_sentence(
     plan: dict[str, Any], mesh: dict[str, int], more: dict[str, Any], message: str
 ) -> None:
-    """The module or weight, the dimension, the sizes; or the nearest word."""
+    """The module or weight, the dimension, the sizes; or the nearest name."""
     with pytest.raises(ShardError, match=message):
         shard(graph_of(Tower()), plan, mesh, **more)
 

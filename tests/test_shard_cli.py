@@ -1,4 +1,4 @@
-"""`torch-ir shard` and `torch-ir run` of what it writes: one line for every mistake, a process for every rank."""
+"""`torch-ir shard`, and `torch-ir run` of its result: one-line errors, one process per rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_graph_is_divided_and_run(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What ranks with pieces of the same random weights give is what one process gives with all of them."""
+    """Ranks with shards of the same random weights return the results of one process with all of them."""
     assert main(["shard", "model.json", "--plan", "plan.json", "--mesh", "tp=2", "-o", "rank.json"]) == 0
     assert capsys.readouterr().out == (
         "tp = 2: one graph of 7 nodes for all ranks\n"
@@ -51,7 +51,7 @@ def test_the_facts_as_json(files: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_prefill_and_decode_are_divided_together(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One file in, one out; heads that are too few are told of, and so is what each entry point sends."""
+    """One file in, one out; replicated heads and the traffic of each entry point are reported."""
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
     config = LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes)
     extract_llm(config, batch=1, prompt=8).save("llm.json")

@@ -1,4 +1,4 @@
-"""Files with several entry points: prefill and decode are divided in one call, with caches that stay in pieces."""
+"""Files with several entry points: prefill and decode are sharded in one call, with sharded caches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def needed(ir: IR, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def caches(ir: IR) -> list[tuple[str, ...] | None]:
-    """How the tensors of the cache lie, as inputs and as outputs."""
+    """Return the placements of the cache tensors, as inputs and as outputs."""
     given = [tensor.placement for tensor in ir.graph_inputs if tensor.name.startswith("cache")]
     return given + [tensor.placement for tensor in ir.graph_outputs[1:]]
 
@@ -60,7 +60,7 @@ def test_both_entry_points_are_divided(form: str, heads: int) -> None:
 
 
 def next_step(ir: IR, weights: dict[str, Tensor], inputs: dict[str, Any]) -> dict[str, Any]:
-    """What decode takes after prefill."""
+    """Return the inputs of decode after prefill."""
     made = IRExecutor(ir, weights)(**inputs)
     step = {"input_ids": made["logits"][:, -1:].argmax(-1), "cache": dict(made["cache"])}
     taken = {tensor.name for tensor in ir.functions["decode"].graph_inputs}
@@ -73,7 +73,7 @@ def next_step(ir: IR, weights: dict[str, Tensor], inputs: dict[str, Any]) -> dic
 
 @pytest.mark.parametrize("heads", [2, 4])
 def test_tokens_of_ranks_are_those_of_one(heads: int) -> None:
-    """What prefill leaves in the caches is what decode goes on with, token after token."""
+    """The caches of prefill are the inputs of decode, token after token."""
     model = language_model("llama", use_cache=True, num_key_value_heads=heads)
     ir = extract_llm(model, blocks="function")
     weights = model.state_dict()
@@ -93,7 +93,7 @@ def called(ir: IR, weights: dict[str, Tensor], **inputs: Any) -> Any:
 
 
 def test_the_next_axis_divides_all_entry_points_too() -> None:
-    """Halves of the batch: caches lie in pieces on both axes, as nobody asked for more of them."""
+    """Halves of the batch: caches are sharded on both axes, because no other placement was requested."""
     model = language_model("llama", use_cache=True)
     ir = extract_llm(model, batch=2)
     by_heads = shard(ir, transformers_plan(model.config, ir, ranks=2), {"tp": 2})
@@ -108,7 +108,7 @@ def test_the_next_axis_divides_all_entry_points_too() -> None:
 
 
 def test_who_asks_for_whole_caches_gets_them() -> None:
-    """What is asked for by name comes first, and the entry point that goes on with it follows."""
+    """An explicit placement has priority, and the other entry point follows."""
     model = language_model("llama", use_cache=True)
     ir = extract_llm(model)
     names = dict.fromkeys((tensor.name for tensor in ir.graph_outputs[1:]), "replicate")
@@ -126,7 +126,7 @@ def test_what_is_wrong_in_one_entry_point_is_told() -> None:
 
 
 def test_caches_of_an_encoder_are_cut_by_heads() -> None:
-    """Prefill makes them, and decode reads them step after step; a plan of one's own is for both."""
+    """Prefill produces them, and decode reads them in every step; a custom plan applies to both."""
     config = T5Config(
         d_model=32, d_kv=8, d_ff=64, num_layers=1, num_decoder_layers=1, num_heads=4, vocab_size=64, dropout_rate=0.0
     )

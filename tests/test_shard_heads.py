@@ -1,4 +1,4 @@
-"""Fewer heads of keys and values than ranks: every rank makes all of them, and takes what its own queries ask for."""
+"""Fewer key and value heads than ranks: every rank computes all of them, and uses those of its queries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_heads_that_are_too_few_stay_whole(case: str, fold: bool) -> None:
 
 
 def test_heads_that_can_be_divided_are() -> None:
-    """The plan is that of transformers, and so it is for who does not tell how many ranks there are."""
+    """The plan is that of transformers, as it is without `ranks`."""
     model = language_model("llama")
     ir = graph_of(model)
     plan = transformers_plan(model.config, ir)
@@ -52,14 +52,14 @@ def test_heads_that_can_be_divided_are() -> None:
 
 
 def test_the_graph_and_not_the_configuration_says_how_many_heads_there_are() -> None:
-    """`hf:llama` stands for all models of the kind."""
+    """`hf:llama` names all models of the kind."""
     ir = graph_of(language_model("llama", num_key_value_heads=2))
     plan = transformers_plan(language_model("llama").config, ir, ranks=4)
     assert plan["model.layers.*.self_attn.v_proj"] == "replicate"
 
 
 def test_heads_of_queries_are_never_copied() -> None:
-    """Every rank would compute all of attention; whoever wants that says so."""
+    """Every rank would compute all of attention; that must be requested explicitly."""
     model = language_model("llama", num_attention_heads=6, num_key_value_heads=2, hidden_size=48)
     ir = graph_of(model)
     plan = transformers_plan(model.config, ir, ranks=4)
@@ -78,7 +78,7 @@ def test_ranks_are_counted(ranks: Any) -> None:
 
 
 def test_attention_that_groups_queries_itself() -> None:
-    """`enable_gqa`: a rank's queries share one head of keys, so it takes that one, not one for each query."""
+    """`enable_gqa`: a rank's queries share one key head, so it takes that one, not one per query."""
 
     class Grouped(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The limits that docs/sharding.md lists under "What is not done": each is shown, with its one sentence."""
+"""The limits that docs/sharding.md lists under "Limitations": each with its error message."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LIMITS: dict[str, Callable[[], None]] = {}
 
 
 def limit(row: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Enter what shows a row of the page, by its first words."""
+    """Register the demonstration of a row of the page, by its first words."""
 
     def enter(shown: Callable[[], None]) -> Callable[[], None]:
         LIMITS[row] = shown
@@ -41,7 +41,7 @@ def limit(row: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 def rows() -> list[str]:
     """The rows of the page, each in one line."""
-    section = PAGE.read_text().partition("## What is not done")[2]
+    section = PAGE.read_text().partition("## Limitations")[2]
     return [" ".join(row.split()) for row in re.split(r"^- ", section, flags=re.MULTILINE)[1:]]
 
 
@@ -53,13 +53,13 @@ def test_every_limit_of_the_page_is_shown() -> None:
 
 
 def refused(message: str, ir: IR, plan: dict[str, str], ranks: int = 2, **inputs: str) -> None:
-    """One sentence, and nothing comes back."""
+    """A one-line error, and no result."""
     with pytest.raises(ShardError, match=message) as caught:
         shard(ir, plan, {"tp": ranks}, inputs=inputs)
     assert "\n" not in str(caught.value)
 
 
-@limit("Sizes that are open")
+@limit("Dynamic sizes")
 def open_sizes() -> None:
     ir = extract_ir(MLP(), (X,), strict=False, dynamic_shapes={"x": {0: Dim("batch")}})
     refused(
@@ -71,13 +71,13 @@ def open_sizes() -> None:
     assert shard(ir.specialize(batch=4), {}, {"tp": 2}, inputs={"x": "shard(0)"}).graph_inputs[0].shape == (2, 8)
 
 
-@limit("All pieces are equal")
+@limit("All shards are equal")
 def unequal_pieces() -> None:
     ir = extract_ir(MLP(), (X,), strict=False)
     refused(r"up.weight: dimension 0 of 'p_up_weight', \[32, 8\], has size 32, .* 3 ranks", ir, {"up": "colwise"}, 3)
 
 
-@limit("Heads of queries")
+@limit("The number of query heads")
 def too_few_queries() -> None:
     model = language_model("llama", num_attention_heads=2, num_key_value_heads=2)
     ir = extract_ir(model, (), kwargs={"input_ids": torch.zeros(1, 8, dtype=torch.int64)}, strict=False)
@@ -108,7 +108,7 @@ def writing_in_place() -> None:
     )
 
 
-@limit("`cond`, `scan` and the like")
+@limit("`cond`, `scan` and other")
 def control_flow() -> None:
     class Either(MLP):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -128,9 +128,9 @@ def control_flow() -> None:
     assert is_valid, str(report)
 
 
-@limit("From one cut to another")
+@limit("Resharding from one")
 def no_exchange() -> None:
-    """What an `all_to_all` would exchange is gathered, and each rank takes its piece."""
+    """Instead of an `all_to_all`, the tensor is gathered, and each rank takes its shard."""
     model = nn.Softmax(0).eval()
     ir = extract_ir(model, (X,), strict=False)
     sharded = shard(ir, {}, {"tp": 2}, inputs={"input": "shard(0)"}, outputs={"*": "shard(1)"})
@@ -139,7 +139,7 @@ def no_exchange() -> None:
     assert is_valid, str(report)
 
 
-@limit("Buffers that a model changes")
+@limit("An executor keeps buffers")
 def state_of_one_run() -> None:
     class Count(nn.Module):
         def __init__(self) -> None:
@@ -159,5 +159,5 @@ def state_of_one_run() -> None:
 
 @pytest.mark.parametrize("row", LIMITS)
 def test_limit(row: str) -> None:
-    """What is not done is told in one sentence, or is done in the way that the page says."""
+    """Each limitation is a one-line error, or behaves as the page says."""
     LIMITS[row]()

@@ -1,4 +1,4 @@
-"""Sharded graphs that are optimised: outputs keep their placements, and `check` sees one that is missing."""
+"""Optimised sharded graphs: outputs keep their placements, and `check` detects a missing one."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch_ir.sharding.local_ranks import whole_outputs
 
 
 class Spelled(nn.Module):
-    """Ends in operators that passes write in another way, so that new nodes make the outputs."""
+    """Ends in operators that passes rewrite, so that new nodes produce the outputs."""
 
     def __init__(self) -> None:
         super().__init__()

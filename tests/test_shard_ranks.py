@@ -1,4 +1,4 @@
-"""Sharded graphs on real ranks: processes joined by gloo, each with its own pieces of the weights."""
+"""Sharded graphs on real ranks: processes connected by gloo, each with its own shards of the weights."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_two_axes_on_real_ranks(ranks: LocalRanks) -> None:
 
 
 def test_a_file_is_all_that_ranks_need(ranks: LocalRanks, tmp_path: Path) -> None:
-    """It is loaded and checked where there is no process group, and says the same after that."""
+    """It is loaded and checked without a process group, and saved with the same bytes."""
     model, sharded = tower({"tp": 2})
     sharded.save(tmp_path / "rank.json")
     loaded = load_ir(tmp_path / "rank.json")
@@ -106,7 +106,7 @@ def test_ranks_are_as_many_as_the_mesh_has(ranks: LocalRanks) -> None:
 
 
 def test_one_process_alone_is_told_what_is_missing() -> None:
-    """A sharded graph is no graph to run by itself."""
+    """A sharded graph cannot be run in a single process."""
     _, sharded = tower({"tp": 2})
     with pytest.raises(ExecutionError, match=r"speaks with the other ranks of axis 'tp'; use run_sharded"):
         IRExecutor(sharded)
@@ -128,7 +128,7 @@ def test_one_process_alone_is_told_what_is_missing() -> None:
 def test_a_file_cannot_speak_with_others_than_the_ranks_of_its_mesh(
     old: str, new: str, rule: str, tmp_path: Path
 ) -> None:
-    """It names axes; groups of processes are nobody's to name."""
+    """It names axes; process groups cannot be named."""
     _, sharded = tower({"tp": 2})
     text = sharded.to_json()
     assert old in text

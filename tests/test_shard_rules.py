@@ -1,4 +1,4 @@
-"""Every rule for an operator on pieces: whatever input is cut, and wherever, the ranks together give what one gives."""
+"""Every sharding rule of an operator: for every sharded input, the ranks together compute the same as one."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 class Of(nn.Module):
-    """A function of tensors as a model; the first is what a linear layer makes, whose weight may be cut."""
+    """A function of tensors as a model; the first is the result of a linear layer, whose weight may be sharded."""
 
     def __init__(self, function: Function, width: int) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def cuts(shape: tuple[int, ...]) -> list[str]:
 
 
 def check(ir: IR, model: nn.Module, values: list[torch.Tensor], plan: dict[str, Any], **cut: str) -> None:
-    """The graph of two ranks gives what the model gives."""
+    """The graph of two ranks returns the model's results."""
     sharded = shard(ir, plan, {"tp": 2}, inputs=cut)
     results = run_in_lockstep(sharded, values, model.state_dict())
     wanted = model(*values)
@@ -198,7 +198,7 @@ def test_pieces_give_what_the_whole_gives(name: str) -> None:
 
 
 def test_every_rule_is_tried() -> None:
-    """A row that nobody tries would be found wrong by a user; those of experts and collectives have tests elsewhere."""
+    """Every rule must have a test; those of experts and collectives are tested elsewhere."""
     tried = set()
     for function, shapes in SAMPLES.values():
         ir = extract_ir(Of(function, 0), tuple(map(torch.randn, shapes)), strict=False)

@@ -1,4 +1,4 @@
-"""Models that change buffers and inputs: each rank changes its piece, and all of it is compared."""
+"""Models that change buffers and inputs: each rank changes its shard, and all shards are compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLANS = {
 
 
 class Remembering(nn.Module):
-    """It counts its calls, keeps what a layer gave, and writes to its second input."""
+    """It counts its calls, keeps a layer's result, and writes to its second input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ def test_a_change_that_is_forgotten_is_found(original: str) -> None:
 
 
 def test_a_change_that_is_wrong_is_found() -> None:
-    """Outputs are right, and what stays behind is not."""
+    """Outputs are right, and the changed state is wrong."""
     model, _, sharded = remembering()
     (kept, _), *others = sharded.mutations
     linear = sharded.node("linear").output
@@ -86,7 +86,7 @@ def test_a_change_that_is_wrong_is_found() -> None:
 
 
 def test_a_change_that_nobody_asked_for_is_found() -> None:
-    """A graph that changes what the model leaves alone."""
+    """A graph that changes state that the model does not change."""
     model, ir, sharded = remembering()
     ir.mutations = ir.mutations[:2]
     is_valid, report = verify_sharded(sharded, ir, model.state_dict(), (X, Y))
@@ -97,7 +97,7 @@ def test_a_change_that_nobody_asked_for_is_found() -> None:
 
 
 def test_a_whole_buffer_is_the_same_on_all_ranks() -> None:
-    """What only the first rank has right is found: here its bias, which others leave out of the sum."""
+    """A value that only the first rank has right is detected: here its bias, which others omit from the sum."""
 
     class Keeping(MLP):
         def __init__(self) -> None:

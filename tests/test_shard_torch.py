@@ -1,4 +1,4 @@
-"""Our collectives and torch's: the same models, divided by the same styles of torch.distributed.tensor.parallel."""
+"""Our collectives and torch's: the same models, sharded by the same styles of torch.distributed.tensor.parallel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.torch_parallel import CASES
 from torch_ir import ShardError, extract_ir, shard, transformers_plan, verify_sharded
 
 RANKS = 4
-# What ours sends less. Torch gathers a sequence for each of queries, keys and values, and we do it once for all.
+# Collectives that ours saves. Torch gathers a sequence for queries, keys and values; we gather it once.
 FEWER = {"Tower by sequence": Counter(all_gather_into_tensor=4)}
 REFUSED = {"Llama with 2 heads of keys"}
 
@@ -33,7 +33,7 @@ def of_torch() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_what_ranks_hold_and_send_is_what_torch_says(name: str) -> None:
-    """One forward run: weights of the same shapes; collectives of the same kinds, and as many, or fewer as told."""
+    """One forward run: weights of the same shapes; collectives of the same kinds and counts, or fewer as listed."""
     model, inputs, styles = CASES[name]()
     sharded = shard(extract_ir(model, inputs, strict=False), styles, {"tp": RANKS})
     wanted = Counter(of_torch()[name]["collectives"])
@@ -45,7 +45,7 @@ def test_what_ranks_hold_and_send_is_what_torch_says(name: str) -> None:
 
 
 def test_what_torch_cannot_run() -> None:
-    """Torch cuts through heads of keys, and a view fails; our error says so before, and the plan keeps them whole."""
+    """Torch shards through key heads, and a view fails; our error comes first, and the plan replicates them."""
     name = "Llama with 2 heads of keys"
     assert "is invalid for input of size" in of_torch()[name]["error"]
     model, inputs, styles = CASES[name]()

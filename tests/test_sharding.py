@@ -1,4 +1,4 @@
-"""Placements: in a sharded graph, a tensor says how it lies on each axis of the mesh."""
+"""Placements: every tensor of a sharded graph has a placement on each mesh axis."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_placements_show_in_the_text_and_survive_the_file() -> None:
     [
         (("shard(2)",), r"TensorMeta\('linear'.*cannot be placed as 'shard\(2\)'"),
         (("split",), "cannot be placed as 'split'"),
-        (("shard(-1)",), r"cannot be placed as 'shard\(-1\)'"),  # a plan may say so, a file counts from the first
+        (("shard(-1)",), r"cannot be placed as 'shard\(-1\)'"),  # a plan may use negative dimensions, a file does not
         (("shard(-0)",), r"cannot be placed as 'shard\(-0\)'"),
         (("shard(0,2)",), r"cannot be placed as 'shard\(0,2\)'"),
         (("shard(0, 0)",), r"cannot be placed as 'shard\(0, 0\)'"),

@@ -23,7 +23,7 @@ _LOADING = {"script": "src", "link": "href", "img": "src", "iframe": "src", "sou
 
 
 class Page(HTMLParser):
-    """The identifiers of a page, and what a browser would load to show it."""
+    """The identifiers of a page, and the resources that a browser would load."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def test_search_works_without_a_server(site: Path) -> None:
 
 @pytest.mark.skipif(browser.find() is None, reason=browser.ABSENT)
 def test_a_browser_searches_without_a_network(site: Path) -> None:
-    """A page that is opened from a file finds other pages, and asks for nothing but files."""
+    """A page that is opened from a file finds other pages, and loads only files."""
     asked: list[str] = []
     with browser.launched() as chromium:
         page = chromium.new_page()
@@ -96,7 +96,7 @@ def test_a_browser_searches_without_a_network(site: Path) -> None:
 
 
 def test_files_outside_the_documentation_are_pages(site: Path) -> None:
-    """What a page links to at `../examples/demo.py` is shown on the site."""
+    """A link to `../examples/demo.py` leads to a page of the site."""
     text = (site / "repository" / "examples" / "demo.py.html").read_text(encoding="utf-8")
     assert "ResNet-18" in text
     assert 'href="repository/examples/demo.py.html"' in (site / "examples.html").read_text(encoding="utf-8")
@@ -114,7 +114,7 @@ def test_reference_has_every_public_name(site: Path) -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_names_say_what_they_are(name: str) -> None:
-    """A sentence at least, for each of them and for whatever a public class lets its user call."""
+    """Every public name and every public method has at least one sentence."""
     thing = getattr(torch_ir, name)
     assert _is_told(thing), name
     for member, value in vars(thing).items() if inspect.isclass(thing) else ():
@@ -133,7 +133,7 @@ def test_every_error_has_its_line() -> None:
 
 
 def test_the_rooms_of_the_page_are_those_of_the_house() -> None:
-    """The table of architecture.md says who may import whom, as it is enforced."""
+    """The table of architecture.md lists the imports that are enforced."""
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| .+? \| (nothing|`[^|]+`) \| [^|]+ \|$", text, re.MULTILINE)
     assert {room: set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows} == ROOMS

@@ -1,4 +1,4 @@
-"""What depends on what: orders, slices, and graphs cut out of graphs, which still compute what the whole computes."""
+"""Dependencies: orders, slices, and subgraphs that compute the same as the whole."""
 
 import random
 import subprocess
@@ -50,12 +50,12 @@ def test_what_depends_on_a_tensor() -> None:
 
 
 def test_what_lies_between() -> None:
-    """On the way from an input to an output; what only joins on the way does not lie between."""
+    """Nodes on a path from an input to an output; nodes that only join it are not included."""
     ir = diamond()
     assert names(slice_between(ir, ["x"], ["d"])) == "abcd"
     assert names(slice_between(ir, ["a"], ["b"])) == "b"
     assert slice_between(ir, ["y"], ["b"]) == []
-    assert names(slice_between(ir, ["x", "a"], ["d"])) == "bcd"  # what is given need not be made
+    assert names(slice_between(ir, ["x", "a"], ["d"])) == "bcd"  # existing inputs need not be created
 
 
 def test_a_call_is_one_node() -> None:
@@ -77,7 +77,7 @@ def test_an_order_that_is_one_stays() -> None:
     a, b, c, e, d = diamond().nodes
     assert topological_order([a, b, c, e, d]) == [a, b, c, e, d]
     assert topological_order([d, c, e, b, a]) == [e, a, c, b, d]
-    assert topological_order([d, b, b]) == [b, d]  # each once; what is not among them is there already
+    assert topological_order([d, b, b]) == [b, d]  # each once; others already exist
 
 
 @pytest.mark.parametrize("name", ["gpt", "inception", "resnet18"])
@@ -127,7 +127,7 @@ def test_a_part_computes_what_the_whole_computes(name: str) -> None:
 
 
 def test_sizes_come_along() -> None:
-    """A size is read off an input of the part; what nothing in the part speaks of is left behind."""
+    """A size is read from an input of the part; unused sizes are dropped."""
     model = module(lambda self, x, y: (self.a(x).relu() * 2, y + 1), a=nn.Linear(4, 3))
     shapes = ({0: Dim("batch", max=9)}, {0: Dim("other")})
     ir = captured(model, torch.randn(5, 4), torch.randn(6), dynamic_shapes=shapes)

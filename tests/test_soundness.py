@@ -1,4 +1,4 @@
-"""Every pass, every level and passes in any order leave what a graph does as it is, on graphs drawn at random."""
+"""Every pass, every level and passes in any order keep the results of random graphs."""
 
 import random
 from collections import Counter
@@ -21,7 +21,7 @@ from torch_ir.rewrite.change_log import current_journal
 
 PASSES = [made.name for made in list_passes()]
 _CHUNK = 100  # graphs of one slow test
-# They add up a tensor that is normalised before: what is left of it is rounding, which nobody can judge.
+# They sum a normalised tensor: the result is only rounding, which cannot be compared.
 _CANCEL = frozenset((10_787,))
 
 
@@ -35,9 +35,9 @@ def one_thread() -> Iterator[None]:
 
 
 def check(seed: int, passes: list[str]) -> None:
-    """Draw a graph and judge what passes make of it; of one that fails, the smallest that still does is shown."""
+    """Draw a graph and check the passes on it; a failing one is reduced first."""
     ir = random_graph(seed, steady=not are_exact(passes))
-    settles = "decompose" not in passes or len(set(passes)) == 1  # what it takes apart, others put together again
+    settles = "decompose" not in passes or len(set(passes)) == 1  # it decomposes what other passes merge
     found = fault(ir, passes, settles=settles)
     if found:
         kind = found.partition(":")[0]
@@ -105,7 +105,7 @@ class Block(nn.Module):
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_level_is_sound_on_repeated_blocks(level: str) -> None:
-    """Blocks that are calls of one function stay such calls, and compute what they did."""
+    """Blocks that are calls of one function stay such calls, with the same results."""
     model = nn.Sequential(*(Block() for _ in range(3))).eval().to("meta")
     ir = extract_ir(model, (torch.empty(2, 4, device="meta"),)).fold_blocks()
     assert ir.functions
@@ -147,7 +147,7 @@ def test_corners(name: str) -> None:
 
 
 def test_what_is_given_to_a_returned_call_is_computed_once() -> None:
-    """A call shares memory with what it is given only where its body does."""
+    """A call aliases its operands only if its body does."""
     ir = small("x: float32[4]", weights="w: float32[4]", cos="aten.cos.default(w)", mul="aten.mul.Tensor(x, cos)")
     outline(ir, [ir.node("mul")], "body")
     assert [node.name for node in split_prologue(ir)[0]] == ["cos"]
@@ -162,7 +162,7 @@ def test_the_same_seed_gives_the_same_graph() -> None:
 
 
 def test_graphs_have_everything_that_passes_meet() -> None:
-    """Each of these must be among a few hundred graphs; what is never drawn is never tested."""
+    """Each of these must occur in a few hundred graphs; otherwise it is not tested."""
     seen: Counter[str] = Counter()
     for seed in range(250):
         seen.update(_features(random_graph(seed)))
@@ -178,7 +178,7 @@ def test_graphs_have_everything_that_passes_meet() -> None:
 
 
 def _features(ir: IR) -> set[str]:
-    """What is special about a graph."""
+    """Return the features of a graph."""
     tensors, results = list(ir.tensors()), ir.graph_outputs
     found = {node.op_type.rpartition("higher_order.")[2] for node in ir.all_nodes()} | {t.dtype for t in tensors}
     found |= {param.param.kind for param in ir.params if param.param is not None}
@@ -197,7 +197,7 @@ def _features(ir: IR) -> set[str]:
 
 
 def _returns(ir: IR, name: str) -> int:
-    """Let the graph return another tensor."""
+    """Return another tensor from the graph."""
     changed = [tensor for tensor in ir.tensors() if tensor.name == name and tensor not in ir.graph_outputs]
     ir.graph_outputs = changed or ir.graph_outputs
     return len(changed)
@@ -223,7 +223,7 @@ def other_random_numbers(ir: IR) -> int:
 
 
 def test_faults_are_found() -> None:
-    """A pass that is wrong is told from one that is right."""
+    """A wrong pass is distinguished from a right one."""
     copy = small(
         "x: float32[3, 4]", clone="aten.clone.default(x)", relu="aten.relu.default(x)", neg="aten.neg.default(x)"
     )
@@ -237,7 +237,7 @@ def test_faults_are_found() -> None:
 
 
 def test_a_failing_graph_shrinks() -> None:
-    """What has nothing to do with a failure goes."""
+    """Parts that are unrelated to a failure are removed."""
     ir = random_graph(7)
     least = shrunk(ir, lambda one: any(node.op_type == ir.nodes[-1].op_type for node in one.nodes))
     assert len(least.nodes) <= 3

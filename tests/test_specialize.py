@@ -1,4 +1,4 @@
-"""One size chosen: symbols replaced by numbers everywhere in a graph, without tracing again."""
+"""Specialisation: symbols replaced by numbers everywhere in a graph, without tracing again."""
 
 import re
 from typing import Any
@@ -44,7 +44,7 @@ def test_specialize_makes_a_static_graph() -> None:
 
 
 def test_specialize_one_size_of_two() -> None:
-    """The other goes on varying, in expressions where the chosen one is computed."""
+    """The other stays dynamic, in expressions with the chosen number."""
     ir = captured(SIZED, torch.randn(3, 5, 4), dynamic_shapes=BOTH).specialize(batch=2)
     assert ir.graph_inputs[0].shape == (2, "seq", 4)
     assert list(ir.symbols) == ["seq"]
@@ -53,7 +53,7 @@ def test_specialize_one_size_of_two() -> None:
 
 
 def test_specialize_inside_functions() -> None:
-    """The branches of a cond know the size too."""
+    """The branches of a cond are specialised too."""
     model = module(lambda self, x: torch.cond(x.sum() > 0, lambda x: x * x.shape[0], lambda x: x - 1, (x,)))
     ir = captured(model, _rows(5), dynamic_shapes=({0: Dim("batch")},)).specialize(batch=3)
     assert [body.graph_inputs[0].shape for body in ir.functions.values()] == [(3, 4), (3, 4)]
@@ -96,7 +96,7 @@ def test_sizes_that_cannot_be_chosen(sizes: dict[str, Any], message: str) -> Non
 
 
 def test_specialize_against_a_constraint() -> None:
-    """A size for which the graph does not hold is refused with the constraint."""
+    """A size that violates a constraint is rejected with the constraint."""
     ir = captured(module(even), torch.randn(8), dynamic_shapes=({0: Dim.AUTO},))
     assert ir.specialize(s0=6).is_static
     with pytest.raises(GraphError, match=r"the graph holds only where \(s0 % 2\) == 0, but s0 = 7"):
@@ -107,7 +107,7 @@ SQUEEZED = module(lambda self, x: x.squeeze(0) * 2)
 
 
 def test_a_size_that_squeeze_would_drop_is_refused() -> None:
-    """At a batch of 1 the model gives another number of dimensions than the graph says; the graph itself gives both."""
+    """At batch 1 the model returns another number of dimensions than the graph declares."""
     ir = captured(SQUEEZED, _rows(3), dynamic_shapes=({0: Dim("batch", min=1, max=16)},))
     assert ir.specialize(batch=2).graph_outputs[0].shape == (2, 4)
     with pytest.raises(GraphError, match=r"would drop a dimension of size 1 .* capture the model at batch = 1 instead"):
@@ -135,7 +135,7 @@ def test_an_optimised_graph_asserts_a_size_that_the_data_decide() -> None:
 
 
 def test_a_function_keeps_a_size_of_its_own() -> None:
-    """A size of the same name that a function reads off what it computes is another one."""
+    """A size of the same name that a function reads from its own results is another one."""
     given, places, count = (
         TensorMeta("given", (8,), "float32"),
         TensorMeta("places", ("batch", 1), "int64"),

@@ -1,4 +1,4 @@
-"""A process that loads, checks and runs many files is afterwards what it was before, and no larger.
+"""A process that loads, checks and runs many files keeps its state and its memory.
 
 `measure()` gives the figures of the full sweep.
 """
@@ -62,7 +62,7 @@ def sized(size: int) -> IR:
 
 
 def dynamic() -> IR:
-    """Takes any number of rows."""
+    """Accepts any number of rows."""
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
     sizes = ({0: torch.export.Dim("batch")},)
     return extract_ir(model, (torch.empty(2, 4),), dynamic_shapes=sizes, strict=False)
@@ -111,7 +111,7 @@ def grown(paths: list[Path], count: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("count", [SOME_CYCLES, pytest.param(CYCLES, marks=pytest.mark.slow)])
 def test_many_cycles_leave_the_process_as_it_was(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """State is the same to the last handler, and memory is flat: what is remembered of graphs is bounded."""
+    """State is identical, and memory is flat: caches of graphs are bounded."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(shapes, "_MOST_KNOWN", REMEMBERED)
     paths = write_files(tmp_path)
@@ -141,7 +141,7 @@ def test_what_a_caller_gives_is_not_written_to() -> None:
 
 
 def test_a_name_in_a_file_leaves_nothing_in_torch() -> None:
-    """`getattr(torch.ops, name)` would make a namespace for every name that a file invents."""
+    """`getattr(torch.ops, name)` would create a namespace for every name in a file."""
     before = process_state()
     ir = mlp()
     for name in ("nobody.knows.this", "aten.nobody.default", "higher_order.nobody", "_ops.aten.add"):
@@ -153,7 +153,7 @@ def test_a_name_in_a_file_leaves_nothing_in_torch() -> None:
 
 @pytest.mark.parametrize("runs", [3, pytest.param(RUNS, marks=pytest.mark.slow)])
 def test_threads_agree_with_one_alone(runs: int, tmp_path: Path) -> None:
-    """Eight load, check and run at once; what each gets is what one gets, and the process is as it was."""
+    """Eight threads load, check and run at once; results equal those of one thread, and process state is unchanged."""
     assert threads_disagreeing(write_files(tmp_path), runs) == 0
 
 
@@ -188,7 +188,7 @@ def test_one_executor_may_be_shared() -> None:
 
 
 def test_a_logger_is_silent_while_any_thread_wants_it() -> None:
-    """And speaks again when the last has gone, in whatever order they leave."""
+    """It is enabled again when the last one ends, in any order."""
     logger = logging.getLogger("tests.silenced")
     silence = Silence(logger.name)
     silence.__enter__()
@@ -200,7 +200,7 @@ def test_a_logger_is_silent_while_any_thread_wants_it() -> None:
 
 
 def test_collection_of_garbage_is_as_it_was() -> None:
-    """Loading puts it off; whoever has switched it off himself, or frozen objects, finds that so."""
+    """Loading suspends it; the caller's own setting and frozen objects are kept."""
     text = everything().to_json()
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(IR.from_json, [text] * 40))
@@ -223,7 +223,7 @@ def test_collection_of_garbage_is_as_it_was() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_graph_survives_a_fork(tmp_path: Path) -> None:
-    """A child that was forked reads, checks and prints it; running is for a child that was started anew."""
+    """A forked child reads, checks and prints it; running needs a new process."""
     everything().save(tmp_path / "graph.json")
     ir = IR.load(tmp_path / "graph.json")
     text = ir.to_json()

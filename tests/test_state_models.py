@@ -1,4 +1,4 @@
-"""Generated models with state: each graph is what eager is, call after call, or the capture refuses or warns."""
+"""Generated models with state: each graph equals eager, call after call, or the capture refuses or warns."""
 
 import random
 
@@ -26,7 +26,7 @@ def test_a_sample_is_never_silently_wrong() -> None:
 
 
 def test_a_graph_that_is_wrong_would_be_found() -> None:
-    """The judge tells state that is kept, state that is lost with a warning, and a refusal apart."""
+    """The comparison distinguishes kept state, lost state with a warning, and a refusal."""
     names = {"CountsInBuffer": SAME, "Counts": WARNED, "AssignsDataOfTemporary": REFUSED}
     found = swept([Case((name,)) for name in names])
     assert [verdict.kind for verdict in found] == list(names.values())

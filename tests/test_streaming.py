@@ -1,4 +1,4 @@
-"""Weights that stay in their files: each is read when a run needs it, and goes after its last use."""
+"""Streamed weights: each is read when a run needs it, and freed after its last use."""
 
 import json
 import subprocess
@@ -90,7 +90,7 @@ def test_streamed_weights_give_the_same_results(ir: IR, form: str, tmp_path: Pat
 
 
 def test_stored_and_real_weights_mix(ir: IR, tmp_path: Path) -> None:
-    """What `open_weights` gives is bound like a state dict, and a real tensor may stand for any of it."""
+    """The result of `open_weights` is bound like a state dict, and real tensors can replace its entries."""
     save_file(GOOD, tmp_path / "w.safetensors")
     other = torch.zeros(4)
     (result,) = execute_ir(ir, (X,), {**open_weights(tmp_path / "w.safetensors"), "layers.0.inner.bias": other})
@@ -118,7 +118,7 @@ def test_every_dtype_and_shape_is_read_as_it_is(tmp_path: Path) -> None:
 
 
 def test_what_depends_on_weights_alone_is_computed_in_the_run(tmp_path: Path) -> None:
-    """A transposed weight is no prologue here, and results stay the same."""
+    """A transposed weight is not precomputed here, and results are the same."""
     model = module(lambda self, x: x @ self.w.t().contiguous(), w=nn.Parameter(torch.randn(2, 4)))
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     executor = IRExecutor(captured(model, X), open_weights(tmp_path / "w.safetensors"))
@@ -154,7 +154,7 @@ def test_a_weight_that_is_returned(tmp_path: Path) -> None:
 
 
 def test_branches_get_weights_from_files(tmp_path: Path) -> None:
-    """Operators that call bodies are given tensors, not places in files."""
+    """Operators that call bodies get tensors, not lazy weights."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         return torch.cond(x.sum() > 0, lambda x: x @ self.w, lambda x: x - self.w, (x,))
@@ -214,7 +214,7 @@ def test_tied_weights(tmp_path: Path) -> None:
 
 
 def test_misfits_are_told_from_headers(ir: IR, tmp_path: Path) -> None:
-    """All at once and before a run, though the file pretends to hold more than any memory."""
+    """All at once and before a run, even if the file claims more than any memory."""
     size = 1 << 36
     entry = {"dtype": "F32", "shape": [size], "data_offsets": [0, 4 * size]}
     bias = {"dtype": "F64", "shape": [4], "data_offsets": [4 * size, 4 * size + 32]}
@@ -276,7 +276,7 @@ def test_a_header_longer_than_its_file(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_streamed(tmp_path: Path) -> None:
-    """Pickled weights are read whole or not at all; what is not there is said."""
+    """Pickled weights cannot be streamed; missing weights are reported."""
     torch.save(GOOD, tmp_path / "w.pt")
     with pytest.raises(WeightLoadError, match=r"only .safetensors files can be read piece by piece"):
         open_weights(tmp_path / "w.pt")
@@ -301,7 +301,7 @@ def test_a_file_that_changes_after_it_was_opened(ir: IR, tmp_path: Path) -> None
 
 
 def test_graphs_that_write_in_place_are_not_streamed(tmp_path: Path) -> None:
-    """Each reader of a streamed weight has its own copy, so that nobody would see what was written."""
+    """Each consumer of a streamed weight has its own copy, so writes would be lost."""
     ir = captured(module(lambda self, x: x + self.w, w=nn.Parameter(torch.ones(4))), X)
     ir.nodes[0].op_type = "aten.add_.Tensor"
     save_file({"w": torch.ones(4)}, tmp_path / "w.safetensors")
@@ -313,7 +313,7 @@ def test_graphs_that_write_in_place_are_not_streamed(tmp_path: Path) -> None:
 
 
 def test_run_with_stream(ir: IR, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`torch-ir run --stream` gives what it gives without; random weights lie in no file."""
+    """`torch-ir run --stream` returns the same as without; random weights cannot be streamed."""
     ir.save(tmp_path / "model.json")
     folder = sharded(GOOD, tmp_path / "checkpoint", lambda key: key.split(".")[1])
     command = ["run", str(tmp_path / "model.json"), "--weights"]
@@ -406,7 +406,7 @@ def net(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-ROOM = 40 << 20  # bytes of address space beside what the process has before; the weights take 96 MiB
+ROOM = 40 << 20  # bytes of address space in addition to the current size; the weights take 96 MiB
 
 
 def limited(net: Path, *options: str) -> subprocess.CompletedProcess[str]:

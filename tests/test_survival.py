@@ -1,4 +1,4 @@
-"""Everything that a model can say survives the file bit for bit, or is refused in one sentence when it is captured."""
+"""Every feature of a model survives the file bit for bit, or is refused at capture with a one-line error."""
 
 import math
 import warnings
@@ -36,7 +36,7 @@ class Call(nn.Module):
 
 
 class Held(nn.Module):
-    """A model that applies a function to a tensor that it holds, as a buffer or as a plain attribute."""
+    """A model that applies a function to a buffer or to a plain tensor attribute."""
 
     def __init__(self, held: torch.Tensor, function: Callable[[torch.Tensor], Any], as_buffer: bool) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Everywhere(nn.Module):
 
 @pytest.mark.parametrize("dtype", PLAIN)
 def test_every_dtype_survives_everywhere(dtype: str, tmp_path: Path) -> None:
-    """As input, weight, constant in the text and constant beside the file: the same bits come out of the graph."""
+    """As input, weight, inline constant and side-file constant: the same bits are returned."""
     model, x = Everywhere(dtype).eval(), values_of(dtype)
     limit = 12 * DTYPES[dtype]
     ir = through_a_file(extract_ir(model, (x,), strict=False), tmp_path, limit)
@@ -120,7 +120,7 @@ def test_every_dtype_survives_everywhere(dtype: str, tmp_path: Path) -> None:
 
 
 def test_the_list_of_dtypes_is_that_of_torch() -> None:
-    """A new dtype of torch makes this test fail until the format has a name for it."""
+    """A new dtype of torch fails this test until the format has a name for it."""
     assert set(TORCH_DTYPES.values()) == {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     assert {name: dtype.itemsize for name, dtype in TORCH_DTYPES.items()} == DTYPES
 
@@ -128,7 +128,7 @@ def test_the_list_of_dtypes_is_that_of_torch() -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_elements_survive_with_any_strides(data: st.DataObject) -> None:
-    """Row-major bytes and strides give the tensor again: transposed, stepped, expanded or overlapping."""
+    """Row-major bytes and strides restore the tensor: transposed, stepped, expanded or overlapping."""
     dtype = TORCH_DTYPES[data.draw(st.sampled_from(PLAIN))]
     shape = data.draw(st.lists(st.integers(0, 4), max_size=4))
     stride = data.draw(st.lists(st.integers(0, 6), min_size=len(shape), max_size=len(shape)))
@@ -193,7 +193,7 @@ CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_attributes_survive(name: str, tmp_path: Path) -> None:
-    """Whatever an operator can be told comes out of the file as it went in."""
+    """Every kind of argument round-trips through the file."""
     check_same(Call(CALLS[name]), tmp_path, X)
 
 
@@ -202,7 +202,7 @@ SCHEMA = "(Tensor x, str text, str[] words, float[] numbers, bool[] flags) -> Te
 
 @torch.library.custom_op("survival::tell", mutates_args=(), schema=SCHEMA)
 def tell(x: torch.Tensor, text: str, words: list[str], numbers: list[float], flags: list[bool]) -> torch.Tensor:
-    """Sums up what it is told."""
+    """Describe its arguments."""
     return x + len(text) + sum(map(len, words)) + sum(numbers) + sum(flags)
 
 
@@ -263,7 +263,7 @@ def outcome(function: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:
 
 @pytest.mark.parametrize("reader", READERS)
 def test_other_strides_than_captured_give_what_the_model_gives(reader: str, tmp_path: Path) -> None:
-    """A graph captured with one layout computes on any other what the model does, or refuses where the model does."""
+    """On any other layout, the graph computes what the model computes, or raises where the model does."""
     function = READERS[reader]
     graphs = 0
     for captured in (LAID_OUT[name] for name in CAPTURED):
@@ -289,7 +289,7 @@ ASKING: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @pytest.mark.parametrize("question", ASKING)
 def test_a_model_that_asks_for_strides_takes_those_of_the_capture(question: str, tmp_path: Path) -> None:
-    """What it decided on them is fixed in the graph: the same layout gives the model's result, others are refused."""
+    """The strides that it read are fixed in the graph: the same layout works, others are rejected."""
     function = ASKING[question]
     for captured in (LAID_OUT[name] for name in CAPTURED):
         ir = check_same(Call(function), tmp_path, captured)
@@ -310,7 +310,7 @@ def test_strides_of_dimensions_of_one_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_strides_may_vary_with_sizes(tmp_path: Path) -> None:
-    """Row-major and captured strides are those of the sizes at hand."""
+    """Row-major and captured strides follow the sizes of the call."""
     sizes = {"dynamic_shapes": ({0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO},), "strict": False}
     for x, y in ((torch.ones(4, 3), torch.ones(6, 5)), (torch.ones(3, 4).t(), torch.ones(5, 6).t())):
         ir = through_a_file(extract_ir(Call(ASKING["is_contiguous"]).eval(), (x,), **sizes), tmp_path)
@@ -322,7 +322,7 @@ def test_strides_may_vary_with_sizes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("as_buffer", [False, True])
 @pytest.mark.parametrize("layout", LAID_OUT)
 def test_strides_of_constants_and_weights_survive(layout: str, as_buffer: bool, tmp_path: Path) -> None:
-    """What a model holds comes back laid out as it was, so that views of it see the same; gaps are not kept."""
+    """Constants and weights keep their strides, so that views of them are the same; gaps are not kept."""
     held = LAID_OUT[layout]
     inside = {name: reader for name, reader in READERS.items() if (layout, name) != ("stepped", "as_strided")}
     functions = [function for function in inside.values() if outcome(function, held) != "refused"]
@@ -330,7 +330,7 @@ def test_strides_of_constants_and_weights_survive(layout: str, as_buffer: bool, 
 
 
 def test_a_conjugate_or_negated_view_survives_as_its_values(tmp_path: Path) -> None:
-    """Lazily conjugated and negated constants are stored as what they stand for."""
+    """Lazily conjugated and negated constants are stored as their values."""
     number = torch.tensor([1 + 2j, complex(math.nan, -0.0)])
     check_same(Held(number.conj(), lambda t: t + 0, False), tmp_path, X)
     check_same(Held(number.conj().imag, lambda t: t + 0, False), tmp_path, X)

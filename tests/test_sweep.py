@@ -1,4 +1,4 @@
-"""A sweep: every model comes to a row, whatever it does; what is written down is never done again, nor lost."""
+"""Sweeps: every model has a row, whatever it does; written rows are never repeated or lost."""
 
 import json
 import os
@@ -21,7 +21,7 @@ PLAN = Plan(open_entry, limits=Allowance(seconds=8.0, memory=1 << 30))
 
 
 def test_every_end_is_one_row(tmp_path: Path) -> None:
-    """A model that raises, aborts, segfaults, exits, hangs, grows or differs harms no other, and its row says why.
+    """A model that raises, aborts, segfaults, exits, hangs, grows or differs affects no other, and its row says why.
 
     Nor does it matter that somebody kills a process that starts the others.
     """
@@ -47,7 +47,7 @@ def test_every_end_is_one_row(tmp_path: Path) -> None:
 
 
 def _check_fine(row, folder: Path) -> None:
-    """A row has what every step found, and the graph lies under its digest."""
+    """A row has the results of every step, and the graph is stored under its digest."""
     assert (row.step, row.nodes, row.parameters, row.flops, row.max_diff) == ("verify", 4, 76, 2 * 2 * 64, 0.0)
     assert row.nodes_after == 3  # a product with 1 is gone
     assert row.peak_bytes > 0
@@ -99,7 +99,7 @@ def _until(is_so, seconds: float = 60.0) -> None:
 
 
 def _mothers(parent: int) -> list[int]:
-    """The processes that a sweep started, by what they were started with."""
+    """Return the fork servers of a sweep, by their arguments."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -121,7 +121,7 @@ def _is_alive(process: int) -> bool:
 
 @pytest.mark.parametrize("engine", ["dask", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_loses_nothing(engine: str, tmp_path: Path) -> None:
-    """On a cluster of two processes, one is killed at work; what it had begun is done by another."""
+    """On a cluster of two processes, one is killed at work; its models are run by the other."""
     pytest.importorskip({"dask": "distributed", "ray": "ray"}[engine], reason=f"{engine} is not installed")
     entries = [entry(pause=0.3, width=width) for width in range(1, 7)] + [entry("segfaults")]
     killed: list[int] = []

@@ -1,4 +1,4 @@
-"""A list of models names the user's own code, and no function of Python or of an installed package."""
+"""A list of models may name only the user's own code, not functions of Python or of an installed package."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ def test_libraries_and_files_are_no_code(name: str) -> None:
      "usr/lib64/python3.13t/os.py", "env/Lib/site-packages/a.py"],
 )  # fmt: skip
 def test_library_folders(path: str, tmp_path: Path) -> None:
-    """A library of any Python is not own code, wherever it lies."""
+    """A library of any Python is not own code, wherever it is installed."""
     assert not is_own(tmp_path / path)
     assert is_own(tmp_path / "lib" / "pythonic" / "net.py")
 
 
 def test_a_link_into_a_library_is_not_own(tmp_path: Path) -> None:
-    """Where code lies is asked of the file, and not of its name."""
+    """The location of code is that of the resolved file, not of its name."""
     (tmp_path / "mine.py").symlink_to(os.__file__)
     assert not is_own(tmp_path / "mine.py")

@@ -1,4 +1,4 @@
-"""The parts of a sweep that need no process: lists, the folder, tables, the page, and what is refused."""
+"""Parts of a sweep that need no process: lists, the folder, tables, the page, and errors."""
 
 import json
 import shlex
@@ -88,7 +88,7 @@ def test_a_journal_refuses_what_is_not_its_own(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_hostile_text_as_text() -> None:
-    """No text of a model or an error ends the element that it is in, or changes what the page may do."""
+    """No text of a model or an error ends its element, or changes the page's policy."""
     hostile = "</script><script>alert(1)</script><!--SCRIPT--><!--"
     page = summary([replace(ROW, model=hostile, diagnosis=hostile, status="failed")])
     data = page.partition('id="data">')[2].partition("</script>")[0]
@@ -100,7 +100,7 @@ def test_the_page_shows_hostile_text_as_text() -> None:
 
 @pytest.mark.skipif(find() is None, reason=ABSENT)
 def test_the_page_filters_and_sorts_in_a_browser(tmp_path: Path) -> None:
-    """What a model is called is only ever text on the screen."""
+    """A model's name is only ever text on the screen."""
     hostile = replace(
         ROW, model="<img src=x onerror=alert(1)>", status="failed", diagnosis="no <b>reason</b>", seconds=9
     )
@@ -149,7 +149,7 @@ def test_options_that_cannot_be_are_one_sentence(options: list[str], told: str, 
 
 
 def test_a_sweep_needs_models(tmp_path: Path, capsys) -> None:
-    """A file that is not there, is no text, or names none, and no file at all."""
+    """A missing file, one that is not text, or without models, and no file at all."""
     path = tmp_path / "models.txt"
     assert "say which models" in failure(capsys, "sweep")
     assert "No such file" in failure(capsys, "sweep", str(path))

@@ -1,4 +1,4 @@
-"""Tables fit the terminal that shows them, and are whole everywhere else."""
+"""Tables fit the terminal, and are complete everywhere else."""
 
 import sys
 

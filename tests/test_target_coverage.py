@@ -1,4 +1,4 @@
-"""Coverage of a target: what is supported, what is not and why, the islands, and which decompositions would help."""
+"""Coverage of a target: supported nodes, gaps and their reasons, islands, and useful decompositions."""
 
 import json
 import random
@@ -113,7 +113,7 @@ def test_open_sizes_are_named_where_a_share_needs_them() -> None:
 
 @pytest.mark.parametrize(("low", "high", "size"), [(2, 6, 6), (2, 64, 8), (16, 64, 16)])
 def test_the_size_that_is_named_can_be_given(low: int, high: int, size: int) -> None:
-    """It is in the range of the size, so that what is said works."""
+    """It is within the range of the size, so the suggestion works."""
     x = torch.randn(high - 1, 4)
     ir = captured(module(lambda self, x: x.relu()), x, dynamic_shapes=({0: Dim("batch", min=low, max=high)},))
     assert f"--dim batch={size}, in Python" in str(coverage(ir, LINEAR))
@@ -209,7 +209,7 @@ def diamond(*names: str) -> IR:
 
 
 def test_an_island_is_convex() -> None:
-    """What an island makes may not come back to it through a node outside: here `a b` and `d`, not `a b d`."""
+    """No value of an island may return to it through a node outside: here `a b` and `d`, not `a b d`."""
     assert spans(diamond("a", "b", "c", "d")) == ["a b c d"]
     assert spans(diamond("a", "b", "c", "d"), "aten.sin.default") == ["a b", "d"]
 

@@ -1,4 +1,4 @@
-"""Targets that take whole modules and functions of torch."""
+"""Targets with handlers for whole modules and torch functions."""
 
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ def test_the_outermost_module_comes_first_and_finer_ones_when_it_declines(gates:
 
 
 def test_a_module_gives_only_what_it_returns() -> None:
-    """A cast to the same dtype gives its input back; what others read of it is no output of the layer."""
+    """A cast to the same dtype returns its input; its consumers do not make that an output of the layer."""
     lowered = accepting("catalogue.llama.RMSNorm").lower(graph_of("llama"))
     norms = [layer for layer in lowered if layer.kind == "catalogue.llama.RMSNorm"]
     assert norms
@@ -99,7 +99,7 @@ def test_the_reason_of_a_module_stays_with_its_nodes(gates: IR) -> None:
 
 @both_levels
 def test_a_pattern_comes_before_a_module(gates: IR, level: str) -> None:
-    """A module of which a pattern took a part is no longer whole, and its handler is not asked."""
+    """A module that lost nodes to a pattern is no longer whole, and its handler is not called."""
     npu = accepting("aten.linear", "aten.add", "aten.flatten", Gate)
 
     @npu.lowers(op("aten.gelu.default", self=op("aten.linear.default")))
@@ -129,7 +129,7 @@ class Pairs(nn.Module):
 
 @pytest.mark.parametrize("level", ["aten", "function", "module"])
 def test_a_recorded_function_of_several_operators_is_one_layer(level: str) -> None:
-    """A recorded graph knows which torch function each node came from, at any level; else its operators are tried."""
+    """A recorded graph has the torch function of each node, at any level; otherwise its operators are tried."""
     ir = extract_ir(Pairs().eval(), (torch.empty(2, 3, device="meta"),), capture="record").at_level(level)
     npu = accepting(F.normalize, "aten.cosine_similarity", "aten.neg")
     lowered = npu.lower(ir)
@@ -159,7 +159,7 @@ def test_a_call_without_handler_is_looked_into() -> None:
 
 
 def test_the_lowered_graph_computes_the_same(gates: IR) -> None:
-    """Whatever was folded is a call of what it folded, so the graph beside the layers runs."""
+    """Every folded module is a call of its nodes, so the graph of the layers runs."""
     torch.manual_seed(0)
     model = Gates().eval()
     npu = accepting(Gate)

@@ -1,4 +1,4 @@
-"""Lowering splits what has no handler into operators that have one."""
+"""Lowering decomposes nodes without a handler into operators that have one."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -36,7 +36,7 @@ def test_decompose_splits_what_has_no_handler() -> None:
 
 
 class Interpreter(Target):
-    """Takes every operator but some, and makes of each a function that computes it with torch."""
+    """A target that accepts all operators but some, and lowers each to a function that calls torch."""
 
     def __init__(self, denied: set[str]) -> None:
         super().__init__("interpreter")

@@ -1,4 +1,4 @@
-"""Lowering ends in a result, whatever a handler does."""
+"""Lowering returns a result, whatever a handler does."""
 
 import random
 from collections.abc import Callable
@@ -68,7 +68,7 @@ HANDLERS: list[Callable[..., Any]] = [
 
 
 def _wild_target(ir: IR, seed: int) -> Target:
-    """Handlers of every kind for a random half of what a graph holds."""
+    """Handlers of every kind for a random half of a graph's operators and modules."""
     chance = random.Random(seed)
     target = Target("wild")
     names = dict.fromkeys([*(node.op_type for node in ir.nodes), *map(public_name, ir.modules.values())])
@@ -100,7 +100,7 @@ SAMPLE = random.Random(0).sample(NAMES, 8)
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_no_handler_can_break_lowering(name: str) -> None:
-    """Whatever handlers raise, return or destroy: a result comes back, it holds together, the graph is as it was."""
+    """Whatever handlers raise, return or destroy, the result is consistent, and the graph is unchanged."""
     _assert_survives(graph_of(name), decompose=False)
 
 

@@ -1,4 +1,4 @@
-"""Lowering to the user's own IR: handlers by name and by pattern, a placeholder where there is none."""
+"""Lowering to the user's IR: handlers by name and by pattern, placeholders for the rest."""
 
 import functools
 import subprocess
@@ -65,7 +65,7 @@ def test_the_report_names_the_missing_operators() -> None:
 
 
 def test_a_handler_declines_with_a_reason() -> None:
-    """`Declined` says why, None says nothing, an exception is told in one line; the next coarser name is tried."""
+    """`Declined` has a reason, None has none, an exception is one line; then the next coarser name is tried."""
     npu = Target("npu")
 
     @npu.lowers("aten.relu.default")
@@ -121,7 +121,7 @@ def test_a_class_and_its_names_are_one(names: tuple[Any, ...]) -> None:
 
 
 def test_any_callable_may_be_a_handler() -> None:
-    """A partial has no name of its own; it is shown as Python shows it."""
+    """A partial has no name; it is shown by its repr."""
     npu = Target("npu")
     npu.lowers("aten.relu")(functools.partial(getattr, name="op_type"))
     npu.lowers("aten.neg")(str)
@@ -172,7 +172,7 @@ sys.exit("torch" in sys.modules)
 
 
 def test_a_pattern_makes_one_layer_of_several_nodes() -> None:
-    """The handler gets the last node and what it asks for; weights are named after the captures."""
+    """The handler gets the last node and its parameters; weights are named after the captures."""
     npu = Target("npu")
 
     @npu.lowers(op("aten.relu.default", self=op("aten.linear.default", weight="w").named("gemm")))

@@ -1,4 +1,4 @@
-"""What forward asks about its tensors is answered as in eager; other memory under a tensor is refused by line."""
+"""Queries of tensors in forward are answered as in eager; replacing a tensor's memory is refused with its line."""
 
 import warnings
 from collections.abc import Callable
@@ -131,7 +131,7 @@ def asks_for_the_class(self: Any, x: Tensor) -> Tensor:
 
 @roads
 def test_a_question_for_the_class_of_a_tensor_is_named(capture: str) -> None:
-    """Unless real tensors were recorded, which are of their own class."""
+    """Unless real tensors were recorded, which have their own class."""
     given = model(asks_for_the_class)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -151,7 +151,7 @@ def reads_a_view(self: Any, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("capture", ["auto", "export"])
 def test_a_view_that_an_attribute_holds(capture: str) -> None:
-    """Only real memory shows what a write to a buffer does to it: recorded, or refused."""
+    """Only real memory shows the effect of a write to a buffer: recorded, or refused."""
     given = model(reads_a_view)
     given.tail = (given.b[2:],)
     before = given.b.clone()

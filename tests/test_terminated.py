@@ -1,4 +1,4 @@
-"""Commands that are ended, and temporary folders that are full, leave nothing behind and say one sentence."""
+"""Terminated commands and full temporary folders leave no files and print a one-line error."""
 
 from __future__ import annotations
 
@@ -88,13 +88,13 @@ def _interrupt(*_: object) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A temporary folder of its own."""
+    """A private temporary folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def test_what_a_dead_process_left_is_removed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without a lock goes; one with a lock, a new one, a link and a file stay."""
+    """A folder without a lock is removed; one with a lock, a new one, a link and a file are kept."""
     dead, new, file, link = (place / f"torch_ir-run-{end}" for end in ("deadbeef", "newnewne", "filefile", "linklink"))
     dead.mkdir()
     (dead / "request.pt").write_bytes(bytes(10))
@@ -115,7 +115,7 @@ def _full(*_: object, **__: object) -> None:
 
 
 def test_a_full_temporary_folder_is_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Isolated runs, ranks and pictures say where there is no space, and what to set."""
+    """Isolated runs, ranks and drawings report where there is no space, and what to set."""
     told = f"cannot write to the temporary folder {place}: .*; free some space, or set TMPDIR to another folder"
     limits = resource_limit(1 << 12)
     try:
@@ -133,7 +133,7 @@ def test_a_full_temporary_folder_is_one_sentence(place: Path, monkeypatch: pytes
 
 
 def resource_limit(size: int) -> int:
-    """Set how large a file may become, as if the disk were full; return what it was."""
+    """Set the maximum file size, as if the disk were full; return the old limit."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,4 +1,4 @@
-"""The text form: exactly these characters for exactly these graphs."""
+"""The text form: the exact text of given graphs."""
 
 from textwrap import dedent
 
@@ -8,7 +8,7 @@ from torch_ir.ir.text.printer import print_node, print_value
 
 
 def test_the_documented_model() -> None:
-    """Weights first, then a line per node with its arguments by name, then what is returned."""
+    """Weights first, then a line per node with its arguments by name, then the outputs."""
     assert str(mlp()) == dedent("""\
         graph SimpleMLP(x: float32[1, 4]) {
           param p_fc1_weight: float32[8, 4] = "fc1.weight"
@@ -24,7 +24,7 @@ def test_the_documented_model() -> None:
 
 
 def test_a_graph_without_a_name_and_a_node_without_outputs() -> None:
-    """Nothing is printed for what is not there; a node that makes nothing says its name."""
+    """Nothing is printed for absent parts; a node without outputs prints its name."""
     x = tensor("x")
     ir = IR([OpNode("check", "aten._assert_async.default", [x], [], args=["self"])], [x], [x])
     assert str(ir) == dedent("""\
@@ -61,7 +61,7 @@ def test_symbols_and_constraints() -> None:
 
 
 def test_kinds_of_weights_ties_and_mutations() -> None:
-    """A weight says its kind and all its keys; a changed buffer takes its new value before the return."""
+    """A weight has its kind and all its keys; a mutation is printed before the return."""
     x, state = tensor("x", 2), weight("b_state", 2, keys=("state",), kind="buffer")
     tied = weight("p_w", 2, keys=("embed.weight", "head.weight"))
     fixed = weight("c_k", 2, keys=("k",), kind="constant")
@@ -83,7 +83,7 @@ def test_kinds_of_weights_ties_and_mutations() -> None:
 
 
 def test_functions_come_first_and_inner_ones_before_outer_ones() -> None:
-    """A function of a function is printed, too, under both names; `uses` says who may call it."""
+    """A nested function is printed too, under both names; `uses` names its callers."""
     text = str(everything())
     functions, _, graph = text.partition("graph ")
     assert functions == dedent("""\
@@ -105,7 +105,7 @@ def test_functions_come_first_and_inner_ones_before_outer_ones() -> None:
 
 
 def test_nested_outputs() -> None:
-    """What the model returns is printed as it nests it: dicts, lists, objects, numbers and None."""
+    """Outputs are printed in the model's nesting: dicts, lists, objects, numbers and None."""
     last = str(everything()).splitlines()[-2]
     assert last == (
         "  return {pair: [max_1_0, max_1_1, 3, {batch}], 1: cat, (0, 'key'): model.Output(logits: call, loss: None)}"
@@ -113,7 +113,7 @@ def test_nested_outputs() -> None:
 
 
 def test_returns_of_several_of_one_and_of_none() -> None:
-    """As in Python: a tuple needs no brackets, and one tensor alone is no tuple; slots say another order."""
+    """As in Python: a tuple needs no brackets, and a single tensor is not a tuple; slots give another order."""
     ir = chain("aten.neg.default")
     x, neg = ir.graph_inputs[0], ir.nodes[0].output
     ir.graph_outputs, ir.output_tree = [neg, x], Branch("tuple", (Slot(0), Slot(1)))
@@ -143,7 +143,7 @@ def test_list_arguments_and_several_outputs() -> None:
 
 
 def test_without_schema_names_arguments_are_numbered() -> None:
-    """What was built by the documented constructor is printed by position."""
+    """Nodes built by the documented constructor are printed with positional arguments."""
     node = OpNode("relu", "aten.relu.default", [tensor("x", 2)], [tensor("relu", 2)])
     assert print_node(node) == "relu: float32[2] = aten.relu.default(0=x)"
 
@@ -158,7 +158,7 @@ def test_values() -> None:
 
 
 def test_a_broken_graph_can_be_looked_at() -> None:
-    """Printing is how mistakes are found, so it does not ask whether the graph holds."""
+    """Printing is used to find errors, so it does not require a valid graph."""
     ir = mlp()
     ir.params[0].param = None
     ir.nodes[1].inputs = (tensor("nobody", 1, 8),)
@@ -170,7 +170,7 @@ def test_a_broken_graph_can_be_looked_at() -> None:
 
 
 def test_equal_graphs_print_equally() -> None:
-    """The text depends on what the graph says, not on how it came to be."""
+    """The text depends on the graph's content, not on its history."""
     for ir in (mlp(), everything()):
         assert str(IR.from_json(ir.to_json())) == str(ir) == str(ir.clone())
     assert str(IR([], [_plain()], [_plain()], params=[_weight()])) == str(

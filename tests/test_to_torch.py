@@ -1,4 +1,4 @@
-"""A graph as an nn.Module: it computes what the model computes, and torch exports the same graph from it again."""
+"""A graph as an nn.Module: it computes the same as the model, and torch exports the same graph from it."""
 
 import copy
 import inspect
@@ -95,7 +95,7 @@ def test_the_catalogue_exports_the_same_graphs(entry: Entry) -> None:
 
 @pytest.mark.parametrize("name", CHOSEN)
 def test_the_module_computes_what_the_model_computes(name: str) -> None:
-    """Results, changed inputs and changed state; the weights that it was given are not written to."""
+    """Results, changed inputs and changed state; the given weights are not written to."""
     assert_computes_the_same(catalogue.find(name))
 
 
@@ -132,7 +132,7 @@ SAVED = ("buffer_mutation", "control_flow", "nested_inputs", "shared_weights")
 
 @pytest.mark.parametrize("name", SAVED)
 def test_a_saved_program_comes_back(name: str, tmp_path: Path) -> None:
-    """As a `.pt2` file: the loaded program computes the same, and is the graph that it was made of, ties included."""
+    """As a `.pt2` file: the loaded program computes the same, and yields the same graph, including ties."""
     entry = catalogue.find(name)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     ir = captured(model, *inputs, **kwargs)
@@ -141,7 +141,7 @@ def test_a_saved_program_comes_back(name: str, tmp_path: Path) -> None:
     torch.export.save(torch.export.export(filled, *copy.deepcopy((inputs, kwargs))), tmp_path / "model.pt2")
     loaded = torch.export.load(tmp_path / "model.pt2")
     assert str(diff(ir, torch_ir.convert_exported_program(loaded))) == "the graphs are equal"
-    if not ir.tied_weights:  # only the program tells that two parameters of its module are one
+    if not ir.tied_weights:  # only the program shows that two parameters of its module are tied
         assert str(diff(ir, captured(loaded.module(), *inputs, **kwargs))) == "the graphs are equal"
     with torch.no_grad():
         torch.manual_seed(1)
@@ -199,7 +199,7 @@ def test_a_size_that_is_never_alone() -> None:
 
 
 def test_the_sizes_that_torch_is_told_of() -> None:
-    """Along the inputs as the model nests them; linear sizes of one symbol, and what is left to torch."""
+    """In the nesting of the model's inputs; linear sizes of one symbol, and those left to torch."""
     n = Dim("n", min=2, max=32)
     model = module(lambda self, x, pair: x["a"][: pair[0].shape[0]] + pair[0] + pair[1])
     inputs = {"a": torch.randn(9)}, [torch.randn(4), torch.randn(1)]
@@ -211,7 +211,7 @@ def test_the_sizes_that_torch_is_told_of() -> None:
     ir.constraints = ["n % 2 == 0"]
     assert dynamic_shapes_of(ir) == {"arg0": {"a": {0: Dim.AUTO}}, "arg1": [{0: Dim.AUTO}, None]}
     ir.constraints = []
-    ir.symbols["n"].min = ir.symbols["n"].max  # which no `Dim` can say
+    ir.symbols["n"].min = ir.symbols["n"].max  # which a `Dim` cannot express
     assert dynamic_shapes_of(ir) == {"arg0": {"a": {0: Dim.AUTO}}, "arg1": [{0: Dim.AUTO}, None]}
     assert dynamic_shapes_of(captured(model, *inputs)) is None
 
@@ -221,7 +221,7 @@ def test_sizes_made_of_data() -> None:
 
     def forward(self: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
         count: Any = (x > 0).sum().item()
-        torch._check(count >= 0)  # torch would add it where a size is made of it
+        torch._check(count >= 0)  # torch would add it where a size depends on it
         torch._check(count <= 100)
         return x.nonzero().float() * 2, torch.zeros(count + 1)
 
@@ -256,7 +256,7 @@ def test_bodies_of_loops() -> None:
 
 
 def test_calls_of_functions_are_put_inline() -> None:
-    """A folded graph gives the module of the flat one."""
+    """A folded graph has the module of the flat one."""
     entry = catalogue.find("gpt")
     model, inputs = entry.build(), entry.inputs()
     ir = captured(model, *inputs)
@@ -276,7 +276,7 @@ def relu(key: str, weight: str = "w", kind: str = "parameter") -> IR:
 
 
 def test_without_weights_nothing_takes_memory() -> None:
-    """Parameters and buffers are on meta; constants are what the graph holds."""
+    """Parameters and buffers are on meta; constants are those of the graph."""
     same = to_torch(captured(module(lambda self, x: self.layer(x), layer=nn.BatchNorm1d(3)), torch.randn(2, 3)))
     held = [*same.parameters(), *same.buffers()]
     assert held
@@ -299,7 +299,7 @@ def test_a_key_that_no_module_can_have(key: str) -> None:
 
 
 def test_names_that_are_no_names_in_python() -> None:
-    """Tensors and nodes may be called what Python keeps for itself."""
+    """Tensors and nodes may have names that are reserved in Python."""
     assert_same(to_torch(relu("k", "class"), {"k": torch.ones(2)})(torch.ones(2)), (torch.full((2,), 2.0),))
 
 
@@ -338,7 +338,7 @@ def folding() -> nn.Module:
 
 
 def test_what_depends_on_weights_alone_is_computed_once() -> None:
-    """It is no part of the calls that a run makes, and follows the weights when others are loaded."""
+    """It is not part of a run, and is computed again when other weights are loaded."""
     model, x = folding(), torch.randn(2, 3)
     ir = captured(model, x)
     same = to_torch(ir, model.state_dict())
@@ -352,7 +352,7 @@ def test_what_depends_on_weights_alone_is_computed_once() -> None:
 
 
 def test_a_value_that_is_returned_and_overwritten() -> None:
-    """The graph says which value is meant; that the buffer gets another one afterwards does not show."""
+    """The graph defines which value is returned; a later update of the buffer is not visible."""
     x, seen, new = (TensorMeta(name, (2,), "float32") for name in ("x", "seen", "new"))
     seen.param = Param(("seen",), "buffer")
     add = OpNode("add", "aten.add.Tensor", [seen, x], [new], {"alpha": 1}, args=["self", "other"])
@@ -367,7 +367,7 @@ class Pair(NamedTuple):
 
 
 def test_structure_comes_back() -> None:
-    """Named tuples have their fields; numbers and None are what they were."""
+    """Named tuples have their fields; numbers and None are unchanged."""
     model = module(lambda self, x, flag: (Pair(x + 1, [x - 1]), None, 7))
     ir = captured(model, torch.ones(2), True)
     (pair, nothing, seven) = to_torch(ir)(torch.ones(2), True)
@@ -378,7 +378,7 @@ def test_structure_comes_back() -> None:
 
 
 def test_objects_come_back_as_records() -> None:
-    """A file cannot bring the class of a model's output; torch takes the record apart as it would the object."""
+    """A file cannot contain the class of a model's output; torch flattens the record like the object."""
     x, y = TensorMeta("x", (2,), "float32"), TensorMeta("y", (2,), "float32")
     tree = torch_ir.ir.Branch("object", (torch_ir.ir.Slot(0),), ("scores",), "somewhere.Output")
     ir = IR([OpNode("y", "aten.neg.default", [x], [y], args=["self"])], [x], [y], output_tree=tree)
@@ -391,7 +391,7 @@ def test_objects_come_back_as_records() -> None:
 
 
 def test_an_operator_of_the_user() -> None:
-    """What a registered executor computes is called in its place, even if it has no name."""
+    """A registered executor is called instead, even if it has no name."""
     torch_ir.register_executor("mine.scale")(lambda inputs, attrs: [inputs[0] * attrs["by"]])
     try:
         x, y = TensorMeta("x", (2,), "float32"), TensorMeta("y", (2,), "float32")

@@ -1,4 +1,4 @@
-"""The example that writes a model as plain PyTorch: the written file computes what the model computes."""
+"""The example that writes a model as plain PyTorch: the written file computes the same as the model."""
 
 import copy
 import importlib.util
@@ -168,7 +168,7 @@ def test_names_of_a_graph_do_not_become_code(tmp_path: Path) -> None:
 
 
 def test_a_random_order_of_models_changes_nothing() -> None:
-    """What one model needs is registered when it is written, and does not change how another is."""
+    """Registrations for one model do not affect another."""
     graphs = []
     for name in ("mlp", "cnn", "where", "lstm"):
         entry = catalogue.find(name)

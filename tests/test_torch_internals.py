@@ -1,4 +1,4 @@
-"""Private names of torch are used in one file; another owns the patches of torch."""
+"""Private names of torch are used in one file; another file owns the patches of torch."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("name", [name for name in SOURCES if name not in (INTERNALS, PATCHES)])
 def test_private_names_of_torch_are_in_one_file(name: str) -> None:
-    """Add a name to `ops/torch_internals.py`, with what it is and since which version, and import it from there."""
+    """Add a name to `ops/torch_internals.py`, with its description and version, and import it from there."""
     found = private_names(SOURCES[name], OURS, THEIRS)
     assert [(line, private) for line, private in found if (name, private) not in ALLOWED] == []
 
@@ -87,7 +87,7 @@ def test_what_is_not_private_is_left_alone(source: str) -> None:
 
 
 def test_late_names_are_those_that_type_checkers_see() -> None:
-    """The table of late imports and the imports under TYPE_CHECKING say the same, and each name is there."""
+    """The table of late imports equals the imports under TYPE_CHECKING, and each name exists."""
     (block,) = [node for node in ast.parse(SOURCES[INTERNALS]).body if isinstance(node, ast.If)]
     seen = {
         alias.asname or alias.name: f"{node.module}.{alias.name}"

@@ -1,4 +1,4 @@
-"""A graph as Python source: the written class computes what the graph computes, and nothing of a graph becomes code."""
+"""A graph as Python source: the written class computes the same, and text of a graph never becomes code."""
 
 import copy
 import subprocess
@@ -44,7 +44,7 @@ def captured(model: nn.Module, *inputs: Any, dynamic: Any = None, **kwargs: Any)
 
 
 def executed(source: str, weights: Mapping[str, Tensor], is_whole: bool = True) -> nn.Module:
-    """The class of a written text, in a namespace of its own, with weights."""
+    """Return the class of a written text, in a separate namespace, with weights."""
     namespace: dict[str, Any] = {"__name__": "written"}
     exec(compile(source, "written.py", "exec"), namespace)
     net: nn.Module = namespace["Net"]().eval()
@@ -53,7 +53,7 @@ def executed(source: str, weights: Mapping[str, Tensor], is_whole: bool = True) 
 
 
 def assert_same(got: Any, wanted: Any) -> None:
-    """The same nesting and the same numbers, bit for bit; objects and named tuples by what they hold."""
+    """The same nesting and the same numbers, bit for bit; objects and named tuples by their content."""
     found, expected = map(plain, (got, wanted))
     assert pytree.tree_structure(found) == pytree.tree_structure(expected)
     for one, other in zip(pytree.tree_leaves(found), pytree.tree_leaves(expected), strict=True):
@@ -182,7 +182,7 @@ def test_repeated_blocks_are_one_function() -> None:
 
 
 def test_sizes_in_functions() -> None:
-    """A block that speaks of a size is given it; numbers are computed, and a symbol never alone is solved for."""
+    """A block that uses a size gets it as an argument; numbers are computed, and symbols are solved for."""
 
     class Layer(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ class Pair(NamedTuple):
 
 
 def test_structure_comes_back() -> None:
-    """Named tuples have their fields, objects are records, and arguments that were fixed must be what they were."""
+    """Named tuples have their fields, objects are records, and fixed arguments must have their captured values."""
     ir = captured(module(lambda self, x, flag: (Pair(x + 1, [x - 1]), None, 7)), torch.ones(2), True)
     same = executed(to_python(ir), {})
     pair, nothing, seven = same(torch.ones(2), True)
@@ -238,7 +238,7 @@ def test_structure_comes_back() -> None:
 
 
 def test_objects_that_come_in() -> None:
-    """An input of a class that torch was told of is taken apart as torch takes it apart."""
+    """An input of a registered pytree class is flattened as torch does."""
     x, y, z = (TensorMeta(name, (2,), "float32") for name in ("x", "y", "z"))
     ir = IR([OpNode("z", "aten.sub.Tensor", [x, y], [z], args=["self", "other"])], [x, y], [z])
     past = Branch("object", (Slot(0), Slot(1)), ("key", "value"), "somewhere.Cache")
@@ -280,7 +280,7 @@ def test_constants_in_the_text() -> None:
 
 
 def test_a_file_needs_nothing_but_torch(tmp_path: Path) -> None:
-    """Large constants lie beside it; a process that has no torch_ir imports and runs it."""
+    """Large constants are next to it; a process without torch_ir imports and runs it."""
     ir = holding(*CONSTANTS)
     source = to_python(ir, tmp_path / "deep" / "net.py")
     assert (tmp_path / "deep" / "net.py").read_text() == source
@@ -359,7 +359,7 @@ def hostile(place: str, text: str) -> IR:
 
 
 def test_what_cannot_be_written() -> None:
-    """One sentence for what only this process can compute, and for keywords that would hide torch."""
+    """A one-line error for operators that only this process can compute, and for keywords that would shadow torch."""
     register_executor("mine.scale")(lambda inputs, attrs: [inputs[0] * attrs["by"]])
     try:
         x, y = TensorMeta("x", (2,), "float32"), TensorMeta("y", (2,), "float32")
@@ -389,7 +389,7 @@ def test_every_kind_of_value() -> None:
 
 
 def test_an_operator_that_writes_gets_copies() -> None:
-    """A custom operator that is used as a function leaves what it is given alone."""
+    """A custom operator that is used functionally does not change its operands."""
     x, out, copy_ = (TensorMeta(name, (2,), "float32") for name in ("x", "out", "copy"))
     node = OpNode("add", "aten.add_.Tensor", [x, x], [out, copy_], {"alpha": 1}, args=["self", "other"])
     given = torch.ones(2)
@@ -398,7 +398,7 @@ def test_an_operator_that_writes_gets_copies() -> None:
 
 
 def test_weights_of_every_kind() -> None:
-    """Tied weights have all of their keys; strides are kept; without values nothing takes memory."""
+    """Tied weights have all their keys; strides are kept; without values nothing is allocated."""
     layer = nn.Linear(3, 3)
     layer.weight = nn.Parameter(torch.randn(3, 3).t())
     model = module(lambda self, x: self.a(self.b(x)), a=layer, b=layer)
@@ -414,7 +414,7 @@ def test_weights_of_every_kind() -> None:
 
 
 def test_a_constant_without_values() -> None:
-    """What is not known stays on meta, so that nothing is computed of it."""
+    """Unknown values stay on meta, so that nothing is computed from them."""
     x, y, lost = (TensorMeta(name, (2,), "float32") for name in ("x", "y", "lost"))
     lost.param = Param(("lost",), "temporary")
     ir = IR([OpNode("y", "aten.add.Tensor", [x, lost], [y], args=["self", "other"])], [x], [y], params=[lost])

@@ -1,4 +1,4 @@
-"""Transpositions: one spelling, pairs composed, and pairs that undo each other through operators in between."""
+"""Transpositions: one canonical form, pairs composed, and inverse pairs cancelled through operators."""
 
 import pytest
 import torch
@@ -44,7 +44,7 @@ def test_a_matrix_and_what_is_none() -> None:
     "call", ["aten.transpose.int(x, 0, -1)", "aten.movedim.int(x, -1, 0)", "aten.moveaxis.intlist(x, [0], [-1])"]
 )
 def test_a_number_has_no_dimensions_to_move(call: str) -> None:
-    """Torch takes 0 and -1 there all the same; nothing is left of it."""
+    """Torch accepts 0 and -1 there; the node is removed."""
     ir = small("x: float32[]", moved=call, exp="aten.exp.default(moved)")
     assert _ops(optimized(ir, ["transposes"], exact=True)) == ["exp"]
 
@@ -114,7 +114,7 @@ def test_both_operands_carry_it() -> None:
 
 
 def test_a_weight_is_permuted_once() -> None:
-    """The scale of the last dimension becomes one of a dimension in the middle, before any input comes."""
+    """The scale of the last dimension becomes one of a middle dimension, in the prologue."""
     ir = small(
         "x: float32[2, 3, 4, 5]",
         weights="scale: float32[3]",
@@ -146,7 +146,7 @@ def test_two_that_do_not_cancel_are_one() -> None:
 @pytest.mark.parametrize(
     ("returns", "weights", "calls"),
     [
-        # another reader of what is in between
+        # another consumer of the intermediate result
         (["exp", "relu"], "", {"relu": "aten.relu.default(there)", "back": "aten.t.default(relu)"}),
         # the other operand has no permute, and none must be added
         (["exp"], "", {"add": "aten.add.Tensor(there, y)", "back": "aten.t.default(add)"}),
@@ -156,7 +156,7 @@ def test_two_that_do_not_cancel_are_one() -> None:
     ],
 )
 def test_where_it_stays(returns: list[str], weights: str, calls: dict[str, str]) -> None:
-    """Permutes are never added, nor moved through what cares for the order."""
+    """Permutes are never added, nor moved through operators that depend on the order."""
     ir = small(
         "x: float32[2, 3], y: float32[3, 2]",
         returns,
@@ -195,7 +195,7 @@ def test_random_numbers_are_not_moved() -> None:
 
 
 def test_a_transposed_weight_is_left() -> None:
-    """It is made once, and nothing is gained by moving it."""
+    """It is computed once, and moving it saves nothing."""
     ir = small(
         "x: float32[2, 3]",
         weights="w: float32[4, 3]",
@@ -231,7 +231,7 @@ def test_a_dimension_is_split_before_it_moves() -> None:
     ],
 )
 def test_a_reshape_that_does_more_stays_behind(calls: dict[str, str]) -> None:
-    """Only splitting a dimension commutes with moving it, and only one reader makes it worth while."""
+    """Only splitting a dimension commutes with moving it, and only a single consumer makes it useful."""
     ir = small(
         "x: float32[8, 2, 6]",
         ["split", *([] if "other" not in calls else ["other"])],

@@ -56,7 +56,7 @@ def test_names_that_may_be_right_are_allowed(pattern: Pattern) -> None:
 
 
 def test_an_operator_that_is_registered_later_is_known_then() -> None:
-    """What is unknown is looked up again; what a user's executor computes is never unknown."""
+    """Unknown operators are looked up again; operators with a user's executor are never unknown."""
     pattern = op("aten.only_in_this_test.default", self="x")
     with pytest.raises(RegistryError, match="only_in_this_test"):
         match(pattern, chain("aten.relu.default").nodes[0])
@@ -117,7 +117,7 @@ def test_other_handlers_are_kept(key: str) -> None:
 
 
 def test_without_torch_a_handler_is_checked_when_it_looks_mistyped(tmp_path: Any) -> None:
-    """Lowering loads torch only to tell `aten.liner` from an operator that this graph does not have."""
+    """Lowering imports torch only to distinguish `aten.liner` from an operator that this graph does not have."""
     ir = IR([OpNode("l", "aten.linear.default", [x := tensor("x", 2)], [tensor("l", 2)])], [x], [tensor("l", 2)])
     ir.save(tmp_path / "linear.json")
     program = (

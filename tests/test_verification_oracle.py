@@ -1,4 +1,4 @@
-"""Verification against a plain run of the original in another process: no graph that is wrong there is PASSED."""
+"""Verification against an oracle process: no graph that is wrong there passes."""
 
 import random
 
@@ -29,7 +29,7 @@ def test_every_model_against_the_oracle() -> None:
 
 
 def test_the_comparison_of_the_oracle() -> None:
-    """It shares nothing with verification, so it is tested by itself."""
+    """It shares no code with verification, so it is tested separately."""
     x, nan, inf = torch.tensor([1.0, 2.0]), float("nan"), float("inf")
     assert is_same(x, x + 1e-6)
     assert not is_same(x, x + 0.01)

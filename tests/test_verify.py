@@ -1,4 +1,4 @@
-"""Verification: what it says, what it must not mistake for an error, and that it touches nothing."""
+"""Verification: its reports, accepted differences, and that it changes nothing."""
 
 import math
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def test_report_of_success(tmp_path: Path) -> None:
 
 
 def test_report_of_failure() -> None:
-    """A failed report says which output is off, how far, and how many elements."""
+    """A failed report names the output, the difference, and the number of elements."""
     model = module(lambda self, x: {"good": x + 1, "bad": x * 2})
     ir = captured(model, X)
     ir.node("mul").attrs["other"] = 3
@@ -69,7 +69,7 @@ def test_report_of_failure() -> None:
 
 
 def test_wrong_weights_are_a_failure() -> None:
-    """Weights that do not fit give a failed report with the reason; a file that cannot be read is an error."""
+    """Weights that do not match produce a failed report with the reason; an unreadable file is an error."""
     ir = captured(LAYER, X)
     ok, report = verify_ir_with_state_dict(ir, {"layer.weight": torch.ones(4, 4)}, LAYER, (X,))
     assert not ok
@@ -79,14 +79,14 @@ def test_wrong_weights_are_a_failure() -> None:
 
 
 def test_wrong_inputs_are_a_failure() -> None:
-    """Inputs that the graph does not take give a failed report."""
+    """Inputs that do not match the graph produce a failed report."""
     ok, report = verify_ir_with_state_dict(captured(LAYER, X), LAYER.state_dict(), LAYER, ())
     assert not ok
     assert "expected 1 items, got 0" in str(report)
 
 
 def test_tolerances_can_be_given() -> None:
-    """The caller's tolerances hold instead of those of the dtype."""
+    """The caller's tolerances replace those of the dtype."""
     ir = captured(LAYER, X)
     weights = {name: value * 1.001 for name, value in LAYER.state_dict().items()}
     assert not verify_ir_with_state_dict(ir, weights, LAYER, (X,))[0]
@@ -150,7 +150,7 @@ def test_no_false_alarms(forward: Callable[..., Any]) -> None:
 
 
 def test_in_place_models_are_no_alarm() -> None:
-    """Models that write to inputs and buffers pass, and what they write is listed."""
+    """Models that write to inputs and buffers pass, and their writes are listed."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         x.mul_(2)
@@ -164,7 +164,7 @@ def test_in_place_models_are_no_alarm() -> None:
 
 
 def test_hand_written_graphs_need_no_structure() -> None:
-    """A graph of the documented format lists its outputs; the model may nest them as it likes."""
+    """A version 0 graph lists its outputs; the model may nest them in any way."""
 
     def graph(*names: str) -> IR:
         x, y, z = (TensorMeta(name, (3, 4), "float32") for name in "xyz")
@@ -222,7 +222,7 @@ def test_inputs_weights_and_model_stay_as_they_are() -> None:
 
 
 def test_random_numbers_are_said() -> None:
-    """Nodes that draw are counted, and how they were compared is told."""
+    """Random operators are counted, and the comparison is explained."""
     model = module(lambda self, x: F.dropout(x, 0.5, training=True) + torch.randn(3, 4))
     report = verdict(captured(model, X), model, X)
     assert report.is_valid, report
@@ -239,7 +239,7 @@ def test_uninitialised_memory_is_said() -> None:
 
 
 def test_branches_that_did_not_run_are_said() -> None:
-    """Drawn inputs reach the other branch where they can; what none reaches is named."""
+    """Derived inputs reach the other branch where possible; unreached branches are named."""
     signs = module(lambda self, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
     never = module(lambda self, x: torch.cond(x.abs().sum() >= 0, torch.sin, torch.cos, (x,)))
     assert verdict(captured(signs, X), signs, X).notes == []
@@ -252,7 +252,7 @@ def test_branches_that_did_not_run_are_said() -> None:
 
 
 def test_strides_are_said() -> None:
-    """Declared strides that do not hold make a note, not a failure."""
+    """Wrong declared strides are a note, not a failure."""
     model = module(lambda self, x: x.t() + 1)
     ir = captured(model, X)
     ir.node("add").output.stride = (7, 5)

@@ -1,4 +1,4 @@
-"""Verification sees every difference between a graph and its model."""
+"""Verification detects every difference between a graph and its model."""
 
 import math
 from typing import Any
@@ -90,7 +90,7 @@ def test_wrong_shape() -> None:
 @pytest.mark.parametrize(("shape", "dtype"), [((3, 5), "float32"), ((12,), "float32"), ((3, 4), "float16")])
 @pytest.mark.parametrize("name", ["linear", "relu"])
 def test_wrong_declarations(name: str, shape: tuple[int, ...], dtype: str) -> None:
-    """A tensor that is not what the graph declares it to be is caught, in the middle of the graph too."""
+    """A tensor that differs from its declaration is detected, also in the middle of the graph."""
     ir = captured(LAYER, X)
     ir.node(name).output.shape, ir.node(name).output.dtype = shape, dtype
     expected = f"{name!r} of {ir.node(name)!r} is declared {dtype}{list(shape)}, but is float32[3, 4]"
@@ -115,7 +115,7 @@ def test_other_dict_keys() -> None:
 
 
 def test_other_numbers_and_strings() -> None:
-    """Outputs that are no tensors must be equal, and of the same type."""
+    """Non-tensor outputs must be equal, and of the same type."""
     ir = captured(module(lambda self, x: [x, 3, "a", None, True]), X)
     for others in (
         (4, "a", None, True),
@@ -133,7 +133,7 @@ def counting(self: Any, x: Tensor) -> Tensor:
 
 
 def test_a_forgotten_buffer_update() -> None:
-    """What the model changes and the graph does not is caught, though the outputs are right."""
+    """A change that only the model makes is detected, although the outputs are right."""
     model = module(counting, buffers={"count": torch.zeros(())})
     ir = captured(model, X)
     ir.mutations = []
@@ -149,7 +149,7 @@ def test_a_wrong_buffer_update() -> None:
 
 
 def test_a_buffer_update_that_the_model_does_not_do() -> None:
-    """What the graph changes and the model does not is caught as well."""
+    """A change that only the graph makes is detected as well."""
     ir = captured(module(counting, buffers={"count": torch.zeros(())}), X)
     model = module(lambda self, x: x * 2, buffers={"count": torch.zeros(())})
     assert fails(ir, model, X) == "count afterwards: 1 of 1 elements are too far off"
@@ -196,7 +196,7 @@ def test_a_dropped_node() -> None:
 
 
 def test_a_wrong_constant() -> None:
-    """Constants that the graph holds are used as they are, not as the model has them."""
+    """Constants of the graph are used, not those of the model."""
     model = module(lambda self, x: x * self.scale, scale=torch.full((4,), 2.0))
     ir = captured(model, X)
     scale = ir.params[0]

@@ -1,4 +1,4 @@
-"""Every model of the catalogue verifies to the bit, in every dtype."""
+"""Every model of the catalogue verifies bit for bit, in every dtype."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ import catalogue
 from catalogue import Entry
 from tests.proof import captured, verdict
 
-# models whose own forward makes float32 tensors, so that torch itself refuses their weights in half precision
+# models whose forward creates float32 tensors, so that torch itself refuses half-precision weights
 FLOAT32_ONLY = {
     "diffusion_step": "the embedding of the time step is float32",
     "fft": "torch has no such Fourier transform",
@@ -34,7 +34,7 @@ may_lose_values = pytest.mark.filterwarnings("ignore:the values of .* are unknow
 
 
 def agrees_to_the_bit(entry: Entry, dtype: torch.dtype | None) -> None:
-    """The file of a model gives the bits that the model gives, on the given and on drawn inputs."""
+    """The file of a model returns the model's bits, on the given and on derived inputs."""
     torch.manual_seed(0)
     model, args, kwargs = entry.build(), entry.inputs(), entry.kwargs()
     if dtype is not None:

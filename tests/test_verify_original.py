@@ -1,4 +1,4 @@
-"""The reference of a verification is the user's own model: its parameters, its memory, its state, all put back."""
+"""The reference of a verification is the user's model, with its parameters, memory and state, all restored."""
 
 from collections.abc import Callable
 from typing import Any
@@ -99,7 +99,7 @@ WRONG = [
 def test_a_graph_that_the_model_itself_does_not_follow(
     forward: Callable[..., Any], copied: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """x + w is not what these models compute in one call or two; afterwards they are as they were, object by object."""
+    """x + w differs from these models in one call or two; afterwards they are unchanged, object by object."""
     monkeypatch.setattr(model_state, "COPIED", copied)
     model = Weighted(forward)
     tensors = {name: (value, value.detach().clone()) for name, value in _tensors(model).items()}
@@ -119,7 +119,7 @@ def _tensors(model: Any) -> dict[str, Tensor]:
 
 
 def test_counters_that_do_not_matter_are_no_alarm() -> None:
-    """State that changes with every call, and no result with it, is no difference."""
+    """State that changes with every call without affecting results is not a difference."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         self.calls += 1
@@ -132,7 +132,7 @@ def test_counters_that_do_not_matter_are_no_alarm() -> None:
 
 
 def test_a_model_that_may_be_called_once() -> None:
-    """A second call that the model refuses is told, not judged."""
+    """A second call that the model rejects is noted, not judged."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         if self.calls:
@@ -146,13 +146,13 @@ def test_a_model_that_may_be_called_once() -> None:
 
 
 def test_parameters_by_name() -> None:
-    """`get_parameter` asks for an nn.Parameter."""
+    """`get_parameter` requires an nn.Parameter."""
     model = module(lambda self, x: x @ self.get_parameter("layer.weight"), layer=nn.Linear(4, 4))
     assert verdict(captured(model, X), model, X).is_valid
 
 
 def test_state_that_a_hook_keeps() -> None:
-    """What closures of hooks hold is put back too."""
+    """State in closures of hooks is restored too."""
     seen: list[Any] = []
     model = module(lambda self, x: self.layer(x), layer=nn.Linear(4, 4))
     ir = captured(model, X)
@@ -162,7 +162,7 @@ def test_state_that_a_hook_keeps() -> None:
 
 
 def test_inputs_share_memory_as_given() -> None:
-    """One tensor given twice is one tensor to the model: what it writes to one, it reads from the other."""
+    """One tensor passed twice is one tensor to the model: writes to one are read from the other."""
 
     def forward(self: Any, x: Tensor, y: Tensor) -> Tensor:
         x.add_(1)
@@ -223,7 +223,7 @@ def test_models_that_return_no_tensor(forward: Callable[..., Any], wrong: Callab
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_secondary_results_that_nothing_reads(mode: str) -> None:
-    """Torch predicts other sizes for the bookkeeping of an EmbeddingBag than its kernel gives."""
+    """Torch predicts other sizes for auxiliary results of an EmbeddingBag than its kernel returns."""
     model = nn.EmbeddingBag(10, 4, include_last_offset=True, mode=mode).eval()
     inputs = torch.tensor([1, 2, 4, 5, 4, 3, 2, 9]), torch.tensor([0, 4, 8])
     report = verdict(captured(model, *inputs), model, *inputs)

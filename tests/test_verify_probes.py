@@ -1,4 +1,4 @@
-"""Verification sees what the given inputs and weights would hide."""
+"""Verification detects errors that the given inputs and weights would hide."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ LAYER = module(lambda self, x: self.layer(x).relu(), layer=nn.Linear(4, 4))
 
 
 def test_zeros_hide_nothing() -> None:
-    """Where the given inputs agree, others drawn from them are compared, and the report says on how many."""
+    """If the given inputs agree, derived ones are compared, and the report gives their number."""
     model = module(lambda self, x: x * 2)
     ir = captured(model, X)
     zeros = torch.zeros(3, 4)
@@ -45,7 +45,7 @@ def test_zeros_hide_nothing() -> None:
 def test_values_that_the_given_inputs_do_not_reach(
     forward: Callable[..., Any], node: str, attribute: str, value: float
 ) -> None:
-    """Large inputs meet bounds, zeros tell comparisons apart, and float64 tells a small mistake from rounding."""
+    """Large inputs reach bounds, zeros distinguish comparisons, float64 distinguishes small errors from rounding."""
     model = module(forward)
     ir = captured(model, X)
     assert verdict(ir, model, X).is_valid
@@ -84,7 +84,7 @@ def test_random_numbers_and_training_are_part_of_the_verdict() -> None:
 
 
 def test_ones_and_zeros_of_an_untrained_model() -> None:
-    """Weights of one value are told apart by drawing others, for both sides alike."""
+    """Constant weights are distinguished by random ones, the same for both sides."""
     model = module(lambda self, x: self.norm(x), norm=nn.BatchNorm1d(4))
     ir = captured(model, X)
     assert verdict(ir, model, X).is_valid
@@ -119,7 +119,7 @@ def test_numbers_that_should_be_sizes() -> None:
 
 
 def test_inputs_outside_the_domain_of_the_model() -> None:
-    """What the model refuses is left out, and said."""
+    """Inputs that the model rejects are skipped, with a note."""
     model = module(lambda self, x: torch.linalg.cholesky(x @ x.mT + 1e-3 * torch.eye(3)))
     square = torch.randn(3, 3, generator=torch.Generator().manual_seed(1))
     refusing = module(lambda self, x: torch.linalg.cholesky(x))
@@ -146,7 +146,7 @@ def test_weights_that_are_not_the_models() -> None:
 
 
 def test_other_containers_of_outputs() -> None:
-    """A captured graph knows a tuple from a list, and a tensor from a tuple of one."""
+    """A captured graph distinguishes a tuple from a list, and a tensor from a tuple of one."""
     pair = captured(module(lambda self, x: (x + 1, x)), X)
     assert fails(pair, module(lambda self, x: [x + 1, x]), X) == (
         "the model nests its outputs in a list of 2, the graph in a tuple of 2"
@@ -166,7 +166,7 @@ def test_what_a_branch_declares() -> None:
 
 
 def test_integers_of_one_value() -> None:
-    """Zero hides what is done to it, so integers of one value only are drawn as well."""
+    """Zero hides errors, so constant integers are drawn as well."""
     model = module(lambda self, x: x >> 3)
     zero = torch.zeros((), dtype=torch.int32)
     ir = captured(model, zero)
@@ -177,7 +177,7 @@ def test_integers_of_one_value() -> None:
 
 
 def test_indices_keep_their_bounds() -> None:
-    """An index that may not be larger makes no note."""
+    """An index at its bound produces no note."""
     model = module(lambda self, i: self.table(i), table=nn.Embedding(3, 4))
     last = torch.full((2,), 2)
     report = verdict(captured(model, last), model, last)

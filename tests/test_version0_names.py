@@ -1,4 +1,4 @@
-"""The table of weight names in a file of version 0 is refused where it is wrong, and not ignored."""
+"""A wrong table of weight names in a version 0 file is rejected, not ignored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _document(names: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("names", [_NAMES, {}, {"p_fc_weight": "fc.weight"}], ids=["all", "none", "some"])
 def test_names_that_are_right(names: dict[str, Any]) -> None:
-    """What the table leaves out has the name that torch.export gives it."""
+    """A missing entry has torch.export's name."""
     assert dict(IR.from_dict(_document(names)).weight_name_mapping) == _NAMES
 
 

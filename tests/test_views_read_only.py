@@ -1,4 +1,4 @@
-"""What a graph computes when it is asked is read-only; links are checked both ways; graphs can be copied."""
+"""Computed members of a graph are read-only; links are checked both ways; graphs can be copied."""
 
 import copy
 import inspect
@@ -87,7 +87,7 @@ def test_these_are_all_views() -> None:
 
 @pytest.mark.parametrize("name", views())
 def test_a_view_refuses_every_change(name: str) -> None:
-    """The error says what to do instead; what is read stays as it was."""
+    """The error says what to do instead; the value is unchanged."""
     view = views()[name]
     before = copy.copy(view)
     changes = LIST_CHANGES if isinstance(view, list) else DICT_CHANGES
@@ -100,7 +100,7 @@ def test_a_view_refuses_every_change(name: str) -> None:
 
 @pytest.mark.parametrize(("view", "plain"), [(ListView([1], ""), list), (DictView({1: 2}, ""), dict)])
 def test_copies_of_views_are_plain(view: Any, plain: type) -> None:
-    """Whoever wants to change one has only to copy it."""
+    """A copy of a view can be changed."""
     for made in (copy.copy(view), copy.deepcopy(view), pickle.loads(pickle.dumps(view)), view.copy(), plain(view)):
         assert type(made) is plain
         assert made == view
@@ -117,7 +117,7 @@ def test_every_method_that_changes_a_list_or_dict_is_refused() -> None:
 
 
 def test_what_can_be_assigned_can_be_added_to() -> None:
-    """`+=` assigns what it makes."""
+    """`+=` assigns its result."""
     ir = graph()
     ir.graph_outputs += [ir.nodes[0].output]
     ir.mutations += []
@@ -129,7 +129,7 @@ def test_what_can_be_assigned_can_be_added_to() -> None:
 
 @pytest.mark.parametrize("name", ["graph_output", "node", "outputs", "weight"])
 def test_a_graph_has_no_other_attributes(name: str) -> None:
-    """A name that is mistyped is not kept silently."""
+    """A mistyped name is an error."""
     with pytest.raises(AttributeError):
         setattr(graph(), name, [])
     with pytest.raises(AttributeError):
@@ -163,7 +163,7 @@ def test_a_tensor_belongs_to_one_graph() -> None:
 
 
 def test_a_removed_producer_does_not_stay_behind_an_input() -> None:
-    """What was made by a node and is now given to the graph must not claim to be made by it."""
+    """A tensor that a node produced and that is now an input must not have a producer."""
     ir = graph()
     add = ir.nodes.pop(0)
     add.inputs = ()
@@ -228,7 +228,7 @@ def test_long_chains_are_copied(way: str, length: int) -> None:
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle"])
 def test_what_is_shared_stays_shared(way: str) -> None:
-    """A node or tensor that is copied together with its graph is that of the copy, whichever comes first."""
+    """A node or tensor that is copied together with its graph is that of the copy, in any order."""
     ir = graph()
     node, again, read = WAYS[way]((ir.nodes[2], ir, ir.graph_inputs[0]))
     assert again.check().nodes[2] is node
@@ -248,7 +248,7 @@ def test_a_node_alone_is_copied_with_its_tensors() -> None:
 
 
 def test_a_shallow_copy_of_a_node_is_refused() -> None:
-    """It would make the same tensors as the node itself."""
+    """It would produce the same tensors as the node itself."""
     with pytest.raises(ReadOnlyError, match=r"use ir\.clone\(\), or node\.copy"):
         copy.copy(mlp().nodes[0])
 

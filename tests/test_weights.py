@@ -1,4 +1,4 @@
-"""Weights: which files are read, how they are fitted to a graph, and what is refused."""
+"""Weights: file formats, matching with a graph, and errors."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def ir() -> IR:
 
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin"])
 def test_pickled_state_dicts(tmp_path: Path, suffix: str) -> None:
-    """A state dict that torch.save wrote, alone or under `state_dict`; what is no tensor is left out."""
+    """A state dict written by torch.save, alone or under `state_dict`; other values are omitted."""
     torch.save(GOOD, tmp_path / f"plain{suffix}")
     torch.save({"state_dict": GOOD, "epoch": 3}, tmp_path / f"nested{suffix}")
     torch.save({**GOOD, "epoch": 3}, tmp_path / f"mixed{suffix}")
@@ -64,7 +64,7 @@ def test_safetensors(tmp_path: Path) -> None:
 
 
 def test_half_precision_survives(tmp_path: Path) -> None:
-    """bfloat16 and float8 come back as they are."""
+    """bfloat16 and float8 round-trip."""
     weights = {"a": torch.randn(3).bfloat16(), "b": torch.ones(2).to(torch.float8_e4m3fn)}
     torch.save(weights, tmp_path / "w.pt")
     save_file(weights, tmp_path / "w.safetensors")
@@ -139,7 +139,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path, writer: str) ->
 
 @pytest.mark.parametrize("shard", ["../outside.safetensors", "/etc/hosts", "sub/inside.safetensors", "..", "", 3, None])
 def test_shards_are_files_beside_the_index(tmp_path: Path, shard: Any) -> None:
-    """An index cannot reach out of its folder, and says so for whatever is no name of a file."""
+    """An index cannot refer to other folders; anything but a file name is an error."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     save_file(GOOD, tmp_path / "outside.safetensors")
@@ -169,7 +169,7 @@ def test_shards_are_files_beside_the_index(tmp_path: Path, shard: Any) -> None:
     ],
 )
 def test_garbage_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
-    """A file that holds no weights is a WeightLoadError that names it, whatever it holds."""
+    """A file without weights raises a WeightLoadError that names it."""
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(WeightLoadError) as caught:
@@ -178,7 +178,7 @@ def test_garbage_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
 
 
 def test_a_pickle_of_something_else(tmp_path: Path) -> None:
-    """A pickle that holds no dict says what it holds."""
+    """The error for a pickle without a dict names its type."""
     torch.save([torch.ones(2)], tmp_path / "list.pt")
     with pytest.raises(WeightLoadError, match="holds a list, not a state dict"):
         load_weights_pt(tmp_path / "list.pt")
@@ -240,7 +240,7 @@ def test_weights_that_fit(ir: IR) -> None:
 
 
 def test_surplus_weights_are_harmless(ir: IR) -> None:
-    """Weights that the graph does not know are a warning, and the graph runs."""
+    """Additional weights raise a warning, and the graph runs."""
     with pytest.warns(WeightWarning, match=r"'c.weight' is given, but the graph has no such weight"):
         executor = IRExecutor(ir, {**GOOD, "c.weight": torch.ones(2)})
     assert torch.equal(executor(X), MODEL(X))
@@ -248,13 +248,13 @@ def test_surplus_weights_are_harmless(ir: IR) -> None:
 
 @pytest.mark.parametrize(("value", "kind"), [([1.0, 2.0], "list"), (3, "int"), ("text", "str")])
 def test_weights_that_are_no_tensors(ir: IR, value: Any, kind: str) -> None:
-    """A value that is no tensor is said to be none."""
+    """The error for a value that is not a tensor says so."""
     with pytest.raises(WeightLoadError, match=rf"'a.bias' is a {kind}, not a tensor"):
         IRExecutor(ir, {**GOOD, "a.bias": value})
 
 
 def test_tied_weights_need_one_key() -> None:
-    """Of tied weights any one key is enough, since checkpoints hold either."""
+    """Any one key of tied weights suffices, because checkpoints contain either."""
     model = module(lambda self, x: self.b(self.a(x)), a=nn.Linear(4, 4, bias=False), b=nn.Linear(4, 4, bias=False))
     model.b.weight = model.a.weight
     ir = extract_ir(model, (X,), strict=False)
@@ -266,7 +266,7 @@ def test_tied_weights_need_one_key() -> None:
 
 
 def test_given_constants_win_over_kept_ones() -> None:
-    """A constant that the graph holds can be replaced by one that is given, by key or by the name that nodes read."""
+    """A constant of the graph can be replaced by a given one, by key or by its name in the graph."""
     ir = captured(module(lambda self, x: x * self.scale, scale=torch.full((4,), 2.0)), X)
     assert torch.equal(IRExecutor(ir, {})(X), X * 2)
     for name in ("scale", "c_scale"):
@@ -291,7 +291,7 @@ def test_random_weights(ir: IR) -> None:
 
 
 def test_weight_names_are_never_paths(tmp_path: Path) -> None:
-    """A weight whose key looks like a path is looked up among the given weights and nowhere else."""
+    """A weight whose key looks like a path is looked up only among the given weights."""
     path = tmp_path / "weight.pt"
     torch.save(torch.ones(4), path)
     x, out = TensorMeta("x", (4,), "float32"), TensorMeta("n", (4,), "float32")

@@ -1,4 +1,4 @@
-"""The code itself: operators are called in few places, and only one of them has values of a file to call them with."""
+"""Source check: operators are called in few places, and only constant folding calls them on values of a file."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import torch_ir
 
 HOUSE = Path(torch_ir.__file__).parent
-# Rooms whose verbs read a file without running it; what is in no list here may not run an operator.
+# Folders whose commands read a file without running it; code that is not listed may not run an operator.
 READING = ("ir", "analysis", "passes", "safety", "formats", "rewrite", "draw", "explorer", "targets", "ops", "golden")
 CALLERS = {
     "ops/calling.py": "the function by which the others call",
@@ -26,7 +26,7 @@ RUNNING = {
 
 
 def _calls(tree: ast.AST) -> Iterator[str]:
-    """Names of what is called as an operator: `results`, an operator that was found, or one of torch's."""
+    """Names that are called as an operator: `results`, a resolved operator, or one of torch's."""
     found = {
         target.id
         for node in ast.walk(tree)
@@ -74,7 +74,7 @@ def test_graphs_are_run_only_where_that_is_asked_for() -> None:
 
 
 def test_only_folding_has_values() -> None:
-    """Whoever asks for shapes makes its tensors itself, on the meta device or as fakes."""
+    """Shape inference creates its own tensors, on meta or as fakes."""
     for name in ("analysis/shapes/shape_rules.py", "safety/quick.py", "analysis/shapes/onednn_shapes.py"):
         tree = ast.parse((HOUSE / name).read_text())
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -84,7 +84,7 @@ def test_only_folding_has_values() -> None:
 
 
 def test_shape_rules_run_in_this_process_by_a_list() -> None:
-    """One caller beside the child process, and it asks first."""
+    """One caller besides the child process, and it checks first."""
     users = {
         name
         for name, tree in _files()

@@ -1,4 +1,4 @@
-"""Calls that write become calls that give new values, and every reader reads what memory holds then."""
+"""In-place calls become functional calls, and every consumer reads the value at that point of the program."""
 # ruff: noqa: E501  # a line of a graph's text is one line
 
 import random
@@ -26,7 +26,7 @@ X = torch.arange(12.0).reshape(3, 4)
 
 
 def check_rule(forward: Callable[..., Any], after: str, **parts: Any) -> IR:
-    """On both roads, the graph has this text, and gives what the model gives and leaves behind."""
+    """In both capture methods, the graph has this text, and the model's results and mutations."""
     model = module(forward, **parts)
     quick = record_fast(model, (X.clone(),), {})
     exact = extract_ir(model, (X.clone(),), strict=False, capture="export", model_name="")
@@ -103,7 +103,7 @@ def changed_input(self: Any, x: Tensor) -> Any:
 
 
 def view_read_later(self: Any, x: Tensor) -> Any:
-    """A view that is read after a write to what it shows is taken anew."""
+    """A view that is read after a write to its base is computed again."""
     y = x * 2
     part = y[0]
     y.add_(1)
@@ -111,7 +111,7 @@ def view_read_later(self: Any, x: Tensor) -> Any:
 
 
 def pieces(self: Any, x: Tensor) -> Any:
-    """A piece of a split is a slice; the other pieces are taken anew."""
+    """A piece of a split is a slice; the other pieces are computed again."""
     y = x * 2
     a, b = y.split([1, 3], 1)
     a.fill_(7)
@@ -119,7 +119,7 @@ def pieces(self: Any, x: Tensor) -> Any:
 
 
 def transposed(self: Any, x: Tensor) -> Any:
-    """A transposed view is put back the other way round; a copy is what is copied."""
+    """A transposed view is transposed back; a copy is not followed."""
     y = x * 2
     y.t().copy_(x.t())
     return y
@@ -140,7 +140,7 @@ def diagonal(self: Any, x: Tensor) -> Any:
 
 
 def whole(self: Any, x: Tensor) -> Any:
-    """Views of all elements in their order: what is written to them is the new value."""
+    """Views of all elements in order: the written value is the new value."""
     y = x * 2
     z = F.dropout(y, 0.5, False).detach().view(3, 4)
     z.add_(1)
@@ -359,7 +359,7 @@ def into_out(self: Any, x: Tensor) -> Any:
 @pytest.mark.parametrize("forward", [reinterpreted, strided, not_in_rows, into_out])
 @pytest.mark.parametrize("capture", ["auto", "export"])
 def test_torch_follows_the_rest(forward: Callable[..., Any], capture: str) -> None:
-    """Views that have no rule go through torch's own functionalisation, which says it with more operators."""
+    """Views without a rule use torch's functionalisation, which needs more operators."""
     model = module(forward)
     with pytest.raises(NotCoveredError, match="writes to"):
         record_fast(model, (X,), {})
@@ -387,14 +387,14 @@ def unfolded(self: Any, x: Tensor) -> Any:
 @pytest.mark.parametrize("forward", [one_of_many, all_of_many, unfolded])
 @pytest.mark.parametrize("capture", ["auto", "export", "record"])
 def test_nobody_follows_repeated_elements(forward: Callable[..., Any], capture: str) -> None:
-    """Torch would give other numbers than the model, so such a write is refused, with a way out."""
+    """Torch would return other numbers than the model, so such a write is refused, with an alternative."""
     refused = pytest.raises(ConversionError, match="expanded or unfolded tensor, which torch does not")
     with quiet(), refused:
         extract_ir(module(forward), (X.clone(),), strict=False, capture=capture)
 
 
 def test_two_names_of_one_memory() -> None:
-    """Of two tensors that begin in one memory, or a view of both, nobody knows what the other holds."""
+    """For two tensors that share memory, or a view of both, writes to one are not tracked in the other."""
     a, b, joined = tensor("a", 2), tensor("b", 2), tensor("view", 4)
     relu = OpNode("relu", "aten.relu.default", [a], [tensor("relu", 2)], args=["self"])
     writes = Writes({a: "here", b: "here"}, {relu: a})
@@ -417,7 +417,7 @@ def test_nothing_is_written() -> None:
 # -- any program ------------------------------------------------------------------------------------------------------
 
 _PROGRAMS = st.builds(random_lines, st.randoms(use_true_random=False), st.integers(1, 10))
-# What is refused, and never wrong: see above, and what torch's own functionalisation does not take.
+# Refused, and never wrong: see above, and cases that torch's functionalisation does not support.
 _REFUSED = ("clone it first", "torch cannot functionalise the captured graph")
 
 

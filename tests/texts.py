@@ -1,4 +1,4 @@
-"""What tests of the text form share: a graph without what the text leaves out, and whether it reads back."""
+"""Helpers for tests of the text form: a graph without the facts that the text omits, and a round trip."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from torch_ir.ir.text.text_constants import LEFT_OUT, print_data
 
 
 def without_provenance(ir: IR) -> IR:
-    """A copy that says only what the text form says."""
+    """Return a copy with only the facts of the text form."""
     copy = ir.clone()
     for graph in graphs_in(copy):
         graph.pytorch_version, graph.modules = "", {}
@@ -34,7 +34,7 @@ def left_out(ir: IR) -> dict[str, Any]:
 
 
 def fault_of_reading(ir: IR) -> str:
-    """What is wrong with the graph that is read back from its text; nothing where that is the same graph."""
+    """Return the difference between a graph and its parsed text; nothing if they are equal."""
     wanted = without_provenance(ir).to_json()
     for text, constants in ((str(ir), left_out(ir)), (ir.to_text(), {})):
         again = IR.parse(text, constants=constants)

@@ -1,4 +1,4 @@
-"""What torch itself does with a parallel model: the collectives of one forward run, and what a rank holds.
+"""Collectives and shard shapes of torch's own parallel models, in one forward run.
 
 It has a process of its own, as process groups, even those that are only played, are for all of a process:
 
@@ -44,7 +44,7 @@ def tower() -> Case:
 
 
 def tower_by_sequence() -> Case:
-    """But for attention and feed-forward nets, every rank has part of the sequence; each style must be told of that."""
+    """Except attention and feed-forward networks, every rank has part of the sequence; each style must declare it."""
     styles: dict[str, Any] = {f"blocks.*.{name}": ColwiseParallel(input_layouts=Shard(1)) for name in _COLUMNS}
     styles |= {f"blocks.*.{name}": RowwiseParallel(output_layouts=Shard(1)) for name in _ROWS}
     styles |= {name: SequenceParallel() for name in ("blocks.*.norm", "blocks.*.norm_2", "norm")}

@@ -1,4 +1,4 @@
-"""Everything in torch and Python that a capture changes for a while, as something that can be compared."""
+"""All state of torch and Python that a capture changes temporarily, in a comparable form."""
 
 import builtins
 import logging
@@ -74,7 +74,7 @@ def torch_state() -> dict[str, Any]:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Torch is as it was, whatever happened."""
+    """Torch's state is unchanged, whatever happened."""
     before = torch_state()
     yield
     after = torch_state()

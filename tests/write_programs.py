@@ -37,7 +37,7 @@ def _rows(tensor: Tensor) -> list[int]:
     return [2, half] if half * 2 == tensor.numel() else [tensor.numel()]
 
 
-# What gives a tensor, or several, in the memory of another; a few give a copy for some layouts.
+# Operators whose results alias another tensor; a few return a copy for some layouts.
 VIEWS: dict[str, View] = {
     "slice": _slice,
     "narrow": lambda t, a, b: t.narrow(_dim(t, a), b % t.shape[_dim(t, a)], 1),
@@ -71,7 +71,7 @@ VIEWS: dict[str, View] = {
     "bits": lambda t, a, b: t.view(torch.int32 if t.dtype == torch.float32 else torch.float64),
     "dropout": lambda t, a, b: F.dropout(t, 0.5, training=False),
 }
-# What changes the elements of a tensor; the other one is never in the same memory.
+# Operators that change the elements of a tensor; the other operand never aliases it.
 WRITES: dict[str, Write] = {
     "add": lambda t, other, a: t.add_(other, alpha=1 + a % 2),
     "add_number": lambda t, other, a: t.add_(a),
@@ -96,7 +96,7 @@ WRITES: dict[str, Write] = {
     "out": lambda t, other, a: torch.mul(other.expand(t.shape), 2, out=t),
     "compare": lambda t, other, a: t.gt_(a),
 }
-# What gives a tensor in memory of its own.
+# Operators whose results have their own memory.
 FRESH: dict[str, View] = {
     "double": lambda t, a, b: t * 2,
     "clone": lambda t, a, b: t.clone(),
@@ -111,7 +111,7 @@ FRESH: dict[str, View] = {
 
 
 class Line(NamedTuple):
-    """One line of a program: what is done, to which of the tensors so far, with which other, and two numbers."""
+    """One line of a program: the operation, its tensors among those so far, and two numbers."""
 
     name: str
     target: int
@@ -123,11 +123,11 @@ class Line(NamedTuple):
 @dataclass
 class _Value:
     tensor: Tensor
-    memory: int  # equal where two may lie in the same
+    memory: int  # equal if two may alias
 
 
 class Program(nn.Module):
-    """Runs its lines on an input, a transposed one, one of whole numbers, a buffer and what these become."""
+    """Runs its lines on an input, a transposed one, an integer one, a buffer and results."""
 
     def __init__(self, lines: list[Line]) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ def inputs() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def random_lines(source: random.Random, length: int) -> list[Line]:
-    """Lines that run, one after another: what fails on the tensors so far is drawn anew."""
+    """Return lines that run in order; lines that fail on the tensors so far are drawn again."""
     lines: list[Line] = []
     while len(lines) < length:
         table = source.choice((VIEWS, VIEWS, WRITES, WRITES, FRESH))

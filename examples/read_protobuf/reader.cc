@@ -11,7 +11,7 @@
 
 namespace ir = torch_ir::v1;
 
-// A tensor as nodes know it: by its number, which is its position in a list of these.
+// A tensor; nodes refer to it by its index in a list of these.
 struct Tensor {
   std::string name;
   const ir::Type* type;
@@ -26,7 +26,7 @@ std::string text(const ir::Type& type) {
   return type.dtype() + "[" + shape + "]";
 }
 
-// An entry of one of the model's tables, or of the list of tensors.
+// Return an entry of one of the model's tables, or of the list of tensors.
 template <typename Items>
 auto& at(Items& items, uint32_t number) {
   if (number >= static_cast<uint32_t>(items.size())) throw std::runtime_error("it speaks of what is not there");

@@ -1,4 +1,4 @@
-"""A graph to ExecuTorch: optimise it, lower it to XNNPACK, write a .pte file, run it, and compare with the model.
+"""Convert a graph to ExecuTorch: optimise, lower to XNNPACK, write a .pte file, run, compare with the model.
 
 python examples/recipes/to_executorch.py cnn model.pte        (pip install executorch)
 """
@@ -13,7 +13,7 @@ from executorch.runtime import Runtime
 
 import torch_ir
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the catalogue lies two folders up
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the catalogue
 
 
 def main(name: str, file: str) -> int:

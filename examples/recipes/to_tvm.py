@@ -1,4 +1,4 @@
-"""A graph to TVM: optimise it, import it as Relax, build it for the CPU, run it, and compare with the model.
+"""Convert a graph to TVM: optimise, import as Relax, build for the CPU, run, compare with the model.
 
 python examples/recipes/to_tvm.py cnn        (pip install apache-tvm)
 """
@@ -13,7 +13,7 @@ from tvm.relax.frontend.torch import from_exported_program
 
 import torch_ir
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the catalogue lies two folders up
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the catalogue
 
 
 def main(name: str) -> int:

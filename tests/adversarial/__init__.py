@@ -1,1 +1,1 @@
-"""Graphs of hostile shapes, opened by every verb at growing sizes: how time and memory grow with the file."""
+"""Adversarial graphs, opened by every command at growing sizes: growth of time and memory with the file."""

@@ -1,4 +1,4 @@
-"""CPU time and memory of a verb on a shape at growing sizes, each in a child process under limits."""
+"""CPU time and memory of a command on a shape at growing sizes, each in a child process under limits."""
 
 import gc
 import json
@@ -20,14 +20,14 @@ from tests.adversarial.verbs import run_verb, write_target
 
 SECONDS = 20
 MEMORY = 2 << 30
-TINY = 8  # a size at which only what does not depend on it takes time
+TINY = 8  # a size at which only constant costs take time
 _NOISE = 0.05  # seconds
 _SMALL = 1 << 26  # bytes
 
 
 @dataclass(frozen=True)
 class Ended:
-    """One run of a verb: `status` is what it returned, or the negative number of the signal that ended it."""
+    """One run of a command: `status` is its return value, or the negative number of the signal that ended it."""
 
     status: int
     seconds: float
@@ -107,14 +107,14 @@ def _write_pair(shape: str, size: int, folder: Path) -> tuple[Path, Path]:
 
 
 def _warm_up(verbs: Sequence[str], folder: Path) -> None:
-    """Load what the verbs import, so that no child does."""
+    """Import the dependencies of the commands, so that no child has to."""
     torch.set_num_threads(1)
     file, second = _write_pair("deep", TINY, folder)
     with _quiet(folder / "said"):
         for verb in verbs:
             run_verb(verb, file, second, folder)
     gc.collect()
-    gc.freeze()  # a child need not look through what its parent has loaded
+    gc.freeze()  # a child need not scan objects that its parent has loaded
 
 
 class _quiet:
@@ -151,7 +151,7 @@ def in_child(verb: str, file: Path, second: Path, folder: Path) -> Ended:
                 found = _spent(verb, file, second, folder)
             os.write(writing, json.dumps(found).encode())
         finally:
-            os._exit(99)  # what was raised is told in stderr
+            os._exit(99)  # the exception is in stderr
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         told = pipe.read()

@@ -1,4 +1,4 @@
-"""Graphs that pass the full check and are as awkward as their size allows; each takes a size of about `n` nodes."""
+"""Graphs that pass the full check and are as awkward as possible; each has about `n` nodes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -250,7 +250,7 @@ def functions(n: int) -> IR:
 
 
 def deep_modules(n: int) -> IR:
-    """A chain of n nodes, each in a module of its own, 200 levels down."""
+    """A chain of n nodes, each in a separate module, 200 levels deep."""
     x = tensor("x", 2, 3)
     above = ".".join(f"m{level}" for level in range(_LEVELS // 2))
     below = ".".join(f"m{level}" for level in range(_LEVELS // 2 - 1))

@@ -1,4 +1,4 @@
-"""The whole matrix in an interpreter of its own, and what it must show."""
+"""The whole matrix in a separate interpreter, and its expected result."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tests.adversarial.verbs import VERBS
 _ROOT = Path(__file__).resolve().parents[2]
 SIZE = 150
 _MOST = 1.3  # exponent of time
-_SHORT = 0.3  # seconds within which nothing is told of growth
+_SHORT = 0.3  # seconds below which growth is not reported
 _BYTES_PER_BYTE = 1000  # of memory for the file
 Cells = Sequence[tuple[str, str]]
 
@@ -55,7 +55,7 @@ def measure(shapes: Sequence[str] = tuple(SHAPES)) -> dict[str, int | float | st
 
 
 def main() -> None:
-    """Measure the cells of stdin, and print each as a line of JSON; what seems to grow too fast is measured again."""
+    """Measure the cells of stdin, and print each as a line of JSON; those that seem to grow too fast are repeated."""
     sizes = [int(sys.argv[1]) * factor for factor in (1, 2, 4)]
     for shape, verb in json.loads(sys.stdin.read()):
         growth = next(measured([shape], [verb], sizes))

@@ -1,4 +1,4 @@
-"""The verbs of the command line that read a file from a stranger, with the options that make them do the most."""
+"""The commands that read an untrusted file, with the options that make them do the most work."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ _CONTRACT = '{"name": "few", "ops": ["aten.relu.default", "aten.add.Tensor"]}'
 
 
 def write_target(out: Path) -> None:
-    """Write the target and the contract that `lower` and `coverage` are given."""
+    """Write the target and the contract for `lower` and `coverage`."""
     (out / "target.py").write_text(_TARGET)
     (out / "contract.json").write_text(_CONTRACT)
 

@@ -31,18 +31,18 @@ TABLES: dict[Kind, list[Row]] = {
 
 # Captured on real tensors only: Python needs numbers that only the data has.
 NEEDS_VALUES: dict[str, str] = {
-    "dbrx": "loops over the experts that were hit",
-    "longformer": "pads by a number held in a tensor",
-    "led": "pads by a number held in a tensor",
-    "encodec": "pads by lengths held in tensors",
-    "mimi": "pads by lengths held in tensors",
-    "fastspeech2_conformer": "makes as many frames as the predicted durations say",
+    "dbrx": "loops over the experts in use",
+    "longformer": "pads by a tensor value",
+    "led": "pads by a tensor value",
+    "encodec": "pads by lengths that are tensor values",
+    "mimi": "pads by lengths that are tensor values",
+    "fastspeech2_conformer": "the number of frames depends on predicted durations",
 }
 # Builds and runs, and is not captured at all.
 NOT_CAPTURED: dict[str, str] = {
-    "t5gemma": "its config always asks for a cache, which is not a known output",
+    "t5gemma": "its config always returns a cache of an unsupported class",
 }
-# Not recorded quickly, so that another road is tried: the words in which the recording says why.
+# Not captured fast, so that another method is tried: the reason in the log.
 NOT_FAST: dict[str, str] = {
     "longformer": "aten.item.default depends on the data",
     "led": "aten.item.default depends on the data",
@@ -72,7 +72,7 @@ NOT_FAST: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """A tiny model with random weights, and keyword inputs that it takes."""
+    """A tiny model with random weights, and its keyword inputs."""
 
     name: str
     kind: Kind
@@ -81,7 +81,7 @@ class Architecture:
 
 
 def build_model(model: str, overrides: Mapping[str, Any]) -> nn.Module:
-    """Build a class of `transformers` in eval mode, from the shared sizes that its config knows and the overrides."""
+    """Build a class of `transformers` in eval mode, from the shared sizes of its config and the overrides."""
     import transformers  # slow to import, so only when a model is wanted
 
     model_class = getattr(transformers, model)

@@ -1,4 +1,4 @@
-"""The graph that is recorded quickly beside that of torch.export, in one process: sets have one order there.
+"""Compare the graph of fast capture with that of torch.export in one process, where sets have one order.
 
 python -m tests.architectures.equality [NAME ...]      every architecture, or those named; prints a line each
 """
@@ -20,7 +20,7 @@ SAME = "same bytes"
 
 
 def compare(architecture: Architecture) -> str:
-    """What came of both captures of a model on meta: the same bytes, why one is not recorded, or where they differ."""
+    """Compare both captures of a model on meta: the same bytes, the reason for falling back, or the difference."""
     with torch.device("meta"):
         model = architecture.build()
     inputs = to_meta(architecture.inputs())

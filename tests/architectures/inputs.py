@@ -1,4 +1,4 @@
-"""The kinds of inputs that the architectures take: batch 2, short, seeded."""
+"""The kinds of inputs of the architectures: batch 2, short, seeded."""
 
 from collections.abc import Callable
 
@@ -63,7 +63,7 @@ def placed(batch: int, length: int, width: int) -> Maker:
 
 
 def image_tokens(batch: int, images: int, words: int) -> Maker:
-    """Rows that begin with the places of an image (token 98), then words."""
+    """Rows that begin with image tokens (98), then words."""
     text = ids(batch, words, high=98)
     return lambda generator: torch.cat([torch.full((batch, images), 98, device="cpu"), text(generator)], dim=1)
 

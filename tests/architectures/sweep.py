@@ -1,4 +1,4 @@
-"""An architecture on its way: extracted and saved here, loaded and verified where only the file is known.
+"""Extract and save an architecture in this process; load and verify it in one that has only the file.
 
 python -m tests.architectures.sweep [NAME ...]      every architecture, or those named; prints a line each
 """
@@ -21,7 +21,7 @@ CAPTURED, WITH_VALUES, REFUSED = "captured", "captured with values", "refused"
 
 
 def extract(architecture: Architecture, folder: Path) -> str:
-    """Build on meta, extract, save; what came of it in a few words. What needs values gets them at a second try."""
+    """Build on meta, extract and save; return the outcome. Models that need values get them in a second attempt."""
     with torch.device("meta"):
         model = architecture.build()
     inputs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), architecture.inputs())
@@ -56,7 +56,7 @@ def verify(architecture: Architecture, folder: Path) -> str:
 
 
 def verify_in_fresh_process(names: Sequence[str], folder: Path) -> dict[str, str]:
-    """What `verify` says of each name, from a process that has not seen the extraction."""
+    """Return the verdict of `verify` for each name, from a process that did not extract."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.architectures.sweep", "--verify", str(folder), *names]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])

@@ -1,1 +1,1 @@
-"""Every back end against eager: torch's database of operators, adversarial values, and functions at open sizes."""
+"""Every back end against eager: torch's operator database, adversarial values, and functions with dynamic sizes."""

@@ -1,4 +1,4 @@
-"""Sweep back ends and write what became of every case, a JSON record a line.
+"""Sweep back ends and write the result of every case as a line of JSON.
 
 python -m tests.backend_sweep --backend openvino --dtype float32 --part 0/8 -o reports/backends
 """
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def guarded(options: argparse.Namespace) -> int:
-    """Run the sweep in a process of its own; begin again after the case that ended it."""
+    """Run the sweep in a separate process; resume after a case that crashed it."""
     for _ in range(60):
         done = subprocess.run([sys.executable, "-m", "tests.backend_sweep", *sys.argv[1:], "--here"], check=False)
         if done.returncode >= 0:  # a crash is a signal

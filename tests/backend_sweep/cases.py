@@ -1,4 +1,4 @@
-"""The cases: calls of operators as models, with several sets of values for the tensors that they take."""
+"""The cases: operator calls as models, with several sets of values for their tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch_ir.ops.schema import find_operator
 
 DTYPES = ("float32", "int64", "bool", "uint8", "bfloat16", "float64", "int32", "float16", "int8", "int16")
 LARGEST = 20_000  # elements of all inputs and outputs of a case
-# with extreme values eager asks for all memory that there is, or ends the process inside LAPACK
+# with extreme values eager allocates all memory, or crashes inside LAPACK
 DRAWN_ONLY = frozenset(
     ["bincount", "repeat_interleave", "histc", "histogramdd", "geqrf", "lu", "lu_solve", "lu_unpack", "ormqr"]
 )
@@ -28,7 +28,7 @@ LAPACK = ("linalg", "svd", "pca", "cholesky", "pinverse", "qr", "logdet", "matri
 
 @dataclass
 class Case:
-    """A call, its graph, and by name the values that it is run on with what eager returns for them."""
+    """A call, its graph, and by name the input values with the results of eager."""
 
     name: str
     operator: str
@@ -80,11 +80,11 @@ def made_case(
 
 
 def eager(model: nn.Module, given: Sequence[Tensor]) -> list[Tensor] | None:
-    """What the model returns, flat; None where it raises, or returns anything but tensors of strided memory."""
+    """Return the model's flat results; None if it raises, or returns anything but strided tensors."""
     try:
         with torch.no_grad():
             found = pytree.tree_leaves(model(*(tensor.clone() for tensor in given)))
-    except Exception:  # samples and values that are made to fail
+    except Exception:  # samples and values that are meant to fail
         return None
     fits = all(isinstance(leaf, Tensor) and leaf.layout == torch.strided and not leaf.is_quantized for leaf in found)
     size = sum(leaf.numel() for leaf in (*found, *given)) if fits else 0
@@ -109,7 +109,7 @@ def _chosen(operator: Any, dtype: torch.dtype, count: int) -> list[tuple[int, An
     torch.manual_seed(0)
     try:
         found = list(enumerate(samples_of(operator, dtype)))
-    except Exception:  # the database itself cannot make inputs of some dtypes
+    except Exception:  # the database itself cannot create inputs of some dtypes
         return []
     drawn = random.Random(operator.name).sample(found[1:], min(count - 1, max(0, len(found) - 1)))
     return [*found[:1], *sorted(drawn, key=lambda pair: pair[0])]

@@ -1,4 +1,4 @@
-"""Which row of the table speaks about a record of the sweep, and the counts that the page shows."""
+"""Match the records of the sweep with rows of the table, and count them for the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEVIATES, SILENT = "deviation", "silently wrong"
 
 
 def covered(record: Mapping[str, Any]) -> bool:
-    """Whether the table says of a wrong result that it differs, by its operators and values."""
+    """Whether the table lists a wrong result as a deviation, by its operators and values."""
     nodes = [_node(found) for found in record["nodes"]]
     for row in rows():
         values = row.when.get("values")
@@ -26,7 +26,7 @@ def covered(record: Mapping[str, Any]) -> bool:
 
 
 def verdict(record: Mapping[str, Any]) -> str:
-    """The verdict of the sweep, with wrong results divided by whether the table speaks about them."""
+    """Return the verdict of the sweep, with wrong results divided by whether the table lists them."""
     if record["verdict"] not in (WRONG, CRASHED):
         return str(record["verdict"])
     return DEVIATES if covered(record) else SILENT

@@ -1,4 +1,4 @@
-"""Functions that the database of operators does not have: writes, masks, negative indices, and sizes that vary.
+"""Functions that are not in the operator database: writes, masks, negative indices, and dynamic sizes.
 
 Each is tried with fixed sizes on several inputs, or with an open batch at sizes 1, 2 and 5.
 """

@@ -1,4 +1,4 @@
-"""What a result of a back end is, next to eager's: the same, the same but for rounding, or different."""
+"""Compare a back end's result with eager's: the same, the same up to rounding, or different."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_rounding(wanted: Tensor, got: Tensor, exact: Tensor | None) -> bool:
 
 
 def in_float64(model: nn.Module | None, given: Sequence[Tensor]) -> list[Tensor] | None:
-    """What the model returns in float64 where it takes that."""
+    """Return the model's results in float64, if it supports that."""
     from tests.backend_sweep.cases import eager
 
     if model is None or not any(tensor.is_floating_point() and tensor.dtype != torch.float64 for tensor in given):

@@ -1,4 +1,4 @@
-"""The whole sweep, in processes of its own, and the counts for the page; records that are there already are kept."""
+"""The whole sweep, in separate processes, and the counts for the page; existing records are kept."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.backend_sweep.table import records
 
 FOLDER = Path(__file__).resolve().parents[2] / "reports" / "backends"
 BACKENDS = ("onednn", "inductor", "onnxruntime", "openvino", "iree")
-# back end -> of how many equal parts of the database how many are swept, in each dtype; compilers take seconds a case
+# back end -> (parts swept, equal parts of the database), per dtype; compilers take seconds per case
 PARTS = {"onednn": (16, 16), "inductor": (96, 8), "onnxruntime": (16, 16), "openvino": (16, 16), "iree": (48, 8)}
 DTYPES = ("float32", "float16", "int64", "bool")
 

@@ -10,7 +10,7 @@ from torch_ir.ir import TensorMeta
 
 
 def merged(graphs: Sequence[IR]) -> IR:
-    """A graph that takes the inputs of all graphs in order, and returns all of their outputs in order.
+    """Return a graph with the inputs of all graphs in order, and all of their outputs in order.
 
     Symbols of one name are one symbol: sizes under that name must be equal in a run.
     """

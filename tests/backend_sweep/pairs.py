@@ -1,4 +1,4 @@
-"""Two operators in a row, which is what runtimes fuse: each producer at several shapes, before each consumer."""
+"""Pairs of consecutive operators, which runtimes may fuse: each producer at several shapes, before each consumer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _reduced(name: str, dim: Any, keepdim: bool, x: Tensor) -> Tensor:
 
 
 def _layers(shape: tuple[int, ...]) -> Iterator[tuple[str, Step]]:
-    """Whatever is more than one element at a time, for this shape."""
+    """Operators on more than one element at a time, for this shape."""
     rank, last, channels = len(shape), shape[-1], shape[1]
     yield "linear", partial(F.linear, weight=_weight(5, last), bias=_weight(5))
     yield "matmul", lambda x: x @ x.transpose(-1, -2)

@@ -1,4 +1,4 @@
-"""Run cases in a back end, many in one compiled graph; what it refuses is found by halves."""
+"""Run cases in a back end, many in one compiled graph; rejected cases are found by bisection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Outcome:
 
 
 def describe_nodes(ir: IR) -> list[dict[str, Any]]:
-    """The nodes of a graph as far as a row of the table may ask about them."""
+    """Return the facts of a graph's nodes that rows of the table may use."""
     return [
         {
             "op": node.op_type,

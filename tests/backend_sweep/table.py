@@ -1,4 +1,4 @@
-"""From the records of the sweep to rows of the table: for each operator that a back end computes wrongly, when.
+"""Derive the rows of the table from the records of the sweep: the wrong operators of a back end, and the conditions.
 
 python -m tests.backend_sweep.table RECORDS...
 
@@ -63,7 +63,7 @@ def _blamed(record: Record) -> str:
 
 
 def condition(wrong: Sequence[Record], right: Sequence[Record]) -> dict[str, Any]:
-    """The condition that holds of all wrong cases and of the fewest right ones."""
+    """Return the condition that holds for all wrong cases and for the fewest right ones."""
     choices = [when for when in _conditions(wrong[0]) if all(_holds(when, record) for record in wrong)]
     dtypes = sorted({dtype for record in wrong for node in record["nodes"] for dtype in node["dtypes"]})
     choices += [{"dtype": dtypes}] if dtypes else []

@@ -1,4 +1,4 @@
-"""Adversarial values: what tensors of a dtype hold in the runs after the first."""
+"""Adversarial values of a dtype, for the runs after the first."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rows_of(kind: torch.dtype) -> dict[str, tuple[float, ...]]:
 
 
 def _filled(tensor: Tensor, row: Sequence[float], shift: int) -> Tensor:
-    """A tensor of the same shape and strides that holds a row again and again, begun elsewhere for each tensor."""
+    """Return a tensor of the same shape and strides with a repeated row, shifted for each tensor."""
     if tensor.numel() == 0 or tensor.layout != torch.strided:
         return tensor.clone()
     numbers = [row[(at + shift) % len(row)] for at in range(len(row))]

@@ -1,1 +1,1 @@
-"""Files that something happened to: each is refused with an error of ours, or means what it meant."""
+"""Corrupted files: each is rejected with a typed error, or has the same meaning."""

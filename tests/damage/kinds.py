@@ -1,4 +1,4 @@
-"""What happens to files: to their bytes by accident, and to their words by people and programs that edit them."""
+"""Kinds of corruption: accidental changes of bytes, and edits of tokens by people and programs."""
 
 import random
 import re
@@ -97,7 +97,7 @@ def repeat_a_block(content: bytes, other: bytes, chance: random.Random) -> bytes
 
 @_kind
 def lose_power(content: bytes, other: bytes, chance: random.Random) -> bytes:
-    """Sectors that were given to the file, but never written, are full of zeros."""
+    """Sectors that were allocated, but never written, are zero."""
     start = chance.randrange(len(content)) // _SECTOR * _SECTOR
     stop = min(len(content), chance.choice((start + _SECTOR, len(content))))
     return content[:start] + bytes(stop - start) + content[stop:]
@@ -173,6 +173,6 @@ def change_line_ends(content: bytes, other: bytes, chance: random.Random) -> byt
 
 @_kind
 def change_the_encoding(content: bytes, other: bytes, chance: random.Random) -> bytes:
-    """As an editor would, which takes the file for text of one encoding and writes another."""
+    """Decode the file in one encoding and write another, as an editor might."""
     text = content.decode(chance.choice(("utf-8", "latin-1")), errors="replace")
     return text.encode(chance.choice(("utf-8", "utf-8-sig", "utf-16", "utf-32", "ascii")), errors="replace")

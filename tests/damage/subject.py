@@ -1,4 +1,4 @@
-"""Every kind of file that the package reads: a whole one, another of its kind, and what is read of it."""
+"""Every kind of file that the package reads: a valid one, another of its kind, and how it is read."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from torch_ir.errors import TorchIRError
 
 @dataclass(frozen=True)
 class Subject:
-    """A file to damage, among whole companions; `read` gives what the files mean, or raises an error of ours."""
+    """A file to corrupt, with its companion files; `read` returns the meaning of the files, or raises a typed error."""
 
     path: Path
     other: bytes
@@ -23,7 +23,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Kind:
-    """How to make files of a kind in a folder; with a digest in them, no damage may change what they mean."""
+    """How to write files of a kind to a folder; if they have a digest, no corruption may change their meaning."""
 
     name: str
     has_digest: bool
@@ -60,7 +60,7 @@ def undigested(content: bytes) -> bytes:
 
 
 def meaning(ir: IR) -> str:
-    """The text of a graph that holds, prints, and is the same after copying, writing and reading."""
+    """Return the text of a valid graph that prints, and is equal after copying, writing and reading."""
     text = ir.to_json()
     with without_refusal():
         assert IR.parse(ir.to_text()).to_text() == ir.to_text()
@@ -70,7 +70,7 @@ def meaning(ir: IR) -> str:
 
 @contextmanager
 def without_refusal() -> Iterator[None]:
-    """What was taken once must be taken again."""
+    """Input accepted once must be accepted again."""
     try:
         yield
     except TorchIRError as error:

@@ -1,4 +1,4 @@
-"""Damage files by the thousand, and judge what is read of them."""
+"""Corrupt files by the thousand, and check the results of reading them."""
 
 import random
 import resource
@@ -19,7 +19,7 @@ REFUSED_WITH_PATH, REFUSED, SAME, CHANGED = "refused with a path", "refused", "s
 SAMPLE = 3 * len(KINDS)  # damaged files of each kind in every run of the tests
 EVERY = 900  # and in the sweep; more of those that a digest protects
 PROTECTED = 2700
-SLOW_FILES = ("ONNX to be bound", "remembered choices of back ends")  # which each case writes to the disk anew
+SLOW_FILES = ("ONNX to be bound", "remembered choices of back ends")  # each case writes these to disk again
 CUT_AND_FLIPPED = ("a side file", "a lowered graph")  # small ones, with a digest
 
 
@@ -52,7 +52,7 @@ def count_of(name: str) -> int:
 
 
 def variants(content: bytes, other: bytes, numbers: Iterable[int]) -> Iterator[tuple[str, bytes]]:
-    """Damaged forms of a file by their numbers, which say the damage; each kind of it in turn."""
+    """Yield corrupted forms of a file by their numbers, which determine the corruption; each kind in turn."""
     names = list(KINDS)
     for number in numbers:
         kind = names[number % len(names)]
@@ -60,7 +60,7 @@ def variants(content: bytes, other: bytes, numbers: Iterable[int]) -> Iterator[t
 
 
 def judge(kind: Kind, numbers: Iterable[int]) -> Outcomes:
-    """What becomes of damaged files of a kind; an AssertionError or an error that is not ours is a bug."""
+    """Return the outcomes of corrupted files of a kind; an AssertionError or an untyped error is a bug."""
     with new_folder() as folder:
         subject = kind.make(Path(folder))
         return _judged(kind, subject, variants(subject.path.read_bytes(), subject.other, numbers))
@@ -102,7 +102,7 @@ def _outcome(kind: Kind, subject: Subject, expected: Any, case: str) -> str:
 
 
 def measure() -> dict[str, int | float | str]:
-    """The figures of the full sweep: what became of the files of each kind, the slowest case, and the memory."""
+    """Return the figures of the full sweep: outcomes of each kind, the slowest case, and the memory."""
     figures: dict[str, int | float | str] = {}
     protected: Counter[str] = Counter()
     slowest = Outcomes()
@@ -128,6 +128,6 @@ def _swept(kind: Kind) -> Outcomes:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # other libraries warn of what they find in damaged files
+    warnings.simplefilter("ignore")  # other libraries warn about corrupted files
     for label, figure in measure().items():
         print(f"{label}: {figure}")

@@ -1,4 +1,4 @@
-"""Files of tensors: weights, golden packs, dumps, inputs of the command line, ONNX files; and what is remembered."""
+"""Files of tensors: weights, golden packs, dumps, command-line inputs, ONNX files; and the cache of back ends."""
 
 import json
 import os
@@ -30,7 +30,7 @@ CHOICE = Choice("torch", {"torch": 0.5, "onnxruntime": 0.75}, {"iree": "is not i
 
 
 def facts(tensors: Mapping[str, Tensor]) -> Any:
-    """Tensors as what can be compared."""
+    """Return tensors in a comparable form."""
     return {name: (str(value.dtype), list(value.shape), value.tolist()) for name, value in tensors.items()}
 
 
@@ -215,7 +215,7 @@ def choices(folder: Path) -> Subject:
 
 
 def _chosen(path: Path) -> str:
-    """A file that cannot be read is as good as none: there is no error, and the next choice is kept."""
+    """An unreadable file is ignored: there is no error, and the next choice is stored."""
     before = os.environ.get("TORCH_IR_CACHE")
     os.environ["TORCH_IR_CACHE"] = str(path.parent)
     try:

@@ -1,4 +1,4 @@
-"""Several at once at one target: writers of different versions, readers between them, threads of one process."""
+"""Concurrent access to one target: writers of different versions, readers between them, threads of one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.faults.killing import Place, forked
 
 @dataclass
 class Crowd:
-    """How many saves and loads went well, and what is wrong with the folder at the end."""
+    """Counts of successful saves and loads, and errors of the folder at the end."""
 
     saves: int = 0
     loads: int = 0
@@ -24,7 +24,7 @@ class Crowd:
 def writers_and_readers(place: Place, rounds: int, readers: int = 2) -> Crowd:
     """Two processes save their versions over each other while others read without a pause."""
     place.kind.save(place.target, 0)
-    with mmap.mmap(-1, 8 * readers + 1) as shared:  # what each reader has loaded, and whether it is over
+    with mmap.mmap(-1, 8 * readers + 1) as shared:  # the graphs that each reader loaded, and whether it ended
 
         def write(version: int) -> Callable[[], None]:
             def work() -> None:

@@ -1,4 +1,4 @@
-"""Kill a process while it saves, at random moments and at every single step, and look at what it leaves."""
+"""Kill a process while it saves, at random moments and at every step, and check the remaining files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OUTSIDE, _BEFORE, _AFTER = range(3)  # of a save; before and after the new file
 
 @dataclass
 class Tally:
-    """What kills did: how many, how many within a save, what was wrong afterwards, and how many files lay around."""
+    """Results of kills: their number, those within a save, errors afterwards, and leftover files."""
 
     kills: int = 0
     within: int = 0
@@ -36,7 +36,7 @@ class Tally:
 
 
 class Place:
-    """A folder in which one kind of file is saved, and what it must hold with each version."""
+    """A folder in which one kind of file is saved, and its expected content for each version."""
 
     def __init__(self, kind: Kind, room: Path) -> None:
         self.kind = kind
@@ -57,7 +57,7 @@ class Place:
         return sorted(os.listdir(self.folder))
 
     def wrong(self, *, may_be_absent: bool = False) -> str:
-        """What is wrong with the file, if it is neither version."""
+        """Return the error of the file, if it is neither version."""
         if may_be_absent and not self.target.exists():
             return ""
         try:
@@ -67,7 +67,7 @@ class Place:
         return ""
 
     def wrong_after_save(self, version: int) -> str:
-        """What is wrong after a further save that nothing disturbs."""
+        """Return the errors after a further, undisturbed save."""
         self.kind.save(self.target, version)
         if self.listed() != self.expected[version]:
             return f"{self.listed()} is there, not {self.expected[version]}"
@@ -99,7 +99,7 @@ def kill_at_random(place: Place, kills: int, seed: int) -> Tally:
 
 
 def _save_for_ever(place: Place, shared: mmap.mmap) -> None:
-    """Save and tell where: a file gets the target's name by replace, a folder by a call of its own."""
+    """Save and report the operation: a file is renamed over the target, a folder by another call."""
     _tell_after(os, "replace", lambda: shared.__setitem__(1, _AFTER))
     folders: Any = sys.modules.get("torch_ir.golden.folders")
     if folders is not None:
@@ -154,7 +154,7 @@ def _save_until(place: Place, last: int) -> None:
 
 
 def fail_at_every_step(place: Place, error: BaseException) -> Tally:
-    """Let each call of the system fail in turn: one version is there, and at once nothing else."""
+    """Let each system call fail in turn: one version exists, and no other files."""
     tally = Tally()
     for step in count(1):
         place.clear()
@@ -171,7 +171,7 @@ def fail_at_every_step(place: Place, error: BaseException) -> Tally:
 
 
 def _fail_at(place: Place, last: int, error: BaseException) -> None:
-    """Save the second version; an error of the system must become one of ours, others must come through."""
+    """Save the second version; a system error must become a typed one, others must propagate."""
     failed = []
 
     def fail(_: object) -> None:
@@ -192,7 +192,7 @@ def _act_at(last: int, names: Iterable[str], act: Callable[[Callable[[], object]
 
     def wrapped(name: str, done: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **kwargs: Any) -> Any:
-            if "dir_fd" not in kwargs and next(steps) == last:  # which only the removal of a folder gives
+            if "dir_fd" not in kwargs and next(steps) == last:  # raised only when a folder is removed
                 act(lambda: name == "write" and done(args[0], args[1][: len(args[1]) // 2]))
             return done(*args, **kwargs)
 
@@ -203,7 +203,7 @@ def _act_at(last: int, names: Iterable[str], act: Callable[[Callable[[], object]
 
 
 def forked(work: Callable[[], None]) -> int:
-    """A child that does one thing, and ends without any of what an interpreter does at its end."""
+    """Fork a child that runs one function, and exits without interpreter shutdown."""
     child = os.fork()
     if child == 0:
         try:

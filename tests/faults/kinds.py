@@ -1,4 +1,4 @@
-"""Everything that the package writes, in two versions each: how to save one, and how to tell which is there.
+"""Everything that the package writes, in two versions each: how to save one, and how to recognise it.
 
 What needs torch comes last and imports it when it is first saved, so that the others are saved by small processes.
 """
@@ -47,7 +47,7 @@ def _kind(name: str, file: str, read: Read, **facts: bool) -> Callable[[Save], S
 
 @cache
 def graph(version: int) -> IR:
-    """A graph of one node over a constant that is large enough to lie beside the file."""
+    """A graph of one node over a constant that is large enough for a side file."""
     raw = bytes([version + 1]) * (80_000 + version)
     constant = TensorMeta("c_table", (len(raw),), "uint8")
     constant.param = Param(("table",), "constant", TensorData((len(raw),), "uint8", raw))
@@ -117,7 +117,7 @@ def _report(path: Path, version: int) -> None:
 
 
 def _command(*words: str) -> None:
-    """A verb of the command line, whose errors come through."""
+    """Run a command whose errors propagate."""
     from torch_ir.cli.dispatch import build_parser
 
     arguments = build_parser().parse_args(words)
@@ -193,7 +193,7 @@ def _outputs(path: Path, version: int) -> None:
 
 @cache
 def _onnx() -> Any:
-    """A model with a weight that is large enough to lie beside the file."""
+    """A model with a weight that is large enough for a side file."""
     from torch_ir.targets.onnx.model import onnx_model
 
     x, out = TensorMeta("x", (1, 300), "float32"), TensorMeta("mm", (1, 1000), "float32")

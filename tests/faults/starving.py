@@ -1,4 +1,4 @@
-"""Places with too little room: each is made in a child process, and tells what every kind of save said there."""
+"""Full disks and similar places: each is made in a child process, which reports the error of every kind of save."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def no_permission(kinds: list[str]) -> dict[str, str]:
 
 
 def _in_child(kinds: list[str], starve: Callable[[], None]) -> dict[str, str]:
-    """What each kind of save says in a child that is starved after the old file is there."""
+    """Return the error of each kind of save in a child without space, after the old file exists."""
     said = {}
     for name in kinds:
         with tempfile.TemporaryDirectory() as room:
@@ -71,7 +71,7 @@ def _in_child(kinds: list[str], starve: Callable[[], None]) -> dict[str, str]:
 
 
 def _refused(place: Place) -> str:
-    """What a save says that cannot be done."""
+    """Return the error of a save that must fail."""
     try:
         place.kind.save(place.target, 1)
     except SerializationError as error:

@@ -1,4 +1,4 @@
-"""All faults on some kinds of files, in a process of its own that forks: `python -m tests.faults.sweep JSON`."""
+"""All faults for some kinds of files, in a separate process that forks: `python -m tests.faults.sweep JSON`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ERRORS = (OSError(28, "No space left on device"), KeyboardInterrupt(), MemoryEr
 
 
 def sweep(kinds: list[str], kills: int, rounds: int, *, other_systems: bool = False, is_full: bool = True) -> list[Row]:
-    """What became of each kind of file after every fault; without `is_full`, after one of each sort."""
+    """Return the outcomes of each kind of file after every fault; without `is_full`, after one of each sort."""
     asked = {"kinds": kinds, "kills": kills, "rounds": rounds, "other_systems": other_systems, "is_full": is_full}
     command = [sys.executable, "-m", "tests.faults.sweep", json.dumps(asked)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=Path(__file__).parents[2])

@@ -1,4 +1,4 @@
-"""Programs that start in milliseconds: a server that has imported torch forks a child for each of them.
+"""Programs that start in milliseconds: a fork server with torch imported forks a child for each of them.
 
 For tests whose subject is what a program does, and not how it starts: the command `torch-ir`, and a page of the
 documentation. They are ordinary programs to whoever starts them: streams, terminals, folder, environment, signals and

@@ -1,4 +1,4 @@
-"""What a program that the server forks is to whoever starts it: hand everything over, wait, end as it ended.
+"""Client of the fork server that acts as the program: pass everything on, wait, exit with the same status.
 
 Copied, with `FRESH` filled in: the command to run instead, where the server declines. It imports next to nothing.
 """
@@ -12,7 +12,7 @@ FRESH: list[str] = []
 
 
 def main() -> None:
-    """Run this program in the server, or by itself if that is what the server says, or says no more."""
+    """Run this program in the server, or directly if the server says so or is gone."""
     server = socket.socket(socket.AF_UNIX)
     try:
         server.connect(os.path.join(os.path.dirname(sys.argv[0]), "socket"))

@@ -1,4 +1,4 @@
-"""The near side: a folder of programs, and the server that they speak to."""
+"""The client side: a folder of programs, and the server that they connect to."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def forked_programs() -> Iterator[Path | None]:
             cwd=ROOT,
             stdin=subprocess.PIPE,  # whose end is the server's
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # what libraries say when they are imported
+            stderr=subprocess.DEVNULL,  # messages of libraries on import
             pass_fds=[listener.fileno()],
         )
-        listener.close()  # if the server is gone, nobody waits for it
+        listener.close()  # if the server is gone, do not wait for it
         try:
             yield Path(name)
         finally:

@@ -1,4 +1,4 @@
-"""The far side: import torch once, then fork a child for each program that asks.
+"""Fork server: import torch once, then fork a child for each requested program.
 
 python -m tests.forking.server LISTENING_SOCKET
 """
@@ -29,18 +29,18 @@ from torch_ir.run.confine import end_with_parent
 
 _ENTRIES = {"torch-ir": "torch_ir.cli.dispatch", "pytorch-ir": "torch_ir.cli.dispatch", "page": "tests.documents"}
 _PRELOADED = ("torch.export", "transformers.modeling_utils")
-# What has no effect on how Python and torch start; where anything else differs, the program starts by itself.
+# No effect on the start of Python and torch; if anything else differs, the program starts separately.
 _FREE = {
     "_", "COLUMNS", "LINES", "NO_COLOR", "OLDPWD", "PATH", "PWD", "PYTEST_CURRENT_TEST", "SHLVL", "TERM",
     "TORCHINDUCTOR_CACHE_DIR", "TORCH_IR_CACHE",
 }  # fmt: skip
-# Likewise verbs that work without torch, which is worth seeing and takes no time, and the one about this machine.
+# Also commands that work without torch, which is worth testing and fast, and `doctor`.
 _LIGHT = {"completion", "cost", "diff", "doctor", "draw", "help", "info", "ops"}
 
 
 @dataclass
 class Request:
-    """A program to run: its words, folder and environment, and its standard streams."""
+    """A program to run: its arguments, folder and environment, and its standard streams."""
 
     words: list[str]
     folder: str
@@ -72,11 +72,11 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in _FREE}
 
 
-_STARTED = _read_at_start(os.environ)  # before what is preloaded changes it
+_STARTED = _read_at_start(os.environ)  # before preloaded modules change it
 
 
 def read(connection: socket.socket) -> Request:
-    """The request of a program that has just come."""
+    """Receive the request of a connecting program."""
     head, streams, *_ = socket.recv_fds(connection, 8, 3)
     data = connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
     count, *texts = os.fsdecode(data).split("\0")
@@ -85,10 +85,10 @@ def read(connection: socket.socket) -> Request:
 
 
 def serve(listener: socket.socket) -> Request:
-    """Fork a process for whoever comes; this returns in the processes of programs only."""
+    """Fork a process for each client; returns only in the processes of programs."""
     while True:
         ready, *_ = select.select([listener, sys.stdin], [], [])
-        if sys.stdin in ready:  # nobody is left; what was forked ends with this
+        if sys.stdin in ready:  # no clients are left; forked processes end with this one
             os._exit(0)
         with suppress(ChildProcessError):  # keepers that have ended
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -101,7 +101,7 @@ def serve(listener: socket.socket) -> Request:
 
 
 def _keep(connection: socket.socket) -> Request:
-    """Fork the process of a program, and tell whoever waits for it how it ended; or that it should start by itself."""
+    """Fork the process of a program, and report its exit to the client; or that the client should start it itself."""
     end_with_parent()
     request = read(connection)
     process = os.fork() if request.is_for_a_fork else None
@@ -112,7 +112,7 @@ def _keep(connection: socket.socket) -> Request:
     connection.sendall(b"%d" % (process or 0))
     if process:
         ended, left = os.pidfd_open(process), connection.fileno()
-        if left in select.select([ended, left], [], [])[0]:  # whoever waited was killed
+        if left in select.select([ended, left], [], [])[0]:  # the waiting client was killed
             os.kill(process, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         connection.sendall(b"%d" % status)
@@ -120,7 +120,7 @@ def _keep(connection: socket.socket) -> Request:
 
 
 def _warm_up() -> None:
-    """Capture next to nothing: what that imports and sets up, no child has to."""
+    """Capture a tiny model, so that no child has to import and set up for it."""
     import torch_ir
     from torch_ir.cli.dispatch import build_parser
 
@@ -134,7 +134,7 @@ def _warm_up() -> None:
 
 
 def _run(entry: types.ModuleType) -> NoReturn:
-    """Run a program to its end; what it leaves in memory is not taken apart, which would take longer than most."""
+    """Run a program to its end without interpreter shutdown, which would take longer than most programs."""
     status = 1
     try:
         status = entry.main()
@@ -156,10 +156,10 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal reaches the children as well
     entries = {name: importlib.import_module(module) for name, module in _ENTRIES.items()}
     for module in _PRELOADED:
-        with suppress(ImportError):  # who needs it will say so
+        with suppress(ImportError):  # an error is raised where it is needed
             importlib.import_module(module)
     _warm_up()
-    gc.freeze()  # children share these pages as long as nobody touches them
+    gc.freeze()  # children share these pages until they are written to
     request = serve(listener)
     request.take_over()
     _run(entries[os.path.basename(request.words[0])])

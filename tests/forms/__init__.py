@@ -1,4 +1,4 @@
-"""Small models of every form that a program can take: control flow, higher-order operators, effects, quantisation."""
+"""Small models of every form that a program can have: control flow, higher-order operators, effects, quantisation."""
 
 from tests.forms import (
     caches,

@@ -107,7 +107,7 @@ def llama(**overrides: Any) -> nn.Module:
 
 
 class FlatCache(nn.Module):
-    """A language model whose dynamic cache goes in and comes out as keys and values of each layer."""
+    """A language model whose dynamic cache is passed and returned as keys and values of each layer."""
 
     def __init__(self) -> None:
         super().__init__()

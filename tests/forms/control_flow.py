@@ -1,4 +1,4 @@
-"""Branches and loops as torch spells them: both ways of each branch, several trip counts of each loop."""
+"""Branches and loops as torch operators: both paths of each branch, several trip counts of each loop."""
 
 from typing import Any
 
@@ -142,9 +142,7 @@ def while_that_writes_to_what_it_carries(self: Any, x: Tensor) -> Any:
     return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y.add_(1) * 2), (torch.tensor(0), x * 1))
 
 
-@family.forward(
-    (X,), parts=layer, expected=refused("torch.export refuses a scan whose body writes to what it is given")
-)
+@family.forward((X,), parts=layer, expected=refused("torch.export refuses a scan whose body writes to its operands"))
 def scan_that_writes_to_a_buffer(self: Any, x: Tensor) -> Any:
     def step(carried: Tensor, row: Tensor) -> Any:
         self.scale.add_(1)
@@ -153,12 +151,12 @@ def scan_that_writes_to_a_buffer(self: Any, x: Tensor) -> Any:
     return scan(step, torch.zeros(4), x)
 
 
-@family.forward((X,), expected=refused("torch.export refuses a map whose body writes to what it is given"))
+@family.forward((X,), expected=refused("torch.export refuses a map whose body writes to its operands"))
 def map_that_writes_to_its_operand(self: Any, x: Tensor) -> Any:
     return torch_map(lambda row: row.add_(1) * 1, x)
 
 
-@family.forward((X,), expected=refused("torch.export refuses a body that returns what it is given"))
+@family.forward((X,), expected=refused("torch.export refuses a body that returns its operands"))
 def scan_that_returns_what_it_is_given(self: Any, x: Tensor) -> Any:
     return scan(lambda carried, row: (carried + row, carried), torch.zeros(4), x)
 

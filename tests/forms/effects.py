@@ -1,4 +1,4 @@
-"""What a model does beside computing: it writes to buffers and inputs, returns what it shares, draws numbers."""
+"""Effects of a model: writes to buffers and inputs, aliased results, random numbers."""
 
 from typing import Any
 
@@ -229,9 +229,7 @@ def gumbel_softmax(self: Any, x: Tensor) -> Any:
     return F.gumbel_softmax(x, hard=True)
 
 
-@family.forward(
-    (X,), expected=captured("a torch.Generator is an object with state of its own, which no graph can hold")
-)
+@family.forward((X,), expected=captured("a torch.Generator is a stateful object, which a graph cannot contain"))
 def random_with_a_generator(self: Any, x: Tensor) -> Tensor:
     return x + torch.rand(3, 4, generator=torch.Generator().manual_seed(1))
 

@@ -1,4 +1,4 @@
-"""Torch's own database of what torch.export supports; each example is a form."""
+"""Torch's ExportDB of features that torch.export supports; each example is a form."""
 
 import copy
 from functools import partial
@@ -12,7 +12,7 @@ from tests.forms.form import VERIFIED, Family, Outcome, carried
 
 family = Family("ExportDB")
 # Supported by torch.export, but not carried.
-EXCEPTIONS = {"scalar_output": carried("returns a Python number and no tensor: verification has nothing to compare")}
+EXCEPTIONS = {"scalar_output": carried("returns a Python number and no tensor, so there is nothing to compare")}
 
 
 class Positional(nn.Module):

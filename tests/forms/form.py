@@ -1,4 +1,4 @@
-"""A form: a small model of one kind, with the calls that lead it down each of its ways."""
+"""A form: a small model of one kind, with calls that cover each of its paths."""
 
 import copy
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from torch import nn
 from tests.proof import module
 
 Build = TypeVar("Build", bound=Callable[..., Any])
-# How far a form comes: its library has no kernels here, torch.export refuses it, it cannot be made a graph of ours,
-# the graph cannot be proved, or all is well.
-STAGES = UNBUILT, REFUSED, CAPTURED, CARRIED, VERIFIED = "not built", "refused", "captured", "carried", "verified"
+# The stage that a form reaches: its library has no kernels here, torch.export refuses it, it cannot be converted,
+# the graph does not verify, or all stages succeed.
+STAGES = UNBUILT, REFUSED, CAPTURED, CARRIED, VERIFIED = "not built", "refused", "captured", "converted", "verified"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a form comes, and why no further."""
+    """The stage that a form reaches, and the reason."""
 
     stage: str
     reason: str = ""
@@ -42,7 +42,7 @@ def carried(reason: str) -> Outcome:
 
 @dataclass(frozen=True)
 class Form:
-    """A named model, the inputs of its calls, and how far it comes."""
+    """A named model, the inputs of its calls, and the expected stage."""
 
     name: str
     family: str
@@ -83,7 +83,7 @@ class Family:
     def forward(
         self, *calls: tuple[Any, ...], parts: Callable[[], dict[str, Any]] = dict, train: bool = False, **options: Any
     ) -> Callable[[Build], Build]:
-        """Decorate the `forward` of a model that is made of `parts`."""
+        """Register the `forward` of a model that consists of `parts`."""
 
         def keep(forward: Build) -> Build:
             self.add(forward.__name__, lambda: module(forward, **parts()).train(train), calls, **options)

@@ -1,4 +1,4 @@
-"""Every higher-order operator of torch: a form that captures it, or the reason why torch.export never gives it."""
+"""Every higher-order operator of torch: a form that captures it, or the reason why torch.export never emits it."""
 
 import importlib
 import pkgutil
@@ -187,22 +187,22 @@ TRACED_THROUGH = {
     "tag_activation_checkpoint": "checkpointed",
     "wrap": "wrapped",
 }
-_COMPILER = "put in by torch.compile, after capture"
-_TRAINING = "part of a backward pass, which no exported program for inference has"
+_COMPILER = "inserted by torch.compile after capture"
+_TRAINING = "part of a backward pass; inference programs have none"
 _GPU = "a kernel for GPUs"
 # Operators that no exported program has, or that cannot be carried -> why.
 NOT_CAPTURED = {
-    "_export_tracepoint": "torch.export takes it out again itself",
-    "aoti_call_delegate": "put in by AOTInductor, after capture",
-    "auto_functionalized_v2": "made by the caller's own run_decompositions(); refused with that advice",
-    "call_torchbind": "calls a C++ object with state of its own, which no graph can hold",
+    "_export_tracepoint": "torch.export removes it",
+    "aoti_call_delegate": "inserted by AOTInductor after capture",
+    "auto_functionalized_v2": "made by the caller's own run_decompositions(); the error says so",
+    "call_torchbind": "calls a stateful C++ object, which a graph cannot contain",
     "control_deps": _COMPILER,
     "dynamo_bypassing_wrapper": _COMPILER,
     "executorch_call_delegate": "put in by ExecuTorch, after capture",
     "graphsafe_run_with_rng_state": _TRAINING,
     "inductor_compiled_code": _COMPILER,
     "inline_asm_elementwise": _GPU,
-    "invoke_leaf_function": "calls a Python function that is not traced, which no file can hold",
+    "invoke_leaf_function": "calls an untraced Python function, which a file cannot contain",
     "local_map_hop": "torch.export's own verifier refuses it",
     "register_hook": _TRAINING,
     "run_and_save_rng_state": _TRAINING,
@@ -217,7 +217,7 @@ NOT_CAPTURED = {
 
 
 def registered() -> list[str]:
-    """Every higher-order operator that torch has; some come with a module that is imported late."""
+    """Return every higher-order operator of torch; some are registered by late imports."""
     for module in pkgutil.iter_modules(hops.__path__, f"{hops.__name__}."):
         importlib.import_module(module.name)
     importlib.import_module("torch._dynamo._trace_wrapped_higher_order_op")

@@ -1,4 +1,4 @@
-"""Torch's own database of higher-order operators; each sample is a form."""
+"""Torch's database of higher-order operators; each sample is a form."""
 
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ family = Family("torch's higher-order samples")
 EXCEPTIONS = {
     "inline_asm_elementwise_simple": unbuilt("a kernel for GPUs"),
     "local_map_hop_simple": refused("torch.export's own verifier refuses `local_map_hop`"),
-    "register_hook_simple": unbuilt("hooks a gradient, which nothing has in inference"),
+    "register_hook_simple": unbuilt("hooks a gradient; there are none in inference"),
 }
 
 

@@ -147,7 +147,7 @@ def nested_tensor_inside(self: Any, x: Tensor, y: Tensor) -> Any:
 @family.forward(
     (torch.nested.nested_tensor([X, X[:2]], layout=torch.jagged),),
     on_meta=False,
-    expected=refused("captured in strict mode alone, and no tensor of one shape; pass values and offsets"),
+    expected=refused("captured only in strict mode, and has no single shape; pass values and offsets"),
 )
 def nested_tensor_input(self: Any, x: Tensor) -> Any:
     return x.sin()

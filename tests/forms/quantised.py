@@ -106,11 +106,11 @@ def pt2e_in_qat_training() -> nn.Module:
         made: nn.Module = prepare_qat_pt2e(
             torch.export.export(convolution().train(), (IMAGES,)).module(), xnnpack(dynamic=False, qat=True)
         )
-        made(IMAGES)  # observers take the shape of what they see first
+        made(IMAGES)  # observers take the shape of their first input
         return made
 
 
-@family.model((X,), expected=refused("observers branch on the values that they see; convert the model first"))
+@family.model((X,), expected=refused("observers branch on data; convert the model first"))
 def pt2e_being_calibrated() -> nn.Module:
     with quiet():
         from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
@@ -201,11 +201,11 @@ def torchao_in_qat_training() -> nn.Module:
         return made
 
 
-_INT4 = "`Int4WeightOnlyConfig` packs for GPU kernels alone; `IntxWeightOnlyConfig(weight_dtype=torch.int4)` is carried"
+_INT4 = "`Int4WeightOnlyConfig` packs only for GPU kernels; `IntxWeightOnlyConfig(weight_dtype=torch.int4)` works"
 family.add(
     "torchao_int4_packed_weights", torchao("Int4WeightOnlyConfig", group_size=32), CALLS, expected=unbuilt(_INT4)
 )
-_FLOAT8 = "torchao quantises activations to float8 on GPUs alone"
+_FLOAT8 = "torchao quantises activations to float8 only on GPUs"
 family.add(
     "torchao_float8_activations", torchao("Float8DynamicActivationFloat8WeightConfig"), CALLS, expected=unbuilt(_FLOAT8)
 )
@@ -227,7 +227,7 @@ def eager_qat_in_training() -> nn.Module:
         made = linear().train()
         made.qconfig = torch.ao.quantization.get_default_qat_qconfig("x86")
         prepared: nn.Module = torch.ao.quantization.prepare_qat(made)
-        prepared(X)  # observers take the shape of what they see first
+        prepared(X)  # observers take the shape of their first input
         return prepared
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a form: extracted, saved, loaded, executed, and compared with eager, call after call.
+"""Extract, save, load and execute a form, and compare with eager after every call.
 
 python -m tests.forms.sweep [NAME ...]      every form, or those named; prints a line each
 """
@@ -21,11 +21,11 @@ from torch_ir.run.tolerances import compare
 
 
 def carry(form: Form) -> Outcome:
-    """Take a form as far as it goes."""
+    """Run a form through all stages and return the last one reached."""
     with quiet():
         try:
             model = form.build()
-        except Exception as error:  # libraries refuse in many ways what they have no kernel for
+        except Exception as error:  # libraries report missing kernels in many ways
             return Outcome(UNBUILT, str(error))
         try:
             ir = IR.from_json(extract(form, copy.deepcopy(model)).to_json())
@@ -49,7 +49,7 @@ def extract(form: Form, model: nn.Module) -> IR:
 
 
 def exported(form: Form, model: nn.Module) -> ExportedProgram:
-    """What torch.export makes of a form."""
+    """Export a form with torch.export."""
     if form.strict_export:
         with torch.no_grad():
             return torch.export.export(model, form.inputs()[0], dynamic_shapes=form.dynamic_shapes, strict=True)
@@ -64,7 +64,7 @@ def _bare(form: Form, model: nn.Module) -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 def _difference(form: Form, ir: IR, model: nn.Module) -> str:
-    """What verification says of each call on a fresh model; empty if all is well."""
+    """Return the verification errors of each call on a fresh model; empty on success."""
     for inputs in form.inputs():
         report = verdict(ir, copy.deepcopy(model), *inputs)
         if not report.is_valid:

@@ -1,4 +1,4 @@
-"""Regions and function transforms: what steers autograd, precision or batching around ordinary code."""
+"""Regions and function transforms: autograd, precision and batching around ordinary code."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ family = Family("transforms")
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
 
-# Of what `grad` and its kin wrap, torch.export makes a constant: the graph no longer reads the input.
+# torch.export turns the operands of `grad` and similar functions into constants: the graph ignores the input.
 
 
 def layer() -> dict[str, Any]:
@@ -64,7 +64,7 @@ def checkpointed_reentrant(self: Any, x: Tensor) -> Tensor:
 
 
 class Straight(torch.autograd.Function):
-    """Rounds, and lets the gradient through."""
+    """Round, and pass the gradient through."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

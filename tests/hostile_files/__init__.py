@@ -1,4 +1,4 @@
-"""Files that mean harm, and how each must end."""
+"""Hostile files, and the expected result of each."""
 
 from tests.hostile_files import (
     bombs,

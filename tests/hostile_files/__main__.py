@@ -1,4 +1,4 @@
-"""Open every hostile file and print how it ended, or write the table into docs/security.md.
+"""Open every hostile file and print the result, or write the table to docs/security.md.
 
 python -m tests.hostile_files [FAMILY ...] [--json] [--write]
 """

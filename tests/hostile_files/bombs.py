@@ -1,4 +1,4 @@
-"""Small files that stand for much, and large ones that stand for nothing."""
+"""Decompression and expansion bombs, and large files without content."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ _BLOCK = 1 << 20
 
 
 def _gzip_bomb(count: int, stated: int, content: bytes = b" ", checksum: int = 0) -> bytes:
-    """`count` MiB of one byte as gzip, and what its trailer states."""
+    """Return `count` MiB of one byte as gzip, with the given length in its trailer."""
     deflate = zlib.compressobj(9, wbits=-15)
     block = deflate.compress(content * _BLOCK) + deflate.flush(zlib.Z_FULL_FLUSH)
     trailer = checksum.to_bytes(4, "little") + stated.to_bytes(4, "little")
@@ -118,7 +118,7 @@ FAMILY.refused(
 
 
 def _many(found: Document) -> None:
-    """A name that nobody has, among 20,000 that are like it."""
+    """An unknown name among 20,000 similar ones."""
     found["nodes"][3:3] = [
         node(f"alpha_{i}", "aten.relu.default", [read("x", "batch", 4)], [typed(f"alpha_{i}", "batch", 4)], ["self"])
         for i in range(20_000)

@@ -1,4 +1,4 @@
-"""What must not happen while a file is read: files touched, code run, modules loaded, settings changed."""
+"""Canaries while a file is read: accessed files, executed code, loaded modules, changed settings."""
 
 import ctypes
 import os
@@ -27,7 +27,7 @@ _PROGRAM = re.compile(r"def program\([vsize\d, ]*\):\n[\w\s,=().\[\]*+/%-]*|[A-Z
 
 
 class Watch:
-    """Listens to what the interpreter does, while it is on."""
+    """Audit hook of the interpreter, while enabled."""
 
     def __init__(self, folder: Path) -> None:
         self.acts: list[str] = []
@@ -48,7 +48,7 @@ class Watch:
             self.acts.append(f"{event} {arguments!r:.80}")
 
     def _is_own(self, source: Any, file: Any) -> bool:
-        """Whether code is that of a module, is only parsed, is a type in a schema, or is made of numbers."""
+        """Whether code belongs to a module, is only parsed, is a type in a schema, or consists of numbers."""
         text = source.decode() if isinstance(source, bytes) else str(source)
         return str(file).startswith((*self._readable, "<unknown>")) or _PROGRAM.fullmatch(text) is not None
 
@@ -65,12 +65,12 @@ class Watch:
 
 
 def _caller() -> str:
-    """The module whose function the interpreter tells of."""
+    """Return the module that caused the audit event."""
     return sys._getframe(2).f_globals["__name__"]
 
 
 def settings() -> dict[str, Any]:
-    """What a file must leave as it is; equal before and after."""
+    """Return the settings that a file must not change; equal before and after."""
     known = torch._C._dispatch_get_all_op_names()
     return {
         "environment": dict(os.environ),
@@ -99,7 +99,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, ...]]:
 
 @contextmanager
 def guarded(folder: Path) -> Iterator[list[str]]:
-    """The names of files of a folder that anybody, native code included, opens meanwhile."""
+    """Record the files of a folder that are opened meanwhile, including by native code."""
     library = ctypes.CDLL(None, use_errno=True)
     descriptor = library.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     library.inotify_add_watch(descriptor, os.fsencode(folder), _IN_OPEN)

@@ -1,10 +1,10 @@
-"""A hostile file: how it is made, how it is opened, and how that must end."""
+"""A hostile file: how to write it, how to open it, and the expected result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-Make = Callable[[Path], Path]  # puts what it makes into a folder, and says which file is opened
+Make = Callable[[Path], Path]  # writes its files to a folder, and returns the one to open
 
 REFUSED = "refused by rule and place"
 UNNAMED = "refused, but not by that rule and place"
@@ -23,7 +23,7 @@ OUTCOMES = (*GOOD, UNNAMED, RAW, HUNG, MEMORY, CRASHED, LEAKED, SIDE_EFFECT)
 
 @dataclass(frozen=True)
 class Case:
-    """One file; `place` is what the path in the error must match, or its message where the file is not JSON."""
+    """One file; `place` must match the path in the error, or its message if the file is not JSON."""
 
     name: str
     family: str
@@ -51,7 +51,7 @@ class Family(list[Case]):
         self.append(Case(name, self.name, make, opens="printers", expected=ESCAPED))
 
     def bounded(self, name: str, make: Make) -> None:
-        """Add a file that loads; whatever is asked of it must end, with an answer or a typed error."""
+        """Add a file that loads; every operation on it must end, with a result or a typed error."""
         self.append(Case(name, self.name, make, opens="questions", expected=BOUNDED))
 
     def loaded(self, name: str, make: Make, opens: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Values that are none of those that the format knows."""
+"""Values outside the closed lists of the format."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Files that are in order: they must load, or the others prove nothing."""
+"""Valid files that must load; otherwise the other cases would show nothing."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import torch_ir
 from tests.hostile_files.case import Family
 from tests.hostile_files.documents import document, graph, one_node, replaced, written
 
-FAMILY = Family("in order")
+FAMILY = Family("valid files")
 
 
 def _saved(folder: Path) -> Path:

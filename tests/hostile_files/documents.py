@@ -1,4 +1,4 @@
-"""A valid document that every part of the format is in, and ways to spoil it."""
+"""A valid document with every part of the format, and ways to corrupt it."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ NAME = "model.json"
 
 
 def graph() -> IR:
-    """A layer, a function, a constant, a state that changes, a size that varies, and a node that nobody reads."""
+    """A layer, a function, a constant, changing state, a dynamic size, and an unused node."""
     x, made, added, called = tensor("x", "batch", 4), *(tensor(name, "batch", 8) for name in ("linear", "add", "call"))
     w, b = weight("p_fc_weight", 8, 4, keys=("fc.weight",)), weight("p_fc_bias", 8, keys=("fc.bias",))
     state = weight("b_state", 8, keys=("state",), kind="buffer")
@@ -96,7 +96,7 @@ def replaced(old: str, new: str) -> Make:
 
 
 def changed(path: str, value: Any) -> Make:
-    """The document with `value` put at a path such as `nodes[0].attrs.dim`; a function is given what is there."""
+    """Return the document with `value` at a path such as `nodes[0].attrs.dim`; a function gets the old value."""
     return edited(lambda found: _put(found, path, value))
 
 

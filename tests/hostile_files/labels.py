@@ -1,4 +1,4 @@
-"""Text that means something to whoever shows it: terminals, browsers, Graphviz, Mermaid, spreadsheets, compilers."""
+"""Injection: text with a meaning to terminals, browsers, Graphviz, Mermaid, spreadsheets or compilers."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ _TERMINAL = {
     "zero width": "a\u200bb\ufeff",
     "tags": "a\U000e0041b",
 }
-# what no name of a node may be, and no name is printed
+# invalid in node names, and never printed
 for name, text in _TERMINAL.items():
     FAMILY.refused(f"name with {name}", changed("nodes[4].name", text), "R6", r"\$\.nodes\[4\].*")
 for name, text in _TERMINAL.items():
@@ -126,7 +126,7 @@ for name, text in _MEANT.items():
 
 
 def _strings(folder: Path) -> Path:
-    """Controls in what may be any text: attributes, extensions, keys of what is returned."""
+    """Control characters in free text: attributes, extensions, keys of outputs."""
     return edited(lambda found: (
         found["nodes"][1].update(op_type="my.op.default", attrs={"text": _ALL, "list": [_ALL], "table": {"key": _ALL}}),
         found.update(extensions={_ALL: _ALL}),

@@ -1,4 +1,4 @@
-"""What is not one strict JSON document in UTF-8."""
+"""Files that are not one strict JSON document in UTF-8."""
 
 import gzip
 import io

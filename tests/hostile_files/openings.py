@@ -1,4 +1,4 @@
-"""What is done with a file: it is read, and whoever can be read is asked everything short of running."""
+"""Open a file and run everything on it except the graph itself."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ _VERBS = [
 
 
 def open_graph(file: Path) -> None:
-    """Read and check a graph, then let the command line do the same."""
+    """Read and check a graph in Python, then with the command line."""
     try:
         torch_ir.load_ir(file)
     except TorchIRError:
@@ -62,7 +62,7 @@ def open_dumps(file: Path) -> None:
 
 
 def show(file: Path) -> None:
-    """Let every printer show a graph."""
+    """Print a graph with every printer."""
     ir = IR.load(file)
     for printer in (_texts, _reports):
         for text in printer(ir):
@@ -79,7 +79,7 @@ def show(file: Path) -> None:
 
 
 def question(file: Path) -> None:
-    """Ask for everything that a graph can be asked for; a typed error is an answer."""
+    """Run every analysis on a graph; a typed error is a valid result."""
     ir = IR.load(file)
     for ask in _QUESTIONS:
         with contextlib.suppress(TorchIRError):
@@ -101,7 +101,7 @@ OPENINGS: dict[str, Callable[[Path], None]] = {
 
 
 def _said(*verb: str, file: Path) -> tuple[str, str, int]:
-    """What a verb of the command line says about a file, and its status."""
+    """Return the output of a command on a file, and its status."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         status = main([verb[0], str(file), *verb[1:]])
@@ -116,7 +116,7 @@ def _texts(ir: IR) -> Iterator[str]:
 
 
 def _reports(ir: IR) -> Iterator[str]:
-    """What those tell who analyse a graph or change it."""
+    """Return the reports of analyses and passes."""
     lines: list[str] = []
     for ask in (
         lambda: torch_ir.cost_report(ir, "module"),

@@ -1,4 +1,4 @@
-"""Operators that would reach files, code, random numbers or modes, and arguments that no operator takes."""
+"""Operators that would access files, code, random numbers or modes, and invalid arguments."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,7 +51,7 @@ for name, op_type, args, attrs in [
     FAMILY.refused(name, one_node(op_type, 2, 3, reads=args, **attrs), "R9|R10|R11|R12", r"\$\.nodes\[0\].*")
 
 
-# names that nobody knows are drawn and listed, and load nothing
+# unknown names are drawn and listed, and load nothing
 for name, op_type in [
     ("operator that torch lacks", "aten.evil.default"),
     ("library to load", "load_library.x.default"),

@@ -1,4 +1,4 @@
-"""The other files that are read: golden packs, dumps of other runtimes, layers of a target, contracts."""
+"""Other files that are read: golden packs, dumps of other runtimes, layers of a target, contracts."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""Names that are paths, and files that are none."""
+"""Names that are paths, and paths that are not regular files."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _SIDE = r"\$\.constants\.steps(\.file|\.offset)?"
 
 
 def _beside(name: str) -> Make:
-    """A constant that lies in a file of that name."""
+    """A constant in a side file of that name."""
     record = {"shape": [8], "dtype": "float32", "file": name, "offset": 0, "digest": "sha256:" + "0" * 64}
     return changed("constants.steps", record)
 
@@ -42,7 +42,7 @@ _BESIDE = "model.json.constants-000000000000.safetensors"
 
 
 def _in_place(put: Any) -> Make:
-    """A side file whose name is in order, and which `put` makes."""
+    """A side file with a valid name, which `put` creates."""
 
     def make(folder: Path) -> Path:
         put(folder / _BESIDE)

@@ -1,4 +1,4 @@
-"""Protobuf files that are damaged, lie, or stand for more than they hold."""
+"""Protobuf files that are corrupted, inconsistent, or expand to more than they contain."""
 
 import hashlib
 from collections.abc import Callable
@@ -125,7 +125,7 @@ for name, edit, rule, place in [
 
 
 def _many_nodes(model: Any) -> None:
-    """A rank of 64 that 50,000 nodes speak of."""
+    """A rank of 64 that 50,000 nodes refer to."""
     model.types[0].shape.extend([model.types[0].shape[1]] * 60)
     model.graph.nodes.extend([model.graph.nodes[0]] * 50_000)
 
@@ -134,7 +134,7 @@ FAMILY.refused("large type of 50,000 nodes", _edited(_many_nodes), "R[278]", r"\
 
 
 def _large_operation(model: Any) -> None:
-    """An attribute of 100 KB that 10,000 nodes speak of."""
+    """An attribute of 100 KB that 10,000 nodes refer to."""
     model.operations[1].attributes[0].value.text = "a" * 100_000
     model.graph.nodes.extend([model.graph.nodes[1]] * 10_000)
 

@@ -1,4 +1,4 @@
-"""Names that mean nothing, mean two things, or mean what is not so."""
+"""References that are undefined, ambiguous or inconsistent."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every case in a process of its own, with limits of memory and time, among canaries."""
+"""Run every case in a separate process, with memory and time limits and canaries."""
 
 import gc
 import json
@@ -22,7 +22,7 @@ from tests.hostile_files.openings import OPENINGS
 from tests.hostile_files.shown import LeakError
 from torch_ir.errors import RuleError, TorchIRError
 
-_ROOM = 1 << 30  # bytes of memory beyond what the interpreter has already
+_ROOM = 1 << 30  # bytes of memory in addition to the interpreter's
 _SECONDS = 10  # of computing
 _PATIENCE = 60  # seconds of waiting, for a machine that is busy with other things
 
@@ -51,13 +51,13 @@ def run_all(cases: Sequence[Case] = CASES) -> Iterator[Ended]:
 
 
 def _run_number(number: int) -> tuple[str, str, float]:
-    """A case by its number, since cases hold functions and cannot be sent."""
+    """Run a case by its number, because cases contain functions and cannot be sent."""
     ended = run(CASES[number])
     return ended.outcome, ended.detail, ended.seconds
 
 
 def _warm_up() -> None:
-    """Load what all cases need, lest each of them does."""
+    """Import what all cases need, so that each child does not."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         for control in controls.FAMILY:
@@ -71,7 +71,7 @@ def _warm_up() -> None:
 
 
 def run(one: Case) -> Ended:
-    """Make the files of a case, open them in a child, and look at what is left."""
+    """Write the files of a case, open them in a child, and check the side effects."""
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve()
         folder, canary = root / "files", root / "canary"
@@ -91,7 +91,7 @@ def run(one: Case) -> Ended:
 
 
 def _in_child(one: Case, file: Path) -> tuple[str, str]:
-    """What a child reports; one that reports nothing hung or crashed."""
+    """Return the report of a child; one without a report hung or crashed."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -116,7 +116,7 @@ def _in_child(one: Case, file: Path) -> tuple[str, str]:
 
 
 def _observed(one: Case, file: Path) -> tuple[str, str]:
-    """Open a file under limits, and compare what was before with what is after."""
+    """Open a file under limits, and compare the state before and after."""
     os.chdir(file.parent)
     watch, before = canaries.Watch(file.parent), canaries.settings()
     _limit()
@@ -155,6 +155,6 @@ def _opened(one: Case, file: Path) -> tuple[str, str]:
         return case.LEAKED, str(leak)[:300]
     except MemoryError:
         return case.MEMORY, ""
-    except BaseException as error:  # whatever it is, it is what the suite is for
+    except BaseException as error:  # any exception is what the suite is for
         return case.RAW, f"{type(error).__name__}: {error!s:.200}"
     return (case.LOADED if one.expected == case.REFUSED else one.expected), ""

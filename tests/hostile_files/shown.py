@@ -1,4 +1,4 @@
-"""What may come out of a printer: nothing that a terminal, a browser, Graphviz, Mermaid or Python would obey."""
+"""Checks of printed text: nothing that a terminal, a browser, Graphviz, Mermaid or Python would interpret."""
 
 import ast
 import re
@@ -47,7 +47,7 @@ def check_drawn(text: str) -> None:
 
 
 def _check_dot(text: str) -> None:
-    """Read by Graphviz itself, there are only nodes that were meant, and nobody has a link."""
+    """Parsed by Graphviz, it contains only the expected nodes, and no links."""
     import pygraphviz
 
     if found := _TAG.search(_QUOTED.sub("", text)):
@@ -62,7 +62,7 @@ def _check_dot(text: str) -> None:
 
 
 def check_program(text: str) -> None:
-    """Python that imports and calls nothing of its own accord."""
+    """Check that Python source imports and calls nothing unexpected."""
     check_text(text)
     for found in ast.walk(ast.parse(text)):
         if isinstance(found, ast.Import):

@@ -1,4 +1,4 @@
-"""Documents that are JSON, but not of this shape."""
+"""JSON documents of the wrong structure."""
 
 from typing import Any
 

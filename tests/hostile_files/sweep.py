@@ -1,4 +1,4 @@
-"""All cases in an interpreter of their own, which has loaded torch and nothing of the tests around it."""
+"""All cases in a separate interpreter, which has imported torch and nothing of the surrounding tests."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Line(NamedTuple):
-    """How a case ended, as `python -m tests.hostile_files --json` tells it."""
+    """The result of a case, as `python -m tests.hostile_files --json` prints it."""
 
     family: str
     name: str

@@ -1,4 +1,4 @@
-"""The table of docs/security.md: each family, its cases, and how they end."""
+"""The table of docs/security.md: each family, its cases, and their results."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ START, END = "<!-- hostile files -->\n", "<!-- end hostile files -->"
 
 
 def table(cases: Sequence[Case]) -> str:
-    """How many files of each family end in each way, and what they are."""
+    """Return the number of files of each family by result, and their names."""
     families = list(dict.fromkeys(case.family for case in cases))
     counts = Counter((case.family, case.expected) for case in cases)
     rows = [[family, *(counts[family, outcome] for outcome in GOOD)] for family in families]
@@ -30,7 +30,7 @@ def table(cases: Sequence[Case]) -> str:
 
 
 def table_on_page() -> str:
-    """What stands between the marks."""
+    """Return the text between the marks."""
     _, opened, rest = PAGE.read_text(encoding="utf-8").partition(START)
     text, closed, _ = rest.partition(END)
     assert opened, f"{PAGE.name} has no marks for the table"

@@ -1,4 +1,4 @@
-"""Files of weights that run code, lie about their bytes, or unfold without end."""
+"""Weights files that run code, have inconsistent headers, or expand without end."""
 
 import io
 import json
@@ -46,7 +46,7 @@ def _touch() -> _Reduces:
 
 
 def _repacked(compression: int, change: Any = lambda name, data: data) -> bytes:
-    """A state dict as torch saves it, packed anew."""
+    """Return a state dict as torch saves it, repacked."""
     target = io.BytesIO()
     source = zipfile.ZipFile(io.BytesIO(_saved({"a": torch.zeros(1024)})))
     with zipfile.ZipFile(target, "w", compression) as archive:
@@ -56,7 +56,7 @@ def _repacked(compression: int, change: Any = lambda name, data: data) -> bytes:
 
 
 def _grown(name: str, data: bytes) -> bytes:
-    """Zeros for 64 MiB, which take 64 KiB when they are compressed."""
+    """64 MiB of zeros, which compress to 64 KiB."""
     return bytes(64 << 20) if name.endswith("data/0") else data
 
 
@@ -65,7 +65,7 @@ def _in_odd_order(name: str, data: bytes) -> bytes:
 
 
 class _Beyond(torch.Tensor):
-    """A tensor that says that it is larger than its storage."""
+    """A tensor that claims to be larger than its storage."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         storage = torch.storage.TypedStorage(

@@ -1,4 +1,4 @@
-"""Models that are hard to capture, each with the end that it must come to.
+"""Models that are hard to capture, each with its expected result.
 
 A model that cannot be captured marks the line that a diagnosis must name with the comment `# here`.
 """

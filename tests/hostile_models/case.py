@@ -1,4 +1,4 @@
-"""A model that is hard to capture, and the end that it must come to."""
+"""A model that is hard to capture, and its expected result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = torch.arange(12.0).reshape(3, 4) / 10
 
 @dataclass
 class Case:
-    """A model, how it is called, and what must become of it: the step that captures it, or words of its diagnosis."""
+    """A model, its inputs, and the expected result: the capture method, or words of the error."""
 
     model: type[nn.Module]
     args: tuple[Any, ...] = (X,)

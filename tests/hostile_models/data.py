@@ -1,4 +1,4 @@
-"""Models whose Python follows the data."""
+"""Models whose Python depends on data."""
 
 from __future__ import annotations
 

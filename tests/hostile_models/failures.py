@@ -1,4 +1,4 @@
-"""Models that fail, never end or ask for too much."""
+"""Models that fail, never end or need too many resources."""
 
 from __future__ import annotations
 

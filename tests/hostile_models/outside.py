@@ -1,4 +1,4 @@
-"""Models whose Python leaves torch, or asks for what only a tensor in memory has."""
+"""Models whose Python leaves torch, or needs a tensor's memory."""
 
 from __future__ import annotations
 

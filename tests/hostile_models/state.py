@@ -64,7 +64,7 @@ class DataclassOutput(nn.Module):
 
 @case(words=("Unregistered", "pytree"))
 class UnknownOutput(nn.Module):
-    """A class of its own, since whoever records a model makes what it returns known to torch."""
+    """A separate class, because recording registers the classes of outputs with torch."""
 
     def __init__(self):
         super().__init__()
@@ -133,7 +133,7 @@ class Closure(nn.Module):
 
 
 class Cache:
-    """Tensors that no module knows of."""
+    """Tensors that are registered in no module."""
 
     def __init__(self):
         self.kept = torch.zeros(3, 4)
@@ -151,7 +151,7 @@ class HiddenCache(nn.Module):
 
 
 class Labelled(torch.Tensor):
-    """A tensor of a class of its own."""
+    """A tensor subclass."""
 
 
 @case(args=(X.as_subclass(Labelled),), captured_by="torch.export")

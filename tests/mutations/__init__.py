@@ -1,1 +1,1 @@
-"""Graphs with one mistake in them: does `check`, the executor or the verifier notice each?"""
+"""Graphs with one corruption each, which `check`, the executor or the verifier must detect."""

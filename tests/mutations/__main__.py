@@ -1,4 +1,4 @@
-"""Corrupt the graphs of every model and print what was noticed, or write it into docs/verify.md.
+"""Corrupt the graphs of every model and print the detection rates, or write them to docs/verify.md.
 
 python -m tests.mutations [MODEL ...] [--each 2] [--write]
 """

@@ -1,4 +1,4 @@
-"""Mistakes in what a node says beside its tensors."""
+"""Corruptions of attributes."""
 
 import math
 import random
@@ -139,7 +139,7 @@ def symbolic(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("symbolic attribute made a number")
 def specialised(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    """The number that it is for the given inputs."""
+    """Return its number for the given inputs."""
     sizes = read_sizes(subject.ir, flatten_call(subject.ir, subject.args, subject.kwargs))
 
     def fits(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Mistakes in what the graph declares about its tensors, sizes and structure."""
+"""Corruptions of declared shapes, dtypes, sizes and structure."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def excluding_range(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("range of a size narrowed")
 def narrow_range(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    """The given size is still in it."""
+    """The given size is still within the range."""
     for name in shuffled(subject.ir.symbols, rng):
         copy = subject.ir.clone()
         copy.symbols[name].max = 5

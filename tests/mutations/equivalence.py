@@ -1,4 +1,4 @@
-"""Is a corrupted graph another function at all? Decided by running graphs, without the verifier.
+"""Decide whether a corrupted graph computes another function by running graphs, without the verifier.
 
 A mutant is equivalent if it says the same about its tensors and its structure, and gives the bits of the original on 24
 sets of inputs of several scales and sizes, half of them with other weights; or if only rounding differs, which is gone
@@ -26,14 +26,14 @@ from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.verify.reference_run import values_outside_state_dict
 
 SETS = 24
-PATIENCE = 2.0  # seconds for a mutant whose loop may never end, beside what the original takes
+PATIENCE = 2.0  # seconds for a mutant whose loop may never end, in addition to the original's time
 _SCALES = (1.0, 0.01, 0.3, 3.0, 10.0, 0.0)
 Values = list[Any]
 Weights = Mapping[str, torch.Tensor]
 
 
 class Endless(BaseException):
-    """A mutant that does not come to an end; not an Exception, which the executor would explain."""
+    """A mutant that does not end; not an Exception, which the executor would wrap."""
 
 
 @contextlib.contextmanager
@@ -53,7 +53,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 class Original:
-    """A subject with what its graph gives on many inputs."""
+    """A subject with the results of its graph on many inputs."""
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
@@ -64,7 +64,7 @@ class Original:
         assert len(self.cases) > SETS // 2, f"{subject.name} refuses most of the inputs that are drawn"
 
     def is_equivalent(self, mutant: Mutant) -> bool:
-        """Whether the mutant cannot be told from the original."""
+        """Whether the mutant computes the same as the original."""
         if not _says_the_same(self.subject.ir, mutant.ir):
             return False
         try:
@@ -130,7 +130,7 @@ def _is_same(wanted: Any, found: Any, tolerance: float) -> bool:
 
 
 def _says_the_same(ir: IR, other: IR) -> bool:
-    """Whether tensors of the same name are declared alike, and the nesting is the same."""
+    """Whether tensors of the same name have equal declarations, and the nesting is the same."""
     one, two = (
         {(g, t.name): (t.shape, t.dtype, t.stride) for g, graph in enumerate(graphs(each)) for t in graph.tensors()}
         for each in (ir, other)
@@ -140,7 +140,7 @@ def _says_the_same(ir: IR, other: IR) -> bool:
 
 
 def _perturbed(weights: Weights, generator: torch.Generator) -> Weights:
-    """Other weights; those that may be variances stay positive, and what is tied stays tied."""
+    """Return other weights; possible variances stay positive, and tied weights stay tied."""
     made: dict[int, torch.Tensor] = {}
     for value in weights.values():
         if value.is_floating_point() and value.data_ptr() not in made:
@@ -150,7 +150,7 @@ def _perturbed(weights: Weights, generator: torch.Generator) -> Weights:
 
 
 def _drawn(ir: IR, given: Values, scale: float, rng: random.Random, generator: torch.Generator) -> Values:
-    """Random inputs of the kind of the given ones; integers stay in their range, and ascending ones as they are."""
+    """Return random inputs like the given ones; integers stay in their range, and ascending ones are unchanged."""
     sizes = read_sizes(ir, given)
     for name, symbol in ir.symbols.items():
         if symbol.dim is not None and symbol.tensor in ir.graph_inputs:

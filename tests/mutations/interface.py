@@ -1,4 +1,4 @@
-"""Mistakes in what goes in and comes out: outputs, changed state, branches, weights."""
+"""Corruptions of outputs, mutations, branches and weights."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The table of corruptions: a name, and a function that makes corrupted copies of a subject in random order."""
+"""The table of corruptions: a name, and a function that returns corrupted copies of a subject in random order."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ from torch_ir import IR, OpNode
 
 @dataclass(frozen=True)
 class Mutant:
-    """A subject with one mistake: another graph, or other weights."""
+    """A subject with one error: another graph, or other weights."""
 
     about: str
     ir: IR

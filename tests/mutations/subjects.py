@@ -12,7 +12,7 @@ import catalogue
 from tests.proof import captured
 from torch_ir import IR
 
-# what each shows: see its file in the catalogue
+# for the content of each, see its file in the catalogue
 CHOSEN = (
     *(
         "buffer_mutation",
@@ -99,7 +99,7 @@ def subject(name: str) -> Subject:
 
 
 def _cropped(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Large images made small: every mutant runs some 30 times."""
+    """Shrink large images: every mutant runs about 30 times."""
     return tuple(
         arg[..., :64, :64].clone() if isinstance(arg, Tensor) and arg.numel() > 100_000 else arg for arg in args
     )

@@ -1,4 +1,4 @@
-"""Corrupt subjects, judge every mutant twice (is it another function? is it noticed?), and count."""
+"""Corrupt subjects, decide for every mutant whether it is equivalent and whether it is detected, and count."""
 
 import itertools
 import random
@@ -21,7 +21,7 @@ CAUGHT, MISSED, EQUIVALENT = "caught", "missed", "equivalent"
 
 @dataclass
 class Tally:
-    """Counts by kind and outcome, and what was missed by name."""
+    """Counts by kind and outcome, and the names of the missed ones."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     missed: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ def _outcome(original: Original, mutant: Mutant) -> str:
 
 
 def is_caught(subject: Subject, mutant: Mutant, patience: float = 60.0) -> bool:
-    """Whether the graph is refused, does not verify, or does not even come to an end."""
+    """Whether the graph is rejected, does not verify, or does not end."""
     weights = subject.model.state_dict() if mutant.weights is None else mutant.weights
     try:
         mutant.ir.check()

@@ -1,4 +1,4 @@
-"""The same graph in float64, where rounding hides nothing."""
+"""The same graph in float64, where small errors exceed rounding."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -44,7 +44,7 @@ def widened_values(values: Iterable[Any]) -> list[Any]:
 
 
 def widened_table(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The same for tensors by name; what is one tensor stays one."""
+    """The same for tensors by name; shared tensors stay shared."""
     made = {id(tensor): _widened(tensor) for tensor in tensors.values()}
     return {name: made[id(tensor)] for name, tensor in tensors.items()}
 

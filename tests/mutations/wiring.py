@@ -1,4 +1,4 @@
-"""Mistakes in which operator runs, on what, and when."""
+"""Corruptions of operators, their inputs and their order."""
 
 import random
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from tests.mutations.kinds import Mutant, each_node, kind, shuffled
 from tests.mutations.subjects import Subject
 from torch_ir import IR, OpNode, TensorMeta
 
-# an operator -> another that takes the same arguments
+# an operator -> another with the same arguments
 SIBLINGS = {
     "aten.add.Tensor": "aten.sub.Tensor",
     "aten.sub.Tensor": "aten.add.Tensor",
@@ -97,7 +97,7 @@ def input_absent(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
 
 @kind("node dropped")
 def dropped(subject: Subject, rng: random.Random) -> Iterator[Mutant]:
-    """What it reads goes to its readers."""
+    """Connect its input to its consumers."""
     for copy, graph, node in each_node(subject.ir, rng):
         if len(node.outputs) == 1 and (source := _passed_through(node)) is not None:
             node.output.replace_all_uses_with(source)
@@ -166,7 +166,7 @@ def _alike(graph: IR, tensor: TensorMeta, position: int) -> list[TensorMeta]:
 
 
 def _passed_through(node: OpNode) -> TensorMeta | None:
-    """An input that could stand for the output."""
+    """Return an input that could replace the output."""
     facts = (node.output.shape, node.output.dtype)
     return next((tensor for tensor in node.inputs if (tensor.shape, tensor.dtype) == facts), None)
 

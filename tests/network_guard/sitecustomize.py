@@ -1,4 +1,4 @@
-"""Refuse every socket but those of the loopback interface, and write down what was asked for.
+"""Refuse every socket except those of the loopback interface, and log the requests.
 
 Python imports this at its start where the folder is in PYTHONPATH, so also in the children of a guarded process.
 """

@@ -1,1 +1,1 @@
-"""PyTorch's own database of operators as models: extracted, saved, loaded, executed and compared."""
+"""Torch's operator database as models: extracted, saved, loaded, executed and compared."""

@@ -1,4 +1,4 @@
-"""Sweep the operator database and print what became of it, or write docs/operators.md.
+"""Sweep the operator database and print the results, or write docs/operators.md.
 
 python -m tests.operators [--samples 4] [--every 1] [--write]
 """
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def page(tally: Tally, operators: int, samples: int) -> str:
-    """The page: counts by dtype, what is not carried, what torch.export refuses."""
+    """Return the page: counts by dtype, unsupported operators, operators that torch.export refuses."""
     columns = (EAGER, EXPORT, CARRIED, LOST)
     names = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
     rows = [[name, *(tally.counts[name, outcome] for outcome in columns)] for name in names]
@@ -52,16 +52,16 @@ def page(tally: Tally, operators: int, samples: int) -> str:
             f"Every operator of torch's own database ({operators} of {len(database())} entries, torch "
             f"{torch.__version__}),",
             f"up to {samples} sample inputs in each dtype, functional and in-place: extracted, saved, loaded,",
-            "executed, and compared with eager, changed inputs included. `python -m tests.operators --write` makes",
-            "this page anew; `make test` runs a part of the sweep, `make test-all` all of it.",
+            "executed, and compared with eager, including changed inputs. `python -m tests.operators --write` writes",
+            "this page; `make test` runs a part of the sweep, `make test-all` all of it.",
             "",
-            "Any operator that torch dispatches runs through its schema, also those that are not in the database.",
+            "Operators that are not in the database run through their schema as well.",
             "",
-            "| dtype | eager refuses | torch.export refuses | carried exactly | lost |",
+            "| dtype | eager refuses | torch.export refuses | exact | unsupported |",
             "|---|---|---|---|---|",
             *(f"| {' | '.join(map(str, row))} |" for row in rows),
             "",
-            "## Captured by torch.export, but not carried",
+            "## Captured by torch.export, but unsupported",
             "",
             "| case | why |",
             "|---|---|",

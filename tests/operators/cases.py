@@ -36,7 +36,7 @@ class Call(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """A named call with the tensors that it is made on."""
+    """A named call with its tensors."""
 
     operator: str
     dtype: str
@@ -76,7 +76,7 @@ def cases(operator: Any, samples: int) -> Iterator[Case]:
 
 
 def samples_of(operator: Any, dtype: torch.dtype) -> list[Any]:
-    """What the database has for a dtype; it need not look through the stack for a test of torch, which none of ours is.
+    """Return the database's samples for a dtype, without its search of the stack for a test of torch.
 
     That look takes most of the time, since among thousands of modules it finds the file of every frame.
     """
@@ -92,7 +92,7 @@ def _chosen(operator: Any, dtype: torch.dtype, count: int) -> list[tuple[int, An
     torch.manual_seed(0)
     try:
         found = list(enumerate(samples_of(operator, dtype)))
-    except Exception:  # the database itself cannot make inputs of some dtypes
+    except Exception:  # the database itself cannot create inputs of some dtypes
         return []
     drawn = random.Random(operator.name).sample(found[1:], min(count - 1, max(0, len(found) - 1)))
     return [*found[:1], *sorted(drawn, key=lambda pair: pair[0])]

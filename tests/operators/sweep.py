@@ -1,4 +1,4 @@
-"""What becomes of a case: refused by eager or by torch.export, carried exactly, or lost on the way."""
+"""Outcome of a case: refused by eager or by torch.export, exact, or unsupported."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -13,15 +13,15 @@ from torch_ir import IR, ExportError, IRExecutor, TorchIRError, extract_ir
 from torch_ir.run.tolerances import compare
 
 EAGER, EXPORT, CARRIED, LOST = "eager refuses", "torch.export refuses", "carried", "lost"
-# Their values are whatever the memory held: only shape and dtype can be compared.
+# Uninitialised values: only shape and dtype can be compared.
 UNINITIALISED = frozenset(["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"])
-_RESHAPES = "gives an input another shape or other strides, which torch cannot functionalise"
-_POLYGAMMA = "torch takes `polygamma_` for a foreign operator and does not functionalise it"
+_RESHAPES = "changes the shape or strides of an input, which torch cannot functionalise"
+_POLYGAMMA = "torch treats `polygamma_` as a custom operator and does not functionalise it"
 # Captured by torch.export, but not carried; a reason for each.
 EXCEPTIONS = {
     "as_strided in-place": _RESHAPES,
-    "broadcast_shapes functional": "returns Python numbers and no tensor; a graph that gives nothing is refused",
-    "masked_select functional": "where the mask broadcasts, the bound that torch itself puts on the size is too small",
+    "broadcast_shapes functional": "returns Python numbers and no tensor; a graph without outputs is rejected",
+    "masked_select functional": "if the mask broadcasts, torch's own bound of the size is too small",
     "resize_ in-place": _RESHAPES,
     "squeeze in-place": _RESHAPES,
     "squeeze.multiple in-place": _RESHAPES,
@@ -52,7 +52,7 @@ class Tally:
         self.refused += other.refused
 
     def unexplained(self) -> dict[str, str]:
-        """The losses that no exception speaks of."""
+        """Return the losses without a listed exception."""
         known = tuple(f"{name} " for name in EXCEPTIONS)
         return {name: why for name, why in self.lost.items() if not name.startswith(known)}
 
@@ -74,7 +74,7 @@ def carry(case: Case) -> tuple[str, str]:
         torch.manual_seed(SEED)
         with torch.no_grad():
             expected = case.model(*given)
-    except Exception as error:  # samples that are made to fail
+    except Exception as error:  # samples that are meant to fail
         return EAGER, str(error)
     try:
         ir = extract_ir(case.model, case.tensors, strict=False)

@@ -1,1 +1,1 @@
-"""Random graphs that need not run but say whatever a graph can say, and what must hold of each."""
+"""Random graphs that need not run but use every feature of the format, and their properties."""

@@ -1,4 +1,4 @@
-"""A graph in the making: symbols, inputs and weights, then nodes over them, then what it returns and changes."""
+"""Builder of random graphs: symbols, inputs and weights, then nodes over them, then outputs and mutations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_ir.errors import GraphError
 from torch_ir.ir import IR, FunctionRef, Limits, OpNode, Symbol, TensorMeta
 from torch_ir.ops.effects import updates_statistics
 
-# Operators that take functions -> the arguments that name them, a tensor that they ask for, and their lists of tensors.
+# Operators that take functions -> their function arguments, a required tensor, and their lists of tensors.
 _HIGHER_ORDER = {
     "cond": (("true_fn", "false_fn"), "pred", ("operands",)),
     "while_loop": (("cond_fn", "body_fn"), "", ("carried_inputs", "additional_inputs")),
@@ -29,7 +29,7 @@ _MOST_DEPTH = 3
 
 
 class Draft:
-    """One graph; the bodies of its functions are drafts of their own, which see its symbols and weights."""
+    """One graph; the bodies of its functions are nested drafts, which see its symbols and weights."""
 
     def __init__(self, draw: Draw, *, typed: bool, around: Draft | None = None) -> None:
         self.draw, self.typed, self.around = draw, typed, around
@@ -47,7 +47,7 @@ class Draft:
 
     @property
     def known(self) -> list[str]:
-        """The symbols that this graph may speak of."""
+        """Return the symbols that this graph may use."""
         return [*(self.around.known if self.around else []), *(symbol.name for symbol in self.symbols)]
 
     @property
@@ -59,7 +59,7 @@ class Draft:
         return Tensors(self.draw, self.known, self.axes, tame=self.typed)
 
     def whole(self) -> IR:
-        """A graph of its own, with inputs of any kind."""
+        """Draw a whole graph, with inputs of any kind."""
         self._add_symbols()
         self.inputs += [self.tensor_draws.any(self.draw.name("x", "mask")) for _ in range(self.draw.randint(1, 3))]
         self._add_weights(self.draw.choice((0, 1, 2, 4)))
@@ -67,7 +67,7 @@ class Draft:
         return self.graph(self._results(), typed_shell=True)
 
     def body(self, given: Sequence[TensorMeta]) -> IR:
-        """A function that takes tensors like these."""
+        """Draw a function for tensors like these."""
         for tensor in given:
             self.inputs.append(tensor.copy(self.draw.names.free(self.draw.choice(("arg", "value", "größe")))))
             self.inputs[-1].param = None
@@ -110,7 +110,7 @@ class Draft:
         )
 
     def _add_symbols(self) -> None:
-        """Symbols, each a dimension of an input that is made for it, or a number in one."""
+        """Add symbols, each a dimension of a new input, or a number in one."""
         for _ in range(self.draw.choice((0, 0, 1, 2))):
             name = self.draw.symbol()
             low, high = self.draw.choice(((None, None), (1, None), (2, 64), (4, 4), (0, 2**63 - 1), (None, 9)))
@@ -126,7 +126,7 @@ class Draft:
     def _constraints(self) -> list[str]:
         if not self.known or self.draw.chance(0.6):
             return []
-        if self.typed:  # what holds everywhere leaves sizes to derive shapes at
+        if self.typed:  # constraints that always hold leave sizes for shape inference
             return [f"{self.draw.expression(self.known)} >= 0"]
         return [self.draw.condition(self.known) for _ in range(self.draw.randint(1, 2))]
 
@@ -152,7 +152,7 @@ class Draft:
         for index, tensor in enumerate(outputs):
             tensor.name = name if len(outputs) == 1 else self.draw.name(f"{name}_{index}")
         origins = [self.draw.line() for _ in range(2)] if self.draw.chance(0.1) else ()
-        is_split = any("." in name for name in attrs)  # a list with an absent element, which positions cannot say
+        is_split = any("." in name for name in attrs)  # a list with an absent element, which positions cannot represent
         needs_names = self.typed or is_split or "function" in attrs or self.draw.chance(0.95)
         args = inputs if needs_names else ()
         origin = shell.origin(self.draw)
@@ -161,7 +161,7 @@ class Draft:
         )
 
     def _operator(self) -> None:
-        """A call of a registered operator; what it makes is derived where it must be, and mostly where it may be."""
+        """Return a call of a registered operator; its result is inferred where required, and mostly otherwise."""
         values = Values(self.draw, self.known, tame=self.typed)
         for _ in range(_TRIES):
             operator = self.draw.choice(operators(tame=self.typed or self.draw.chance(0.9)))
@@ -201,7 +201,7 @@ class Draft:
             self._add(op_type, inputs, _results_of(body), {"function": FunctionRef(name)})
 
     def _steered(self) -> None:
-        """An operator that takes functions."""
+        """Draw an operator that takes functions."""
         name, (takes, one, lists) = self.draw.choice(list(_HIGHER_ORDER.items()))
         if one and not self.tensors:
             return self._unknown()
@@ -214,7 +214,7 @@ class Draft:
         return self._add(f"higher_order.{name}", inputs, _results_of(body), attrs)
 
     def _unknown(self) -> None:
-        """What code outside torch did, or an operator of a library that is not here."""
+        """Draw a placeholder, or an operator of a missing library."""
         op_type = self.draw.choice(("opaque.mylib.f", "mylib.op.default", "opaque.größe", "vendor.matmul.int4"))
         words = self.draw.sample(("dim", "größe", "a b", "table", "x.0", "$n", "<0+1>"), self.draw.randint(0, 3))
         attrs = {word: self.draw.plain(self.known) for word in words}
@@ -236,7 +236,7 @@ class Draft:
 
 
 def _results_of(body: IR) -> list[TensorMeta]:
-    """What a call of a body makes, without names."""
+    """Return the results of a call of a body, without names."""
     return [TensorMeta("", tensor.shape, tensor.dtype, stride=tensor.stride) for tensor in body.graph_outputs]
 
 
@@ -246,7 +246,7 @@ def random_ir(seed: int, *, typed: bool = False) -> IR:
         try:
             return _drawn(f"{seed}/{typed}{f'/{attempt}' if attempt else ''}", typed).check(Limits())
         except GraphError as error:
-            if error.rule != "R2":  # a product of sizes beyond what files may ask for is drawn again
+            if error.rule != "R2":  # a product of sizes beyond the limits is drawn again
                 raise
     raise AssertionError
 

@@ -1,4 +1,4 @@
-"""Draws that the same seed repeats: names, texts and numbers, the odd ones more often than life has them."""
+"""Seeded draws: names, texts and numbers, with unusual ones more frequent."""
 
 import random
 from typing import Any

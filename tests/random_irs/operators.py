@@ -1,4 +1,4 @@
-"""Calls of torch's operators: arguments by schema, and what a call makes where torch can say."""
+"""Calls of torch's operators: arguments by schema, and results by torch's shape rules where possible."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -15,7 +15,7 @@ from torch_ir.ops.effects import is_forbidden
 from torch_ir.ops.schema import arguments, find_operator, operator_names
 from torch_ir.ops.torch_types import to_name
 
-_NEVER = ("StorageType", "StreamObjType", "ClassType")  # of arguments: no graph can say them
+_NEVER = ("StorageType", "StreamObjType", "ClassType")  # argument types that a graph cannot represent
 
 
 class Call(NamedTuple):
@@ -28,7 +28,7 @@ class Call(NamedTuple):
 
 @cache
 def operators(*, tame: bool) -> list[OpOverload]:
-    """Registered operators whose arguments a graph can say; tame ones write nothing and may be in any file."""
+    """Return registered operators with representable arguments; tame ones write nothing and are always allowed."""
     names = sorted(name for namespace in ("aten", "prims") for name in operator_names(namespace))
     found = [find_operator(name) for name in names if not (tame and is_forbidden(name))]
     return [op for op in found if isinstance(op, OpOverload) and _can_be_said(op, tame)]
@@ -100,14 +100,14 @@ def _give_tensors(
 
 
 def _alike(first: TensorMeta | None, draw: Draw, tensors: Sequence[TensorMeta]) -> Sequence[TensorMeta]:
-    """Mostly tensors that are like the first: operators take those together."""
+    """Mostly draw tensors like the first, because operators accept those together."""
     if first is None or draw.chance(0.3):
         return tensors
     return [tensor for tensor in tensors if (tensor.dtype, len(tensor.shape)) == (first.dtype, len(first.shape))]
 
 
 def made(call: Call, shapes: Shapes) -> list[TensorMeta] | str | None:
-    """What a call makes; why it makes nothing; None where torch cannot say."""
+    """Return the result of a call, the reason for a failure, or None if torch cannot infer it."""
     try:
         return shapes.results(call.op_type, call.inputs, call.attrs)
     except ShapeError as error:

@@ -1,4 +1,4 @@
-"""What must hold of every graph: it comes back from every form to the letter, and no analysis of it breaks.
+"""Properties of every graph: every format round-trips exactly, and no analysis fails.
 
 A property gives what is wrong, in a line that begins with its kind, or nothing.
 """
@@ -37,7 +37,7 @@ def through_json(ir: IR) -> IR:
 
 
 def through_other_layout(ir: IR) -> IR:
-    """As any JSON tool would write it: other spaces, and no digest, which speaks of the text."""
+    """Write the document as any JSON tool would: other whitespace, and no digest of the text."""
     document = json.loads(ir.to_json())
     del document["digest"]
     return IR.from_json(json.dumps(document, indent=1))
@@ -90,7 +90,7 @@ def comes_back(ir: IR) -> str:
                 return f"{name}: not the same print"
             if not (found := diff(ir, again, ignore_origins=False)).is_equal:
                 return f"{name}: {found}"
-        except Exception as error:  # a graph that checks can be written and read, whatever it holds
+        except Exception as error:  # a valid graph can be written and read, whatever its content
             return f"{name}: {type(error).__name__}: {error}"
     return "" if ir.to_json() == text else "the given graph was changed"
 
@@ -139,7 +139,7 @@ ANALYSES: dict[str, Callable[[IR], Any]] = {
 
 
 def never_breaks(ir: IR) -> str:
-    """Every analysis gives a result, or an error of ours, and leaves the graph as it was."""
+    """Every analysis returns a result, or a typed error, and leaves the graph unchanged."""
     text = ir.to_json()
     for name, analyse in ANALYSES.items():
         if found := broken(ir, analyse):
@@ -150,7 +150,7 @@ def never_breaks(ir: IR) -> str:
 
 
 def broken(ir: IR, analyse: Callable[[IR], Any]) -> str:
-    """What an analysis raised that it must not."""
+    """Return the unexpected exception of an analysis."""
     try:
         analyse(ir)
     except TorchIRError:

@@ -1,4 +1,4 @@
-"""What a process makes of a few graphs, as one digest each: run under several hash seeds, it must say the same.
+"""Digests of the results for a few graphs; they must be equal under several hash seeds.
 
 python -m tests.random_irs.reports [GRAPHS]
 """
@@ -31,7 +31,7 @@ class Convolutions(nn.Module):
 
 
 def models() -> Iterator[tuple[str, IR]]:
-    """Small models, captured anew."""
+    """Capture small models."""
     encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     yield "encoder", extract_ir(encoder, (torch.zeros(1, 3, 8),), strict=False)
     yield "convolutions", extract_ir(Convolutions().eval(), (torch.zeros(1, 4, 6, 6),), strict=False)
@@ -39,7 +39,7 @@ def models() -> Iterator[tuple[str, IR]]:
 
 
 def reports(count: int | None) -> Iterator[str]:
-    """A line for each thing that is made of each graph: of so many random ones, or of eight and of models."""
+    """Yield a line for each result of each graph: of so many random ones, or of eight and of models."""
     drawn = [(f"random {seed}", random_ir(seed, typed=seed % 2 == 0)) for seed in range(count or 8)]
     for name, ir in drawn if count else (*drawn, *models()):
         yield f"{name} json {_digest(ir.to_json())}"

@@ -1,4 +1,4 @@
-"""What is around the nodes of a graph: how inputs and outputs nest, where nodes came from, modules, extensions."""
+"""Structure around the nodes of a graph: nesting of inputs and outputs, origins, modules, extensions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ _CLASSES = ("Linear", "Block", "Encoder", "größe.Modul", "")
 
 
 def origin(draw: Draw) -> Origin:
-    """Where a node came from; nowhere for one in three."""
+    """Draw the origin of a node; one in three has none."""
     if draw.chance(0.3):
         return Origin()
     outer = tuple(f"{draw.choice(_MODULES)}@{draw.randint(1, 3)}" for _ in range(draw.choice((0, 0, 0, 1, 2))))
@@ -26,7 +26,7 @@ def modules(draw: Draw) -> dict[str, str]:
 
 
 def extensions(draw: Draw, depth: int = 0) -> Any:
-    """Plain JSON of somebody else: keys and values as they come."""
+    """Return arbitrary JSON, as a third party would store it."""
     if depth < 3 and draw.chance(0.5 if depth else 1):
         return {draw.text(): extensions(draw, depth + 1) for _ in range(draw.randint(0, 3))}
     if depth < 3 and draw.chance(0.3):
@@ -45,7 +45,7 @@ def input_tree(draw: Draw, count: int, symbols: list[str]) -> Branch:
 
 
 def tree_over(draw: Draw, slots: Sequence[int], symbols: list[str], depth: int = 0) -> Tree:
-    """Containers of any kind that hold these tensors, each once, and some values."""
+    """Draw containers of any kind with these tensors, each once, and some values."""
     if len(slots) == 1 and draw.chance(0.7):
         return Slot(slots[0])
     if not slots and (depth > 2 or draw.chance(0.5)):

@@ -1,4 +1,4 @@
-"""A smaller graph that still fails: whatever its document can do without goes."""
+"""Reduce a failing graph: remove everything from its document that the failure does not need."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ def _smaller(document: Record) -> Iterator[Record]:
 
 
 def _without_node(document: Record, index: int) -> Record:
-    """What the node made is given to the graph from now on, as far as it is read."""
+    """Remove a node and make its used outputs graph inputs."""
     copy = _copied(document)
     gone = copy["nodes"].pop(index)
     for key in ("input_tree", "output_tree"):

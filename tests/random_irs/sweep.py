@@ -1,4 +1,4 @@
-"""Whole sweeps over random graphs, and the figures that they yield."""
+"""Sweeps over random graphs, and their figures."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ from tests.random_irs.violations.sweep import sweep as sweep_violations
 from torch_ir.ir import IR
 
 GRAPHS = 2000
-_BROKEN = 200  # graphs that every kind of mistake is made in
+_BROKEN = 200  # graphs in which every kind of violation is possible
 REGRESSIONS = Path(__file__).resolve().parents[1] / "data" / "regressions" / "irs"
 
 
@@ -23,7 +23,7 @@ def graphs(seeds: Iterable[int]) -> Iterator[tuple[int, IR]]:
 
 
 def fault(name: str, seed: int, ir: IR) -> str:
-    """What is wrong with a graph, and the text of the smallest like it, to be stored among the regressions."""
+    """Return the error of a graph, and the text of its reduced form, to be stored among the regressions."""
     holds = PROPERTIES[name]
     found = holds(ir)
     if not found:

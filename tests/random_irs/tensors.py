@@ -15,7 +15,7 @@ _TAME = ("float32", "float32", "float32", "float64", "bfloat16", "float16", "int
 _SIZES = (0, 1, 1, 2, 2, 3, 4, 5, 8)
 _LARGE_SIZES = (2**31, 2**33)
 _PLACEMENTS = ("replicate", "partial(sum)", "partial(avg)", "partial(min)", "partial(max)", "partial(product)")
-_BEYOND_INLINE = (1 << 16) + 8  # bytes of a constant that lies beside the file
+_BEYOND_INLINE = (1 << 16) + 8  # bytes of a constant in a side file
 
 
 class Tensors:
@@ -44,7 +44,7 @@ class Tensors:
         return shape
 
     def weight(self, name: str, keys: Sequence[str]) -> TensorMeta:
-        """A weight under these keys; constants and temporary buffers mostly hold their values."""
+        """Draw a weight with these keys; constants and temporary buffers mostly have values."""
         kind = self.draw.choice(PARAM_KINDS)
         has_values = self.draw.chance(0.8 if kind in ("constant", "temporary") else 0.1)
         shape: list[Dim] = [self.draw.choice(_SIZES) for _ in range(self.draw.randint(0, 4))]
@@ -85,13 +85,13 @@ class Tensors:
         return steps
 
     def _placement(self, rank: int) -> list[str] | None:
-        """How it lies on each axis of the mesh, if there is one; what only nodes see may say nothing of that."""
+        """Return a placement on each mesh axis, if there is a mesh; optional for internal tensors."""
         if not self.axes or self.draw.chance(0.3):
             return None
         return self._placed(rank)
 
     def place(self, tensors: Iterable[TensorMeta]) -> None:
-        """Let tensors that callers see say how they lie."""
+        """Set the placements of tensors that callers see."""
         for tensor in tensors:
             if self.axes and tensor.placement is None:
                 tensor.placement = tuple(self._placed(len(tensor.shape)))

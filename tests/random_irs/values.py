@@ -1,4 +1,4 @@
-"""Attribute values by the types that torch's schemas give them."""
+"""Attribute values by the types in torch's schemas."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES
 
 _COMMON_DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
 _DEVICES = ("cpu", "meta", "cuda", "cuda:1", "mps", "xpu:0")
-# Words that operators know under an argument's name; others refuse most texts.
+# Valid values by argument name; operators reject most other texts.
 _WORDS = {
     "approximate": ("none", "tanh"),
     "rounding_mode": ("floor", "trunc"),
@@ -23,7 +23,7 @@ _POSITIVE = ("size", "kernel_size", "stride", "output_size", "groups", "chunks",
 
 
 class Values:
-    """Values of attributes; tame ones are what most operators take."""
+    """Attribute values; the tame ones are those that most operators accept."""
 
     def __init__(self, draw: Draw, symbols: list[str], *, tame: bool) -> None:
         self.draw, self.symbols, self.tame = draw, symbols, tame

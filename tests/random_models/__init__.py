@@ -1,4 +1,4 @@
-"""Models drawn at random out of many blocks, and what must hold for each: its graph is the model, bit for bit."""
+"""Models drawn at random from many blocks, whose graphs must be bit-identical to the model."""
 
 from tests.random_models import arithmetic, attention, layers, shapes, state, structure  # noqa: F401  they fill the table
 from tests.random_models.block import BLOCKS

@@ -73,7 +73,7 @@ def topk(draw: Draw, x: Tensor) -> Body:
 
 @block(Takes("number"))
 def reduced(draw: Draw, x: Tensor) -> Body:
-    """One or several dimensions, or all, kept or not."""
+    """Reduce one or several dimensions, or all, kept or not."""
     chosen = draw.choice((torch.sum, torch.mean, torch.amax, torch.var, torch.prod, torch.logsumexp, torch.std))
     if draw.chance(0.3) or not x.dim():
         return lambda x: torch.sum(x)
@@ -102,7 +102,7 @@ def compared(draw: Draw, x: Tensor, y: Tensor) -> Body:
 
 @block(Takes("real"), Takes("real"))
 def promoted(draw: Draw, x: Tensor, y: Tensor) -> Body:
-    """Tensors of two dtypes; one number of the second goes with every shape."""
+    """Combine tensors of two dtypes; the second is a scalar, which broadcasts."""
     chosen = draw.choice((torch.add, torch.mul, torch.sub, torch.maximum))
     return lambda x, y: chosen(x, y.flatten()[0] if y.numel() else y.sum())
 
@@ -173,7 +173,7 @@ def flat_product(draw: Draw, x: Tensor) -> Body:
 @block(Takes("real"))
 def cast(draw: Draw, x: Tensor) -> Body:
     dtype = draw.choice((*KINDS["float"], *KINDS["float"], *KINDS["int"]))
-    if x.is_floating_point() and not dtype.is_floating_point:  # what is out of range is undefined
+    if x.is_floating_point() and not dtype.is_floating_point:  # out-of-range values are undefined
         return lambda x: x.nan_to_num(0.0, 1.0, -1.0).clamp(0, 100).to(dtype)
     return draw.choice((lambda x: x.to(dtype), lambda x: x.type(dtype), lambda x: x.to("cpu", dtype, copy=True)))
 

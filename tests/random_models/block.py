@@ -1,4 +1,4 @@
-"""A block: a small piece of a model that says which tensors it takes, and is built for tensors of these forms."""
+"""A block: a small piece of a model with the tensors that it accepts, built for given shapes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS["any"] = (*KINDS["number"], *KINDS["bool"])
 
 
 class Draw(random.Random):
-    """The choices of one block; the same seed makes the same ones."""
+    """The random choices of one block, determined by the seed."""
 
     def chance(self, share: float) -> bool:
         return self.random() < share
@@ -42,13 +42,13 @@ class Draw(random.Random):
         return self.randrange(-x.dim(), x.dim())
 
     def number(self, x: Tensor) -> Any:
-        """A Python number that goes with a tensor."""
+        """Draw a Python number that is compatible with a tensor."""
         return self.choice((0.5, -1.5, 2, 1e-3)) if x.is_floating_point() or x.is_complex() else self.choice((2, 3, 1))
 
 
 @dataclass(frozen=True)
 class Takes:
-    """What a block asks of one of its tensors: the kind of dtype, how many dimensions, and which sizes."""
+    """Requirements of a block on one of its tensors: kind of dtype, number of dimensions, sizes."""
 
     kind: str = "any"
     rank: int = 0  # at least
@@ -66,7 +66,7 @@ class Takes:
 
 @dataclass(frozen=True)
 class Block:
-    """A named way to make a body for tensors of some forms; what it gives is seen when it runs."""
+    """A named builder of a body for tensors of given shapes; its result is known when it runs."""
 
     name: str
     family: str
@@ -78,7 +78,7 @@ BLOCKS: dict[str, Block] = {}
 
 
 def block(*takes: Takes) -> Callable[[Make], Make]:
-    """Decorate what makes a body out of a draw and tensors on meta."""
+    """Register a function that builds a body from a draw and tensors on meta."""
 
     def keep(make: Make) -> Make:
         add(make.__name__.rstrip("_"), make.__module__, make, *takes)

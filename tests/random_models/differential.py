@@ -1,4 +1,4 @@
-"""Random models in other engines: what they give is near to what the model gives, or the reason is known."""
+"""Random models in other engines: results are close to the model's, or the reason is known."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from torch_ir.run.tolerances import compare
 _NEARER = 8  # times as far off as the model itself is, or as it moves when its inputs do
 _TREMBLE = 1e-6  # relative, of inputs and weights
 
-# What engines do that torch does not; a model that has such a block is not theirs to run.
+# Differences of engines from torch; models with such a block are not run in them.
 KNOWN: dict[str, dict[str, str]] = {"onnxruntime": {"pool_with_indices": "its pools pass over NaN"}}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """How an engine fared: `same` within the tolerance, `rounding` by float64's word, `refused`, or `apart`."""
+    """Result of an engine: `same` within the tolerance, `rounding` according to float64, `refused`, or `apart`."""
 
     kind: str
     detail: str = ""
@@ -110,7 +110,7 @@ def _changed_weights(weights: Mapping[str, Tensor], changed: Callable[[Any], Any
 
 
 def is_near(wanted: Tensor, got: Tensor, others: Sequence[Tensor]) -> bool:
-    """Whether a result is as near to what is wanted as the others are, which only rounding moves."""
+    """Whether a result is as close to the expected one as rounding allows."""
     if not compare(wanted, got).reason:
         return True
     if wanted.shape != got.shape or wanted.dtype != got.dtype:

@@ -1,4 +1,4 @@
-"""Whether two results are the same: nested alike, and equal to the last bit."""
+"""Whether two results are the same: equal structure and equal bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def apart(wanted: Any, got: Any, place: str = "result") -> str:
     """Where two nested results differ first, and how; empty if they do not."""
     if isinstance(wanted, Tensor):
         return _tensors_apart(wanted, got, place)
-    if is_dataclass(wanted) and isinstance(got, dict):  # an object comes back as one with its fields
+    if is_dataclass(wanted) and isinstance(got, dict):  # an object is returned as a record with its fields
         return apart({field.name: getattr(wanted, field.name) for field in fields(wanted)}, dict(got), place)
     if isinstance(wanted, dict):
         if not isinstance(got, dict) or list(wanted) != list(got):

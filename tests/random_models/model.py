@@ -1,4 +1,4 @@
-"""A recipe as a model: built twice, once with weights and once without, and called as its signature says."""
+"""A recipe as a model: built twice, with and without weights, and called by its signature."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass
 class Outputs:
-    """What some models return."""
+    """An output class of some models."""
 
     first: Any
     rest: Any
@@ -37,7 +37,7 @@ torch.export.register_dataclass(Outputs, serialized_type_name="tests.random_mode
 
 
 class RandomModel(nn.Module):
-    """Steps that read the tensors so far; what none has read, or was made last, is returned."""
+    """Steps that read earlier tensors; unread ones and the last one are returned."""
 
     def __init__(self, placed: Sequence[Placed], inputs: int, result: str) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def _open_dims(text: str, dim: Any) -> dict[int, Any]:
 
 
 def arranged(recipe: Recipe, values: Sequence[Any]) -> Call:
-    """Inputs as the model of this recipe takes them."""
+    """Return inputs in the form that the model of this recipe takes."""
     first, *others = values
     if recipe.call == "tuple":
         return ((first, tuple(others)),), {}

@@ -1,4 +1,4 @@
-"""What must hold for every random model, and what is wrong where it does not."""
+"""Properties of every random model, and the violations found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torch_ir.run.executor import flatten_call
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a model fared: `fault` says what is wrong, `refusal` why there is no graph; both are empty if all is well."""
+    """Result of a model: `fault` is the error, `refusal` why there is no graph; both are empty on success."""
 
     fault: str = ""
     refusal: str = ""
@@ -35,7 +35,7 @@ class Verdict:
 
 
 def judged(recipe: Recipe, *, roads: bool = True, thorough: bool = True) -> Verdict:
-    """Take a model all the way; `thorough` adds verification, passes and the ways back to torch."""
+    """Run a model through all steps; `thorough` adds verification, passes and conversions to torch."""
     with torch.random.fork_rng(devices=[]), quiet():
         made = built(recipe)
         try:
@@ -43,7 +43,7 @@ def judged(recipe: Recipe, *, roads: bool = True, thorough: bool = True) -> Verd
         except TorchIRError as error:
             reason = first_line(error)
             return Verdict(f"refused what torch.export takes: {reason}" if _is_exported(made) else "", reason)
-        except Exception as error:  # whatever it is, no user may see it
+        except Exception as error:  # no user may see such an exception
             return Verdict(f"capture: {type(error).__name__}: {first_line(error)}")
         checks = [_carried, _executed, *([_same_by_export] if roads else ()), *(_THOROUGH if thorough else ())]
         for check in checks:
@@ -57,7 +57,7 @@ def judged(recipe: Recipe, *, roads: bool = True, thorough: bool = True) -> Verd
 
 
 def captured(made: Built, **options: Any) -> IR:
-    """The graph of a model, on meta or with weights as the recipe says."""
+    """Return the graph of a model, on meta or with weights, as the recipe says."""
     on_meta = made.recipe.on_meta
     args, kwargs = to_meta(made.call()) if on_meta else made.call()
     model = made.bare if on_meta else copy.deepcopy(made.model)
@@ -67,7 +67,7 @@ def captured(made: Built, **options: Any) -> IR:
 
 
 def _is_exported(made: Built) -> bool:
-    """Whether torch.export captures the model by itself, and what it gives runs."""
+    """Whether torch.export alone captures the model, and its program runs."""
     args, kwargs = made.call()
     try:
         with torch.no_grad(), plain_attention():
@@ -81,7 +81,7 @@ def _is_exported(made: Built) -> bool:
 
 
 def eager(made: Built, model: torch.nn.Module, call: Call, seed: int = 0) -> Any:
-    """What the model itself gives, by the operators that a capture sees."""
+    """Return the model's own results, with the operators that a capture sees."""
     torch.default_generator.manual_seed(seed)
     with torch.no_grad(), plain_attention():
         return model(*call[0], **call[1])
@@ -91,7 +91,7 @@ def eager(made: Built, model: torch.nn.Module, call: Call, seed: int = 0) -> Any
 
 
 def _carried(made: Built, ir: IR) -> str:
-    """What is read from a file is what was written, in either format."""
+    """Both file formats must round-trip."""
     text = ir.to_json()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
@@ -102,7 +102,7 @@ def _carried(made: Built, ir: IR) -> str:
 
 
 def _executed(made: Built, ir: IR) -> str:
-    """Two calls in turn give what the model gives, change what it changes, and leave the caller's tensors alone."""
+    """Two consecutive calls return the model's results, make its changes, and leave the caller's tensors unchanged."""
     return _same_calls(made, _Run(IR.from_json(ir.to_json()), made))
 
 
@@ -125,7 +125,7 @@ def _same_calls(made: Built, run: Callable[[Call, int], tuple[Any, list[Any], di
 
 
 class _Run:
-    """The executor of a graph; it must not write to what it is given."""
+    """The executor of a graph; it must not write to its inputs."""
 
     def __init__(self, ir: IR, made: Built) -> None:
         self.ir = ir
@@ -149,7 +149,7 @@ class _Run:
 
 
 def _same_by_export(made: Built, ir: IR) -> str:
-    """The quick road gives the graph of torch.export."""
+    """Fast capture returns the graph of torch.export."""
     if made.recipe.is_dynamic:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""A recipe: all that makes a random model, its inputs and how it is captured, short enough to be stored and shrunk."""
+"""A recipe: everything that defines a random model, its inputs and its capture, short enough to store and shrink."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ class Recipe:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Recipe:
-        """The recipe that a JSON record says."""
+        """Return the recipe of a JSON record."""
         steps = tuple((str(name), int(seed)) for name, seed in record["steps"])
         return cls(**{**record, "inputs": tuple(record["inputs"]), "steps": steps})
 
     def record(self) -> dict[str, Any]:
-        """What JSON says of it: that which is not as always."""
+        """Return the JSON form: only values that differ from the defaults."""
         usual = asdict(Recipe(0, (), ()))
         return {name: value for name, value in asdict(self).items() if name == "seed" or value != usual[name]}
 
 
 class Placed(NamedTuple):
-    """A step that fits: which tensors it reads, by their places among all, and how its body is made."""
+    """A step that fits: the indices of its tensors, and the builder of its body."""
 
     name: str
     reads: tuple[int, ...]
@@ -69,7 +69,7 @@ class Placed(NamedTuple):
 
 
 class Draft:
-    """A model in the making: it runs while it is drawn, with every size of what may vary."""
+    """A model that is run while it is drawn, at every dynamic size."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -78,7 +78,7 @@ class Draft:
         self.placed: list[Placed] = []
 
     def place(self, name: str, seed: int) -> bool:
-        """Add a step, if there are tensors for it and eager takes them."""
+        """Add a step, if there are tensors for it and eager accepts them."""
         draw, pool = Draw(f"{name}/{seed}"), self.pools[0]
         reads: list[int] = []
         for takes in BLOCKS[name].takes:
@@ -128,7 +128,7 @@ def tensors_in(made: Any) -> list[Tensor]:
 
 
 def tensors_for(recipe: Recipe, batch: int, number: int = 0) -> list[Tensor]:
-    """Random values for the inputs of a call, some of them special if the recipe says so."""
+    """Return random values for the inputs of a call, some of them special if the recipe says so."""
     generator = torch.Generator().manual_seed(1000 * recipe.seed + number)
     return [_values(text, batch, generator, recipe.special) for text in recipe.inputs]
 

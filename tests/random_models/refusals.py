@@ -1,4 +1,4 @@
-"""Why some models have no graph: each reason by the words of its message, and why it is just."""
+"""Known reasons why a model is refused, recognised by the text of the message, each with its justification."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ REASONS = {
 
 
 def reason_of(message: str) -> str:
-    """The words that a refusal is known by."""
+    """Return the words by which a refusal is recognised."""
     return next((words for words in REASONS if words in message), message)

@@ -1,4 +1,4 @@
-"""Blocks that move elements about: views, splits, joins, slices, gathers, scatters."""
+"""Blocks that rearrange elements: views, splits, joins, slices, gathers, scatters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def permuted(draw: Draw, x: Tensor) -> Body:
 
 @block(ANY)
 def reshaped(draw: Draw, x: Tensor) -> Body:
-    """The first size is asked of the tensor, so that it may vary."""
+    """The first size is read from the tensor, so that it may be dynamic."""
     rest = math.prod(x.shape[1:])
     return draw.choice((
         lambda x: x.reshape(x.shape[0], -1) if x.numel() else x, lambda x: x.reshape(x.shape[0], rest, 1),

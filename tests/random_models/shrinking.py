@@ -1,4 +1,4 @@
-"""A failing model made small: the fewest steps and the plainest settings that still fail in the same way."""
+"""Reduce a failing model: the fewest steps and the simplest settings that still fail in the same way."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _smaller(recipe: Recipe) -> Iterator[Recipe]:
 
 
 def reproduction(recipe: Recipe) -> str:
-    """A script that shows the failure, with what its blocks are."""
+    """Return a script that shows the failure, with its blocks."""
     names = dict.fromkeys(built(recipe).used)
     sources = [inspect.getsource(BLOCKS[name].make).rstrip() for name in names]
     told = "\n".join(f"# {line}".rstrip() for source in sources for line in source.splitlines())

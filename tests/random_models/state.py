@@ -42,7 +42,7 @@ def written_view(draw: Draw, x: Tensor) -> Body:
 
 @block(REAL)
 def written_in_place(draw: Draw, x: Tensor) -> Body:
-    """Whatever tensor it is given is written to: an input, a view, a result that is used elsewhere."""
+    """Write in place to any tensor: an input, a view, a result with other consumers."""
     view, write = draw.choice(_VIEWS), draw.choice(_WRITES)
 
     def forward(x: Tensor) -> Any:
@@ -147,7 +147,7 @@ def key_cache(draw: Draw, x: Tensor) -> Body:
 
 
 class Raw(nn.Module):
-    """Parameters without a layer, one of them frozen, a buffer that no state dict holds, and a plain attribute."""
+    """Parameters without a layer, one of them frozen, a non-persistent buffer, and a plain attribute."""
 
     def __init__(self, width: int, dtype: torch.dtype) -> None:
         super().__init__()

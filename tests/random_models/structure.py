@@ -1,4 +1,4 @@
-"""Blocks of structure: containers, shared modules, regions, constants made in forward, control flow."""
+"""Blocks of structure: containers, shared modules, regions, constants created in forward, control flow."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _FIRST = 100_000  # of the seeds for engines
 
 @dataclass
 class Figures:
-    """What a sweep found."""
+    """Results of a sweep."""
 
     models: int = 0
     exact: int = 0
@@ -36,7 +36,7 @@ class Figures:
 
 
 def swept(seeds: Iterable[int], *, thorough: bool = True) -> Figures:
-    """Judge the models of these seeds; of one that fails, the smallest that still does is told."""
+    """Check the models of these seeds; a failing one is reduced first."""
     found = Figures()
     for seed in seeds:
         recipe = _drawn(seed)
@@ -60,7 +60,7 @@ def told(recipe: Recipe, verdict: Verdict, *, thorough: bool = True) -> str:
 
 
 def in_engine(seed: int, engine: str) -> Compared:
-    """What an engine makes of a plain model that is drawn out of the blocks for it."""
+    """Run a plain model, drawn from the blocks for an engine, in that engine."""
     with quiet():
         recipe = drawn(seed, blocks_for(engine), plain=True)
     return compared(recipe, engine)

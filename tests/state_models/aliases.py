@@ -1,4 +1,4 @@
-"""Pieces where two names show the same memory, one of which is written to."""
+"""Pieces in which two names alias the same memory, and one is written to."""
 
 # mypy: ignore-errors
 

@@ -1,4 +1,4 @@
-"""Pieces whose forward assigns parameters, buffers, modules and tensors anew."""
+"""Pieces whose forward assigns parameters, buffers, modules and tensors."""
 
 # mypy: ignore-errors
 

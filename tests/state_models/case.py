@@ -1,4 +1,4 @@
-"""A generated case: pieces in a model, how they are put together, the mode around it, and how it is captured."""
+"""A generated case: the pieces of a model, how they are combined, the ambient mode, and the capture method."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.state_models.piece import PIECES, SIZE, group_of, kind_of
 ROADS = ("auto", "export", "record")
 SHAPES = ("alone", "inside", "listed", "twice")
 MODES = ("plain", "grad", "inference", "float64", "autocast", "deterministic")
-CALLS = (0, 1, 0, 1)  # which input each call is given
+CALLS = (0, 1, 0, 1)  # the input of each call
 
 
 class Case(NamedTuple):
@@ -70,7 +70,7 @@ def inputs(count: int = 2) -> list[Tensor]:
 
 
 def example() -> Tensor:
-    """The input that a model is captured with; no call is given it."""
+    """Return the input for the capture; no call uses it."""
     return inputs(3)[2]
 
 
@@ -93,7 +93,7 @@ def ambient(mode: str) -> Iterator[None]:
 
 
 def single_cases() -> list[Case]:
-    """Every piece on every road, real and on meta; alone, inside of another module, in a list, or called twice."""
+    """Every piece with every capture method, real and on meta; alone, nested, in a list, or called twice."""
     names = [name for kinds in PIECES.values() for name in kinds]
     captures = itertools.product(names, ROADS, (False, True))
     shapes = itertools.cycle(("alone", "inside", "listed", "alone", "twice"))
@@ -101,7 +101,7 @@ def single_cases() -> list[Case]:
 
 
 def ambient_cases() -> list[Case]:
-    """Pieces that modes may change, in every mode, on every road, real and on meta."""
+    """Pieces that modes may change, in every mode and capture method, real and on meta."""
     return [
         Case((name,), "alone", mode, road, on_meta)
         for name, mode, road, on_meta in itertools.product(PIECES[AMBIENT], MODES[1:], ROADS, (False, True))

@@ -1,4 +1,4 @@
-"""Pieces that compute a tensor or a number once and keep it: every call gives the same, so nothing is to be said."""
+"""Pieces that memoise a tensor or a number: every call returns the same, so there is no warning."""
 
 # mypy: ignore-errors
 

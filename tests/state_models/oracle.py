@@ -38,7 +38,7 @@ def _plain(result: torch.Tensor) -> torch.Tensor:
 
 
 def expected(cases: Sequence[Case]) -> list[Any]:
-    """What eager gives for each case, asked of a fresh process."""
+    """Return the results of eager for each case, from a fresh process."""
     distinct = list(dict.fromkeys(case._replace(road="auto", on_meta=False) for case in cases))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cases"

@@ -1,4 +1,4 @@
-"""Pieces that ask what a parameter, buffer or input is, or change its memory: `requires_grad`, classes, `.data`."""
+"""Pieces that query a parameter, buffer or input, or change its memory: `requires_grad`, classes, `.data`."""
 
 # mypy: ignore-errors
 

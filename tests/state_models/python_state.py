@@ -271,7 +271,7 @@ class CollectsByHook(nn.Module):
 
 @piece(HOOKS)
 class CollectsOutside(nn.Module):
-    """The hook appends to a list that the model does not hold."""
+    """The hook appends to a list outside the model."""
 
     def __init__(self):
         super().__init__()

@@ -51,7 +51,7 @@ class Verdict(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What the graph of a case gave, call after call, and what the capture warned of."""
+    """Results of the graph of a case, by call, and the warnings of the capture."""
 
     results: list[torch.Tensor]
     warned: list[str]
@@ -67,7 +67,7 @@ def swept(cases: Sequence[Case]) -> list[Verdict]:
 
 
 def _warm_up() -> None:
-    """Import, before any fork, what torch imports when it is first asked to capture."""
+    """Trigger torch's lazy imports for capture before any fork."""
     for road, device in itertools.product(ROADS, ("cpu", "meta")):
         extract_ir(
             nn.Linear(2, 2, device=device).eval(), (torch.zeros(1, 2, device=device),), strict=False, capture=road

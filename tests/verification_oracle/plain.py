@@ -1,4 +1,4 @@
-"""The oracle: build models, call them as a user does, and write down what came out; nothing of torch_ir runs here.
+"""The oracle: build models, call them as a user does, and record the results; torch_ir is not imported here.
 
 python -m tests.verification_oracle.plain OUT NAME ...      runs the models of these names
 """
@@ -20,7 +20,7 @@ TIMES = 2  # calls in a row on each set of inputs
 
 
 def observed(name: str) -> list[Any]:
-    """For each set of inputs, on a model that is built anew: what each call in a row returned and left behind."""
+    """Return, for each set of inputs and a fresh model, the results and side effects of consecutive calls."""
     found: list[Any] = []
     for number in range(len(find(name).calls)):
         subject = find(name)
@@ -35,7 +35,7 @@ def observed(name: str) -> list[Any]:
                 if unknown := [leaf for leaf in results if type(leaf) not in _KINDS and not isinstance(leaf, Tensor)]:
                     raise TypeError(f"returns a {type(unknown[0]).__name__}, which no other process can read")
                 runs.append(copied((results, pytree.tree_leaves((args, kwargs)), dict(subject.model.state_dict()))))
-        except Exception as error:  # whatever the model raises on inputs that are not its own
+        except Exception as error:  # any exception of the model on inputs of another model
             runs.append(f"{type(error).__name__}: {error}")
         found.append(runs)
     return found

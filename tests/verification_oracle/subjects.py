@@ -25,7 +25,7 @@ _LEFT_OUT = frozenset(("hard.Enormous", "hard.PickedByChance"))
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with weights, the call that verification gets, and another that only the oracle makes."""
+    """A model with weights, the call of the verification, and another one for the oracle."""
 
     name: str
     model: nn.Module
@@ -34,7 +34,7 @@ class Subject:
 
 
 def names() -> list[str]:
-    """Every model, by the list that it comes from and its name there."""
+    """Return every model, by its list and its name."""
     found = [
         *(f"state.{name}" for name in stateful.MODELS),
         *(f"catalogue.{entry.name}" for entry in catalogue.entries()),
@@ -45,7 +45,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Subject:
-    """Build a model anew; weights and inputs are the same every time."""
+    """Build a model; weights and inputs are the same every time."""
     kind, _, rest = name.partition(".")
     torch.manual_seed(0)
     if kind == "state":
@@ -76,7 +76,7 @@ def _shuffled(value: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _cropped(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Large images made small."""
+    """Shrink large images."""
     return tuple(
         arg[..., :64, :64].clone() if isinstance(arg, Tensor) and arg.numel() > 100_000 else arg for arg in args
     )

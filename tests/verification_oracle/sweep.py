@@ -1,4 +1,4 @@
-"""Graphs right and wrong, each judged twice: by verification, and by what a plain process saw the model do."""
+"""Right and wrong graphs, each judged by verification and by an oracle process that ran the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from torch_ir.verify.reference_run import values_outside_state_dict
 ROOT = Path(__file__).resolve().parents[2]
 CORRUPTED = 3  # graphs of each model
 _AT_ONCE = 60  # models of one plain process
-# Relative to the largest element: what is further off is no rounding.
+# Relative to the largest element: a larger difference is not rounding.
 _FAR = {torch.float16: 0.02, torch.bfloat16: 0.1, torch.float32: 1e-3, torch.complex64: 1e-3}
 
 
@@ -75,7 +75,7 @@ def sweep(chosen: Mapping[str, int]) -> Found:
 
 
 def plain_runs(group: list[str]) -> Mapping[str, list[Any]]:
-    """What a process of its own sees these models do."""
+    """Observe these models in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "runs.pt"
         command = [sys.executable, "-m", "tests.verification_oracle.plain", str(out), *group]
@@ -129,7 +129,7 @@ def _passes(ir: IR, subject: Subject) -> bool:
 
 
 def agrees(ir: IR, subject: Subject, expected: list[Any]) -> bool:
-    """Whether a graph gives and leaves behind what the plain process saw, on all of its inputs."""
+    """Whether a graph reproduces the results and side effects of the plain process, on all inputs."""
     weights = {key: value.clone() for key, value in subject.model.state_dict().items()}
     for call, runs in zip(subject.calls, expected, strict=True):
         try:
@@ -137,7 +137,7 @@ def agrees(ir: IR, subject: Subject, expected: list[Any]) -> bool:
             for run in runs:
                 if isinstance(run, tuple) and not _same_run(executor, call, run, weights):
                     return False
-        except GuardError:  # the graph itself says that it is not for these inputs
+        except GuardError:  # the graph's own guard rejects these inputs
             if runs is expected[0]:
                 return False
         except TorchIRError:
@@ -166,7 +166,7 @@ def _same_run(executor: IRExecutor, call: Any, run: Any, weights: Mapping[str, T
 
 
 def is_same(wanted: Any, got: Any) -> bool:
-    """Whether two values are the same, but for rounding that is far below what a mistake makes."""
+    """Whether two values are the same, up to rounding far below the effect of an error."""
     if not isinstance(wanted, Tensor) or not isinstance(got, Tensor):
         return type(wanted) is type(got) and (wanted == got or wanted != wanted)
     if (wanted.shape, wanted.dtype) != (got.shape, got.dtype):

@@ -1,1 +1,1 @@
-"""One mistake in a valid graph: is it refused, by the rule that it breaks and at the place where it is?"""
+"""One violation in a valid graph must be rejected with its rule and its path."""

@@ -1,4 +1,4 @@
-"""Mistakes that only who knows torch's operators can see (R9 to R13)."""
+"""Violations that only torch's operator schemas reveal (R9 to R13)."""
 
 from tests.random_irs.draws import Draw
 from tests.random_irs.violations.kinds import violation
@@ -21,7 +21,7 @@ def _nodes(ir: IR) -> list[tuple[str, OpNode]]:
 
 
 def _typed(ir: IR, word: str) -> list[tuple[str, OpNode, str]]:
-    """Attributes whose schema says exactly this type."""
+    """Return attributes of exactly this schema type."""
     found = []
     for path, node in _nodes(ir):
         operator = find_operator(node.op_type)
@@ -33,7 +33,7 @@ def _typed(ir: IR, word: str) -> list[tuple[str, OpNode, str]]:
 
 
 def _set(draw: Draw, ir: IR, word: str, *values: object) -> str | None:
-    """Give one attribute of that type a value that is of another."""
+    """Set one attribute of that type to a value of another type."""
     if not (found := _typed(ir, word)):
         return None
     path, node, name = draw.choice(found)
@@ -141,7 +141,7 @@ def a_tensor_for_a_value(draw: Draw, ir: IR) -> str | None:
 
 
 def _derived(ir: IR) -> list[tuple[str, OpNode]]:
-    """Nodes of known shapes whose results nobody but the caller reads."""
+    """Return nodes of known shapes whose results only the caller reads."""
     shapes = Shapes(ir)
     found = []
     for path, node in _nodes(ir):

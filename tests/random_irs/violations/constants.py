@@ -1,4 +1,4 @@
-"""Mistakes in constants, inside the document and beside it (R15, R16)."""
+"""Violations in constants, inline and in side files (R15, R16)."""
 
 import json
 from pathlib import Path
@@ -76,7 +76,7 @@ def values_of_an_unknown_dtype(draw: Draw, document: Record) -> str | None:
 
 
 def _beside(path: Path) -> Places:
-    """The constants of a file that lie beside it, by their path in the document."""
+    """Return the constants in side files, by their path in the document."""
     return [(place, one) for place, one in _constants(json.loads(path.read_text())) if "file" in one]
 
 

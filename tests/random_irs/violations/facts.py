@@ -1,4 +1,4 @@
-"""Mistakes in what a document says twice, and in what it names before it is there (R7, R8)."""
+"""Violations in redundant facts, and uses before definitions (R7, R8)."""
 
 from tests.random_irs.draws import Draw
 from tests.random_irs.violations.kinds import Record, graphs, nodes, reads, tables, tagged, violation
@@ -78,7 +78,7 @@ def a_weight_without_a_name(draw: Draw, document: Record) -> str | None:
 
 @violation("R7")
 def a_stride_too_many(draw: Draw, document: Record) -> str | None:
-    """Of what is no result: its record there would say otherwise."""
+    """Not on an output, whose record there would disagree."""
     results = [tensor["name"] for tensor in document["graph_outputs"]]
     found = [index for index, tensor in enumerate(document["graph_inputs"]) if tensor["name"] not in results]
     if not found:
@@ -141,7 +141,7 @@ def _calls(document: Record) -> list[tuple[str, Record]]:
 
 @violation("R7")
 def a_new_value_of_another_shape(draw: Draw, document: Record) -> str | None:
-    """What an input becomes has another shape than it."""
+    """The new value of an input has another shape."""
     made = [tensor for node in document["nodes"] for tensor in node["outputs"]]
     changed = {pair["target"] for pair in document.get("mutations", [])}
     pairs = [

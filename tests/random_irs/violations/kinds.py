@@ -1,4 +1,4 @@
-"""The table of violations: each breaks one thing at a random place, and says which rule and JSON path must be named."""
+"""The table of violations: each breaks one thing at a random place, with the rule and JSON path to expect."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ OnDisk = Callable[[Draw, Path], "str | None"]
 
 
 class Violation(NamedTuple):
-    """A kind of mistake, the rule that it breaks, and what it is made in: `document`, `graph`, `text` or `files`."""
+    """A kind of violation, its rule, and where it is made: `document`, `graph`, `text` or `files`."""
 
     kind: str
     rule: str
@@ -29,7 +29,7 @@ VIOLATIONS: dict[str, Violation] = {}
 
 
 def violation(rule: str, where: str = "document") -> Callable[[Any], Any]:
-    """Add a kind of mistake under the function's name."""
+    """Register a kind of violation under the function's name."""
 
     def add(make: Any) -> Any:
         kind = make.__name__.replace("_", " ")
@@ -41,7 +41,7 @@ def violation(rule: str, where: str = "document") -> Callable[[Any], Any]:
 
 
 def document_of(ir: IR) -> Record:
-    """The document without its digest, as a JSON parser gives it."""
+    """Return the document without its digest, as parsed JSON."""
     document: Record = json.loads(ir.to_json())
     del document["digest"]
     return document
@@ -64,7 +64,7 @@ def nodes(document: Record) -> list[tuple[str, Record]]:
 
 
 def tensors(document: Record) -> list[tuple[str, Record]]:
-    """The records that define a tensor: inputs, weights, and what nodes make."""
+    """Return the records that define a tensor: inputs, weights, and node outputs."""
     found = []
     for path, graph in graphs(document):
         for key in ("graph_inputs", "weights"):
@@ -75,7 +75,7 @@ def tensors(document: Record) -> list[tuple[str, Record]]:
 
 
 def reads(document: Record, *, given: bool = True) -> list[tuple[str, Record]]:
-    """The records in which nodes say what they read; those of weights do not say who makes it."""
+    """Return the records of node inputs; those of weights have no producer."""
     return [
         (f"{path}.inputs[{index}]", tensor)
         for path, node in nodes(document)
@@ -85,12 +85,12 @@ def reads(document: Record, *, given: bool = True) -> list[tuple[str, Record]]:
 
 
 def tables(document: Record, key: str) -> list[tuple[str, Record]]:
-    """The graphs that hold anything under a key, and the path of that."""
+    """Return the graphs with a value under a key, and its path."""
     return [(f"{path}.{key}", graph) for path, graph in graphs(document) if graph.get(key)]
 
 
 def tagged(document: Record, tag: str) -> list[tuple[str, Record]]:
-    """Attribute values of one tag, each in the container that holds it."""
+    """Return attribute values with one tag, each with its container."""
     return [
         (f"{path}.attrs.{name}", value)
         for path, node in nodes(document)

@@ -1,4 +1,4 @@
-"""Mistakes in the records of a document: keys, kinds, closed lists and names (R4, R5, R6)."""
+"""Violations in the records of a document: keys, types, closed lists and names (R4, R5, R6)."""
 
 from tests.random_irs.draws import Draw
 from tests.random_irs.violations.kinds import Record, graphs, nodes, reads, tables, tagged, tensors, violation
@@ -209,7 +209,7 @@ def unknown_kind_of_container(draw: Draw, document: Record) -> str:
 
 @violation("R5")
 def unknown_placement(draw: Draw, document: Record) -> str | None:
-    """Of what is no result: its record there would say otherwise."""
+    """Not on an output, whose record there would disagree."""
     results = {tensor["name"] for _, graph in graphs(document) for tensor in graph["graph_outputs"]}
     found = [(path, tensor) for path, tensor in tensors(document) if tensor.get("placement")]
     found = [(path, tensor) for path, tensor in found if tensor["name"] not in results]
@@ -309,7 +309,7 @@ def expression_outside_the_language(draw: Draw, document: Record) -> str | None:
 
 @violation("R1")
 def dimension_outside_the_language(draw: Draw, document: Record) -> str | None:
-    """Of what nobody reads: a reader would say otherwise."""
+    """On an unread tensor; the record of a use would disagree."""
     read = {tensor["name"] for _, tensor in reads(document)}
     read |= {tensor["name"] for _, graph in graphs(document) for tensor in graph["graph_outputs"]}
     found = [(path, tensor) for path, tensor in tensors(document) if tensor["shape"] and ".weights[" not in path]

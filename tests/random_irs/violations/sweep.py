@@ -1,4 +1,4 @@
-"""Run violations over random graphs and count what is caught, by the right rule and at the right place."""
+"""Run violations over random graphs and count those caught by the right rule and at the right path."""
 
 import json
 import tempfile
@@ -22,7 +22,7 @@ Load = Callable[[], object]
 
 @dataclass
 class Score:
-    """How many mistakes were made and noticed; `misses` says of each that was not named rightly what happened."""
+    """Counts of violations made and caught; `misses` describes each that was not named correctly."""
 
     made: Counter[str] = field(default_factory=Counter)
     caught: int = 0
@@ -31,7 +31,7 @@ class Score:
     misses: list[str] = field(default_factory=list)
 
     def add(self, seed: int, ir: IR, kind: Violation) -> None:
-        """Make one mistake in a copy of a graph, and look who notices."""
+        """Make one violation in a copy of a graph, and record which check finds it."""
         with tempfile.TemporaryDirectory() as folder:
             broken = _broken(Draw(f"{seed}/{kind.kind}"), ir, kind, Path(folder, "graph.json"))
             if broken is None:
@@ -46,7 +46,7 @@ class Score:
                 self.right_path += error.path == path
                 found = f"{error.rule} at {error.path}: {error.args[0]:.100}"
                 is_right = (error.rule, error.path) == (kind.rule, path)
-            except Exception as error:  # whatever else it is, it names no rule
+            except Exception as error:  # any other exception names no rule
                 found, is_right = f"{type(error).__name__}: {error}", False
             else:
                 found, is_right = "accepted", False
@@ -55,7 +55,7 @@ class Score:
 
 
 def _broken(draw: Draw, ir: IR, kind: Violation, file: Path) -> tuple[str, Load] | None:
-    """The path that must be named and what must name it; None where the graph has no place for this mistake."""
+    """Return the expected path and checker; None if the graph has no place for this violation."""
     make: Callable[[Draw, Any], Any] = kind.make
     if kind.where == "text":
         text, path = make(draw, ir.to_json())
@@ -74,7 +74,7 @@ def _broken(draw: Draw, ir: IR, kind: Violation, file: Path) -> tuple[str, Load]
 
 
 def sweep(seeds: Iterable[int]) -> Score:
-    """Every kind of mistake in a typed graph of each seed."""
+    """Make every kind of violation in a typed graph of each seed."""
     score = Score()
     for seed in seeds:
         ir = random_ir(seed, typed=True)

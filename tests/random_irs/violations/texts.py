@@ -1,4 +1,4 @@
-"""Mistakes in the text itself, and graphs beyond the limits (R1, R2, R3, R17)."""
+"""Violations in the text itself, and graphs beyond the limits (R1, R2, R3, R17)."""
 
 import json
 import re
