@@ -7,7 +7,7 @@
 
 _shtab_torch_ir_subparsers=(extract llm info ops draw visualize explore cost diff check optimize passes run verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
-_shtab_torch_ir_extract_option_strings=(-h --help -q --quiet -i --input -d --dim --capture --explore --level --leaf --blocks --stamp --crosscheck --name -o --output --json)
+_shtab_torch_ir_extract_option_strings=(-h --help -q --quiet -i --input -d --dim --capture --explore --level --leaf --blocks --crosscheck --name -o --output --json)
 _shtab_torch_ir_llm_option_strings=(-h --help -q --quiet -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --blocks --name --verify --json)
 _shtab_torch_ir_info_option_strings=(-h --help -q --quiet -i --input -d --dim --level --leaf --json -o --output)
 _shtab_torch_ir_ops_option_strings=(-h --help -q --quiet -i --input -d --dim --check --search --list --json)
@@ -140,7 +140,6 @@ _shtab_torch_ir_extract__h_nargs=0
 _shtab_torch_ir_extract___help_nargs=0
 _shtab_torch_ir_extract__q_nargs=0
 _shtab_torch_ir_extract___quiet_nargs=0
-_shtab_torch_ir_extract___stamp_nargs=0
 _shtab_torch_ir_extract___crosscheck_nargs=0
 _shtab_torch_ir_extract___json_nargs=0
 _shtab_torch_ir_llm__h_nargs=0

@@ -68,7 +68,6 @@ complete -c torch-ir -n '_shtab_torch_ir_using extract' -l explore -x -d 'ways t
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l level -xka "module function aten" -d 'what a node is: a layer (`module`), a torch `function`, or an operator (`aten`); default: as it is'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l leaf -x -d 'keep calls of this class whole, such as LlamaDecoderLayer; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l blocks -xka "inline function" -d 'layers that repeat: `inline` (default), or as one `function` that is called once for each'
-complete -c torch-ir -n '_shtab_torch_ir_using extract' -l stamp -d 'run only some of the layers that are alike'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l crosscheck -d 'compare what was recorded with what torch.export gives'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -l name -x -d 'the name of the model in the file (default: its class)'
 complete -c torch-ir -n '_shtab_torch_ir_using extract' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'the IR file to write, or - for stdout (default: a new file, NAME.json)'

@@ -235,7 +235,6 @@ _shtab_torch_ir_extract_options=(
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
   "--blocks[layers that repeat\: \`inline\` (default), or as one \`function\` that is called once for each]:HOW:(inline function)"
-  "--stamp[run only some of the layers that are alike]"
   "--crosscheck[compare what was recorded with what torch.export gives]"
   "--name[the name of the model in the file (default\: its class)]:name:"
   {-o,--output}"[the IR file to write, or - for stdout (default\: a new file, NAME.json)]:FILE:_files"
