@@ -11,13 +11,14 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from torch_ir.capture.fast.call_tape import Scope, Stamp, Step
-from torch_ir.capture.fast.export_names import Names, input_names, weight_name
+from torch_ir.capture.fast.call_tape import Stamp, Step
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, form_of_input
 from torch_ir.capture.fast.stamped_calls import STAMP, Stamped, put_calls
+from torch_ir.capture.naming.constant_keys import ConstantKeys
+from torch_ir.capture.naming.export_names import Names, input_names, weight_name
+from torch_ir.capture.naming.module_calls import Scope
 from torch_ir.capture.program.functional_writes import Writes, without_writes
-from torch_ir.capture.record.modules import plain_attributes
 from torch_ir.capture.walk import walk
 from torch_ir.ir import IR, Branch, OpNode, Origin, Param, Slot, TensorMeta
 from torch_ir.ir.graph.node import copy_value
@@ -198,12 +199,11 @@ class Assembly:
             return
         unread = [step for step, stays in zip(self.tape.steps, live, strict=True) if not stays]
         dropped = {step.inputs[0] for step in unread if isinstance(step, Step) and step.rule.func is _LITERAL}
-        attributes, literals = plain_attributes(self.model), itertools.count()
+        keys = ConstantKeys(self.model)
         for value, (tensor, scope) in self.tape.constants.items():
             if value in dropped:
                 continue
-            place = f"{scope.module}." if scope is not None and scope.module else ""
-            key = attributes.get(tensor) or f"{place}lifted_tensor_{next(literals)}"
+            key = keys.key(tensor, scope.module if scope is not None else "")
             made = self._tensor(self.names.placeholder(weight_name("c", key)), value)
             made.param = Param((key,), "constant", from_tensor(tensor))
             yield made

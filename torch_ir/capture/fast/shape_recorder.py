@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
-from types import CodeType, FrameType
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from torch_ir.capture.fast.call_tape import Scope, Step, Tape
+from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.stamping import Stamping
-from torch_ir.capture.instrument import intercepted
-from torch_ir.capture.program.provenance import class_name, function_name, is_users, user_line
-from torch_ir.capture.walk import walk
-from torch_ir.ir.graph.origins import is_below
+from torch_ir.capture.naming.module_calls import ModuleCalls
+from torch_ir.capture.naming.source_lines import SourceLines
+from torch_ir.capture.program.provenance import function_name
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree
 
 # Asked at every call: the functions themselves, not what captures put in their place.
@@ -39,13 +35,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self.model = model
         self.tape = Tape()
         self.stamping = Stamping(model, self.tape) if stamp else None
-        self.modules = ModuleCalls(model, self.stamping)
+        self.modules = _ModuleCalls(model, self.stamping.call if self.stamping else None)
         self.literals = Literals()
         self._inference = Inference()
         self.ghosts: dict[int, Ghost] = {}  # of tensors that were there before, by identity
         self._functions = Functions() if with_functions else None
         self._writes: Counter[int] = Counter()  # by the memory that was written to
-        self._lines = Lines(Recorder.run.__code__)
+        self._lines = SourceLines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with self.modules.watched(), self, self._functions or nullcontext():
@@ -197,73 +193,8 @@ class Literals(dict[int, torch.Tensor]):
             self[result.value] = known
 
 
-class ModuleCalls:
-    """Which call of which module is running."""
-
-    def __init__(self, model: nn.Module, stamping: Stamping | None) -> None:
-        self.scope: Scope | None = None
-        self._stamping = stamping
-        self._paths: dict[nn.Module, list[str]] = {}
-        for path, module in walk(model):
-            self._paths.setdefault(module, []).append(path)
-        self._calls: Counter[str] = Counter()
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        def call(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            outside = self.scope
-            self.scope = self._entered(module, outside)
-            try:
-                if self._stamping is None or self.scope is outside or self.scope is None:
-                    return original(module, *args, **kwargs)
-                run = partial(original, module, *args, **kwargs)
-                return self._stamping.call(module, self.scope.module, run, (args, kwargs))
-            finally:
-                self.scope = outside
-
-        with intercepted(nn.Module, "__call__", call):  # torch's own hooks for all modules take far longer
-            yield
-
-    def _entered(self, module: nn.Module, outside: Scope | None) -> Scope | None:
-        paths = self._paths.get(module)
-        if paths is None:  # forward has made it, and it has no name
-            return outside
-        path = paths[0] if len(paths) == 1 else _only_one_below(outside, paths)
-        number = self._calls[path]
-        self._calls[path] += 1
-        return Scope(path, number, class_name(type(module)), outside)
-
-
-def _only_one_below(outside: Scope | None, paths: list[str]) -> str:
-    """Of several names of a module, the one by which the running module has called it."""
-    below = [path for path in paths if outside is None or is_below(path, outside.module)]
-    if len(below) != 1:
+class _ModuleCalls(ModuleCalls):
+    def unclear(self, paths: list[str]) -> None:
+        if len(paths) == 1:
+            raise NotCoveredError(f"{paths[0]!r} is called from a reference outside the module tree")
         raise NotCoveredError(f"a module that goes by the names {', '.join(paths)}")
-    return below[0]
-
-
-class Lines:
-    """The innermost line of a `forward` of the user's that is running: what torch.export tells of a call."""
-
-    def __init__(self, outermost: CodeType) -> None:
-        self._outermost = outermost
-        self._is_users: dict[CodeType, bool] = {}
-        self._known: dict[tuple[CodeType, int], str] = {}
-
-    def here(self) -> str:
-        frame: FrameType | None = sys._getframe(2)
-        known = self._is_users
-        while frame is not None:
-            code = frame.f_code
-            users = known.get(code)
-            if users is None:
-                users = known[code] = code.co_name == "forward" and is_users(code.co_filename)
-            if users:
-                place = (code, frame.f_lineno)
-                if place not in self._known:
-                    self._known[place] = user_line(f'File "{code.co_filename}", line {frame.f_lineno}')
-                return self._known[place]
-            if code is self._outermost:
-                return ""
-            frame = frame.f_back
-        return ""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
@@ -33,6 +32,8 @@ from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import fake_copy, has_no_values, weight_free
 from torch_ir.capture.instrument import capturing, intercepted
+from torch_ir.capture.naming.constant_keys import ConstantKeys
+from torch_ir.capture.naming.export_names import Names, call_name, input_names, weight_name
 from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
 from torch_ir.capture.program.provenance import is_users
@@ -44,6 +45,7 @@ from torch_ir.capture.state.ambient_notes import ambient_notes
 from torch_ir.capture.state.side_effects import left_as_it_was
 from torch_ir.capture.state.tensor_leaks import Tensors, contained
 from torch_ir.capture.state.tensor_memory import refusal
+from torch_ir.capture.walk import walk
 from torch_ir.errors import ConversionError, ExportError
 from torch_ir.ir import IR
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
@@ -52,6 +54,7 @@ from torch_ir.ops.torch_internals import (
     SET_GRAD_ENABLED,
     AutoDispatchBelowAutograd,
     FakeTensorMode,
+    OpOverload,
     buffer_table,
     load_verifier,
     non_persistent_names,
@@ -59,7 +62,8 @@ from torch_ir.ops.torch_internals import (
     pytree,
 )
 
-_PREFIX = {InputKind.PARAMETER: "p", InputKind.BUFFER: "b"}
+_DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
+_LITERAL = torch.ops.aten.lift_fresh_copy.default
 _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
 _RETURNED = (
     *(torch.Tensor, bool, int, float, complex, str, type(None)),
@@ -166,84 +170,137 @@ def _eager(gradients: _Gradients) -> Iterator[None]:
 def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedProgram:
     """Run the model, and put what was recorded together as torch.export would."""
     model, tape, strangers = recorder.model, recorder.tape, recorder.strangers
-    specs: dict[fx.Node, InputSpec] = {}
-    state_dict: dict[str, torch.Tensor] = {}
-    constants: dict[str, Any] = {}
     held = list(_held(model))
-    memory = {key: address(tensor) for _, key, tensor, _ in held}
-    for kind, key, tensor, is_persistent in held:
-        node = tape.placeholder(f"{_PREFIX[kind]}_{_plain(key)}", tensor)
-        specs[node] = InputSpec(kind, TensorArgument(node.name), key, is_persistent)
-        (constants if is_persistent is False else state_dict)[key] = tensor
+    memory = {given.key: address(given.value) for given in held}
+    weights = {tape.placeholder(given.name, given.value): given for given in held}
     leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
-    for name, leaf in zip(_input_names(model, args, kwargs), leaves, strict=True):
-        node = tape.placeholder(name, leaf)
-        specs[node] = InputSpec(InputKind.USER_INPUT, _argument(node, leaf), None)
+    names = _input_names(model, args, kwargs, leaves)
+    inputs = {
+        tape.placeholder(name, leaf): _Given(InputKind.USER_INPUT, name, leaf)
+        for name, leaf in zip(names, leaves, strict=True)
+    }
     strangers.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
     returned, out_spec = _taken_apart(recorder.run(args, kwargs))
-    if other := next((key for _, key, tensor, _ in held if address(tensor) != memory[key]), None):
+    if other := next((given.key for given in held if address(given.value) != memory[given.key]), None):
         raise refusal(f"under {other!r}")
     outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]
     strangers.close(tape)
-    for node, (key, tensor) in strangers.constants.items():
-        is_written = address(tensor) in recorder.written
-        kind = InputKind.BUFFER if is_written else InputKind.CONSTANT_TENSOR
-        specs[node] = InputSpec(kind, TensorArgument(node.name), key, False if is_written else None)
-        constants[key] = tensor
-    _order_placeholders(tape.graph, specs)
     tape.graph.output(tuple(outputs))
+    unread = _unread(tape.graph, strangers.constants)
+    given = {**inputs, **weights, **dict(_constants(recorder, unread))}
+    _name_nodes(tape.graph, given)
+    for node in unread:
+        tape.graph.erase_node(node)
+    _order_placeholders(tape.graph, given)
+    placeholders = [node for node in tape.graph.nodes if node.op == "placeholder"]
     results = [OutputSpec(OutputKind.USER_OUTPUT, _argument(node, node), None) for node in outputs]
     return ExportedProgram(
         nn.Module(),
         tape.graph,
-        ExportGraphSignature([specs[node] for node in tape.graph.nodes if node.op == "placeholder"], results),
-        state_dict,
+        ExportGraphSignature([given[node].spec(node) for node in placeholders], results),
+        {given.key: given.value for given in held if given.is_persistent is not False},
         {},
-        [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, list(_bound(model, args, kwargs))))],
-        constants=constants,
+        [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, _argument_names(model, args, kwargs)))],
+        constants={given.key: given.value for given in given.values() if given.is_constant},
         verifiers=[load_verifier("TRAINING")],  # the dialect that may write in place
     )
 
 
-def _held(model: nn.Module) -> Iterator[tuple[InputKind, str, torch.Tensor, bool | None]]:
-    """Parameters and buffers under each of their keys; buffers with whether a state dict holds them."""
-    for path, module in model.named_modules(remove_duplicate=False):
+class _Given(NamedTuple):
+    """What a placeholder stands for: its kind, its wanted name and its value; for weights, their key."""
+
+    kind: InputKind
+    name: str
+    value: Any
+    key: str | None = None
+    is_persistent: bool | None = None  # of buffers: whether a state dict holds them
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the program itself must hold the value."""
+        return self.kind is InputKind.CONSTANT_TENSOR or self.is_persistent is False
+
+    def spec(self, node: fx.Node) -> InputSpec:
+        return InputSpec(self.kind, _argument(node, self.value), self.key, self.is_persistent)
+
+
+def _held(model: nn.Module) -> Iterator[_Given]:
+    """Yield parameters and buffers under each of their keys."""
+    modules = walk(model)
+    for path, module in modules:
         for name, parameter in parameter_table(module).items():
             if parameter is not None:
-                yield InputKind.PARAMETER, f"{path}.{name}".lstrip("."), parameter, None
-    for path, module in model.named_modules(remove_duplicate=False):
+                key = f"{path}.{name}".lstrip(".")
+                yield _Given(InputKind.PARAMETER, weight_name("p", key), parameter, key)
+    for path, module in modules:
         for name, buffer in buffer_table(module).items():
             if buffer is not None:
+                key = f"{path}.{name}".lstrip(".")
                 is_kept = name not in non_persistent_names(module)
-                yield InputKind.BUFFER, f"{path}.{name}".lstrip("."), buffer, is_kept
+                yield _Given(InputKind.BUFFER, weight_name("b", key), buffer, key, is_kept)
 
 
-def _input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
-    """What the leaves of the inputs are called: after the arguments of forward, and where in them they lie."""
-    given = {id(value): name for name, value in _bound(model, args, kwargs).items()}
-    names = []
-    path: Any
-    for path, _ in pytree.tree_flatten_with_path((tuple(args), kwargs))[0]:
-        in_kwargs, position = path[0].idx == 1, path[1]
-        outer = position.key if in_kwargs else given.get(id(args[position.idx]), f"arg{position.idx}")
-        inner = "".join(f"_{part}" for part in re.findall(r"\w+", pytree.keystr(path[2:])))
-        names.append(_plain(f"{outer}{inner}"))
-    return names
+def _constants(recorder: Recorder, unread: Collection[fx.Node]) -> Iterator[tuple[fx.Node, _Given]]:
+    """Yield the constants that are read; one that is written to is a buffer that no state dict holds."""
+    keys = ConstantKeys(recorder.model)
+    for node, (tensor, module) in recorder.strangers.constants.items():
+        if node not in unread:
+            key = keys.key(tensor, module)
+            is_written = address(tensor) in recorder.written
+            kind = InputKind.BUFFER if is_written else InputKind.CONSTANT_TENSOR
+            yield node, _Given(kind, weight_name("c", key), tensor, key, False if is_written else None)
 
 
-def _bound(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], leaves: Sequence[Any]) -> list[str]:
+    """Name the leaves of the inputs; by number where `forward` does not say what its arguments are."""
     try:
-        return inspect.signature(model.forward).bind(*args, **kwargs).arguments
+        names = input_names(model, args, kwargs)
+    except (TypeError, ValueError):
+        names = []
+    return names if len(names) == len(leaves) else [f"arg{number}" for number in range(len(leaves))]
+
+
+def _argument_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    try:
+        return list(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):  # forward will say what is wrong, or says nothing about itself
-        return {}
+        return []
 
 
-def _order_placeholders(graph: fx.Graph, specs: Mapping[fx.Node, InputSpec]) -> None:
+def _unread(graph: fx.Graph, constants: Collection[fx.Node]) -> dict[fx.Node, None]:
+    """Return what torch.export drops where nothing reads it, literals and copies for autograd, readers first."""
+    found: dict[fx.Node, None] = {}
+    for node in reversed(graph.nodes):
+        is_droppable = node in constants or node.target in (_LITERAL, _DETACH) or _is_detached_literal(node)
+        if is_droppable and all(user in found for user in node.users):
+            found[node] = None
+    return found
+
+
+def _is_detached_literal(node: fx.Node) -> bool:
+    return node.target is _DETACH_ and isinstance(node.args[0], fx.Node) and node.args[0].target is _LITERAL
+
+
+def _name_nodes(graph: fx.Graph, given: Mapping[fx.Node, _Given]) -> None:
+    """Name placeholders and calls as torch.export does; inputs come first, and calls give way."""
+    names = Names()
+    for node, wanted in given.items():
+        node.name = node.target = names.placeholder(wanted.name)
+    calls = [node for node in graph.nodes if node.op == "call_function"]
+    for node, name in zip(calls, names.calls(map(_wanted_name, calls)), strict=True):
+        node.name = name
+
+
+def _wanted_name(call: fx.Node) -> str:
+    target: Any = call.target
+    return call_name(target.overloadpacket.__name__ if isinstance(target, OpOverload) else target.__name__)
+
+
+def _order_placeholders(graph: fx.Graph, given: Mapping[fx.Node, _Given]) -> None:
     """Parameters, buffers, constants, inputs; then the calls."""
-    first = next((node for node in graph.nodes if node.op != "placeholder"), None)
-    if first is not None:
-        for node in sorted(specs, key=lambda node: _ORDER.index(specs[node].kind)):
-            first.prepend(node)
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    for node in sorted(given, key=lambda node: _ORDER.index(given[node].kind)):
+        first.prepend(node)
 
 
 def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
@@ -266,10 +323,6 @@ def _argument(node: Any, value: Any) -> TensorArgument | ConstantArgument:
     if isinstance(value, (torch.Tensor, fx.Node)):
         return TensorArgument(node.name)
     return ConstantArgument(node.name if isinstance(node, fx.Node) else "", value)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"\W", "_", name)
 
 
 def _is_tensor(value: Any) -> bool:
