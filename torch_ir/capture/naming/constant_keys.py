@@ -20,8 +20,8 @@ class ConstantKeys:
         self._numbers = itertools.count()
         for path, module in walk(model):
             for name, value in vars(module).items():
-                if isinstance(value, torch.Tensor):
-                    self._attributes.setdefault(value, f"{path}.{name}".lstrip("."))
+                if isinstance(value, torch.Tensor) and value not in self._attributes:
+                    self._attributes[value] = f"{path}.{name}".lstrip(".")
 
     def key(self, tensor: torch.Tensor, module: str) -> str:
         """Return the key of a constant that is read first in the module of this path."""

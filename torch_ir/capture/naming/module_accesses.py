@@ -43,7 +43,7 @@ class ModuleAccesses:
 
     def note(self, owner: nn.Module, name: str, module: nn.Module | None) -> None:
         """Forward accesses `owner.name`."""
-        if module not in self._paths:
+        if module is None or module not in self._paths:
             return
         path = f"{self._current.get(owner, self._paths[owner][0])}.{name}".lstrip(".")
         self._current[module] = path

@@ -92,7 +92,7 @@ class ModuleCalls:
         return Scope(path, number, class_name(type(module)), outside)
 
     def _path(self, accesses: ModuleAccesses, module: nn.Module, outside: Scope | None) -> str:
-        path, is_clear = accesses.enter(module, outside and outside.module)
+        path, is_clear = accesses.enter(module, None if outside is None else outside.module)
         if not is_clear:
             self.unclear(self._paths[module])
         return path

@@ -170,18 +170,17 @@ def _eager(gradients: _Gradients) -> Iterator[None]:
 def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedProgram:
     """Run the model, and put what was recorded together as torch.export would."""
     model, tape, strangers = recorder.model, recorder.tape, recorder.strangers
-    held = list(_held(model))
-    memory = {given.key: address(given.value) for given in held}
-    weights = {tape.placeholder(given.name, given.value): given for given in held}
+    weights = {tape.placeholder(each.name, each.value): each for each in _held(model)}
+    memory = {each.key: address(each.value) for each in weights.values()}
     leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
-    names = _input_names(model, args, kwargs, leaves)
+    names = _input_names(model, args, kwargs, len(leaves))
     inputs = {
         tape.placeholder(name, leaf): _Given(InputKind.USER_INPUT, name, leaf)
         for name, leaf in zip(names, leaves, strict=True)
     }
     strangers.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
     returned, out_spec = _taken_apart(recorder.run(args, kwargs))
-    if other := next((given.key for given in held if address(given.value) != memory[given.key]), None):
+    if other := next((each.key for each in weights.values() if address(each.value) != memory[each.key]), None):
         raise refusal(f"under {other!r}")
     outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]
     strangers.close(tape)
@@ -191,17 +190,16 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
     _name_nodes(tape.graph, given)
     for node in unread:
         tape.graph.erase_node(node)
-    _order_placeholders(tape.graph, given)
-    placeholders = [node for node in tape.graph.nodes if node.op == "placeholder"]
+    specs = [given[node].spec(node) for node in _order_placeholders(tape.graph, given)]
     results = [OutputSpec(OutputKind.USER_OUTPUT, _argument(node, node), None) for node in outputs]
     return ExportedProgram(
         nn.Module(),
         tape.graph,
-        ExportGraphSignature([given[node].spec(node) for node in placeholders], results),
-        {given.key: given.value for given in held if given.is_persistent is not False},
+        ExportGraphSignature(specs, results),
+        {each.key: each.value for each in weights.values() if not each.is_constant},
         {},
         [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, _argument_names(model, args, kwargs)))],
-        constants={given.key: given.value for given in given.values() if given.is_constant},
+        constants={each.key: each.value for each in given.values() if each.is_constant},
         verifiers=[load_verifier("TRAINING")],  # the dialect that may write in place
     )
 
@@ -212,7 +210,7 @@ class _Given(NamedTuple):
     kind: InputKind
     name: str
     value: Any
-    key: str | None = None
+    key: str = ""
     is_persistent: bool | None = None  # of buffers: whether a state dict holds them
 
     @property
@@ -221,7 +219,7 @@ class _Given(NamedTuple):
         return self.kind is InputKind.CONSTANT_TENSOR or self.is_persistent is False
 
     def spec(self, node: fx.Node) -> InputSpec:
-        return InputSpec(self.kind, _argument(node, self.value), self.key, self.is_persistent)
+        return InputSpec(self.kind, _argument(node, self.value), self.key or None, self.is_persistent)
 
 
 def _held(model: nn.Module) -> Iterator[_Given]:
@@ -251,13 +249,13 @@ def _constants(recorder: Recorder, unread: Collection[fx.Node]) -> Iterator[tupl
             yield node, _Given(kind, weight_name("c", key), tensor, key, False if is_written else None)
 
 
-def _input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], leaves: Sequence[Any]) -> list[str]:
+def _input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], count: int) -> list[str]:
     """Name the leaves of the inputs; by number where `forward` does not say what its arguments are."""
     try:
         names = input_names(model, args, kwargs)
     except (TypeError, ValueError):
         names = []
-    return names if len(names) == len(leaves) else [f"arg{number}" for number in range(len(leaves))]
+    return names if len(names) == count else [f"arg{number}" for number in range(count)]
 
 
 def _argument_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
@@ -296,11 +294,13 @@ def _wanted_name(call: fx.Node) -> str:
     return call_name(target.overloadpacket.__name__ if isinstance(target, OpOverload) else target.__name__)
 
 
-def _order_placeholders(graph: fx.Graph, given: Mapping[fx.Node, _Given]) -> None:
-    """Parameters, buffers, constants, inputs; then the calls."""
+def _order_placeholders(graph: fx.Graph, given: Mapping[fx.Node, _Given]) -> list[fx.Node]:
+    """Move parameters, buffers, constants and inputs, in this order, before the calls, and return them."""
     first = next(node for node in graph.nodes if node.op != "placeholder")
-    for node in sorted(given, key=lambda node: _ORDER.index(given[node].kind)):
+    ordered = sorted(given, key=lambda node: _ORDER.index(given[node].kind))
+    for node in ordered:
         first.prepend(node)
+    return ordered
 
 
 def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
