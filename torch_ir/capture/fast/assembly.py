@@ -17,7 +17,7 @@ from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredEr
 from torch_ir.capture.fast.stamped_calls import STAMP, Stamped, put_calls
 from torch_ir.capture.naming.constant_keys import ConstantKeys
 from torch_ir.capture.naming.export_names import Names, input_names, weight_name
-from torch_ir.capture.naming.module_calls import Scope
+from torch_ir.capture.naming.running_modules import Scope
 from torch_ir.capture.program.functional_writes import Writes, without_writes
 from torch_ir.capture.walk import walk
 from torch_ir.ir import IR, Branch, OpNode, Origin, Param, Slot, TensorMeta

@@ -9,7 +9,7 @@ import torch
 
 from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, Run, form_of
-from torch_ir.capture.naming.module_calls import Scope
+from torch_ir.capture.naming.running_modules import Scope
 
 if TYPE_CHECKING:
     from torch_ir.capture.fast.stamping import Recording

@@ -16,7 +16,7 @@ from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.stamping import Stamping
-from torch_ir.capture.naming.module_calls import ModuleCalls
+from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
 from torch_ir.capture.program.provenance import function_name
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.data_branches.decision_paths import NoValueError, Path
 from torch_ir.capture.diagnosis import definition
-from torch_ir.capture.naming.module_calls import ModuleCalls
+from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
 from torch_ir.capture.program.provenance import FUNCTION, function_name, user_line, users_frame
 from torch_ir.capture.record.escapes import ASKING_FOR_LAYOUT, LEAVING, SHOWING, blank

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from torch_ir.capture.naming.module_calls import ModuleCalls
+from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.record.escapes import blank
 from torch_ir.capture.record.fx_tape import Meta, Tape, address
 from torch_ir.capture.record.opaque import OpaqueOperators
