@@ -5,24 +5,21 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.autograd import grad_mode
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
-    ConstantArgument,
     ExportGraphSignature,
     InputKind,
-    InputSpec,
     OutputKind,
     OutputSpec,
-    TensorArgument,
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -32,20 +29,27 @@ from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import fake_copy, has_no_values, weight_free
 from torch_ir.capture.instrument import capturing, intercepted
-from torch_ir.capture.naming.constant_keys import ConstantKeys
-from torch_ir.capture.naming.export_names import Names, call_name, input_names, weight_name
 from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
 from torch_ir.capture.program.provenance import is_users
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record.fx_tape import address
 from torch_ir.capture.record.opaque import name_placeholders
+from torch_ir.capture.record.placeholders import (
+    Given,
+    argument,
+    held_weights,
+    name_nodes,
+    names_of_inputs,
+    order_placeholders,
+    read_constants,
+    unread_literals,
+)
 from torch_ir.capture.record.run_recorder import Recorder
 from torch_ir.capture.state.ambient_notes import ambient_notes
 from torch_ir.capture.state.side_effects import left_as_it_was
 from torch_ir.capture.state.tensor_leaks import Tensors, contained
 from torch_ir.capture.state.tensor_memory import refusal
-from torch_ir.capture.walk import walk
 from torch_ir.errors import ConversionError, ExportError
 from torch_ir.ir import IR
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
@@ -54,17 +58,10 @@ from torch_ir.ops.torch_internals import (
     SET_GRAD_ENABLED,
     AutoDispatchBelowAutograd,
     FakeTensorMode,
-    OpOverload,
-    buffer_table,
     load_verifier,
-    non_persistent_names,
-    parameter_table,
     pytree,
 )
 
-_DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
-_LITERAL = torch.ops.aten.lift_fresh_copy.default
-_ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
 _RETURNED = (
     *(torch.Tensor, bool, int, float, complex, str, type(None)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
@@ -170,12 +167,12 @@ def _eager(gradients: _Gradients) -> Iterator[None]:
 def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedProgram:
     """Run the model, and put what was recorded together as torch.export would."""
     model, tape, strangers = recorder.model, recorder.tape, recorder.strangers
-    weights = {tape.placeholder(each.name, each.value): each for each in _held(model)}
+    weights = {tape.placeholder(each.name, each.value): each for each in held_weights(model)}
     memory = {each.key: address(each.value) for each in weights.values()}
     leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
-    names = _input_names(model, args, kwargs, len(leaves))
+    names = names_of_inputs(model, args, kwargs, len(leaves))
     inputs = {
-        tape.placeholder(name, leaf): _Given(InputKind.USER_INPUT, name, leaf)
+        tape.placeholder(name, leaf): Given(InputKind.USER_INPUT, name, leaf)
         for name, leaf in zip(names, leaves, strict=True)
     }
     strangers.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
@@ -185,13 +182,13 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
     outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]
     strangers.close(tape)
     tape.graph.output(tuple(outputs))
-    unread = _unread(tape.graph, strangers.constants)
-    given = {**inputs, **weights, **dict(_constants(recorder, unread))}
-    _name_nodes(tape.graph, given)
-    for node in unread:
+    dropped = unread_literals(tape.graph, strangers.constants)
+    given = {**inputs, **weights, **dict(read_constants(recorder, dropped))}
+    name_nodes(tape.graph, given)
+    for node in dropped:
         tape.graph.erase_node(node)
-    specs = [given[node].spec(node) for node in _order_placeholders(tape.graph, given)]
-    results = [OutputSpec(OutputKind.USER_OUTPUT, _argument(node, node), None) for node in outputs]
+    specs = [given[node].spec(node) for node in order_placeholders(tape.graph, given)]
+    results = [OutputSpec(OutputKind.USER_OUTPUT, argument(node, node), None) for node in outputs]
     return ExportedProgram(
         nn.Module(),
         tape.graph,
@@ -204,103 +201,11 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
     )
 
 
-class _Given(NamedTuple):
-    """What a placeholder stands for: its kind, its wanted name and its value; for weights, their key."""
-
-    kind: InputKind
-    name: str
-    value: Any
-    key: str = ""
-    is_persistent: bool | None = None  # of buffers: whether a state dict holds them
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether the program itself must hold the value."""
-        return self.kind is InputKind.CONSTANT_TENSOR or self.is_persistent is False
-
-    def spec(self, node: fx.Node) -> InputSpec:
-        return InputSpec(self.kind, _argument(node, self.value), self.key or None, self.is_persistent)
-
-
-def _held(model: nn.Module) -> Iterator[_Given]:
-    """Yield parameters and buffers under each of their keys."""
-    modules = walk(model)
-    for path, module in modules:
-        for name, parameter in parameter_table(module).items():
-            if parameter is not None:
-                key = f"{path}.{name}".lstrip(".")
-                yield _Given(InputKind.PARAMETER, weight_name("p", key), parameter, key)
-    for path, module in modules:
-        for name, buffer in buffer_table(module).items():
-            if buffer is not None:
-                key = f"{path}.{name}".lstrip(".")
-                is_kept = name not in non_persistent_names(module)
-                yield _Given(InputKind.BUFFER, weight_name("b", key), buffer, key, is_kept)
-
-
-def _constants(recorder: Recorder, unread: Collection[fx.Node]) -> Iterator[tuple[fx.Node, _Given]]:
-    """Yield the constants that are read; one that is written to is a buffer that no state dict holds."""
-    keys = ConstantKeys(recorder.model)
-    for node, (tensor, module) in recorder.strangers.constants.items():
-        if node not in unread:
-            key = keys.key(tensor, module)
-            is_written = address(tensor) in recorder.written
-            kind = InputKind.BUFFER if is_written else InputKind.CONSTANT_TENSOR
-            yield node, _Given(kind, weight_name("c", key), tensor, key, False if is_written else None)
-
-
-def _input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], count: int) -> list[str]:
-    """Name the leaves of the inputs; by number where `forward` does not say what its arguments are."""
-    try:
-        names = input_names(model, args, kwargs)
-    except (TypeError, ValueError):
-        names = []
-    return names if len(names) == count else [f"arg{number}" for number in range(count)]
-
-
 def _argument_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
     try:
         return list(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):  # forward will say what is wrong, or says nothing about itself
         return []
-
-
-def _unread(graph: fx.Graph, constants: Collection[fx.Node]) -> dict[fx.Node, None]:
-    """Return what torch.export drops where nothing reads it, literals and copies for autograd, readers first."""
-    found: dict[fx.Node, None] = {}
-    for node in reversed(graph.nodes):
-        is_droppable = node in constants or node.target in (_LITERAL, _DETACH) or _is_detached_literal(node)
-        if is_droppable and all(user in found for user in node.users):
-            found[node] = None
-    return found
-
-
-def _is_detached_literal(node: fx.Node) -> bool:
-    return node.target is _DETACH_ and isinstance(node.args[0], fx.Node) and node.args[0].target is _LITERAL
-
-
-def _name_nodes(graph: fx.Graph, given: Mapping[fx.Node, _Given]) -> None:
-    """Name placeholders and calls as torch.export does; inputs come first, and calls give way."""
-    names = Names()
-    for node, wanted in given.items():
-        node.name = node.target = names.placeholder(wanted.name)
-    calls = [node for node in graph.nodes if node.op == "call_function"]
-    for node, name in zip(calls, names.calls(map(_wanted_name, calls)), strict=True):
-        node.name = name
-
-
-def _wanted_name(call: fx.Node) -> str:
-    target: Any = call.target
-    return call_name(target.overloadpacket.__name__ if isinstance(target, OpOverload) else target.__name__)
-
-
-def _order_placeholders(graph: fx.Graph, given: Mapping[fx.Node, _Given]) -> list[fx.Node]:
-    """Move parameters, buffers, constants and inputs, in this order, before the calls, and return them."""
-    first = next(node for node in graph.nodes if node.op != "placeholder")
-    ordered = sorted(given, key=lambda node: _ORDER.index(given[node].kind))
-    for node in ordered:
-        first.prepend(node)
-    return ordered
 
 
 def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
@@ -317,12 +222,6 @@ def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
             f"the model returns a {type(strange).__name__}, which torch cannot take apart; register it as a pytree node"
         )
     return leaves, spec
-
-
-def _argument(node: Any, value: Any) -> TensorArgument | ConstantArgument:
-    if isinstance(value, (torch.Tensor, fx.Node)):
-        return TensorArgument(node.name)
-    return ConstantArgument(node.name if isinstance(node, fx.Node) else "", value)
 
 
 def _is_tensor(value: Any) -> bool:
