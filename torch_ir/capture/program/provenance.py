@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -14,7 +15,6 @@ import torch
 from torch import fx
 from torch.overrides import resolve_name
 
-from torch_ir import errors
 from torch_ir.errors import printable
 from torch_ir.ir import Origin
 
@@ -23,7 +23,8 @@ _FRAME = re.compile(r'File "([^"<][^"]*)", line (\d+)')  # not generated code, w
 _CALL = re.compile(r"@(\d+)$")
 # torch, torch_ir, sympy, and frames that torch makes up for what it inserts
 _INSIDE = (
-    *(os.path.dirname(file) + os.sep for file in (torch.__file__, errors.__file__, sympy.__file__)),
+    *(os.path.dirname(file) + os.sep for file in (torch.__file__, sympy.__file__)),
+    f"{Path(__file__).parents[2]}{os.sep}",
     "torch/",
 )
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
