@@ -26,7 +26,6 @@ NOT_COVERED = {
     "constants": "a tensor on meta that is no weight and no input",
     "control_flow": "cond has a body of its own",
     "fft": "a pending operation",
-    "shared_weights": "a module that goes by the names layer, same_layer",
     "while_loop": "while_loop has a body of its own",
 }
 
@@ -301,7 +300,7 @@ def _subclass() -> nn.Module:
 
 def _two_names() -> nn.Module:
     layer = nn.Linear(4, 4)
-    return module(lambda self, x: self.second(x), first=layer, second=layer)
+    return module(lambda self, x: self.second(self.first(x)), first=layer, second=layer)
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {

@@ -195,9 +195,11 @@ def test_hooks_and_modes_are_gone_after_a_failure() -> None:
 
 def test_where_a_node_came_from() -> None:
     """Module path, which call of it, its class, the line, and the torch function that the model called."""
-    layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    model = module(lambda self, x: nn.functional.gelu(self.layer(self.layer(x))), layer=layer)  # called
-    ir = recorded(model, X)
+
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(self.layer(self.layer(x)))  # called
+
+    ir = recorded(module(forward, layer=nn.Sequential(nn.Linear(4, 4), nn.ReLU())), X)
     assert [tuple(node.origin) for node in ir.nodes] == [
         ("layer.0", 0, "Linear", line_of(__file__, "called"), (), "torch.nn.functional.linear@0"),
         ("layer.1", 0, "ReLU", line_of(__file__, "called"), (), "torch.nn.functional.relu@0"),

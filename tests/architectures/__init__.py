@@ -60,8 +60,6 @@ NOT_FAST: dict[str, str] = {
     "superpoint": "the size of a result depends on the data",
     "jetmoe": "the model asks for the values of a tensor",
     "siglip2": "the model asks for the values of a tensor",
-    "textnet": "a module that goes by the names avg_pool, classifier.0",
-    "hgnet_v2": "a module that goes by the names avg_pool, classifier.0",
     "big_bird": "aten.unsqueeze_.default changes the shape of what it is given",
     "funnel": "writes to what OpNode('reshape_1', 'aten.reshape.default') gives",
     "wav2vec2_conformer": "forward puts another tensor in the place of a parameter or buffer",

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.fx import _symbolic_trace
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from torch_ir.errors import ExportError
 from torch_ir.ops.torch_internals import (
@@ -264,24 +263,6 @@ def undone(*undo: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _take_back(mark)
-
-
-@contextmanager
-def module_hooks(before: Callable[..., None], after: Callable[..., None]) -> Iterator[None]:
-    """Call hooks before and after the forward of every module that this thread calls, also where forward raises."""
-    with exclusive():
-        owner = threading.get_ident()
-        entering = register_module_forward_pre_hook(lambda *given: before(*given) if _is(owner) else None)
-        leaving = register_module_forward_hook(
-            lambda *given: after(*given) if _is(owner) else None,
-            always_call=True,
-        )
-        with undone(entering.remove), undone(leaving.remove):
-            yield
-
-
-def _is(thread: int) -> bool:
-    return threading.get_ident() == thread
 
 
 def _here_only(new: Callable[..., Any]) -> Callable[[], Handler | None]:

@@ -11,12 +11,13 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from torch_ir.capture.fast.call_tape import Scope, Step
-from torch_ir.capture.fast.export_names import Names, input_names, weight_name
+from torch_ir.capture.fast.call_tape import Step
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, form_of_input
+from torch_ir.capture.naming.constant_keys import ConstantKeys
+from torch_ir.capture.naming.export_names import Names, input_names, weight_name
+from torch_ir.capture.naming.running_modules import Scope
 from torch_ir.capture.program.functional_writes import Writes, without_writes
-from torch_ir.capture.record.modules import plain_attributes
 from torch_ir.capture.walk import own_attributes, walk
 from torch_ir.ir import IR, Branch, OpNode, Origin, Param, Slot, TensorMeta
 from torch_ir.ir.graph.node import copy_value
@@ -187,12 +188,11 @@ class Assembly:
             return
         unread = [step for step, stays in zip(self.tape.steps, live, strict=True) if not stays]
         dropped = {step.inputs[0] for step in unread if step.rule.func is _LITERAL}
-        attributes, literals = plain_attributes(self.model), itertools.count()
+        keys = ConstantKeys(self.model)
         for value, (tensor, scope) in self.tape.constants.items():
             if value in dropped:
                 continue
-            place = f"{scope.module}." if scope is not None and scope.module else ""
-            key = attributes.get(tensor) or f"{place}lifted_tensor_{next(literals)}"
+            key = keys.key(tensor, scope.module if scope is not None else "")
             made = self._tensor(self.names.placeholder(weight_name("c", key)), value)
             made.param = Param((key,), "constant", from_tensor(tensor))
             yield made

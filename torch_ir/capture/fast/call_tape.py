@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
 from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, Run, form_of
-from torch_ir.ir import Origin
-
-
-class Scope:
-    """One call of a module, inside of another."""
-
-    def __init__(self, module: str, call: int, kind: str, outside: Scope | None) -> None:
-        self.module = module
-        self.call = call
-        self.kind = kind  # the full name of its class
-        self.outside = outside
-
-    def around(self) -> Iterator[Scope]:
-        """This call and those that it is inside of, innermost first."""
-        scope: Scope | None = self
-        while scope is not None:
-            yield scope
-            scope = scope.outside
-
-    def origin(self, line: str) -> Origin:
-        outer = [f"{scope.module}@{scope.call}" for scope in self.around() if scope.call and scope is not self]
-        return Origin(self.module, self.call, self.kind.rpartition(".")[2], line, tuple(reversed(outer)))
+from torch_ir.capture.naming.running_modules import Scope
 
 
 class Step(NamedTuple):

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from types import CodeType, FrameType
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from torch_ir.capture.fast.call_tape import Scope, Step, Tape
+from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
-from torch_ir.capture.instrument import intercepted
-from torch_ir.capture.program.provenance import class_name, function_name, is_users, user_line
-from torch_ir.capture.walk import walk
-from torch_ir.ir.graph.origins import is_below
+from torch_ir.capture.naming.running_modules import ModuleCalls
+from torch_ir.capture.naming.source_lines import SourceLines
+from torch_ir.capture.program.provenance import function_name
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree
 
 # Asked at every call: the functions themselves, not what captures put in their place.
 _is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
+_DEPTH = 3  # frames from `_write` to the nearest code that can have called an operator
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 
@@ -35,13 +33,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.model = model
         self.tape = Tape()
-        self.modules = ModuleCalls(model)
+        self.modules = _ModuleCalls(model)
         self.literals = Literals()
         self._inference = Inference()
         self.ghosts: dict[int, Ghost] = {}  # of tensors that were there before, by identity
         self._functions = Functions() if with_functions else None
         self._writes: Counter[int] = Counter()  # by the memory that was written to
-        self._lines = Lines(Recorder.run.__code__)
+        self._lines = SourceLines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         with self.modules.watched(), self, self._functions or nullcontext():
@@ -101,7 +99,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         inputs = values if rule.is_in_order else [values[place] for place in rule.order]
         first = len(tape.forms)
         function = self._functions.running if self._functions is not None else ""
-        tape.steps.append(Step(rule, inputs, first, self.modules.scope, self._lines.here(), function))
+        tape.steps.append(Step(rule, inputs, first, self.modules.scope, self._lines.here(_DEPTH), function))
         if rule.only_output is not None:  # as most rules have
             form, view_of = rule.only_output.form, rule.only_output.view_of
             tape.forms.append(form)
@@ -195,75 +193,8 @@ class Literals(dict[int, torch.Tensor]):
             self[result.value] = known
 
 
-class ModuleCalls:
-    """Which call of which module is running."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.scope: Scope | None = None
-        self._paths: dict[nn.Module, list[str]] = {}
-        for path, module in walk(model):
-            self._paths.setdefault(module, []).append(path)
-        self._calls: Counter[str] = Counter()
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        def call(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            outside = self.scope
-            self.scope = self._entered(module, outside)
-            try:
-                return original(module, *args, **kwargs)
-            finally:
-                self.scope = outside
-
-        with intercepted(nn.Module, "__call__", call):  # torch's own hooks for all modules take far longer
-            yield
-
-    def _entered(self, module: nn.Module, outside: Scope | None) -> Scope | None:
-        paths = self._paths.get(module)
-        if paths is None:  # forward has made it, and it has no name
-            return outside
-        path = paths[0] if len(paths) == 1 else _only_one_below(outside, paths)
-        number = self._calls[path]
-        self._calls[path] += 1
-        return Scope(path, number, class_name(type(module)), outside)
-
-
-def _only_one_below(outside: Scope | None, paths: list[str]) -> str:
-    """Of several names of a module, the one by which the running module has called it."""
-    below = [path for path in paths if outside is None or is_below(path, outside.module)]
-    if len(below) != 1:
+class _ModuleCalls(ModuleCalls):
+    def unclear(self, paths: list[str]) -> None:
+        if len(paths) == 1:
+            raise NotCoveredError(f"{paths[0]!r} is called from a reference outside the module tree")
         raise NotCoveredError(f"a module that goes by the names {', '.join(paths)}")
-    return below[0]
-
-
-_NEAREST = 4  # frames from `Lines.here` to the nearest code that can have called an operator
-
-
-class Lines:
-    """The innermost running line of a `forward` of the user: the line that torch.export notes for a call."""
-
-    def __init__(self, outermost: CodeType) -> None:
-        self._outermost = outermost
-        # by the identity of code, which is hashed by its content
-        self._is_users: dict[int, bool] = {}
-        self._lines: dict[tuple[int, int], str] = {}
-        self._seen: list[CodeType] = []  # kept, so that their identities stay theirs
-
-    def here(self) -> str:
-        frame: FrameType | None = sys._getframe(_NEAREST)
-        while frame is not None:
-            code = frame.f_code
-            users = self._is_users.get(id(code))
-            if users is None:
-                users = self._is_users[id(code)] = code.co_name == "forward" and is_users(code.co_filename)
-                self._seen.append(code)
-            if users:
-                place = (id(code), frame.f_lasti)  # Python takes longer to find the line
-                line = self._lines.get(place)
-                if line is None:
-                    line = self._lines[place] = user_line(f'File "{code.co_filename}", line {frame.f_lineno}')
-                return line
-            if code is self._outermost:
-                return ""
-            frame = frame.f_back
-        return ""

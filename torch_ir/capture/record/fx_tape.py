@@ -11,8 +11,9 @@ from torch import fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from torch_ir.capture.naming.export_names import call_name
 from torch_ir.errors import ConversionError
-from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, OpOverload, memory_key, pytree, schema_of
+from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, OpOverload, memory_key, pytree
 
 Meta = Mapping[str, Any]
 
@@ -38,7 +39,7 @@ class Tape:
 
     def call(self, target: OpOverload, args: Any, kwargs: Any, result: Any, meta: Meta) -> fx.Node:
         """Write down a call whose arguments are nodes, and remember which tensors it gave."""
-        node = self.graph.create_node("call_function", target, args, kwargs, schema_of(target).name.partition("::")[2])
+        node = self.graph.create_node("call_function", target, args, kwargs, call_name(target.overloadpacket.__name__))
         node.meta.update(meta)
         node.meta["val"] = pytree.tree_map_only(torch.Tensor, self.fake, result)
         self._name_results(node, result)

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.autograd import grad_mode
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import (
-    ConstantArgument,
     ExportGraphSignature,
     InputKind,
-    InputSpec,
     OutputKind,
     OutputSpec,
-    TensorArgument,
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -39,6 +35,16 @@ from torch_ir.capture.program.provenance import is_users
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.record.fx_tape import address
 from torch_ir.capture.record.opaque import name_placeholders
+from torch_ir.capture.record.placeholders import (
+    Given,
+    argument,
+    held_weights,
+    name_nodes,
+    names_of_inputs,
+    order_placeholders,
+    read_constants,
+    unread_literals,
+)
 from torch_ir.capture.record.run_recorder import Recorder
 from torch_ir.capture.state.ambient_notes import ambient_notes
 from torch_ir.capture.state.side_effects import left_as_it_was
@@ -52,15 +58,10 @@ from torch_ir.ops.torch_internals import (
     SET_GRAD_ENABLED,
     AutoDispatchBelowAutograd,
     FakeTensorMode,
-    buffer_table,
     load_verifier,
-    non_persistent_names,
-    parameter_table,
     pytree,
 )
 
-_PREFIX = {InputKind.PARAMETER: "p", InputKind.BUFFER: "b"}
-_ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
 _RETURNED = (
     *(torch.Tensor, bool, int, float, complex, str, type(None)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
@@ -166,84 +167,45 @@ def _eager(gradients: _Gradients) -> Iterator[None]:
 def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedProgram:
     """Run the model, and put what was recorded together as torch.export would."""
     model, tape, strangers = recorder.model, recorder.tape, recorder.strangers
-    specs: dict[fx.Node, InputSpec] = {}
-    state_dict: dict[str, torch.Tensor] = {}
-    constants: dict[str, Any] = {}
-    held = list(_held(model))
-    memory = {key: address(tensor) for _, key, tensor, _ in held}
-    for kind, key, tensor, is_persistent in held:
-        node = tape.placeholder(f"{_PREFIX[kind]}_{_plain(key)}", tensor)
-        specs[node] = InputSpec(kind, TensorArgument(node.name), key, is_persistent)
-        (constants if is_persistent is False else state_dict)[key] = tensor
+    weights = {tape.placeholder(each.name, each.value): each for each in held_weights(model)}
+    memory = {each.key: address(each.value) for each in weights.values()}
     leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
-    for name, leaf in zip(_input_names(model, args, kwargs), leaves, strict=True):
-        node = tape.placeholder(name, leaf)
-        specs[node] = InputSpec(InputKind.USER_INPUT, _argument(node, leaf), None)
+    names = names_of_inputs(model, args, kwargs, len(leaves))
+    inputs = {
+        tape.placeholder(name, leaf): Given(InputKind.USER_INPUT, name, leaf)
+        for name, leaf in zip(names, leaves, strict=True)
+    }
     strangers.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
     returned, out_spec = _taken_apart(recorder.run(args, kwargs))
-    if other := next((key for _, key, tensor, _ in held if address(tensor) != memory[key]), None):
+    if other := next((each.key for each in weights.values() if address(each.value) != memory[each.key]), None):
         raise refusal(f"under {other!r}")
     outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]
     strangers.close(tape)
-    for node, (key, tensor) in strangers.constants.items():
-        is_written = address(tensor) in recorder.written
-        kind = InputKind.BUFFER if is_written else InputKind.CONSTANT_TENSOR
-        specs[node] = InputSpec(kind, TensorArgument(node.name), key, False if is_written else None)
-        constants[key] = tensor
-    _order_placeholders(tape.graph, specs)
     tape.graph.output(tuple(outputs))
-    results = [OutputSpec(OutputKind.USER_OUTPUT, _argument(node, node), None) for node in outputs]
+    dropped = unread_literals(tape.graph, strangers.constants)
+    given = {**inputs, **weights, **dict(read_constants(recorder, dropped))}
+    name_nodes(tape.graph, given)
+    for node in dropped:
+        tape.graph.erase_node(node)
+    specs = [given[node].spec(node) for node in order_placeholders(tape.graph, given)]
+    results = [OutputSpec(OutputKind.USER_OUTPUT, argument(node, node), None) for node in outputs]
     return ExportedProgram(
         nn.Module(),
         tape.graph,
-        ExportGraphSignature([specs[node] for node in tape.graph.nodes if node.op == "placeholder"], results),
-        state_dict,
+        ExportGraphSignature(specs, results),
+        {each.key: each.value for each in weights.values() if not each.is_constant},
         {},
-        [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, list(_bound(model, args, kwargs))))],
-        constants=constants,
+        [ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec, _argument_names(model, args, kwargs)))],
+        constants={each.key: each.value for each in given.values() if each.is_constant},
         verifiers=[load_verifier("TRAINING")],  # the dialect that may write in place
     )
 
 
-def _held(model: nn.Module) -> Iterator[tuple[InputKind, str, torch.Tensor, bool | None]]:
-    """Parameters and buffers under each of their keys; buffers with whether a state dict holds them."""
-    for path, module in model.named_modules(remove_duplicate=False):
-        for name, parameter in parameter_table(module).items():
-            if parameter is not None:
-                yield InputKind.PARAMETER, f"{path}.{name}".lstrip("."), parameter, None
-    for path, module in model.named_modules(remove_duplicate=False):
-        for name, buffer in buffer_table(module).items():
-            if buffer is not None:
-                is_kept = name not in non_persistent_names(module)
-                yield InputKind.BUFFER, f"{path}.{name}".lstrip("."), buffer, is_kept
-
-
-def _input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
-    """What the leaves of the inputs are called: after the arguments of forward, and where in them they lie."""
-    given = {id(value): name for name, value in _bound(model, args, kwargs).items()}
-    names = []
-    path: Any
-    for path, _ in pytree.tree_flatten_with_path((tuple(args), kwargs))[0]:
-        in_kwargs, position = path[0].idx == 1, path[1]
-        outer = position.key if in_kwargs else given.get(id(args[position.idx]), f"arg{position.idx}")
-        inner = "".join(f"_{part}" for part in re.findall(r"\w+", pytree.keystr(path[2:])))
-        names.append(_plain(f"{outer}{inner}"))
-    return names
-
-
-def _bound(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def _argument_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
     try:
-        return inspect.signature(model.forward).bind(*args, **kwargs).arguments
+        return list(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):  # forward will say what is wrong, or says nothing about itself
-        return {}
-
-
-def _order_placeholders(graph: fx.Graph, specs: Mapping[fx.Node, InputSpec]) -> None:
-    """Parameters, buffers, constants, inputs; then the calls."""
-    first = next((node for node in graph.nodes if node.op != "placeholder"), None)
-    if first is not None:
-        for node in sorted(specs, key=lambda node: _ORDER.index(specs[node].kind)):
-            first.prepend(node)
+        return []
 
 
 def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
@@ -260,16 +222,6 @@ def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
             f"the model returns a {type(strange).__name__}, which torch cannot take apart; register it as a pytree node"
         )
     return leaves, spec
-
-
-def _argument(node: Any, value: Any) -> TensorArgument | ConstantArgument:
-    if isinstance(value, (torch.Tensor, fx.Node)):
-        return TensorArgument(node.name)
-    return ConstantArgument(node.name if isinstance(node, fx.Node) else "", value)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"\W", "_", name)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -16,10 +16,11 @@ from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.data_branches.decision_paths import NoValueError, Path
 from torch_ir.capture.diagnosis import definition
+from torch_ir.capture.naming.running_modules import ModuleCalls
+from torch_ir.capture.naming.source_lines import SourceLines
 from torch_ir.capture.program.provenance import FUNCTION, function_name, user_line, users_frame
 from torch_ir.capture.record.escapes import ASKING_FOR_LAYOUT, LEAVING, SHOWING, blank
 from torch_ir.capture.record.fx_tape import Tape
-from torch_ir.capture.record.modules import ModuleStack
 from torch_ir.capture.record.untracked_tensors import Strangers
 from torch_ir.capture.state.assigned_buffers import assignments_written
 from torch_ir.capture.state.tensor_memory import SET_DATA, refusal
@@ -60,8 +61,8 @@ class Recorder:
     def __init__(self, model: nn.Module, mode: FakeTensorMode, path: Path) -> None:
         self.model = model
         self.path = path
-        self.modules = ModuleStack(model)
-        self.strangers = Strangers(model, self._here, self._meta)
+        self.modules = ModuleCalls(model)
+        self.strangers = Strangers(self.modules, self._here, self._meta)
         self.tape = Tape(mode, lambda tensor: self.strangers.node_of(self.tape, tensor))
         self.written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}  # with what it held before
         self.layout = ""  # the first line that asks how a tensor lies in memory
@@ -72,6 +73,7 @@ class Recorder:
         self._is_busy = False
         self._composites: dict[OpOverload, bool] = {}  # whether they make sizes of data
         self._operators = _Operators(self)
+        self._lines = SourceLines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What the model returns; afterwards, whatever it wrote to holds again what it held."""
@@ -79,7 +81,7 @@ class Recorder:
         try:
             with (
                 assignments_written(self.model, self.tape.known),
-                self.modules.watching(),
+                self.modules.watched(),
                 self._operators,
                 _Functions(self),
             ):
@@ -268,22 +270,23 @@ class Recorder:
     # -- where we are -------------------------------------------------------------------------------------------------
 
     def _meta(self) -> dict[str, Any]:
+        """The place of a call, as torch.export writes it, and the torch function, which torch.export does not note."""
+        scope = self.modules.scope
         return {
-            "nn_module_stack": self.modules.entries,
-            "stack_trace": self._trace(),
+            "nn_module_stack": {} if scope is None else scope.stack,
+            "stack_trace": self._lines.trace(),
             FUNCTION: self._function,
         }
 
     def _here(self) -> tuple[str, str]:
         """A name for this place, after the class of the module that runs, and the line."""
-        _, kind = next(reversed(self.modules.entries.values()), ("", type(self.model).__name__))
-        return kind.rpartition(".")[2], self._place() or definition(self.model)
+        scope = self.modules.scope
+        kind = type(self.model).__name__ if scope is None else scope.kind.rpartition(".")[2]
+        return kind, self._place() or definition(self.model)
 
     def _place(self) -> str:
-        return user_line(self._trace())
-
-    def _trace(self) -> str:
-        return users_frame(sys._getframe(1), Recorder.run.__code__)
+        """The innermost line of the user's, which may be that of a function that forward calls."""
+        return user_line(users_frame(sys._getframe(1), Recorder.run.__code__))
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.record.escapes import blank
 from torch_ir.capture.record.fx_tape import Meta, Tape, address
-from torch_ir.capture.record.modules import plain_attributes
 from torch_ir.capture.record.opaque import OpaqueOperators
 from torch_ir.capture.state.tensor_leaks import all_tensors
 from torch_ir.ir.json.json_text import unfrozen
@@ -33,15 +32,13 @@ class _Departure:
 
 
 class Strangers:
-    """Gives a node to every tensor that the tape does not know; `here` says where the model is."""
+    """Gives a node to every tensor that the tape does not know; `here` and `meta` say where the model is."""
 
-    def __init__(self, model: nn.Module, here: Callable[[], Place], meta: Callable[[], Meta]) -> None:
-        self.constants: dict[fx.Node, tuple[str, torch.Tensor]] = {}
+    def __init__(self, modules: ModuleCalls, here: Callable[[], Place], meta: Callable[[], Meta]) -> None:
+        self.constants: dict[fx.Node, tuple[torch.Tensor, str]] = {}  # with the module that reads it first
         self.inputs: list[fx.Node] = []
         self.opaque = OpaqueOperators()
-        self._here, self._meta = here, meta
-        self._attributes = plain_attributes(model)
-        self._literals = itertools.count()
+        self._modules, self._here, self._meta = modules, here, meta
         self._existing: Any = WeakTensorKeyDictionary()
         self._departures: list[_Departure] = []
         self._door = _NOWHERE  # where data left last, until something comes back
@@ -70,9 +67,9 @@ class Strangers:
         """A constant, if it was there before; else the result of what nobody has seen."""
         if tensor not in self._existing:
             return self._opaque(tape, tensor)
-        key = self._attributes.get(tensor) or f"lifted_tensor_{next(self._literals)}"
-        node = tape.placeholder(f"c_{key.replace('.', '_')}", tensor)
-        self.constants[node] = (key, tensor)
+        node = tape.placeholder("constant", tensor)
+        scope = self._modules.scope
+        self.constants[node] = (tensor, "" if scope is None else scope.module)
         return node
 
     def leave(self, tape: Tape, tensor: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,94 @@
+"""The module call that is running, under the path that torch.export's `nn_module_stack` has for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
+from typing import Any
+
+from torch import nn
+
+from torch_ir.capture.instrument import intercepted
+from torch_ir.capture.naming.module_accesses import ModuleAccesses
+from torch_ir.capture.program.provenance import class_name
+from torch_ir.capture.walk import walk
+from torch_ir.ir import Origin
+
+
+class Scope:
+    """One call of a module, inside another."""
+
+    def __init__(self, module: str, call: int, kind: str, outside: Scope | None) -> None:
+        self.module = module
+        self.call = call
+        self.kind = kind  # the full name of its class
+        self.outside = outside
+
+    def around(self) -> Iterator[Scope]:
+        """Yield this call and those that it is inside of, innermost first."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outside
+
+    def origin(self, line: str) -> Origin:
+        outer = [f"{scope.module}@{scope.call}" for scope in self.around() if scope.call and scope is not self]
+        return Origin(self.module, self.call, self.kind.rpartition(".")[2], line, tuple(reversed(outer)))
+
+    @cached_property
+    def stack(self) -> Mapping[str, tuple[str, str]]:
+        """The same as torch.export's `nn_module_stack`: the outermost call first."""
+        scopes = reversed(list(self.around()))
+        return {
+            f"{scope.module}@{scope.call}" if scope.call else scope.module: (scope.module, scope.kind)
+            for scope in scopes
+        }
+
+
+class ModuleCalls:
+    """Tracks which call of which module is running."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.scope: Scope | None = None
+        self._calls: Counter[str] = Counter()
+        self._paths: dict[nn.Module, list[str]] = {}
+        for path, module in walk(model):
+            self._paths.setdefault(module, []).append(path)
+        is_shared = any(len(paths) > 1 for paths in self._paths.values())
+        self._accesses = ModuleAccesses(self._paths) if is_shared else None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Track the calls that this thread makes."""
+
+        def call(original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            outside = self.scope
+            self.scope = self._entered(module, outside)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self.scope = outside
+
+        accesses = nullcontext() if self._accesses is None else self._accesses.watched()
+        with accesses, intercepted(nn.Module, "__call__", call):  # torch's own hooks for all modules take far longer
+            yield
+
+    def _entered(self, module: nn.Module, outside: Scope | None) -> Scope | None:
+        paths = self._paths.get(module)
+        if paths is None:  # forward has made it, and it has no path
+            return outside
+        path = paths[0] if self._accesses is None else self._path(self._accesses, module, outside)
+        number = self._calls[path]
+        self._calls[path] += 1
+        return Scope(path, number, class_name(type(module)), outside)
+
+    def _path(self, accesses: ModuleAccesses, module: nn.Module, outside: Scope | None) -> str:
+        path, is_clear = accesses.enter(module, None if outside is None else outside.module)
+        if not is_clear:
+            self.unclear(self._paths[module])
+        return path
+
+    def unclear(self, paths: list[str]) -> None:
+        """A module with several paths is called, and torch.export may write another one than is noted."""

@@ -1,0 +1,54 @@
+"""The user's source line that torch.export notes for a call: the innermost frame of a `forward` outside torch."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType, FrameType
+
+from torch_ir.capture.program.provenance import is_users, user_line
+
+
+class SourceLines:
+    """The running line of a `forward` of the user's, up to the frame that runs `outermost`."""
+
+    def __init__(self, outermost: CodeType) -> None:
+        self._outermost = outermost
+        # by the identity of code objects, whose hash is that of their content
+        self._is_users: dict[int, bool] = {}
+        self._lines: dict[tuple[int, int], str] = {}
+        self._seen: list[CodeType] = []  # kept, so that identities are not reused
+
+    def here(self, depth: int = 1) -> str:
+        """Return the line as `package/file.py:12`, empty if none runs; look from this many frames above the caller."""
+        frame = self._frame(sys._getframe(depth + 1))
+        if frame is None:
+            return ""
+        place = (id(frame.f_code), frame.f_lasti)  # the line number takes longer to find
+        line = self._lines.get(place)
+        if line is None:
+            line = self._lines[place] = user_line(_entry(frame))
+        return line
+
+    def trace(self) -> str:
+        """Return the line as an entry of a stack trace; empty if none runs."""
+        frame = self._frame(sys._getframe(2))
+        return "" if frame is None else _entry(frame)
+
+    def _frame(self, frame: FrameType | None) -> FrameType | None:
+        known = self._is_users
+        while frame is not None:
+            code = frame.f_code
+            users = known.get(id(code))
+            if users is None:
+                users = known[id(code)] = code.co_name == "forward" and is_users(code.co_filename)
+                self._seen.append(code)
+            if users:
+                return frame
+            if code is self._outermost:
+                return None
+            frame = frame.f_back
+        return None
+
+
+def _entry(frame: FrameType) -> str:
+    return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}'
