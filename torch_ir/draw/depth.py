@@ -78,5 +78,5 @@ def _calls_of(ir: IR, depth: int) -> Callable[[OpNode], Origin | None]:
 
 def _classes(ir: IR) -> dict[str, str]:
     """The full names of the classes of modules, as the graph or at least a node of theirs tells."""
-    told = {node.origin.module: node.origin.module_class for node in ir.nodes if node.origin.module_class}
-    return {path: public_name(name) for path, name in {**told, **ir.modules}.items()}
+    message = {node.origin.module: node.origin.module_class for node in ir.nodes if node.origin.module_class}
+    return {path: public_name(name) for path, name in {**message, **ir.modules}.items()}

@@ -60,8 +60,8 @@ def build_pair(
     elif is_cut and not options.get("focus"):
         sides = _differences(sides)
         left = count - _count(sides)
-        told = f"what differs, and {CONTEXT} boxes around it; {left} more boxes are equal on both sides"
-        heading = (*heading, told) if left > 0 else heading
+        message = f"what differs, and {CONTEXT} boxes around it; {left} more boxes are equal on both sides"
+        heading = (*heading, message) if left > 0 else heading
     framed = [_framed(side, name, title) for side, name, title in zip(sides, _SIDES, titles, strict=True)]
     return replace(
         framed[0],

@@ -57,9 +57,9 @@ def _tensors(tensors: Iterable[TensorMeta]) -> list[str]:
 
 
 def _picture(ir: IR) -> Iterator[str]:
-    scene, told = legible([ir], partial(build_scene, ir, open_calls=has_blocks(ir)), most_boxes=_MOST_BOXES)
-    if told:
-        yield f"<small>{in_html(told)}</small>"
+    scene, message = legible([ir], partial(build_scene, ir, open_calls=has_blocks(ir)), most_boxes=_MOST_BOXES)
+    if message:
+        yield f"<small>{in_html(message)}</small>"
     if len(scene.boxes) <= _MOST_BOXES and (svg := _svg(scene)):
         yield f'<div style="overflow:auto;max-height:900px">{svg}</div>'
     else:

@@ -26,10 +26,10 @@ def legible(
     for view, said in _views(nodes, max(map(depth_of, graphs)) if may_collapse else 0):
         scene = build(**view)
         drawn = len(scene.boxes)
-        told = f"{nodes} nodes in {drawn} boxes: {said}" if said and drawn < nodes else ""
+        message = f"{nodes} nodes in {drawn} boxes: {said}" if said and drawn < nodes else ""
         if drawn <= most_boxes:
             break
-    return scene, told
+    return scene, message
 
 
 def _views(nodes: int, deepest: int) -> Iterator[tuple[View, str]]:
@@ -38,5 +38,5 @@ def _views(nodes: int, deepest: int) -> Iterator[tuple[View, str]]:
         yield {"max_nodes": 0, "include_weights": nodes <= _WITH_WEIGHTS}, ""
     yield {"max_nodes": 0, "fold": True}, "equal layers are drawn once"
     for depth in range(deepest, 0, -1):
-        told = f"modules at depth {depth} are one box each, and equal ones are drawn once"
-        yield {"max_nodes": 0, "fold": True, "depth": depth}, told
+        message = f"modules at depth {depth} are one box each, and equal ones are drawn once"
+        yield {"max_nodes": 0, "fold": True, "depth": depth}, message

@@ -116,11 +116,11 @@ class Side:
 
     def amounts(self, work: Work) -> list[Dim]:
         """What a page is told of work; of an expression, also how large it is, for comparing."""
-        told = list(work.amounts())
-        for amount in told:
+        message = list(work.amounts())
+        for amount in message:
             if isinstance(amount, str) and amount not in self._weights:
                 self._weights[amount] = min(weight_of(amount), sys.float_info.max)
-        return told
+        return message
 
 
 class _Graph:

@@ -115,8 +115,8 @@ class GraphReader:
 
     def record(self, message: Any, path: str = "$", depth: int = 0) -> Record:
         if depth > MAX_FUNCTION_DEPTH:
-            told = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
-            raise SerializationError(told, path, rule="R2")
+            problem = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
+            raise SerializationError(problem, path, rule="R2")
         for key, count in (
             ("functions", len(message.functions)),
             ("tensors", len(message.inputs) + len(message.weights)),
@@ -154,8 +154,8 @@ class GraphReader:
 
     def _tensor(self, message: Any, path: str) -> Record:
         if message.type >= len(self._tables.types):
-            told = f"there is no type {message.type}, but only {len(self._tables.types)}"
-            raise SerializationError(told, path, rule="R8")
+            problem = f"there is no type {message.type}, but only {len(self._tables.types)}"
+            raise SerializationError(problem, path, rule="R8")
         return {**self._tables.types[message.type].to_dict(), "name": message.name}
 
     def _weight_tables(self, message: Any, path: str) -> Record:
@@ -166,8 +166,8 @@ class GraphReader:
             tensor = self._tensor(weight.tensor, place)
             name, keys = tensor["name"], list(weight.keys)
             if not keys or name in names:
-                told, rule = (f"{name!r:.60} stands twice", "R8") if keys else ("a weight has no key", "R6")
-                raise SerializationError(told, place, rule=rule)
+                problem, rule = (f"{name!r:.60} stands twice", "R8") if keys else ("a weight has no key", "R6")
+                raise SerializationError(problem, place, rule=rule)
             names[name] = keys[0]
             params[name] = {"kind": enum_name(weight, "kind"), "tied": keys[1:]}
             weights.append({**tensor, "name": keys[0]})
@@ -191,8 +191,8 @@ class GraphReader:
                 raise SerializationError.of(error, f"{path}.nodes[{len(nodes)}]") from None
             scope.tensors.update((tensor.name, tensor) for tensor in tensors)
             if any(number >= len(tensors) for number in message.outputs):
-                told = f"there are only {len(tensors)} tensors"
-                raise SerializationError(told, f"{path}.graph_outputs", rule="R8")
+                problem = f"there are only {len(tensors)} tensors"
+                raise SerializationError(problem, f"{path}.graph_outputs", rule="R8")
             return nodes, [tensors[number] for number in message.outputs]
 
         return Unmade(len(message.nodes), make)
@@ -206,14 +206,14 @@ class GraphReader:
         operation = self._tables.operations[number]
         if operation.is_large:
             if number in self._used:
-                told = f"operation {number} is too large to be that of two nodes"
-                raise GraphError(told, "$.operation", rule="R2", node=name)
+                problem = f"operation {number} is too large to be that of two nodes"
+                raise GraphError(problem, "$.operation", rule="R2", node=name)
             self._used.add(number)
         outputs: list[TensorMeta] = []
         for tensor in message.outputs:
             if outputs and not tensor.name:
-                told = f"output {len(outputs)} has no name"
-                raise GraphError(told, f"$.outputs[{len(outputs)}].name", rule="R6", node=name)
+                problem = f"output {len(outputs)} has no name"
+                raise GraphError(problem, f"$.outputs[{len(outputs)}].name", rule="R6", node=name)
             outputs.append(self._tables.types[tensor.type].copy(tensor.name or name))
         attrs = operation.attrs
         return OpNode(
@@ -236,8 +236,8 @@ class GraphReader:
             "tensor": (max(message.inputs, default=0), known),
         }
         kind, (number, count) = next(item for item in said.items() if item[1][0] >= item[1][1])
-        told = f"there is no {kind} {number}, but only {count} before it"
-        return SerializationError(told, path, rule="R8", node=message.name)
+        problem = f"there is no {kind} {number}, but only {count} before it"
+        return SerializationError(problem, path, rule="R8", node=message.name)
 
 
 def _symbol_record(message: Any) -> Record:

@@ -132,7 +132,7 @@ def _dims(messages: Any, path: str) -> list[Any]:
     for index, dim in enumerate(messages):
         kind = dim.WhichOneof("kind")
         if kind is None:
-            told = "a dimension is neither a size nor an expression"
-            raise SerializationError(told, f"{path}[{index}]", rule="R4")
+            message = "a dimension is neither a size nor an expression"
+            raise SerializationError(message, f"{path}[{index}]", rule="R4")
         found.append(getattr(dim, kind))
     return found

@@ -92,8 +92,8 @@ def lowered_from_protobuf(data: bytes, limits: Limits = Limits()) -> dict[str, A
     with uncollected():
         message = _read("LoweredModel", _LOWERED_FORMAT, data, limits)
         if message.version != _LOWERED_VERSION:
-            told = f"the file has version {message.version}, but this torch_ir reads version {_LOWERED_VERSION}"
-            raise SerializationError(told, "$.version", rule="R4")
+            problem = f"the file has version {message.version}, but this torch_ir reads version {_LOWERED_VERSION}"
+            raise SerializationError(problem, "$.version", rule="R4")
         if not message.HasField("lowered"):
             raise SerializationError("it holds no lowered graph", "$", rule="R4")
         return lowered_record(message.lowered)

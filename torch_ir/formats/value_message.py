@@ -34,8 +34,8 @@ def value_fields(value: Any, depth: int = 0) -> Fields:
     if kind in _PLAIN:
         return {_PLAIN[kind]: value}
     if depth > MAX_NESTING:
-        told = f"a value is nested deeper than the {MAX_NESTING} levels that protobuf files can hold"
-        raise SerializationError(told, rule="R2")
+        message = f"a value is nested deeper than the {MAX_NESTING} levels that protobuf files can hold"
+        raise SerializationError(message, rule="R2")
     if kind is list:
         if value and all(type(item) is int for item in value):
             return {"integers": {"items": value}}

@@ -22,8 +22,8 @@ _overloads: dict[str, list[str]] = {}  # by the name without overload
 def objection(op_types: Collection[str], names: Collection[str]) -> str:
     """What is wrong with a call of one of some operators with arguments of these names; empty if nothing is."""
     for op_type in op_types:
-        if told := operator_objection(op_type):
-            return told
+        if message := operator_objection(op_type):
+            return message
     return argument_objection(op_types, names)
 
 

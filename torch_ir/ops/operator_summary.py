@@ -45,8 +45,8 @@ def why_not_run(op_type: str) -> str:
     """Why a graph with this operator cannot run here; empty if it can."""
     if get_execution_fn(op_type) is not None:
         return ""
-    if told := reaches(op_type):
-        return f"it {told}"
+    if message := reaches(op_type):
+        return f"it {message}"
     return "" if find_operator(op_type) else "torch has no such operator, and no executor is registered"
 
 

@@ -89,8 +89,8 @@ class Builder:
 
     def _only(self, op_type: str, call: _Call) -> TensorMeta:
         if len(call[2]) != 1:
-            told = f"{op_type} makes {len(call[2])} tensors, and g.op returns one"
-            raise GraphError(told, hint="use g.ops, which returns a tuple")
+            message = f"{op_type} makes {len(call[2])} tensors, and g.op returns one"
+            raise GraphError(message, hint="use g.ops, which returns a tuple")
         return self._add(op_type, call)[0]
 
     def _add(self, op_type: str, call: _Call) -> tuple[TensorMeta, ...]:

@@ -85,8 +85,8 @@ class Program:
         if node is None:
             return "the graph"
         place = [f"module {node.origin.module}" if node.origin.module else "", node.origin.source]
-        told = ", ".join(filter(None, place))
-        return f"{node!r} ({told})" if told else repr(node)
+        message = ", ".join(filter(None, place))
+        return f"{node!r} ({message})" if message else repr(node)
 
 
 class _Writer:
@@ -198,8 +198,8 @@ class _Writer:
     def _group_of(self, node: OpNode, axis: str) -> str:
         """The process group of an axis; a graph cannot name one itself."""
         if axis not in self.groups:
-            told = f"{node!r} speaks with the other ranks of axis {axis!r}"
-            raise ExecutionError(f"{told}; use run_sharded, or give IRExecutor the mesh= of this process")
+            message = f"{node!r} speaks with the other ranks of axis {axis!r}"
+            raise ExecutionError(f"{message}; use run_sharded, or give IRExecutor the mesh= of this process")
         return self.groups[axis]
 
     def _attribute(self, value: Any) -> str:

@@ -16,8 +16,8 @@ _STATISTICS = ("running_mean", "running_var")  # written to in training by opera
 
 def wrong_writes(ir: IR) -> Iterator[tuple[int, GraphError]]:
     """Nodes that write to inputs or weights, or views of them, with what is wrong."""
-    told = {target for target, _ in ir.mutations}
-    given = {tensor for tensor in (*ir.graph_inputs, *ir.params) if tensor not in told}
+    message = {target for target, _ in ir.mutations}
+    given = {tensor for tensor in (*ir.graph_inputs, *ir.params) if tensor not in message}
     for index, node in enumerate(ir.nodes):
         for tensor in _written(node):
             if tensor in given:

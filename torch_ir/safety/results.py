@@ -52,8 +52,8 @@ def _compare(node: OpNode, rows: Sequence[Made], sizes: Mapping[str, int]) -> No
         if tensor.dtype != dtype:
             raise _error(node, f"$.outputs[{index}].dtype", f"{node.op_type} makes {dtype}, not {tensor.dtype}")
         if tensor.shape != shape and _shape_at(node, index, sizes) != shape:
-            told = f"{node.op_type} makes {list(shape)}{where}, not {list(tensor.shape)}"
-            raise _error(node, f"$.outputs[{index}].shape", told)
+            message = f"{node.op_type} makes {list(shape)}{where}, not {list(tensor.shape)}"
+            raise _error(node, f"$.outputs[{index}].shape", message)
 
 
 def _shape_at(node: OpNode, index: int, sizes: Mapping[str, int]) -> tuple[Number, ...]:

@@ -42,11 +42,11 @@ class Budget:
         if after <= before + (before * self.growth if self.is_share else self.growth):
             return ""
         title, unit = TITLES[self.name]
-        told = f", {change(old, new)}" if change(old, new) else ""
-        return f"{title} grew from {human(old, unit)} to {human(new, unit)}{told}; the budget is {self.text}"
+        message = f", {change(old, new)}" if change(old, new) else ""
+        return f"{title} grew from {human(old, unit)} to {human(new, unit)}{message}; the budget is {self.text}"
 
 
 def excesses(budgets: Iterable[Budget], deltas: Mapping[str, CostDelta]) -> list[str]:
     """A sentence on every budget that is not kept, for every entry point."""
     found = [(name, budget.excess(delta)) for budget in budgets for name, delta in deltas.items()]
-    return [f"{name}: {told}" if name else told for name, told in found if told]
+    return [f"{name}: {message}" if name else message for name, message in found if message]

@@ -136,8 +136,8 @@ def cost_deltas(one: IR, other: IR, *, by: str = "op", sizes: Mapping[str, int] 
 def _check_sizes(sizes: Collection[str], known: Collection[str]) -> None:
     for name in sizes:
         if name not in known:
-            told = f"no size is called {name!r:.80}{did_you_mean(name, known)}"
-            raise GraphError(f"{told}; open sizes: {', '.join(dict.fromkeys(known)) or 'none'}")
+            message = f"no size is called {name!r:.80}{did_you_mean(name, known)}"
+            raise GraphError(f"{message}; open sizes: {', '.join(dict.fromkeys(known)) or 'none'}")
 
 
 def _work_by(costs: Cost, by: str) -> dict[str, tuple[int, Work]]:

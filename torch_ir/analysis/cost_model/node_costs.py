@@ -178,8 +178,8 @@ def check_sizes(ir: IR, sizes: Mapping[str, int]) -> None:
             raise GraphError(f"{name} = {size!r:.40} is out of range: {ir.symbols[name].range}")
     for text in ir.constraints:
         if substitute(text, sizes) is False:
-            told = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-            raise GraphError(f"the graph holds only where {text}, but {told}")
+            message = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise GraphError(f"the graph holds only where {text}, but {message}")
 
 
 def graphs_of(ir: IR) -> Iterator[IR]:

@@ -57,7 +57,7 @@ def as_text(
     lines += [] if is_short else diff_lines(found, only)
     if not found.is_equal:
         lines += [line for name, delta in deltas.items() for line in ("", *_titled(name), delta.text(top, width))]
-    return "\n".join([*lines, *(f"over budget: {told}" for told in over)])
+    return "\n".join([*lines, *(f"over budget: {message}" for message in over)])
 
 
 def as_markdown(
@@ -71,7 +71,7 @@ def as_markdown(
     """The whole report as a comment on a pull request, which folds the nodes away."""
     if found.is_equal:
         return f"**The graphs are equal**: {summary_text(found)}"
-    parts = [*(f"**Over budget**: {told}" for told in over), f"**The graphs differ**: {summary_text(found)}"]
+    parts = [*(f"**Over budget**: {message}" for message in over), f"**The graphs differ**: {summary_text(found)}"]
     for name, delta in deltas.items():
         parts += [*_titled(in_markdown(name)), _table(delta.totals()), *filter(None, [delta.note])]
         parts += [_table(delta.parts(top))] if delta.rows else []
@@ -127,8 +127,8 @@ def _line(row: NodeDiff) -> str:
     if row.status in ("added", "removed"):
         return f"{SIGNS[row.status]} {node_text(row.node)}"
     mine, its = row.names
-    told = f": {'; '.join(row.details)}" if row.details else ""
-    return f"{SIGNS.get(row.status, ' ')} {mine if mine == its else f'{mine} -> {its}'}, {row.node.op_type}{told}"
+    message = f": {'; '.join(row.details)}" if row.details else ""
+    return f"{SIGNS.get(row.status, ' ')} {mine if mine == its else f'{mine} -> {its}'}, {row.node.op_type}{message}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -79,17 +79,17 @@ class ShapeWorker:
         self._pipes = None
 
     def _start(self) -> tuple[Connection, Connection]:
-        (asked, questions), (answers, told) = Pipe(duplex=False), Pipe(duplex=False)
+        (asked, questions), (answers, message) = Pipe(duplex=False), Pipe(duplex=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of other threads: the child needs none of them
             process = os.fork()
         if process == 0:
             try:
-                _serve(asked, told)
+                _serve(asked, message)
             finally:
                 os._exit(1)
         asked.close()
-        told.close()
+        message.close()
         self._process = process
         return questions, answers
 

@@ -69,8 +69,8 @@ class Knowledge:
         operator = find_operator(op_type)
         if operator is None:
             raise UnknownOperatorError(operator_objection(op_type) or f"there is no operator {op_type!r}")
-        if told := objection([op_type], arguments):
-            raise UnknownOperatorError(told)
+        if message := objection([op_type], arguments):
+            raise UnknownOperatorError(message)
         inputs: dict[str, TensorMeta] = {}
         attrs: dict[str, Any] = {}
         for name, value in bind(operator, (), arguments).items():

@@ -46,8 +46,8 @@ def check_calls(ir: IR, known: Known) -> None:
         for number, node in enumerate(ir.nodes):  # noqa: B007  # an error asks for it
             args, attrs = node._args, node.attrs
             if args and len(args) != len(node._inputs):
-                told = f"{node!r:.200} has {len(node._inputs)} inputs, but {len(args)} argument names"
-                raise GraphError(told, "$.args", rule="R7")
+                message = f"{node!r:.200} has {len(node._inputs)} inputs, but {len(args)} argument names"
+                raise GraphError(message, "$.args", rule="R7")
             if (alike := (node.op_type, args or len(node._inputs), *attrs)) not in seen:
                 if len(node._inputs) > most:
                     raise too_long(node, "inputs", len(node._inputs), most)
@@ -65,19 +65,19 @@ def check_calls(ir: IR, known: Known) -> None:
 
 def too_long(node: OpNode, key: str, count: int, most: int) -> GraphError:
     """The error about a node that has too many inputs or outputs."""
-    told = f"{node!r:.200} has {count} {key}, more than {most}"
-    return GraphError(told, f"$.{key}", rule="R2", hint=allow_more("list_length"))
+    message = f"{node!r:.200} has {count} {key}, more than {most}"
+    return GraphError(message, f"$.{key}", rule="R2", hint=allow_more("list_length"))
 
 
 def _check_names(node: OpNode, longest: int) -> None:
     if not is_line(node.op_type, longest) or node.op_type == "return":
-        told = f"{node!r:.200} has an operator name that cannot be"
-        raise bad_name(node.op_type, told, "$.op_type", longest)
+        message = f"{node!r:.200} has an operator name that cannot be"
+        raise bad_name(node.op_type, message, "$.op_type", longest)
     names = [*node.args, *node.attrs]
     for index, name in enumerate(names):
         if not is_line(name, longest) or name.count(".") > _LIST_LEVELS:
-            told = f"{node!r:.200} has an argument whose name cannot be: {name!r:.80}"
-            raise bad_name(name, told, _argument_path(node, index), longest)
+            message = f"{node!r:.200} has an argument whose name cannot be: {name!r:.80}"
+            raise bad_name(name, message, _argument_path(node, index), longest)
     if len(set(names)) != len(names):
         twice = Counter(names).most_common(1)[0][0]
         path = _argument_path(node, len(names) - 1 - names[::-1].index(twice))
@@ -101,8 +101,8 @@ def _check_elements(node: OpNode, names: list[str]) -> None:
     for name, found in elements.items():
         if name in names or found != set(map(str, range(len(found)))):
             listed = ", ".join(sorted(found)[:10])
-            told = f"{node!r:.200} has elements {listed:.200} of {name!r:.80}, which is no list from 0 on"
-            raise GraphError(told, "$.args", rule="R11")
+            message = f"{node!r:.200} has elements {listed:.200} of {name!r:.80}, which is no list from 0 on"
+            raise GraphError(message, "$.args", rule="R11")
 
 
 def _is_in_order(value: Any, most: int) -> bool:
@@ -133,8 +133,8 @@ class _Values:
             elif not PLAIN.issuperset(map(type, value)):
                 self._check_items(value, path, depth)
         else:
-            told = f"{self._node!r:.200} has an attribute {value!r:.80}, which no attribute can be"
-            raise GraphError(told, path, rule="R11")
+            message = f"{self._node!r:.200} has an attribute {value!r:.80}, which no attribute can be"
+            raise GraphError(message, path, rule="R11")
 
     def _check_items(self, items: Sequence[Any], path: str, depth: int) -> None:
         index = 0
@@ -148,11 +148,11 @@ class _Values:
     def _check_size(self, value: Any, path: str, depth: int) -> None:
         most = self._known.limits.list_length
         if depth > MAX_NESTING:
-            told = f"{self._node!r:.200} has an attribute that is nested deeper than {MAX_NESTING} levels"
-            raise GraphError(told, path, rule="R2")
+            message = f"{self._node!r:.200} has an attribute that is nested deeper than {MAX_NESTING} levels"
+            raise GraphError(message, path, rule="R2")
         if len(value) > most:
-            told = f"{self._node!r:.200} has an attribute of {len(value)} items, more than {most}"
-            raise GraphError(told, path, rule="R2", hint=allow_more("list_length"))
+            message = f"{self._node!r:.200} has an attribute of {len(value)} items, more than {most}"
+            raise GraphError(message, path, rule="R2", hint=allow_more("list_length"))
 
     def _check_tagged(self, value: Any, path: str) -> None:
         kind = type(value)
@@ -160,11 +160,11 @@ class _Values:
             self._known.check_expression(value, f"{self._node!r:.200}", path)
         elif kind is FunctionRef:
             if value not in self._functions:
-                told = f"{self._node!r:.200} calls {str(value)!r:.80}, which is not a function"
-                raise GraphError(told, path, rule="R8", hint=suggestion(value, self._functions))
+                message = f"{self._node!r:.200} calls {str(value)!r:.80}, which is not a function"
+                raise GraphError(message, path, rule="R8", hint=suggestion(value, self._functions))
         elif not _CLOSED[kind](value):
-            told = f"{self._node!r:.200} has an attribute {value!r:.80}, which is unknown"
-            raise GraphError(told, path, rule="R5")
+            message = f"{self._node!r:.200} has an attribute {value!r:.80}, which is unknown"
+            raise GraphError(message, path, rule="R5")
 
 
 def _check_function_call(node: OpNode, body: IR) -> None:
@@ -173,7 +173,7 @@ def _check_function_call(node: OpNode, body: IR) -> None:
     given = {name: (tensor.shape, tensor.dtype) for name, tensor in zip(node.args, node.inputs, strict=True)}
     if given != taken:
         wrong = next(name for name in {**taken, **given} if taken.get(name) != given.get(name))
-        told = f"{node!r:.200} does not give its function the argument {wrong!r:.80} that it takes"
-        raise GraphError(told, f"$.inputs[{node.args.index(wrong)}]" if wrong in given else "$.inputs", rule="R7")
+        message = f"{node!r:.200} does not give its function the argument {wrong!r:.80} that it takes"
+        raise GraphError(message, f"$.inputs[{node.args.index(wrong)}]" if wrong in given else "$.inputs", rule="R7")
     if [(t.shape, t.dtype) for t in node.outputs] != [(t.shape, t.dtype) for t in body.graph_outputs]:
         raise GraphError(f"{node!r:.200} does not have the outputs that its function gives", "$.outputs", rule="R7")

@@ -18,8 +18,8 @@ class _NamesRead(dict[str, frozenset[str]]):
     def __missing__(self, text: str) -> frozenset[str]:
         self._room -= len(text)
         if self._room < 0:
-            told = f"all expressions together have more than {self._limit} characters"
-            raise GraphError(told, rule="R2", hint=allow_more("expression_bytes"))
+            message = f"all expressions together have more than {self._limit} characters"
+            raise GraphError(message, rule="R2", hint=allow_more("expression_bytes"))
         try:
             self[text] = names = names_in(text)
         except ExpressionError as error:
@@ -49,8 +49,8 @@ class Known:
             unknown = self._names_read[text] - self.symbols
             if unknown:
                 name = min(unknown)
-                told = f"{str(text)!r:.80} speaks of an unknown symbol {name!r}"
-                raise GraphError(told, rule="R8", hint=suggestion(name, self.symbols))
+                message = f"{str(text)!r:.80} speaks of an unknown symbol {name!r}"
+                raise GraphError(message, rule="R8", hint=suggestion(name, self.symbols))
         except GraphError as error:
             error.prefix(path, f"{place}: ")
             raise

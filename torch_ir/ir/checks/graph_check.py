@@ -55,8 +55,8 @@ def _check(ir: IR, outer: Known, around: _Around) -> None:
     for name, body in ir.functions.items():
         path = f"$.functions.{name!s:.200}"
         if not is_name(name, known.limits.name_length):
-            told = f"{name!r:.80} cannot be the name of a function"
-            raise bad_name(name, told, path, known.limits.name_length)
+            message = f"{name!r:.80} cannot be the name of a function"
+            raise bad_name(name, message, path, known.limits.name_length)
         try:
             # a body sees the sizes around it, but only functions of its own, so nothing recurses
             _check(body, known, _Around(ir, mesh, around.depth + 1))
@@ -70,8 +70,8 @@ def _check(ir: IR, outer: Known, around: _Around) -> None:
 def _check_header(ir: IR) -> None:
     for key, text in (("model_name", ir.model_name), ("pytorch_version", ir.pytorch_version)):
         if not isinstance(text, str) or not text.isprintable():
-            told = f"{text!r:.80} cannot be the name of a model or a version: it cannot be printed"
-            raise GraphError(told, f"$.{key}", rule="R6")
+            message = f"{text!r:.80} cannot be the name of a model or a version: it cannot be printed"
+            raise GraphError(message, f"$.{key}", rule="R6")
 
 
 # -- tensors ----------------------------------------------------------------------------------------------------------
@@ -84,8 +84,8 @@ def _check_definitions(ir: IR, known: Known, outer: IR | None) -> Collection[Ten
         for tensor in [*ir.graph_inputs, *ir.params]:
             _check_tensor(tensor, known, "$")
             if tensor.producer is not None or tensor.producer_node not in (None, tensor.name) or tensor.index != 0:
-                told = f"{tensor!r:.200} is given to the graph, but {tensor.producer_node!r:.80} claims to make it"
-                raise GraphError(told, "$.producer_node", rule="R7")
+                message = f"{tensor!r:.200} is given to the graph, but {tensor.producer_node!r:.80} claims to make it"
+                raise GraphError(message, "$.producer_node", rule="R7")
             if tensor.name in tensors:
                 raise _defined_twice(tensor, "$.name")
             tensors[tensor.name] = tensor
@@ -97,8 +97,8 @@ def _check_definitions(ir: IR, known: Known, outer: IR | None) -> Collection[Ten
     _check_readers(ir, tensors.values())
     for symbol in ir.symbols.values():
         if symbol.tensor is not None and tensors.get(symbol.tensor.name) is not symbol.tensor:
-            told = f"symbol {symbol.name!r} is bound to {symbol.tensor!r:.200}, which is not part of the graph"
-            raise GraphError(told, f"$.symbols.{symbol.name!s:.200}.tensor", rule="R8")
+            message = f"symbol {symbol.name!r} is bound to {symbol.tensor!r:.200}, which is not part of the graph"
+            raise GraphError(message, f"$.symbols.{symbol.name!s:.200}.tensor", rule="R8")
     return tensors.values()
 
 
@@ -124,8 +124,8 @@ def _check_nodes(nodes: Iterable[OpNode], tensors: dict[str, TensorMeta], known:
                     _check_tensor(tensor, known, f"$.outputs[{index}]")
                     shapes[id(tensor.shape)] = tensor.shape
                 if tensor.producer is not node or tensor.index != index:
-                    told = f"{tensor!r:.200} does not know that it is output {index} of {node!r:.200}"
-                    raise GraphError(told, f"$.outputs[{index}]", rule="R7")
+                    message = f"{tensor!r:.200} does not know that it is output {index} of {node!r:.200}"
+                    raise GraphError(message, f"$.outputs[{index}]", rule="R7")
                 if tensor.name in tensors:
                     raise _defined_twice(tensor, f"$.outputs[{index}].name")
                 tensors[tensor.name] = tensor
@@ -144,10 +144,10 @@ def _check_reads(node: OpNode, made: dict[str, TensorMeta], path: Callable[[int]
     for index, tensor in enumerate(node.inputs):
         if made.get(tensor.name) is not tensor:
             if tensor.name in made:
-                told = f"{node!r:.200} reads a {tensor.name!r:.80} that is not the one of this graph"
-                raise GraphError(told, path(index), rule="R8")
-            told = f"{node!r:.200} reads {tensor.name!r:.80}, which nothing before it makes"
-            raise GraphError(told, path(index), rule="R8", hint=suggestion(tensor.name, made))
+                message = f"{node!r:.200} reads a {tensor.name!r:.80} that is not the one of this graph"
+                raise GraphError(message, path(index), rule="R8")
+            message = f"{node!r:.200} reads {tensor.name!r:.80}, which nothing before it makes"
+            raise GraphError(message, path(index), rule="R8", hint=suggestion(tensor.name, made))
         if node not in tensor._uses:
             raise GraphError(f"{tensor!r:.200} does not know that {node!r:.200} reads it", path(index), rule="R7")
 
@@ -163,26 +163,26 @@ def _check_readers(ir: IR, tensors: Collection[TensorMeta]) -> None:
     inside = set(nodes)
     for tensor in tensors:
         for node, count in tensor._uses.items():
-            told = f"{tensor!r:.200} counts {node!r:.200} among its readers"
+            message = f"{tensor!r:.200} counts {node!r:.200} among its readers"
             if node not in inside:
                 hint = "a node that is taken out of ir.nodes lets go of what it reads: node.inputs = ()"
-                raise GraphError(f"{told}, which is not in the graph", rule="R7", node=node.name, hint=hint)
+                raise GraphError(f"{message}, which is not in the graph", rule="R7", node=node.name, hint=hint)
             if node._inputs.count(tensor) != count:
                 hint = "assign node.inputs, which counts readers"
-                told = f"{told} {count} times, but is read {node._inputs.count(tensor)} times"
-                raise GraphError(told, rule="R7", node=node.name, hint=hint)
+                message = f"{message} {count} times, but is read {node._inputs.count(tensor)} times"
+                raise GraphError(message, rule="R7", node=node.name, hint=hint)
 
 
 def _check_tensor(tensor: TensorMeta, known: Known, path: str) -> None:
     if not is_name(tensor.name, known.limits.name_length):
-        told = f"{tensor.name!r:.80} cannot be the name of a tensor"
-        raise bad_name(tensor.name, told, f"{path}.name", known.limits.name_length)
+        message = f"{tensor.name!r:.80} cannot be the name of a tensor"
+        raise bad_name(tensor.name, message, f"{path}.name", known.limits.name_length)
     if tensor.dtype not in DTYPES:
         hint = suggestion(str(tensor.dtype), DTYPES)
         raise GraphError(f"{tensor!r:.200} has an unknown dtype", f"{path}.dtype", rule="R5", hint=hint)
     if len(tensor.shape) > known.limits.rank:
-        told = f"{tensor.name!r:.80} has {len(tensor.shape)} dimensions, more than {known.limits.rank}"
-        raise GraphError(told, f"{path}.shape", rule="R2", hint=allow_more("rank"))
+        message = f"{tensor.name!r:.80} has {len(tensor.shape)} dimensions, more than {known.limits.rank}"
+        raise GraphError(message, f"{path}.shape", rule="R2", hint=allow_more("rank"))
     elements = _check_dims(tensor.shape, tensor, known, f"{path}.shape")
     if tensor.stride is not None:
         if len(tensor.stride) != len(tensor.shape):
@@ -190,8 +190,8 @@ def _check_tensor(tensor: TensorMeta, known: Known, path: str) -> None:
         _check_dims(tensor.stride, tensor, known, f"{path}.stride")
         elements = max(elements, _span(tensor.shape, tensor.stride))
     if elements > known.limits.elements:
-        told = f"{tensor!r:.200} has more than {known.limits.elements} elements"
-        raise GraphError(told, f"{path}.shape", rule="R2", hint=allow_more("elements"))
+        message = f"{tensor!r:.200} has more than {known.limits.elements} elements"
+        raise GraphError(message, f"{path}.shape", rule="R2", hint=allow_more("elements"))
 
 
 def _check_dims(dims: tuple[Dim, ...], tensor: TensorMeta, known: Known, path: str) -> int:
@@ -219,8 +219,8 @@ def _span(shape: tuple[Dim, ...], stride: tuple[Dim, ...]) -> int:
 def _check_symbols(ir: IR, known: Known) -> None:
     for name, symbol in ir.symbols.items():
         if not is_symbol(name) or name in KEYWORDS or name != symbol.name:
-            told = f"{name!r:.80} cannot be the name of a symbol"
-            raise GraphError(told, f"$.symbols.{name!s:.200}", rule="R6")
+            message = f"{name!r:.80} cannot be the name of a symbol"
+            raise GraphError(message, f"$.symbols.{name!s:.200}", rule="R6")
         try:
             _check_symbol(symbol)
         except GraphError as error:

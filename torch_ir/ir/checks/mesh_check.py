@@ -23,8 +23,8 @@ def check_mesh(ir: IR, tensors: Iterable[TensorMeta], mesh: Mapping[str, int], o
     """In a sharded graph, a tensor says for each axis of the mesh how it lies there, and collectives are along one."""
     for axis, size in mesh.items():
         if not is_symbol(axis) or type(size) is not int or not 1 <= size < _INT64:
-            told = f"the mesh cannot have an axis {axis!r:.80} of size {size!r:.80}"
-            raise GraphError(told, f"$.mesh.{axis!s:.200}", rule="R4" if is_symbol(axis) else "R6")
+            message = f"the mesh cannot have an axis {axis!r:.80} of size {size!r:.80}"
+            raise GraphError(message, f"$.mesh.{axis!s:.200}", rule="R4" if is_symbol(axis) else "R6")
     for tensor in tensors:
         if tensor.placement is not None:
             _check_placement(ir, tensor, tensor.placement, mesh, outer)
@@ -40,22 +40,24 @@ def _check_ends(ir: IR) -> None:
     for tensor in dict.fromkeys((*ir.graph_inputs, *ir.returns.inputs)):
         if tensor.placement is None:
             axes = ", ".join(map(str, ir.mesh))
-            told = f"{tensor!r:.200} has no placement on {axes:.80}; callers must know how it lies, such as replicate"
-            raise GraphError(told, tensor_path(ir, tensor, None), rule="R7")
+            message = (
+                f"{tensor!r:.200} has no placement on {axes:.80}; callers must know how it lies, such as replicate"
+            )
+            raise GraphError(message, tensor_path(ir, tensor, None), rule="R7")
 
 
 def _check_placement(
     ir: IR, tensor: TensorMeta, placement: tuple[str, ...], mesh: Mapping[str, int], outer: IR | None
 ) -> None:
     if len(placement) != len(mesh):
-        told = f"{tensor!r:.200} has {len(placement)} placements on a mesh of {len(mesh)} axes"
-        raise GraphError(told, f"{tensor_path(ir, tensor, outer)}.placement", rule="R7")
+        message = f"{tensor!r:.200} has {len(placement)} placements on a mesh of {len(mesh)} axes"
+        raise GraphError(message, f"{tensor_path(ir, tensor, outer)}.placement", rule="R7")
     for index, text in enumerate(placement):
         found = PLACEMENT.fullmatch(text)
         dim = found["dim"] if found else None
         if not found or (dim and (dim.startswith("-") or int(dim) >= len(tensor.shape))):
-            told = f"{tensor!r:.200} cannot be placed as {text!r:.80}"
-            raise GraphError(told, f"{tensor_path(ir, tensor, outer)}.placement[{index}]", rule="R5")
+            message = f"{tensor!r:.200} cannot be placed as {text!r:.80}"
+            raise GraphError(message, f"{tensor_path(ir, tensor, outer)}.placement[{index}]", rule="R5")
 
 
 def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:
@@ -65,12 +67,12 @@ def _check_collective(node: OpNode, mesh: Mapping[str, int], path: str) -> None:
         return
     axis = attrs["group_name"]
     if not isinstance(axis, str) or axis not in mesh:
-        told = f"{node!r:.200} speaks with {axis!r:.80}, which is no axis of the mesh"
+        message = f"{node!r:.200} speaks with {axis!r:.80}, which is no axis of the mesh"
         hint = suggestion(axis, mesh) if isinstance(axis, str) else ""
-        raise GraphError(told, f"{path}.group_name", rule="R10", node=node.name, hint=hint)
+        raise GraphError(message, f"{path}.group_name", rule="R10", node=node.name, hint=hint)
     if attrs.get("group_size", mesh[axis]) != mesh[axis]:
-        told = f"{node!r:.200} speaks with {attrs['group_size']!r:.40} ranks, but axis {axis!r} has {mesh[axis]}"
-        raise GraphError(told, f"{path}.group_size", rule="R7", node=node.name)
+        message = f"{node!r:.200} speaks with {attrs['group_size']!r:.40} ranks, but axis {axis!r} has {mesh[axis]}"
+        raise GraphError(message, f"{path}.group_size", rule="R7", node=node.name)
     if attrs.get("reduce_op", "sum") not in REDUCTIONS:
-        told = f"{node!r:.200} reduces by {attrs['reduce_op']!r:.40}"
-        raise GraphError(told, f"{path}.reduce_op", rule="R5", node=node.name)
+        message = f"{node!r:.200} reduces by {attrs['reduce_op']!r:.40}"
+        raise GraphError(message, f"{path}.reduce_op", rule="R5", node=node.name)

@@ -39,8 +39,8 @@ def _check_origin(node: OpNode, path: str) -> None:
         raise GraphError(f"calls are counted from 0, not {origin.call}", f"{path}.call", rule="R4", node=node.name)
     for index, text in enumerate(origin.outer):
         if not _OUTER.fullmatch(text):
-            told = f"{text!r:.80} is not the call of a module, such as 'block@2'"
-            raise GraphError(told, f"{path}.outer[{index}]", rule="R4", node=node.name)
+            message = f"{text!r:.80} is not the call of a module, such as 'block@2'"
+            raise GraphError(message, f"{path}.outer[{index}]", rule="R4", node=node.name)
 
 
 def _unprintable(path: str, node: str = "") -> GraphError:

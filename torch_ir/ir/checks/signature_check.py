@@ -34,19 +34,19 @@ def _check_params(ir: IR, known: Known, outer: IR | None) -> None:
     for number, tensor in enumerate(ir.params):
         param = tensor.param
         if param is None or not param.keys or param.kind not in PARAM_KINDS:
-            told = f"weight {tensor!r:.200} has no key or an unknown kind"
-            raise GraphError(told, f"$.params.{tensor.name}.kind", rule="R5")
+            message = f"weight {tensor!r:.200} has no key or an unknown kind"
+            raise GraphError(message, f"$.params.{tensor.name}.kind", rule="R5")
         for index, key in enumerate(param.keys):
             if not is_line(key, known.limits.name_length):
                 path = _key_path(ir, number, index, outer)
                 raise bad_name(key, f"{key!r:.80} cannot be the key of a weight", path, known.limits.name_length)
             if key in owners:
-                told = f"{tensor!r:.200} and {owners[key]!r:.200} both hold the weight {key!r:.80}"
-                raise GraphError(told, _key_path(ir, number, index, outer), rule="R8")
+                message = f"{tensor!r:.200} and {owners[key]!r:.200} both hold the weight {key!r:.80}"
+                raise GraphError(message, _key_path(ir, number, index, outer), rule="R8")
             owners[key] = tensor
         if param.data is not None and (param.data.shape, param.data.dtype) != (tensor.shape, tensor.dtype):
-            told = f"{tensor!r:.200} holds values of {param.data.dtype}{list(param.data.shape)!r:.200}"
-            raise GraphError(told, f"$.constants.{param.keys[0]:.200}", rule="R7")
+            message = f"{tensor!r:.200} holds values of {param.data.dtype}{list(param.data.shape)!r:.200}"
+            raise GraphError(message, f"$.constants.{param.keys[0]:.200}", rule="R7")
 
 
 def _key_path(ir: IR, number: int, index: int, outer: IR | None) -> str:
@@ -61,14 +61,14 @@ def _check_returns(ir: IR) -> None:
     for index, (target, value) in enumerate(ir.mutations):
         path = f"$.mutations[{index}].target"
         if target not in given:
-            told = f"the graph changes {target!r:.200}, which is neither an input nor a weight"
-            raise GraphError(told, path, rule="R8")
+            message = f"the graph changes {target!r:.200}, which is neither an input nor a weight"
+            raise GraphError(message, path, rule="R8")
         if target in changed:
             raise GraphError(f"the graph changes {target!r:.200} twice", path, rule="R8")
         changed.add(target)
         if (target.shape, target.dtype) != (value.shape, value.dtype):
-            told = f"{target!r:.200} cannot become {value!r:.200}: shape and dtype must stay"
-            raise GraphError(told, f"$.mutations[{index}].value", rule="R7")
+            message = f"{target!r:.200} cannot become {value!r:.200}: shape and dtype must stay"
+            raise GraphError(message, f"$.mutations[{index}].value", rule="R7")
     if not ir.returns.inputs and not any(True for _ in _leaves(ir.output_tree, "$", 0)):
         raise GraphError("the graph returns nothing and changes nothing", "$.graph_outputs", rule="R8")
 
@@ -82,8 +82,8 @@ def _check_tree(tree: Tree, count: int, known: Known, path: str) -> None:
         elif isinstance(leaf, Expr):
             known.check_expression(leaf, path.split(".")[1], f"{place}.{TAGS[Expr]}")
     if sorted(slots) != list(range(count)):
-        told = f"{path.split('.')[1]} has slots {slots[:20]} for {count} tensors"
-        raise GraphError(told, path, rule="R7")
+        message = f"{path.split('.')[1]} has slots {slots[:20]} for {count} tensors"
+        raise GraphError(message, path, rule="R7")
 
 
 def _leaves(tree: Tree, path: str, depth: int) -> Iterator[tuple[str, Any]]:

@@ -57,7 +57,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def real_target(path: str | os.PathLike[str]) -> Path:
     """The file that is to be replaced: of a link, what it points to; folders are refused."""
     target = Path(path)
-    with told(target):
+    with write_errors(target):
         try:
             mode = os.stat(target).st_mode
         except FileNotFoundError:
@@ -71,7 +71,7 @@ def real_target(path: str | os.PathLike[str]) -> Path:
 
 def plain_target(path: Path) -> Path:
     """Return a path to write to whose name the user did not choose; refuse a link, a pipe, a device and a folder."""
-    with told(path), suppress(FileNotFoundError):
+    with write_errors(path), suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
         if not stat.S_ISREG(mode):
             kind = "a link, which could lead anywhere" if stat.S_ISLNK(mode) else "not a plain file"
@@ -102,7 +102,7 @@ def _is_printed_to(facts: os.stat_result) -> bool:
 
 def _write_straight(target: Path, data: bytes) -> None:
     """Write to a stream; where the reader of stdout has left, raise ClosedPipeError."""
-    with told(target):
+    with write_errors(target):
         is_stdout = _is_printed_to(os.stat(target))
         if is_stdout and sys.stdout is not None:
             sys.stdout.flush()
@@ -118,7 +118,7 @@ def _write_straight(target: Path, data: bytes) -> None:
 
 
 @contextmanager
-def told(target: Path) -> Iterator[None]:
+def write_errors(target: Path) -> Iterator[None]:
     """Errors of the system in one sentence that names the file."""
     try:
         yield
@@ -225,7 +225,7 @@ class Draft:
 @contextmanager
 def draft(target: Path) -> Iterator[Draft]:
     """A new file for a target, whose folder is made as needed; what was not put in its place at the end is gone."""
-    with told(target):
+    with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         new = Draft(target)
         try:

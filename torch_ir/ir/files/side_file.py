@@ -137,8 +137,8 @@ class Folder:
             self._open[name] = _OpenFile(self.path / name, self.limits, f"{path}.file")
         data = StoredData(shape, dtype, self._open[name], offset, digest)
         if not 0 <= offset <= self._open[name].size - data.size:
-            told = f"{self.path / name} is cut short: it does not hold these bytes"
-            raise SerializationError(told, f"{path}.offset", rule="R16")
+            message = f"{self.path / name} is cut short: it does not hold these bytes"
+            raise SerializationError(message, f"{path}.offset", rule="R16")
         return data
 
 
@@ -154,14 +154,14 @@ class _OpenFile:
             raise SerializationError(f"{path} {error.strerror}", place, rule="R16") from None
         except OSError as error:
             kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
-            told = f"cannot read the constants in {path}: {error.strerror or error}"
-            raise kind(told, place, rule="R16") from None
+            message = f"cannot read the constants in {path}: {error.strerror or error}"
+            raise kind(message, place, rule="R16") from None
         weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
         self.size = os.fstat(self._file.fileno()).st_size
         if self.size > limits.file_bytes:
-            told = f"{path}: {self.size} bytes are more than {limits.file_bytes}"
-            raise SerializationError(told, place, rule="R2", hint=allow_more("file_bytes"))
+            message = f"{path}: {self.size} bytes are more than {limits.file_bytes}"
+            raise SerializationError(message, place, rule="R2", hint=allow_more("file_bytes"))
 
     def read(self, start: int, size: int) -> bytes:
         with self._lock:  # threads share the position
@@ -185,8 +185,8 @@ class StoredData(TensorData):
         file, offset, digest = self._where
         raw = file.read(offset, self.size)
         if f"sha256:{_sha256(raw)}" != digest:
-            told = f"{file.path} is damaged: a constant in it is not what was written"
-            raise SerializationError(told, rule="R16")
+            message = f"{file.path} is damaged: a constant in it is not what was written"
+            raise SerializationError(message, rule="R16")
         self._check_bytes(raw)
         return raw
 

@@ -50,10 +50,10 @@ def told_apart(path: str | os.PathLike[str], limits: Limits, *, is_json: bool) -
         if error.rule == "R2":  # it asks for too much to be read a second time
             raise
         clear_frames(error.__traceback__)  # they hold the text, which is read once more
-        told = _what_else(path, limits, is_json)
-        if not told:
+        message = _what_else(path, limits, is_json)
+        if not message:
             raise
-        raise MistakenFileError(f"{os.fspath(path)} {told}", error.path, rule=error.rule) from None
+        raise MistakenFileError(f"{os.fspath(path)} {message}", error.path, rule=error.rule) from None
 
 
 def _what_else(path: str | os.PathLike[str], limits: Limits, is_json: bool) -> str:

@@ -60,8 +60,8 @@ def explained() -> Iterator[None]:
         raise
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
-        told = f"cannot write to the temporary folder {_place()}: {reason}"
-        raise ExecutionError(f"{told}; free some space, or set TMPDIR to another folder") from None
+        message = f"cannot write to the temporary folder {_place()}: {reason}"
+        raise ExecutionError(f"{message}; free some space, or set TMPDIR to another folder") from None
 
 
 def _place() -> str:

@@ -56,8 +56,8 @@ class TensorData:
 
     def _check_bytes(self, raw: bytes) -> None:
         if len(raw) != self.size:
-            told = f"{self.dtype}{list(self.shape)!r:.200} takes {self.size} bytes, but {len(raw)} were given"
-            raise GraphError(told, rule="R15")
+            message = f"{self.dtype}{list(self.shape)!r:.200} takes {self.size} bytes, but {len(raw)} were given"
+            raise GraphError(message, rule="R15")
         if self.dtype == "bool" and raw.strip(b"\0\1"):
             raise GraphError("a constant of dtype 'bool' holds bytes that are neither 0 nor 1", rule="R15")
 
@@ -100,8 +100,8 @@ class TensorData:
             else:
                 raw = struct.pack(f"<{len(flat)}{_FORMATS[dtype]}", *flat)
         except (struct.error, OverflowError) as error:
-            told = f"a constant of dtype {dtype!r} cannot hold its numbers: {error}"
-            raise GraphError(told, "$.data", rule="R15") from None
+            message = f"a constant of dtype {dtype!r} cannot hold its numbers: {error}"
+            raise GraphError(message, "$.data", rule="R15") from None
         return cls(shape, dtype, raw)
 
 

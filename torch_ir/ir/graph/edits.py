@@ -32,8 +32,8 @@ def erase(ir: IR, nodes: Nodes) -> None:
                 hint = "give its readers another tensor first: tensor.replace_all_uses_with(other)"
                 raise GraphError(f"cannot erase {tensor.name!r:.80}: {who}", rule="R8", node=node.name, hint=hint)
             if tensor in bound:
-                told = f"cannot erase {tensor.name!r:.80}: the size {bound[tensor]!r:.80} is read from it"
-                raise GraphError(told, rule="R8", node=node.name)
+                message = f"cannot erase {tensor.name!r:.80}: the size {bound[tensor]!r:.80} is read from it"
+                raise GraphError(message, rule="R8", node=node.name)
     for node in gone:
         node.inputs = ()
     ir.nodes[:] = [node for node in ir.nodes if node not in gone]
@@ -83,8 +83,8 @@ def _check_names(ir: IR, added: Sequence[OpNode]) -> None:
 
 def _check_output(node: OpNode, index: int, tensor: TensorMeta, taken: set[str]) -> None:
     if tensor.producer is not node or tensor.index != index:
-        told = f"{tensor!r:.200} is the output of {tensor.producer!r:.200}, not output {index} of {node!r:.200}"
-        raise GraphError(told, rule="R7", node=node.name)
+        message = f"{tensor!r:.200} is the output of {tensor.producer!r:.200}, not output {index} of {node!r:.200}"
+        raise GraphError(message, rule="R7", node=node.name)
     if tensor.name in taken or not is_name(tensor.name, _LONGEST):
         why = "two tensors would be called" if tensor.name in taken else "no tensor can be called"
         raise GraphError(f"{why} {tensor.name!r:.80}", rule="R8" if tensor.name in taken else "R6", node=node.name)
@@ -94,10 +94,10 @@ def _check_reads(node: OpNode, made: dict[str, TensorMeta], later: set[TensorMet
     for tensor in node.inputs:
         if made.get(tensor.name) is tensor:
             continue
-        told = f"{node!r:.200} reads {tensor.name!r:.80}, "
+        message = f"{node!r:.200} reads {tensor.name!r:.80}, "
         if tensor in later:
-            raise GraphError(f"{told}which is made after it", rule="R8", node=node.name)
+            raise GraphError(f"{message}which is made after it", rule="R8", node=node.name)
         if tensor.name in made:
-            raise GraphError(f"{told}but another tensor of that name is in the graph", rule="R8", node=node.name)
+            raise GraphError(f"{message}but another tensor of that name is in the graph", rule="R8", node=node.name)
         hint = suggestion(tensor.name, made)
-        raise GraphError(f"{told}which is not in the graph", rule="R8", node=node.name, hint=hint)
+        raise GraphError(f"{message}which is not in the graph", rule="R8", node=node.name, hint=hint)

@@ -374,8 +374,8 @@ def _params(
     params = []
     for name, key in {**names, **unnamed}.items():
         if key not in by_key:
-            told = f"weight_name_mapping sends {name!r} to {key!r}, which is not among the weights"
-            raise GraphError(told, f"$.weight_name_mapping.{name}", rule="R8", hint=suggestion(key, by_key))
+            message = f"weight_name_mapping sends {name!r} to {key!r}, which is not among the weights"
+            raise GraphError(message, f"$.weight_name_mapping.{name}", rule="R8", hint=suggestion(key, by_key))
         weight = by_key[key]
         kind = "constant" if key in constants else "buffer" if name.startswith("b_") else "parameter"
         param = Param((key,), kind, TensorData.of(constants[key]) if key in constants else None)

@@ -37,8 +37,8 @@ class Branch:
             raise GraphError(f"{self.kind!r:.60} is not one of {', '.join(BRANCH_KINDS)}", "$.$branch", rule="R5")
         wanted = {"dict": (len(self.items),), "list": (0,)}.get(self.kind, (0, len(self.items)))
         if len(self.keys) not in wanted:
-            told = f"a {self.kind} of {len(self.items)} items cannot have {len(self.keys)} keys"
-            raise GraphError(told, "$.keys", rule="R7")
+            message = f"a {self.kind} of {len(self.items)} items cannot have {len(self.keys)} keys"
+            raise GraphError(message, "$.keys", rule="R7")
 
 
 # A Slot, a Branch, or an attribute value (None, number, string, Expr, ...), which is a leaf that never changes.

@@ -32,6 +32,6 @@ def is_symbol(name: Any) -> bool:
 def bad_name(name: Any, message: str, path: str, length: int) -> GraphError:
     """The error about a name that is none, or is too long."""
     if isinstance(name, str) and len(name) > length:
-        told = f"a name of {len(name)} characters is longer than {length}"
-        return GraphError(told, path, rule="R2", hint=allow_more("name_length"))
+        problem = f"a name of {len(name)} characters is longer than {length}"
+        return GraphError(problem, path, rule="R2", hint=allow_more("name_length"))
     return GraphError(message, path, rule="R6")

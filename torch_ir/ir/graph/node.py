@@ -70,8 +70,8 @@ class OpNode:
         self._inputs = reads = tuple(inputs)
         self._args = args = tuple(args)
         if args and len(args) != len(reads):
-            told = f"{self!r:.200} has {len(reads)} inputs, but {len(args)} argument names"
-            raise GraphError(told, "$.args", rule="R7", node=name)
+            message = f"{self!r:.200} has {len(reads)} inputs, but {len(args)} argument names"
+            raise GraphError(message, "$.args", rule="R7", node=name)
         for tensor in reads:
             uses = tensor._uses
             uses[self] = uses.get(self, 0) + 1
@@ -121,8 +121,8 @@ class OpNode:
         """Assign inputs together with their argument names."""
         tensors, args = tuple(tensors), tuple(args)
         if args and len(args) != len(tensors):
-            told = f"{self!r:.200} has {len(tensors)} inputs, but {len(args)} argument names"
-            raise GraphError(told, "$.args", rule="R7", node=self.name)
+            message = f"{self!r:.200} has {len(tensors)} inputs, but {len(args)} argument names"
+            raise GraphError(message, "$.args", rule="R7", node=self.name)
         self.inputs = tensors
         self._args = args
 
@@ -191,8 +191,8 @@ class OpNode:
         )
 
     def __copy__(self) -> NoReturn:
-        told = f"{self!r:.200} shares its tensors with a graph, and two nodes cannot make the same tensor"
-        raise ReadOnlyError(told, node=self.name, hint="use ir.clone(), or node.copy(tensors)")
+        message = f"{self!r:.200} shares its tensors with a graph, and two nodes cannot make the same tensor"
+        raise ReadOnlyError(message, node=self.name, hint="use ir.clone(), or node.copy(tensors)")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle and deepcopy: the node with its tensors, which do not lead to further nodes."""
@@ -285,8 +285,8 @@ def _read_outputs(record: dict[str, Any], name: str, path: str) -> list[TensorMe
     for index, tensor in enumerate(outputs):
         if tensor.producer_node is not None and (tensor.producer_node, tensor.index) != (name, index):
             other = f"output {tensor.index} of {tensor.producer_node!r:.80}"
-            told = f"output {index} of {name!r:.80} says that it is {other}"
-            raise SerializationError(told, f"{path}.outputs[{index}].producer_node", rule="R7", node=name)
+            message = f"output {index} of {name!r:.80} says that it is {other}"
+            raise SerializationError(message, f"{path}.outputs[{index}].producer_node", rule="R7", node=name)
     return outputs
 
 

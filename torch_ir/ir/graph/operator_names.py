@@ -23,6 +23,6 @@ def install_check(objection: Objection) -> None:
 def check_call(op_types: Collection[str], arguments: Collection[str], place: str) -> bool:
     """Raise RegistryError for an operator or argument that torch does not have; return whether that could be told."""
     for objection in _installed:
-        if told := objection(op_types, arguments):
-            raise RegistryError(f"{place}: {told}")
+        if message := objection(op_types, arguments):
+            raise RegistryError(f"{place}: {message}")
     return bool(_installed)

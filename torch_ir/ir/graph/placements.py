@@ -102,8 +102,8 @@ def local_shape(tensor: TensorMeta, place: Placement, ranks: int, where: str) ->
 def indivisible(where: str, tensor: TensorMeta, dim: int, ranks: int, parts: int = 1) -> ShardError:
     """The error about a size that cannot be cut into equal pieces."""
     size = tensor.shape[dim]
-    told = f"{where}: dimension {dim} of {tensor.name!r}, {list(tensor.shape)}, has size {size}"
+    message = f"{where}: dimension {dim} of {tensor.name!r}, {list(tensor.shape)}, has size {size}"
     if not isinstance(size, int):
-        return ShardError(f"{told}, which is open; specialize the graph before it is cut there")
+        return ShardError(f"{message}, which is open; specialize the graph before it is cut there")
     packed = f"{parts} packed parts, each for " if parts > 1 else ""
-    return ShardError(f"{told}, which cannot be divided among {packed}{ranks} ranks")
+    return ShardError(f"{message}, which cannot be divided among {packed}{ranks} ranks")

@@ -105,14 +105,14 @@ class TensorMeta:
         for key in ("shape", "dtype", "stride", "placement"):
             said = getattr(read, key)
             if said != getattr(self, key) and (said is not None or key in _SHORT):
-                told = f"{self.name!r:.80} is made as {_facts(self):.200}, but read as {_facts(read):.200}"
-                raise GraphError(told, f"$.{key}", rule="R7")
+                message = f"{self.name!r:.80} is made as {_facts(self):.200}, but read as {_facts(read):.200}"
+                raise GraphError(message, f"$.{key}", rule="R7")
         made_by = (self.producer_node or self.name, self.index)
         if read.producer_node is not None and made_by != (read.producer_node, read.index):
-            told = f"but a reader says output {read.index} of {read.producer_node!r:.80}"
-            told = f"{self.name!r:.80} is output {self.index} of {made_by[0]!r:.80}, {told}"
+            message = f"but a reader says output {read.index} of {read.producer_node!r:.80}"
+            message = f"{self.name!r:.80} is output {self.index} of {made_by[0]!r:.80}, {message}"
             key = "producer_node" if made_by[0] != read.producer_node else "producer_output_idx"
-            raise GraphError(told, f"$.{key}", rule="R7")
+            raise GraphError(message, f"$.{key}", rule="R7")
 
     def copy(self, name: str | None = None) -> TensorMeta:
         """The same description as a free-standing tensor."""
@@ -144,8 +144,8 @@ class TensorMeta:
         producer = optional(record, "producer_node", str, path)
         index = optional(record, "producer_output_idx", int, path) or 0
         if index and producer is None:
-            told = "it says which output it is, but not of which node"
-            raise SerializationError(told, f"{path}.producer_output_idx", rule="R7")
+            message = "it says which output it is, but not of which node"
+            raise SerializationError(message, f"{path}.producer_output_idx", rule="R7")
         return cls(
             field(record, "name", str, path),
             read_dims(field(record, "shape", list, path), f"{path}.shape"),

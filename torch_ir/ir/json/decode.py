@@ -131,20 +131,20 @@ def read_graph(document: dict[str, Any], cls: type[IR], limits: Limits = Limits(
 
 def _check_header(document: dict[str, Any]) -> None:
     if document.get("format") != FORMAT:
-        told = f"format is {document.get('format')!r:.60}, not {FORMAT!r}"
-        raise SerializationError(told, "$.format", rule="R4")
+        message = f"format is {document.get('format')!r:.60}, not {FORMAT!r}"
+        raise SerializationError(message, "$.format", rule="R4")
     version = field(document, "version", int, "$")
     if not 1 <= version <= VERSION:
-        told = f"the file has format version {version}, but this torch_ir reads versions up to {VERSION}"
-        raise SerializationError(told, "$.version", rule="R4")
+        message = f"the file has format version {version}, but this torch_ir reads versions up to {VERSION}"
+        raise SerializationError(message, "$.version", rule="R4")
 
 
 def _read(record: dict[str, Any], source: _Source, path: str, around: Sequence[TensorMeta] = (), depth: int = 0) -> IR:
     """One graph; `around` are the weights of the graph that it is a function of."""
     allow_keys(record, _GRAPH, path)
     if depth > MAX_FUNCTION_DEPTH:
-        told = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
-        raise SerializationError(told, path, rule="R2")
+        message = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
+        raise SerializationError(message, path, rule="R2")
     functions: dict[str, Any] = optional(record, "functions", dict, path) or {}
     source.counter.add("functions", len(functions), f"{path}.functions")
     device = optional(record, "device", str, path) or "cpu"
@@ -211,13 +211,13 @@ def _read_params(record: dict[str, Any], source: _Source, path: str) -> list[Ten
     details: dict[str, Any] = optional(record, "params", dict, path) or {}
     constants = dict(optional(record, "constants", dict, path) or {})
     if len(names) != len(weights) or not details.keys() <= names.keys():
-        told = "weights, weight_name_mapping and params speak of different weights"
-        raise SerializationError(told, f"{path}.weight_name_mapping", rule="R7")
+        message = "weights, weight_name_mapping and params speak of different weights"
+        raise SerializationError(message, f"{path}.weight_name_mapping", rule="R7")
     params = []
     for weight, (name, key) in zip(weights, names.items(), strict=True):
         if weight.name != key or weight.producer_node is not None:
-            told = f"{name!r:.80} stands for {key!r:.60}, but the weight there is {weight.name!r:.80}"
-            raise SerializationError(told, f"{path}.weight_name_mapping.{name:.200}", rule="R7")
+            message = f"{name!r:.80} stands for {key!r:.60}, but the weight there is {weight.name!r:.80}"
+            raise SerializationError(message, f"{path}.weight_name_mapping.{name:.200}", rule="R7")
         place = f"{path}.constants.{key:.200}"
         data = _read_data(constants.pop(key), weight, source.folder, place) if key in constants else None
         param = _read_param(key, details.get(name, {}), data, f"{path}.params.{name:.200}")
@@ -235,8 +235,8 @@ def _find_shared(record: dict[str, Any], around: Sequence[TensorMeta], path: str
     shared = []
     for index, name in enumerate(texts(record, "shared_weights", path)):
         if name not in known:
-            told, place = f"the graph around has no weight {name!r:.60}", f"{path}.shared_weights[{index}]"
-            raise SerializationError(told, place, rule="R8", hint=suggestion(name, known))
+            message, place = f"the graph around has no weight {name!r:.60}", f"{path}.shared_weights[{index}]"
+            raise SerializationError(message, place, rule="R8", hint=suggestion(name, known))
         shared.append(known[name].copy())
     return shared
 
@@ -245,8 +245,8 @@ def _read_param(key: str, record: Any, data: TensorData | None, path: str) -> Pa
     allow_keys(record, frozenset(("kind", "tied")), path)
     kind = optional(record, "kind", str, path) or "parameter"
     if kind not in PARAM_KINDS:
-        told = f"{kind!r:.60} is not one of {', '.join(PARAM_KINDS)}"
-        raise SerializationError(told, f"{path}.kind", rule="R5")
+        message = f"{kind!r:.60} is not one of {', '.join(PARAM_KINDS)}"
+        raise SerializationError(message, f"{path}.kind", rule="R5")
     return Param((key, *texts(record, "tied", path)), kind, data)
 
 
@@ -281,8 +281,8 @@ def _find_data(
     name = field(record, "file", str, path)
     offset, digest = field(record, "offset", int, path), field(record, "digest", str, path)
     if folder is None:
-        told = f"the values lie in {name!r:.80} beside the graph's file"
-        raise SerializationError(told, f"{path}.file", rule="R16", hint="use IR.load(path)")
+        message = f"the values lie in {name!r:.80} beside the graph's file"
+        raise SerializationError(message, f"{path}.file", rule="R16", hint="use IR.load(path)")
     return folder.find(name, shape, dtype, offset, digest, path)
 
 
@@ -320,16 +320,16 @@ def _read_symbols(record: dict[str, Any], known: dict[str, TensorMeta], path: st
 def _known(record: dict[str, Any], key: str, known: dict[str, TensorMeta], path: str) -> TensorMeta:
     name = field(record, key, str, path)
     if name not in known:
-        told = f"no tensor is called {name!r:.60}"
-        raise SerializationError(told, f"{path}.{key}", rule="R8", hint=suggestion(name, known))
+        message = f"no tensor is called {name!r:.60}"
+        raise SerializationError(message, f"{path}.{key}", rule="R8", hint=suggestion(name, known))
     return known[name]
 
 
 def _read_input_tree(record: dict[str, Any], path: str) -> Branch | None:
     tree = decode(record.get("input_tree"), f"{path}.input_tree")
     if tree is not None and not isinstance(tree, Branch):
-        told = "the inputs of a call are a tuple of arguments and keywords"
-        raise SerializationError(told, f"{path}.input_tree", rule="R4")
+        message = "the inputs of a call are a tuple of arguments and keywords"
+        raise SerializationError(message, f"{path}.input_tree", rule="R4")
     return tree
 
 

@@ -57,8 +57,8 @@ def _count(data: bytes, path: str | os.PathLike[str], most: int) -> int:
             count += len(stream.decompress(given, _PIECE))
             given = stream.unconsumed_tail
             if count > most:
-                told = f"{os.fspath(path)}: the gzip data expand to more than {most} bytes"
-                raise SerializationError(told, rule="R2", hint=allow_more("expanded_bytes"))
+                message = f"{os.fspath(path)}: the gzip data expand to more than {most} bytes"
+                raise SerializationError(message, rule="R2", hint=allow_more("expanded_bytes"))
         if stream.unused_data or (stream.eof and start + _GIVEN < len(data)):
             raise _damaged(path, "data follow the end of the stream")
     if not stream.eof:

@@ -164,8 +164,8 @@ def _parse(text: str, raw: bytes, end: int | None = None) -> Any:
     try:
         return decoder.decode(text)
     except json.JSONDecodeError as error:
-        told = f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise SerializationError(told, "$", rule="R3") from None
+        message = f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise SerializationError(message, "$", rule="R3") from None
 
 
 def _check_digest(document: dict[str, Any], raw: bytes, digest: StatedDigest | None) -> None:
@@ -270,8 +270,8 @@ def decode_text(data: bytes, path: str | os.PathLike[str]) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        told = f"{os.fspath(path)} is not UTF-8 text (byte {error.start})"
-        raise SerializationError(told, rule="R1") from None
+        message = f"{os.fspath(path)} is not UTF-8 text (byte {error.start})"
+        raise SerializationError(message, rule="R1") from None
 
 
 def read_bytes(path: str | os.PathLike[str], limits: Limits = Limits(), *, follow: bool = True) -> bytes:
@@ -287,5 +287,5 @@ def read_bytes(path: str | os.PathLike[str], limits: Limits = Limits(), *, follo
         raise kind(f"cannot read {os.fspath(path)}: {error.strerror or error}") from None
 
 
-def _too_large(told: str) -> SerializationError:
-    return SerializationError(told, rule="R2", hint=allow_more("file_bytes"))
+def _too_large(message: str) -> SerializationError:
+    return SerializationError(message, rule="R2", hint=allow_more("file_bytes"))

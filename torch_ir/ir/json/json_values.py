@@ -165,8 +165,8 @@ def plain_json(value: Any, path: str, depth: int = 0) -> Any:
     if isinstance(value, list):
         return [plain_json(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     if type(value) not in PLAIN or isinstance(encode(value), dict):
-        told = f"{value!r:.60} of type {type(value).__name__} cannot be written as JSON"
-        raise SerializationError(told, path, rule="R3")
+        message = f"{value!r:.60} of type {type(value).__name__} cannot be written as JSON"
+        raise SerializationError(message, path, rule="R3")
     return value
 
 
@@ -179,8 +179,8 @@ def _one_of(value: Any, known: Any, path: str) -> str:
 def _read_int(text: Any, path: str) -> int:
     digits = typed(text, str, path).removeprefix("-")
     if len(digits) > MAX_DIGITS or not (digits.isascii() and digits.isdecimal()):
-        told = f"{text!r:.60} is not a whole number of at most {MAX_DIGITS} digits"
-        raise SerializationError(told, path, rule="R3")
+        message = f"{text!r:.60} is not a whole number of at most {MAX_DIGITS} digits"
+        raise SerializationError(message, path, rule="R3")
     return int(text)
 
 

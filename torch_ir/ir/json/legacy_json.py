@@ -57,8 +57,8 @@ def _picked(node: Record, inputs: list[Record], outputs: list[Record], path: str
         raise SerializationError(f"getitem picks {index} of {len(inputs)} tensors", f"{path}.attrs.index", rule="R8")
     picked, given = inputs[index], outputs[0]
     if any(picked.get(key) != given.get(key) for key in ("shape", "dtype")):
-        told = f"{given['name']!r:.80} is not like {picked['name']!r:.80}, which it picks"
-        raise SerializationError(told, f"{path}.outputs[0]", rule="R7")
+        message = f"{given['name']!r:.80} is not like {picked['name']!r:.80}, which it picks"
+        raise SerializationError(message, f"{path}.outputs[0]", rule="R7")
     return picked
 
 
@@ -87,8 +87,8 @@ def _placeholders(names: Record, known: dict[str, None]) -> dict[str, str]:
         if typed(key, str, path) not in known:
             raise SerializationError(f"there is no weight {key!r:.80}{did_you_mean(key, known)}", path, rule="R8")
         if key in found:
-            told = f"weight {key!r:.80} has two names, {found[key]!r:.80} and {name!r:.80}"
-            raise SerializationError(told, path, rule="R8")
+            message = f"weight {key!r:.80} has two names, {found[key]!r:.80} and {name!r:.80}"
+            raise SerializationError(message, path, rule="R8")
         found[key] = name
     return found
 

@@ -82,8 +82,8 @@ def check_size_inline(ir: IR) -> None:
     """A few functions that call each other several times would be a graph without end."""
     size = op_counts(ir).total()
     if size > _MOST_INLINE:
-        told = f"with its functions put inline, the graph would have {size} nodes, more than {_MOST_INLINE}"
-        raise GraphError(told, "$.functions", rule="R2")
+        message = f"with its functions put inline, the graph would have {size} nodes, more than {_MOST_INLINE}"
+        raise GraphError(message, "$.functions", rule="R2")
 
 
 def enclose(ir: IR, inside: Sequence[OpNode], reads: Reads, origin: Origin) -> tuple[OpNode, IR]:

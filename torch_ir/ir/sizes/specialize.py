@@ -135,8 +135,8 @@ def specialize(ir: IR, sizes: Mapping[str, int]) -> IR:
     replace_symbols(copy, sizes)
     for node in copy.all_nodes():
         if _drops_more(node):
-            told = f"{node!r} would drop a dimension of size 1 that the graph keeps"
-            raise GraphError(f"{told}; capture the model at {_listed(sizes)} instead")
+            message = f"{node!r} would drop a dimension of size 1 that the graph keeps"
+            raise GraphError(f"{message}; capture the model at {_listed(sizes)} instead")
     return copy.check()
 
 
@@ -146,8 +146,8 @@ def _check_ranges(ir: IR, sizes: Mapping[str, int]) -> None:
         inner = {symbol: int(size) for symbol, size in _outer_sizes(body, sizes).items()}
         for symbol in (body.symbols[one] for one in inner if one in body.symbols):
             if not symbol.admits(inner[symbol.name]):
-                told = f"{symbol.name} = {inner[symbol.name]} is out of range: {symbol.range}"
-                raise GraphError(f"function {str(name)!r}: {told}")
+                message = f"{symbol.name} = {inner[symbol.name]} is out of range: {symbol.range}"
+                raise GraphError(f"function {str(name)!r}: {message}")
         _check_ranges(body, inner)
 
 

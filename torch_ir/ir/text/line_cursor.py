@@ -138,8 +138,8 @@ class Cursor:
         found = repr(self.line[self.at : self.at + _SHOWN]) if not self.is_done else "the end of the line"
         return self.error(f"expected {what}, found {found}")
 
-    def error(self, told: str, at: int | None = None, *, rule: str = "R1", hint: str = "") -> SerializationError:
-        return SerializationError(told, place(self.number, self.at if at is None else at), rule=rule, hint=hint)
+    def error(self, message: str, at: int | None = None, *, rule: str = "R1", hint: str = "") -> SerializationError:
+        return SerializationError(message, place(self.number, self.at if at is None else at), rule=rule, hint=hint)
 
 
 def place(number: int, at: int) -> str:

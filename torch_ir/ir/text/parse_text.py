@@ -105,8 +105,8 @@ class _Reader:
         else:
             raise cursor.expected("'graph' or 'function'")
         if draft.path in self._drafts:
-            told = f"two functions are called {'.'.join(draft.path)!r:.80}" if draft.path else "a second graph"
-            raise cursor.error(told, start, rule="R8")
+            message = f"two functions are called {'.'.join(draft.path)!r:.80}" if draft.path else "a second graph"
+            raise cursor.error(message, start, rule="R8")
         cursor.expect("(")
         while not cursor.take(")"):
             at, tensor = cursor.at, read_tensor(cursor)
@@ -216,8 +216,8 @@ class _Reader:
         functions: dict[tuple[str, ...], dict[str, IR]] = {path: {} for path in self._drafts}
         for path in sorted(filter(None, self._drafts), key=len, reverse=True):
             if path[:-1] not in functions:
-                told = f"the function {'.'.join(path[:-1])!r:.80} around this one is missing"
-                raise SerializationError(told, place(self._drafts[path].number, 0), rule="R8")
+                message = f"the function {'.'.join(path[:-1])!r:.80} around this one is missing"
+                raise SerializationError(message, place(self._drafts[path].number, 0), rule="R8")
             functions[path[:-1]][path[-1]] = self._build(self._drafts[path], functions[path])
         graph = self._build(self._drafts[()], functions[()])
         try:
