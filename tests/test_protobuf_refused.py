@@ -207,7 +207,7 @@ def _(model: Any) -> None:
     model.operations[0].op_type = ""
 
 
-@refused("$.operations[1].attrs: 'none' stands twice", "R3")
+@refused("$.operations[1].attrs: duplicate 'none'", "R3")
 def _(model: Any) -> None:
     model.operations[1].attributes[1].name = "none"
 
@@ -246,7 +246,7 @@ def _(model: Any) -> None:
     del model.graph.weights[0].keys[:]
 
 
-@refused("$.weights[1]: 'p_w' stands twice", "R8")
+@refused("$.weights[1]: duplicate 'p_w'", "R8")
 def _(model: Any) -> None:
     model.graph.weights[1].tensor.name = "p_w"
 
@@ -266,12 +266,12 @@ def _(model: Any) -> None:
     model.graph.weights[2].values = b"abc"
 
 
-@refused("$.symbols.batch.tensor: no tensor is called ''", "R8")
+@refused("$.symbols.batch.tensor: unknown tensor ''", "R8")
 def _(model: Any) -> None:
     model.graph.symbols[0].tensor = ""
 
 
-@refused("$.functions: 'body' stands twice", "R3")
+@refused("$.functions: duplicate 'body'", "R3")
 def _(model: Any) -> None:
     model.graph.functions.add(name="body")
 
@@ -283,7 +283,7 @@ def _(model: Any) -> None:
         graph = graph.functions.add(name=f"f{level}")
 
 
-@refused("$.functions.body.shared_weights[0]: the graph around has no weight 'q_w'; did you mean 'p_w'?", "R8")
+@refused("$.functions.body.shared_weights[0]: the enclosing graph has no weight 'q_w'; did you mean 'p_w'?", "R8")
 def _(model: Any) -> None:
     model.graph.functions[0].shared_weights.append("q_w")
 
@@ -388,8 +388,8 @@ def test_damaged_layers() -> None:
         ),
         (lambda m: m.ClearField("lowered"), "$: it holds no lowered graph"),
         (lambda m: m.lowered.inputs[0].shape[0].Clear(), "$.inputs[0].shape[0]: a dimension is neither a size nor"),
-        (lambda m: m.lowered.weights.add(name="fc1.weight"), "$.weights: 'fc1.weight' stands twice"),
-        (lambda m: m.lowered.layers[0].weights.add(argument="bias"), "$.layers[0].weights: 'bias' stands twice"),
+        (lambda m: m.lowered.weights.add(name="fc1.weight"), "$.weights: duplicate 'fc1.weight'"),
+        (lambda m: m.lowered.layers[0].weights.add(argument="bias"), "$.layers[0].weights: duplicate 'bias'"),
         (lambda m: m.lowered.layers[0].value.Clear(), "$.layers[0].value: a value is none of the kinds"),
         (lambda m: m.lowered.layers[0].placeholder.append("why"), "$.layers[0]: a placeholder has a value"),
         (

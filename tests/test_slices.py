@@ -65,7 +65,7 @@ def test_a_call_is_one_node() -> None:
 
 
 def test_a_tensor_that_is_not_there() -> None:
-    with pytest.raises(GraphError, match="no tensor is called 'reluu'; did you mean 'relu'"):
+    with pytest.raises(GraphError, match="unknown tensor 'reluu'; did you mean 'relu'"):
         ancestors(mlp(), ["reluu"])
 
 

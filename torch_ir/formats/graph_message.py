@@ -166,7 +166,7 @@ class GraphReader:
             tensor = self._tensor(weight.tensor, place)
             name, keys = tensor["name"], list(weight.keys)
             if not keys or name in names:
-                problem, rule = (f"{name!r:.60} stands twice", "R8") if keys else ("a weight has no key", "R6")
+                problem, rule = (f"duplicate {name!r:.60}", "R8") if keys else ("a weight has no key", "R6")
                 raise SerializationError(problem, place, rule=rule)
             names[name] = keys[0]
             params[name] = {"kind": enum_name(weight, "kind"), "tied": keys[1:]}

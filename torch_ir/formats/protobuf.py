@@ -20,7 +20,7 @@ from torch_ir.formats.lowered_message import lowered_fields, lowered_record
 from torch_ir.ir import IR, Limits
 from torch_ir.ir.checks.limits import allow_more
 from torch_ir.ir.files.atomic_write import write_bytes
-from torch_ir.ir.files.sniff_file import told_apart
+from torch_ir.ir.files.sniff_file import sniffed_errors
 from torch_ir.ir.json.digest import digest_of
 from torch_ir.ir.json.encode import FORMAT, graph_document
 from torch_ir.ir.json.json_text import read_bytes, uncollected
@@ -44,7 +44,7 @@ def save_protobuf(ir: IR, path: str | os.PathLike[str]) -> None:
 
 def load_protobuf(path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
     """Read a graph from a protobuf file."""
-    with told_apart(path, limits, is_json=False):
+    with sniffed_errors(path, limits, is_json=False):
         return from_protobuf(read_bytes(path, limits), limits)
 
 
@@ -124,7 +124,7 @@ def _read(kind: str, file_format: str, data: bytes, limits: Limits) -> Any:
     if message.ByteSize() != len(data):  # or a field that stands twice, which no writer writes
         raise SerializationError("it holds fields that this torch_ir does not know", "$", rule="R4")
     if message.sha256 and data[-_DIGEST_LENGTH:] != _digest(data[:-_DIGEST_LENGTH]):
-        raise SerializationError("the bytes are not what was written", "$.sha256", rule="R17")
+        raise SerializationError("digest mismatch: the file was modified after it was saved", "$.sha256", rule="R17")
     return message
 
 

@@ -121,7 +121,7 @@ def table(pairs: Iterable[tuple[str, Any]], path: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise SerializationError(f"{name!r:.60} stands twice", path, rule="R3")
+            raise SerializationError(f"duplicate {name!r:.60}", path, rule="R3")
         found[name] = value
     return found
 

@@ -99,7 +99,7 @@ def _found(ir: IR, tensors: Tensors) -> list[TensorMeta]:
     names = [tensor if isinstance(tensor, str) else tensor.name for tensor in tensors]
     for name in names:
         if name not in by_name:
-            raise GraphError(f"no tensor is called {name!r}{did_you_mean(name, by_name)}")
+            raise GraphError(f"unknown tensor {name!r}{did_you_mean(name, by_name)}")
     return [by_name[name] for name in dict.fromkeys(names)]
 
 

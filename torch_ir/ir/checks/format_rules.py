@@ -1,21 +1,21 @@
-"""The rules of the file format, by the number that an error carries in `error.rule`.
+"""The rules of the file format, by the number in `error.rule`.
 
-What breaks several rules is said to break the first. Where a rule has a part that needs no operator schema, the
-structural reader and `check` hold it; `torch_ir.load_ir` and `validate_ir` hold the rest.
+A file that violates several rules is reported under the first. The structural reader and `check` enforce what needs no
+operator schema; `torch_ir.load_ir` and `validate_ir` enforce the rest.
 
-R1   no text or no message at all, damaged gzip data, a byte order mark, an expression outside the closed language
+R1   not a text or message at all, damaged gzip data, a byte order mark, an expression that does not parse
 R2   any field of `Limits`, and the fixed depths of values, functions and expressions
-R3   JSON that is not strict: keys that repeat, numbers beyond 64 bits, half of a surrogate pair
-R4   another format or version; a key that is unknown, missing, or of the wrong kind
-R5   a dtype, device, layout, memory format, kind of weight or container, placement or tag that is in no list
-R6   a name that cannot be one
-R7   two statements of one fact that differ: shapes, producers, argument counts, tables of weights, structures
-R8   a name that is defined twice or used before, of a tensor, node, argument, weight, symbol or function; no effect
-R11  an argument or attribute that no operator could be given
-R15  values of a constant that are not exactly those of its shape and dtype
-R16  a side file that is not a plain file of that name, size and contents
-R17  text that is not what its digest says, or a graph that cannot be written
-R18  a file that could not be written whole
+R3   JSON that is not strict: duplicate keys, numbers beyond 64 bits, half of a surrogate pair
+R4   another format or version; a key that is unknown, missing, or of the wrong type
+R5   an unknown dtype, device, layout, memory format, kind of weight or container, placement or tag
+R6   an invalid name
+R7   two contradicting statements: shapes, producers, argument counts, tables of weights, structures
+R8   a duplicate or undefined name of a tensor, node, argument, weight, symbol or function; a graph without effect
+R11  an invalid argument or attribute
+R15  values of a constant that do not match its shape and dtype
+R16  a side file that is not a regular file of the stated name, size and contents
+R17  a digest mismatch, or a graph that cannot be written
+R18  a file that could not be written completely
 """
 
 from __future__ import annotations

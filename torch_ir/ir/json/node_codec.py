@@ -1,9 +1,8 @@
-"""Nodes as lines of the file, put together from pieces; and read back by knowing the pieces again.
+"""Write nodes as lines of JSON, and read such lines back quickly by memoising their pieces.
 
-Most of a line was said before: what it reads is told as in the lines of other readers, and its arguments are those of
-other calls. The reader looks such a piece up by its text and parses only what is new. It takes lines as they are
-written here; any other spelling is an `UnfamiliarError`, upon which `decode` reads the document as JSON at large, and
-says what is wrong where something is.
+Most pieces of a line occurred in lines before: references to the same tensors, the same attributes. The reader looks a
+piece up by its text and parses only new ones. It accepts only lines as written here; anything else raises
+`UnfamiliarError`, and `decode` then parses the document as general JSON, which reports errors.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _WORDS = {None: "null", True: "true", False: "false"}
 
 
 class UnfamiliarError(SerializationError):
-    """Not as written here, which need not be wrong."""
+    """The text is not as written here, which need not be an error."""
 
     def __init__(self) -> None:
-        super().__init__("not as it was written")
+        super().__init__("not canonical text")
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
 def node_lines(nodes: Iterable[OpNode]) -> list[str]:
-    """The records of nodes, as `OpNode.to_dict` gives them, in JSON."""
+    """Return the records of nodes, as from `OpNode.to_dict`, in JSON."""
     facts = _FactTexts()
     restated = _RestatedTexts(facts)
     lines = []
@@ -56,7 +55,7 @@ def node_lines(nodes: Iterable[OpNode]) -> list[str]:
 
 
 def attrs_text(attrs: Mapping[str, Any]) -> str:
-    """Attributes as JSON: equal for equal values of equal types, and for no others."""
+    """Return attributes as JSON; equal text means equal values of equal types."""
     if not attrs:
         return "{}"
     return f"{{{', '.join([f'{encode_basestring(name)}: {_value_text(value)}' for name, value in attrs.items()])}}}"
@@ -98,7 +97,7 @@ def _origin_text(node: OpNode) -> str:
 
 
 class _FactTexts(dict[Facts, str]):
-    """The shape and dtype of a tensor as text, made once."""
+    """Memoised text of a shape and dtype."""
 
     def __missing__(self, facts: Facts) -> str:
         shape, dtype = facts
@@ -107,7 +106,7 @@ class _FactTexts(dict[Facts, str]):
 
 
 class _RestatedTexts(dict[TensorMeta, str]):
-    """What readers say about a tensor, made once."""
+    """Memoised text of a tensor at its readers."""
 
     def __init__(self, facts: _FactTexts) -> None:
         self._facts = facts
@@ -138,19 +137,19 @@ def _bare_text(tensor: TensorMeta, facts: _FactTexts) -> str:
 
 
 def read_lines(lines: Iterable[str], given: Iterable[TensorMeta]) -> list[OpNode]:
-    """The nodes that lines, each with a comma, tell of; they read what is given and what lines before them make."""
+    """Read nodes from lines, each with a comma; they may read given tensors and outputs of earlier lines."""
     reader = _Reader(given)
     try:
         return [reader.node(line) for line in lines]
-    except (KeyError, ValueError, GraphError):  # nothing that is known here, not in these parts, or no node
+    except (KeyError, ValueError, GraphError):  # an unknown piece, other separators, or not a node
         raise UnfamiliarError from None
 
 
 class _Reader:
-    """Reads lines in order, and knows every tensor by what its readers say.
+    """Reads lines in order, and finds tensors by the text that their readers use.
 
-    Records in lists are known without the brace that opens them. Names need no look here, since `check` lets none pass
-    that JSON would have to escape or could not hold.
+    Texts of records in lists lack their opening brace. Names are not checked here, as `check` refuses names that JSON
+    would have to escape.
     """
 
     def __init__(self, given: Iterable[TensorMeta]) -> None:
@@ -199,7 +198,7 @@ class _Reader:
 
 
 class _OpTypes(dict[str, str]):
-    """Names of operators, by their text."""
+    """Memoised operator names, by their text."""
 
     def __missing__(self, text: str) -> str:
         found = parse_piece(text)
@@ -210,7 +209,7 @@ class _OpTypes(dict[str, str]):
 
 
 class _Type(NamedTuple):
-    """What a line says about an output, but for its name; and what readers of that output say, likewise."""
+    """An output's record without its name, and the corresponding text at its readers."""
 
     shape: tuple[Dim, ...]
     dtype: str
@@ -224,14 +223,14 @@ class _Types(dict[str, _Type]):
         tensor = TensorMeta.from_dict(parse_piece(f'{{"name": "", {text}'))
         if tensor.producer_node is not None:
             raise UnfamiliarError
-        is_short = tensor.stride is None and tensor.placement is None  # as readers say it, too
+        is_short = tensor.stride is None and tensor.placement is None  # readers use the same text
         restated = text[:-1] if is_short else _FactTexts()[tensor.shape, tensor.dtype]
         self[text] = found = _Type(tensor.shape, tensor.dtype, tensor.stride, tensor.placement, restated)
         return found
 
 
-_Call = tuple[dict[str, Any], tuple[str, ...], bool]  # attributes, argument names, and whether no attribute is mutable
-_Place = tuple[Origin, tuple[str, ...]]  # where a node came from, and the captured nodes that it stands for
+_Call = tuple[dict[str, Any], tuple[str, ...], bool]  # attributes, argument names, whether all attributes are immutable
+_Place = tuple[Origin, tuple[str, ...]]  # origin, and names of the captured nodes
 
 
 class _Calls(dict[str, _Call]):
@@ -241,7 +240,7 @@ class _Calls(dict[str, _Call]):
 
 
 class _Origins(dict[str, _Place]):
-    """What begins in the path of a module, which is mostly new; the rest is mostly not."""
+    """Memoised origins; the module path is mostly new, the rest is mostly not."""
 
     def __init__(self) -> None:
         self._after_path: dict[str, _Place] = {}
@@ -258,7 +257,7 @@ class _Origins(dict[str, _Place]):
 
 
 class _Rests(dict[str, tuple[_Call, _Place]]):
-    """All that follows the outputs of a node that came from no module."""
+    """Memoised text after the outputs of a node that has no module."""
 
     def __missing__(self, text: str) -> tuple[_Call, _Place]:
         record = _parse(f'{{"attrs": {_ended(text)}', _CALL | _ORIGIN)
@@ -267,7 +266,7 @@ class _Rests(dict[str, tuple[_Call, _Place]]):
 
 
 def _ended(text: str) -> str:
-    """The end of a line, without the comma behind it."""
+    """Return the end of a line without its comma."""
     if text[-1:] != ",":
         raise UnfamiliarError
     return text[:-1]
