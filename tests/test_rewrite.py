@@ -44,7 +44,7 @@ def test_a_copy_that_the_caller_holds_stays() -> None:
     after, report = proved(ir, [two_negations])
     assert len(after.nodes) == 2
     assert [decline.why for decline in report.declined] == [
-        "the caller would hold a tensor that shares memory with another one"
+        "the caller would receive a tensor that shares memory with another one"
     ]
 
 

@@ -206,7 +206,7 @@ def test_the_cost_tells_what_a_rank_sends() -> None:
         ("all_reduce", 4),
         ("all_gather_into_tensor", 1),
     ]
-    assert "sent by each rank: 12.3 kB in 4 times all_reduce" in str(report)
+    assert "sent by each rank: 12.3 kB in 4 all_reduce calls" in str(report)
     assert report.to_dict()["total"]["communication"] == costs.communication
 
 

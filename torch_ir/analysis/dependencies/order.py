@@ -1,4 +1,4 @@
-"""Orders in which nodes can run."""
+"""Topological order of nodes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from torch_ir.errors import GraphError
 from torch_ir.ir import OpNode
 
-_SHOWN = 8  # nodes of a cycle
+_SHOWN = 8  # nodes of a cycle in an error
 
 
 def topological_order(nodes: Iterable[OpNode]) -> list[OpNode]:
-    """The nodes, each after those that it reads from, and otherwise as near to the given order as can be."""
+    """Sort nodes topologically, as close to the given order as possible."""
     given = list(dict.fromkeys(nodes))
     places = {node: place for place, node in enumerate(given)}
     missing = {node: {t.producer for t in node.inputs if t.producer in places} for node in given}
@@ -20,7 +20,7 @@ def topological_order(nodes: Iterable[OpNode]) -> list[OpNode]:
     for node, producers in missing.items():
         for producer in producers:
             readers.setdefault(producer, []).append(node)
-    ready = [place for node, place in places.items() if not missing[node]]  # sorted, so a heap
+    ready = [place for node, place in places.items() if not missing[node]]  # sorted, so already a heap
     order = []
     while ready:
         node = given[heapq.heappop(ready)]
@@ -31,12 +31,12 @@ def topological_order(nodes: Iterable[OpNode]) -> list[OpNode]:
             if not missing[reader]:
                 heapq.heappush(ready, places[reader])
     if missing:
-        raise GraphError(f"nodes read from each other in a circle: {_circle(missing)}")
+        raise GraphError(f"the nodes form a cycle: {_circle(missing)}")
     return order
 
 
 def _circle(missing: Mapping[OpNode, Iterable[OpNode | None]]) -> str:
-    """A circle among nodes that wait for each other: `'a' -> 'b' -> 'a'`."""
+    """Describe a cycle among the remaining nodes: `'a' -> 'b' -> 'a'`."""
     path: list[OpNode] = []
     node = next(iter(missing))
     while node not in path:
