@@ -135,7 +135,7 @@ def test_op_returns_one_tensor() -> None:
         return g.op("aten.min.dim", self=x, dim=0)
 
     ir = small("x: float32[2, 3]", ["y_0", "y_1"], y="aten.max.dim(x, 1)")
-    with pytest.raises(GraphError, match=r"aten\.min\.dim makes 2 tensors, and g\.op returns one; use g\.ops"):
+    with pytest.raises(GraphError, match=r"aten\.min\.dim has 2 outputs, but g\.op returns one; use g\.ops"):
         optimized(ir, [wrong])
 
 

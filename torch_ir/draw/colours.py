@@ -1,4 +1,4 @@
-"""Colours and letters of a DOT picture, and text that is safe inside it."""
+"""Colours and font of a DOT drawing."""
 
 from __future__ import annotations
 

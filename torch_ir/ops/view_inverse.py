@@ -1,4 +1,4 @@
-"""Views the other way round: for each operator that gives a part of a tensor, the one that puts the part back."""
+"""Inverses of views: for each operator that returns a part of a tensor, the one that writes the part back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch_ir.ir import OpNode, TensorMeta
 
-# Views of all elements in their order.
+# Views of all elements in the same order.
 _WHOLE = frozenset(
     f"aten.{name}"
     for name in (
@@ -19,7 +19,7 @@ _WHOLE = frozenset(
 
 
 class PutBack(NamedTuple):
-    """The call that puts a part back: its attributes, and whether it is also given what the part is put into."""
+    """The call that writes a part back: its attributes, and whether it also takes the tensor that it writes into."""
 
     op_type: str
     attrs: dict[str, Any]
@@ -27,12 +27,12 @@ class PutBack(NamedTuple):
 
 
 def gives_all(view: OpNode) -> bool:
-    """Whether a view has the elements, the shape and the strides of what it is a view of."""
+    """Whether a view has the elements, shape and strides of its base."""
     return view.op_type in _WHOLE and len(view.outputs) == 1
 
 
 def put_back(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
-    """How to put the output of a view back into what it was taken of; None where it cannot be said."""
+    """Return how to write the output of a view back into its base; None if unknown."""
     rule = _RULES.get(view.op_type)
     return rule(view, index, whole) if rule is not None else None
 
@@ -58,7 +58,7 @@ def _unbind(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
 
 
 def _split(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
-    """One of neighbouring pieces: it begins where those before it end."""
+    """A piece starts where those before it end."""
     dim = view["dim"]
     sizes = [output.shape[dim] for output in view.outputs]
     if not all(isinstance(size, int) for size in sizes):
@@ -73,7 +73,7 @@ def _diagonal(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
 
 
 def _reshape(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
-    """Elements in row-major order keep it in any shape."""
+    """Row-major elements keep their order in any shape."""
     if whole.stride is not None or view.outputs[index].stride is not None or not whole.is_static:
         return None
     return PutBack("aten.reshape.default", {"shape": list(whole.shape)})
@@ -102,7 +102,7 @@ def _squeeze(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
 
 
 def _expand(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
-    """One that repeats nothing has only more dimensions of size 1."""
+    """A view that repeats nothing only adds dimensions of size 1."""
     wide = [size for size in view.outputs[index].shape if size != 1]
     if not whole.is_static or wide != [size for size in whole.shape if size != 1]:
         return None

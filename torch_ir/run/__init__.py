@@ -1,4 +1,4 @@
-"""Make it compute: the executor and its weights."""
+"""Running graphs: the executor and its weights."""
 
 from torch_ir.run.executor import IRExecutor, Outcome, execute_ir
 from torch_ir.run.stored import StoredTensor

@@ -23,7 +23,7 @@ from torch_ir.ir import IR, Dim, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ops.effects import gives_new_values, is_forbidden
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.safe_shape_calls import is_safe_in_process, may_be_asked
+from torch_ir.ops.safe_shape_calls import is_safe_in_process, may_call_rule
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
 
@@ -181,7 +181,7 @@ def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
 def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
     """Return the result of torch's shape rule, called in this process only if it is known to check its operands."""
     shapes = [shape for shape, _, _ in tensors.values()]
-    if not may_be_asked(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
+    if not may_call_rule(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
         return ""
     if is_safe_in_process(operator, shapes, attrs):
         return call_rule(operator, tensors, attrs)

@@ -17,6 +17,7 @@ from torch_ir.analysis.values.prologue import is_fixed
 from torch_ir.errors import ShapeError, UnknownOperatorError
 from torch_ir.ir import IR, Device, Dim, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
+from torch_ir.ops.calling import mapped
 from torch_ir.ops.effects import is_pure
 from torch_ir.ops.known_names import objection, operator_objection
 from torch_ir.ops.schema import bind, find_operator
@@ -175,8 +176,4 @@ def _sort(name: str, value: Any, inputs: dict[str, TensorMeta], attrs: dict[str,
         for index, item in enumerate(value):
             _sort(f"{name}.{index}", item, inputs, attrs)
     else:
-        attrs[name] = _named(value)
-
-
-def _named(value: Any) -> Any:
-    return [_named(item) for item in value] if isinstance(value, (list, tuple)) else to_name(value)
+        attrs[name] = mapped(value, to_name)
