@@ -189,7 +189,7 @@ def test_what_is_wrong_with_a_call_is_said_before_a_child_is_started() -> None:
         execute_ir(ir, (torch.ones(1, 5),), random_weights(ir), isolated=True)
     with pytest.raises(ExecutionError, match="a run would need 4,398,046,511,104 bytes"):
         execute_ir(filled(1 << 40, 1 << 40), (), {}, isolated=True)
-    with pytest.raises(ExecutionError, match="for the CPU, but it is given a tensor on meta"):
+    with pytest.raises(ExecutionError, match="needs CPU tensors, but got one on meta"):
         execute_ir(mlp(), (torch.ones(1, 4, device="meta"),), random_weights(ir), isolated=True)
 
 

@@ -82,7 +82,7 @@ def test_a_rule_must_give_what_was_there() -> None:
     def wrong(g, node, x):  # type: ignore[no-untyped-def]
         return g.op("aten.sum.default", self=x)
 
-    with pytest.raises(GraphError, match="rule 'wrong' gives"):
+    with pytest.raises(GraphError, match="rule 'wrong' returns"):
         optimized(small("x: float32[2]", relu="aten.relu.default(x)"), [wrong])
 
 
