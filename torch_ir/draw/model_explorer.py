@@ -148,10 +148,7 @@ def _given(id: str, label: str, namespace: str, tensor: TensorMeta) -> Record:
 
 def _metadata(index: int, **facts: str) -> Record:
     names = {"name": "__tensor_tag"}  # the key under which the viewer looks for a tensor's name
-    return {
-        "id": str(index),
-        "attrs": [{"key": names.get(key, key), "value": value} for key, value in facts.items()],
-    }
+    return {"id": str(index), "attrs": [{"key": names.get(key, key), "value": value} for key, value in facts.items()]}
 
 
 def _typed(tensor: TensorMeta) -> str:

@@ -13,12 +13,7 @@ Row = list[Any]  # status, positions of a node in the first and second graph, de
 
 
 def compared(
-    one: IR,
-    other: IR,
-    texts: Texts,
-    titles: tuple[str, str],
-    sizes: Mapping[str, int],
-    placeholders: Collection[str],
+    one: IR, other: IR, texts: Texts, titles: tuple[str, str], sizes: Mapping[str, int], placeholders: Collection[str]
 ) -> tuple[list[Side], list[Row]]:
     """Return the two sides, and a row for each node of either.
 

@@ -11,14 +11,7 @@ from torch_ir.ir.regroup.functions import with_calls_open
 from torch_ir.ops import effects as facts
 from torch_ir.ops.forbidden import misuses, reaches
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.schema import (
-    Operator,
-    arguments,
-    find_operator,
-    import_packages,
-    name_arguments,
-    takes_any_keyword,
-)
+from torch_ir.ops.schema import Operator, arguments, find_operator, import_packages, name_arguments, takes_any_keyword
 from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 _Value = TypeVar("_Value")

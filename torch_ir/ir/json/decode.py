@@ -15,16 +15,7 @@ from torch_ir.ir.graph.io_tree import Branch
 from torch_ir.ir.graph.node import OpNode
 from torch_ir.ir.graph.tensor import PARAM_KINDS, Param, Scope, TensorMeta, read_tensors
 from torch_ir.ir.json.encode import FORMAT, MAX_FUNCTION_DEPTH, VERSION
-from torch_ir.ir.json.json_fields import (
-    T,
-    allow_keys,
-    field,
-    optional,
-    read_dims,
-    read_dtype,
-    texts,
-    typed,
-)
+from torch_ir.ir.json.json_fields import T, allow_keys, field, optional, read_dims, read_dtype, texts, typed
 from torch_ir.ir.json.json_text import parse_around_nodes, parse_document, uncollected
 from torch_ir.ir.json.json_values import decode, plain_json
 from torch_ir.ir.json.legacy_json import upgrade
