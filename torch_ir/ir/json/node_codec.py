@@ -8,7 +8,8 @@ piece up by its text and parses only new ones. It accepts only lines as written 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from torch_ir.ir.json.json_fields import Dim, allow_keys, field, texts
 from torch_ir.ir.json.json_text import parse_piece
 from torch_ir.ir.json.json_values import INT64, TAGS, decode, encode
 
-Facts = tuple[tuple[Dim, ...], str]  # shape and dtype
+FactsText = Callable[[tuple[Dim, ...], str], str]  # from shape and dtype
 _CALL = frozenset(("attrs", "args"))
 _ORIGIN = frozenset(("module", "module_class", "call", "outer", "source", "function", "origins"))
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
@@ -39,12 +40,12 @@ class UnfamiliarError(SerializationError):
 
 def node_lines(nodes: Iterable[OpNode]) -> list[str]:
     """Return the records of nodes, as from `OpNode.to_dict`, in JSON."""
-    facts = _FactTexts()
-    restated = _RestatedTexts(facts)
+    facts = cache(_facts_text)
+    restated = cache(lambda tensor: _restated_text(tensor, facts))
     lines = []
     for node in nodes:
         name, op_type = encode_basestring(node.name), encode_basestring(node.op_type)
-        inputs = ", ".join([restated[tensor] for tensor in node.inputs])
+        inputs = ", ".join([restated(tensor) for tensor in node.inputs])
         outputs = ", ".join([_bare_text(tensor, facts) for tensor in node.outputs])
         more = f', "args": {_strings(node._args)}' if node._args else ""
         lines.append(
@@ -96,36 +97,20 @@ def _origin_text(node: OpNode) -> str:
     return text
 
 
-class _FactTexts(dict[Facts, str]):
-    """Memoised text of a shape and dtype."""
-
-    def __missing__(self, facts: Facts) -> str:
-        shape, dtype = facts
-        self[facts] = text = f'"shape": {_dump(list(shape))}, "dtype": {encode_basestring(dtype)}'
-        return text
+def _facts_text(shape: tuple[Dim, ...], dtype: str) -> str:
+    return f'"shape": {_dump(list(shape))}, "dtype": {encode_basestring(dtype)}'
 
 
-class _RestatedTexts(dict[TensorMeta, str]):
-    """Memoised text of a tensor at its readers."""
-
-    def __init__(self, facts: _FactTexts) -> None:
-        self._facts = facts
-
-    def __missing__(self, tensor: TensorMeta) -> str:
-        self[tensor] = text = _restated_text(tensor, self._facts)
-        return text
-
-
-def _restated_text(tensor: TensorMeta, facts: _FactTexts) -> str:
-    text = f'{{"name": {encode_basestring(tensor.name)}, {facts[tensor.shape, tensor.dtype]}'
+def _restated_text(tensor: TensorMeta, facts: FactsText) -> str:
+    text = f'{{"name": {encode_basestring(tensor.name)}, {facts(tensor.shape, tensor.dtype)}'
     if tensor.param is not None:
         return text + "}"
     producer = encode_basestring(tensor.name if tensor.producer is None else tensor.producer.name)
     return f'{text}, "producer_node": {producer}, "producer_output_idx": {tensor.index}}}'
 
 
-def _bare_text(tensor: TensorMeta, facts: _FactTexts) -> str:
-    text = f'{{"name": {encode_basestring(tensor.name)}, {facts[tensor.shape, tensor.dtype]}'
+def _bare_text(tensor: TensorMeta, facts: FactsText) -> str:
+    text = f'{{"name": {encode_basestring(tensor.name)}, {facts(tensor.shape, tensor.dtype)}'
     if tensor.stride is not None:
         text += f', "stride": {_dump(list(tensor.stride))}'
     if tensor.placement is not None:
@@ -153,10 +138,11 @@ class _Reader:
     """
 
     def __init__(self, given: Iterable[TensorMeta]) -> None:
-        facts = _FactTexts()
+        facts = cache(_facts_text)
         self._known = {_restated_text(tensor, facts)[1:]: tensor for tensor in given}
-        self._op_types, self._types = _OpTypes(), _Types()
-        self._calls, self._origins, self._rests = _Calls(), _Origins(), _Rests()
+        self._op_type, self._type = cache(_read_op_type), cache(_read_type)
+        self._call, self._rest = cache(_read_call), cache(_read_rest)
+        self._origin = _origin_reader()
 
     def node(self, line: str) -> OpNode:
         head, tail = line.split('], "outputs": [', 1)
@@ -165,14 +151,14 @@ class _Reader:
         outputs, rest = tail.split('], "attrs": ', 1)
         call, module, origin = rest.partition(', "module": "')
         (attrs, args, is_flat), (place, stands_for) = (
-            (self._calls[call], self._origins[origin]) if module else self._rests[rest]
+            (self._call(call), self._origin(origin)) if module else self._rest(rest)
         )
         if start[:10] != '{"name": "' or inputs[:1] not in ("", "{") or outputs[:1] not in ("", "{"):
             raise UnfamiliarError
         name = start[10:]
         return OpNode(
             name,
-            self._op_types[op_type],
+            self._op_type(op_type),
             map(self._known.__getitem__, inputs[1:].split(", {")) if inputs else (),
             self._outputs(outputs, name) if outputs else (),
             attrs if is_flat else {key: copy_value(value) for key, value in attrs.items()},
@@ -185,7 +171,7 @@ class _Reader:
         made: list[TensorMeta] = []
         for text in outputs[1:].split(", {"):
             start, facts = text.split('", ', 1)
-            shape, dtype, stride, placement, restated = self._types[facts]
+            shape, dtype, stride, placement, restated = self._type(facts)
             if start[:9] != '"name": "':
                 raise UnfamiliarError
             tensor = TensorMeta(start[9:], shape, dtype)
@@ -197,15 +183,11 @@ class _Reader:
         return made
 
 
-class _OpTypes(dict[str, str]):
-    """Memoised operator names, by their text."""
-
-    def __missing__(self, text: str) -> str:
-        found = parse_piece(text)
-        if type(found) is not str:
-            raise UnfamiliarError
-        self[text] = found
-        return found
+def _read_op_type(text: str) -> str:
+    found = parse_piece(text)
+    if type(found) is not str:
+        raise UnfamiliarError
+    return found
 
 
 class _Type(NamedTuple):
@@ -218,51 +200,41 @@ class _Type(NamedTuple):
     restated: str
 
 
-class _Types(dict[str, _Type]):
-    def __missing__(self, text: str) -> _Type:
-        tensor = TensorMeta.from_dict(parse_piece(f'{{"name": "", {text}'))
-        if tensor.producer_node is not None:
-            raise UnfamiliarError
-        is_short = tensor.stride is None and tensor.placement is None  # readers use the same text
-        restated = text[:-1] if is_short else _FactTexts()[tensor.shape, tensor.dtype]
-        self[text] = found = _Type(tensor.shape, tensor.dtype, tensor.stride, tensor.placement, restated)
-        return found
+def _read_type(text: str) -> _Type:
+    tensor = TensorMeta.from_dict(parse_piece(f'{{"name": "", {text}'))
+    if tensor.producer_node is not None:
+        raise UnfamiliarError
+    is_short = tensor.stride is None and tensor.placement is None  # readers use the same text
+    restated = text[:-1] if is_short else _facts_text(tensor.shape, tensor.dtype)
+    return _Type(tensor.shape, tensor.dtype, tensor.stride, tensor.placement, restated)
 
 
 _Call = tuple[dict[str, Any], tuple[str, ...], bool]  # attributes, argument names, whether all attributes are immutable
 _Place = tuple[Origin, tuple[str, ...]]  # origin, and names of the captured nodes
 
 
-class _Calls(dict[str, _Call]):
-    def __missing__(self, text: str) -> _Call:
-        self[text] = found = _read_call(_parse(f'{{"attrs": {text}}}', _CALL))
-        return found
+def _read_call(text: str) -> _Call:
+    return _call_of(_parse(f'{{"attrs": {text}}}', _CALL))
 
 
-class _Origins(dict[str, _Place]):
-    """Memoised origins; the module path is mostly new, the rest is mostly not."""
+def _origin_reader() -> Callable[[str], _Place]:
+    """Return a memoised reader of origins; their module path is mostly new, the rest is mostly not."""
+    after_path = cache(lambda rest: _place_of(_parse(f'{{"module": ""{_ended(rest)}', _ORIGIN)))
 
-    def __init__(self) -> None:
-        self._after_path: dict[str, _Place] = {}
-
-    def __missing__(self, text: str) -> _Place:
+    def read(text: str) -> _Place:
         module, rest = text.split('"', 1)
         if not module.isprintable():
             raise UnfamiliarError
-        if rest not in self._after_path:
-            self._after_path[rest] = _read_place(_parse(f'{{"module": ""{_ended(rest)}', _ORIGIN))
-        origin, origins = self._after_path[rest]
-        self[text] = found = (Origin(module, *origin[1:]), origins)
-        return found
+        origin, origins = after_path(rest)
+        return Origin(module, *origin[1:]), origins
+
+    return cache(read)
 
 
-class _Rests(dict[str, tuple[_Call, _Place]]):
-    """Memoised text after the outputs of a node that has no module."""
-
-    def __missing__(self, text: str) -> tuple[_Call, _Place]:
-        record = _parse(f'{{"attrs": {_ended(text)}', _CALL | _ORIGIN)
-        self[text] = found = (_read_call(record), _read_place(record))
-        return found
+def _read_rest(text: str) -> tuple[_Call, _Place]:
+    """Read the text after the outputs of a node that has no module."""
+    record = _parse(f'{{"attrs": {_ended(text)}', _CALL | _ORIGIN)
+    return _call_of(record), _place_of(record)
 
 
 def _ended(text: str) -> str:
@@ -278,12 +250,12 @@ def _parse(text: str, keys: frozenset[str]) -> dict[str, Any]:
     return record
 
 
-def _read_call(record: dict[str, Any]) -> _Call:
+def _call_of(record: dict[str, Any]) -> _Call:
     found = field(record, "attrs", dict, "$")
     attrs = {name: decode(value, f"$.attrs.{name}") for name, value in found.items()}
     is_flat = not any(isinstance(value, (list, dict)) for value in attrs.values())
     return attrs, tuple(texts(record, "args", "$")), is_flat
 
 
-def _read_place(record: dict[str, Any]) -> _Place:
+def _place_of(record: dict[str, Any]) -> _Place:
     return read_origin(record, "$"), tuple(texts(record, "origins", "$"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.ir.graph.attr_types import FunctionRef
 from torch_ir.ir.graph.node import OpNode
 from torch_ir.ir.graph.tensor import TensorMeta
-from torch_ir.ir.regroup.functions import called_by, fresh
+from torch_ir.ir.regroup.functions import calls_by_function, fresh
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 def share_functions(ir: IR) -> int:
     """Let nodes of the same op_type with equal functions share one; return the number of functions removed."""
     before = len(ir.functions)
-    steering = called_by(node for node in ir.nodes if not node.is_call)
-    calls = [node for node in ir.nodes if node.is_call and node.attrs["function"] not in steering]
-    bodies = {name: ir.functions.pop(name) for name in called_by(calls)}
+    calls = calls_by_function(ir)
+    bodies = {name: ir.functions.pop(name) for name in calls}
     shared = SharedFunctions(ir)
-    for call in calls:
-        name = call.attrs["function"]
-        shared.bind(call, bodies[name], name)
+    for name, body in bodies.items():
+        for call in calls[name]:
+            shared.bind(call, body, name)
     return before - len(ir.functions)
 
 
