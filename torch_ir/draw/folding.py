@@ -33,11 +33,11 @@ class Folding:
 
     ir: IR
     items: list[OpNode | Fold]
-    stands: dict[TensorMeta, TensorMeta] = field(default_factory=dict)  # of a repetition -> drawn for it
+    representatives: dict[TensorMeta, TensorMeta] = field(default_factory=dict)  # of a repetition -> drawn for it
 
     def drawn(self, tensor: TensorMeta) -> TensorMeta:
-        while tensor in self.stands:
-            tensor = self.stands[tensor]
+        while tensor in self.representatives:
+            tensor = self.representatives[tensor]
         return tensor
 
 
@@ -58,7 +58,7 @@ def folded(ir: IR, marks: Mapping[str, object] | None = None, open_calls: bool =
     shown.nodes = without_ready(shown, shown.nodes)
     folder = _Folder(shown, marks or {})
     items = list(folder.items(shown.nodes, 0))
-    return Folding(shown, list(folder.opened(items)) if open_calls else items, folder.stands)
+    return Folding(shown, list(folder.opened(items)) if open_calls else items, folder.representatives)
 
 
 def without_ready(ir: IR, nodes: Sequence[OpNode]) -> list[OpNode]:
@@ -161,7 +161,7 @@ class _Folder:
     """Folds the nodes of one graph and records which tensors represent others."""
 
     def __init__(self, ir: IR, marks: Mapping[str, object]) -> None:
-        self.stands: dict[TensorMeta, TensorMeta] = {}
+        self.representatives: dict[TensorMeta, TensorMeta] = {}
         self._ir = ir
         self._marks = marks
         called = {node.origin.module for node in ir.nodes if node.origin.call}
@@ -200,7 +200,9 @@ class _Folder:
             elif self._can_be_opened(item):
                 inside = without_ready(self._ir, inline(self._ir, item))
                 made = {tensor.name: tensor for node in inside for tensor in node.outputs}
-                self.stands.update((tensor, made[tensor.name]) for tensor in item.outputs if tensor.name in made)
+                self.representatives.update(
+                    (tensor, made[tensor.name]) for tensor in item.outputs if tensor.name in made
+                )
                 # a list: opening one changes what others read
                 yield from self.opened(list(self.items(inside, len(modules_around(item.origin.module)) - 1)))
             else:
@@ -222,11 +224,11 @@ class _Folder:
         return None
 
     def _represent(self, first: _Unit, unit: _Unit) -> None:
-        self.stands.update(zip(unit.makes, first.makes, strict=True))
+        self.representatives.update(zip(unit.makes, first.makes, strict=True))
         own = set(unit.nodes)
         for mine, drawn in zip(unit.reads, first.reads, strict=True):
             if mine is not drawn and mine.producer is None and own.issuperset(mine._uses):
-                self.stands[mine] = drawn  # an input of the graph per layer, such as its part of a cache
+                self.representatives[mine] = drawn  # an input of the graph per layer, such as its part of a cache
 
 
 def _series(path: str) -> str:

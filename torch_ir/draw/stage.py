@@ -28,7 +28,7 @@ class Stage:
         self._is_folded = is_folded
         self._parts = parts
         self._nodes = _represented(folding, parts)
-        self._givers: dict[TensorMeta, str] = {}
+        self._producers: dict[TensorMeta, str] = {}
         self._boxes: dict[OpNode, str] = {}
         self._ids: set[str] = set()
 
@@ -38,14 +38,14 @@ class Stage:
         name: str,
         lines: tuple[str, ...],
         kind: Kind,
-        gives: Iterable[TensorMeta],
+        outputs: Iterable[TensorMeta],
         family: str = "",
         names: tuple[str, ...] = (),
         tip: str = "",
     ) -> str:
         box_id = self._fresh_id(prefix, name)
         self.items.append(Box(box_id, lines, kind, family, names, tip))
-        self._givers.update((tensor, box_id) for tensor in gives)
+        self._producers.update((tensor, box_id) for tensor in outputs)
         return box_id
 
     def add_inputs(self, ir: IR) -> None:
@@ -93,7 +93,7 @@ class Stage:
     def open_ends(self, hidden: Iterable[OpNode]) -> tuple[str, ...]:
         """Return the boxes of inputs and nodes that the hidden nodes read, in order of first use."""
         read = (self._folding.drawn(tensor) for node in hidden for tensor in node.inputs if tensor.param is None)
-        return tuple(dict.fromkeys(self._givers[tensor] for tensor in read if tensor in self._givers))
+        return tuple(dict.fromkeys(self._producers[tensor] for tensor in read if tensor in self._producers))
 
     def frames(self, items: Sequence[OpNode | Fold]) -> Iterator[Frame]:
         """Yield the frames of folds, around their boxes; a module that is one box has none."""
@@ -135,11 +135,11 @@ class Stage:
         is_weight = tensor.param is not None
         if is_weight and not self.include_weights:
             return
-        if is_weight and tensor not in self._givers:
+        if is_weight and tensor not in self._producers:
             tip = f"weight {tensor.key}: {tensor.dtype} {shape_text(tensor)}"
             self.add_box("w_", tensor.name, (tensor.name, shape_text(tensor)), "weight", [tensor], tip=tip)
-        if tensor in self._givers:
-            self.items.append(Edge(self._givers[tensor], target, label, "dotted" if is_weight else "solid"))
+        if tensor in self._producers:
+            self.items.append(Edge(self._producers[tensor], target, label, "dotted" if is_weight else "solid"))
 
     def _fresh_id(self, prefix: str, name: str) -> str:
         """Return an id that every format accepts; names that differ only in special characters get a number."""

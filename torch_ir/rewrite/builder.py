@@ -40,9 +40,9 @@ class Knowledge(Protocol):
 class Builder:
     """Creates the nodes that replace others, `replaced`; the new nodes go before the last of these."""
 
-    def __init__(self, know: Knowledge, names: Callable[[], FreeNames], replaced: Sequence[OpNode]) -> None:
+    def __init__(self, context: Knowledge, names: Callable[[], FreeNames], replaced: Sequence[OpNode]) -> None:
         self.nodes: list[OpNode] = []
-        self._know = know
+        self._context = context
         self._names = names
         self._replaced = list(replaced)
 
@@ -66,14 +66,14 @@ class Builder:
 
         g.op("aten.mul.Tensor", self=x, other=scale)
         """
-        return self._only(op_type, self._know.call(op_type, arguments, self._hints))
+        return self._only(op_type, self._context.call(op_type, arguments, self._hints))
 
     def ops(self, op_type: str, /, **arguments: Any) -> tuple[TensorMeta, ...]:
         """Add a node and return its outputs, for operators with several outputs, none, or a list.
 
         values, indices = g.ops("aten.max.dim", self=x, dim=0)
         """
-        return self._add(op_type, self._know.call(op_type, arguments, self._hints))
+        return self._add(op_type, self._context.call(op_type, arguments, self._hints))
 
     def like(self, node: OpNode, /, **changed: Any) -> TensorMeta:
         """Add the same call with some arguments changed, and return its output."""
@@ -123,19 +123,19 @@ class Builder:
 
     def is_weight(self, tensor: TensorMeta) -> bool:
         """Whether a tensor depends only on weights and constants, so that what is computed from it is computed once."""
-        return self._know.is_weight(tensor)
+        return self._context.is_weight(tensor)
 
     def is_home(self, device: str | None) -> bool:
         """Whether everything is on that device, or on a single one if None, so that nothing moves."""
-        return self._know.is_home(device)
+        return self._context.is_home(device)
 
     def scalar_of(self, tensor: TensorMeta) -> Number | None:
         """Return the number that every element of a tensor is known to be without weights; None if there is none."""
-        return self._know.scalar_of(tensor)
+        return self._context.scalar_of(tensor)
 
     def value_of(self, tensor: TensorMeta) -> Any:
         """Return the value of a tensor, which must not be modified; None if it is unknown without weights, or large."""
-        return self._know.value_of(tensor)
+        return self._context.value_of(tensor)
 
 
 def arguments_of(node: OpNode) -> dict[str, Any]:

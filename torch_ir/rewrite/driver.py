@@ -17,20 +17,20 @@ from torch_ir.rewrite.rewrite_rule import Rule
 _MOST_PER_NODE = 20  # changes; more means that rules undo each other
 
 
-def rewrite(ir: IR, rules: Iterable[Rule], know: Knowledge) -> int:
+def rewrite(ir: IR, rules: Iterable[Rule], context: Knowledge) -> int:
     """Apply rules to a graph, but not its functions, until nothing changes; return the number of changes."""
-    return _Rewriting(ir, list(rules), know).run()
+    return _Rewriting(ir, list(rules), context).run()
 
 
 class _Rewriting:
     """One run: the nodes still to visit, and the removed ones."""
 
-    def __init__(self, ir: IR, rules: Sequence[Rule], know: Knowledge) -> None:
+    def __init__(self, ir: IR, rules: Sequence[Rule], context: Knowledge) -> None:
         for rule in rules:
             rule.check_names()
         self.ir = ir
         self.rules = rules
-        self.know = know
+        self.context = context
         self.journal = current_journal()
         self.by_op: dict[str, list[tuple[Rule, Pattern]]] = {}
         self.gone: set[OpNode] = set()
@@ -78,7 +78,7 @@ class _Rewriting:
             found = find_match(pattern, node)
             if found is None:
                 continue
-            build = Builder(self.know, lambda: self.names, found.nodes)
+            build = Builder(self.context, lambda: self.names, found.nodes)
             try:
                 result = rule.change(build, node, **found.captures)
             except ShapeError as error:
@@ -111,9 +111,9 @@ class _Rewriting:
                 raise GraphError(f"rule {rule.name!r} returns None for {old!r}, which is read")
             if new is None or new is old:
                 continue
-            if not self.know.agree(old, new):
+            if not self.context.agree(old, new):
                 raise GraphError(f"rule {rule.name!r} returns {new!r} for {old!r}")
-            if why := self.know.objection(old, new):
+            if why := self.context.objection(old, new):
                 return why
         return "" if all(new is None or new is old for old, new in zip(node.outputs, results, strict=True)) else None
 
@@ -124,7 +124,7 @@ class _Rewriting:
                 self.touched.update(old._uses)
                 if new.producer is not None:
                     self.touched.add(new.producer)
-                self.know.replace(old, new)
+                self.context.replace(old, new)
         self.count += 1
         self.journal.changed(rule.name, node.name, node.origins)
         self._let_go(node)
@@ -134,7 +134,7 @@ class _Rewriting:
         left = [node]
         while left:
             one = left.pop()
-            if one in self.gone or not self.know.is_idle(one):
+            if one in self.gone or not self.context.is_idle(one):
                 continue
             self.gone.add(one)
             sources = [source for source in one.inputs if source.producer is not None]
