@@ -6,14 +6,13 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch_ir.errors import SerializationError
-from torch_ir.formats.value_message import named, table, value_record
+from torch_ir.formats.value_message import Fields, named, table, value_record
 from torch_ir.ir import Dim, OpNode, Origin, TensorMeta
 from torch_ir.ir.graph.attr_order import ordered
 from torch_ir.ir.json.json_values import decode, encode
 from torch_ir.ir.json.node_codec import attrs_text
 
 Record = dict[str, Any]  # a part of the document
-Fields = dict[str, Any]
 _MAX_SHARED = 128  # bytes of attributes that nodes may share
 
 

@@ -140,16 +140,16 @@ def _python_arguments(function: Callable[..., Any]) -> Iterator[Argument]:
 
 def takes_any_keyword(operator: Operator) -> bool:
     """Whether a higher-order operator takes arbitrary keywords."""
-    if isinstance(operator, OpOverload):
-        return False
-    parameters = inspect.signature(type(operator).__call__).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return not isinstance(operator, OpOverload) and _has_parameter(operator, inspect.Parameter.VAR_KEYWORD)
 
 
 def takes_any_number(operator: HigherOrderOperator) -> bool:
     """Whether a higher-order operator takes arbitrary positional arguments."""
-    parameters = inspect.signature(type(operator).__call__).parameters.values()
-    return any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    return _has_parameter(operator, inspect.Parameter.VAR_POSITIONAL)
+
+
+def _has_parameter(operator: HigherOrderOperator, kind: object) -> bool:
+    return any(parameter.kind is kind for parameter in inspect.signature(type(operator).__call__).parameters.values())
 
 
 def bind(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ _KEYS = frozenset(
         "module", "module_class", "call", "outer", "source", "function", "origins",
     )
 )  # fmt: skip
+_ORIGIN_KEYS = ("module_class", "call", "outer", "source", "function")
 _RARE = ("outer", "function")
 
 
@@ -214,16 +215,8 @@ class OpNode:
         origin = self.origin
         if origin.module or origin.module_class:
             record["module"] = origin.module
-        if origin.module_class:
-            record["module_class"] = origin.module_class
-        if origin.call:
-            record["call"] = origin.call
-        if origin.outer:
-            record["outer"] = list(origin.outer)
-        if origin.source:
-            record["source"] = origin.source
-        if origin.function:
-            record["function"] = origin.function
+        fields = {**origin._asdict(), "outer": list(origin.outer)}
+        record.update((key, fields[key]) for key in _ORIGIN_KEYS if fields[key])
         if self.origins != (self.name,):
             record["origins"] = list(self.origins)
         return record
