@@ -223,7 +223,7 @@ def test_the_fastest_is_chosen_and_remembered(
     first([x])
     assert first.chosen == "torch"
     assert first.why.startswith("torch is the fastest; torch ")
-    assert "wrong: it gives something else" in first.why
+    assert "wrong: its results differ" in first.why
     assert sorted(prepared) == ["slow", "wrong"]
     second = Auto(*product)
     second([x])

@@ -94,11 +94,9 @@ def test_results_are_compared_before_anything_is_timed() -> None:
     assert list(found) == list(roads)
     assert isinstance(found["first"], Timing)
     assert isinstance(found["same"], Timing)
-    assert found["other"] == "it gives something else: result 0: 3 of 3 elements are too far off, by up to 1"
-    assert found["wide"] == (
-        "it gives something else: result 0: dtype torch.float64 instead of torch.float32, by up to inf"
-    )
-    assert found["more"] == "it gives something else: 2 results instead of 1"
+    assert found["other"] == "its results differ: result 0: 3 of 3 elements are too far off, by up to 1"
+    assert found["wide"] == ("its results differ: result 0: dtype torch.float64 instead of torch.float32, by up to inf")
+    assert found["more"] == "its results differ: 2 results instead of 1"
     assert found["fails"] == found["unmade"] == "it fails: no such kernel"
     assert said == [*(f"preparing {name}" for name in roads), "round 1 of 2", "round 2 of 2", ""]
 
@@ -182,7 +180,7 @@ def test_the_verb_in_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_graph_that_computes_something_else_has_no_speed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "net.json", "wrong.json", "--repeat", "1"]) == 1
     *_, last = capsys.readouterr().out.splitlines()
-    assert last.startswith("wrong.json  not timed: it gives something else: result 0: ")
+    assert last.startswith("wrong.json  not timed: its results differ: result 0: ")
 
 
 def test_onnxruntime_is_a_road(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

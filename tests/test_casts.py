@@ -59,7 +59,7 @@ def test_a_copy_that_the_caller_holds_stays_one() -> None:
     after, report = proved(ir, ["casts"], exact=True)
     assert _ops(after) == ["aten._to_copy.default"]
     assert [decline.why for decline in report.declined] == [
-        "the caller would hold a tensor that shares memory with another one"
+        "the caller would receive a tensor that shares memory with another one"
     ]
 
 

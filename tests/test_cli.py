@@ -190,7 +190,7 @@ def test_an_instance_and_weights_from_a_file(here, capsys):
     assert safetensors.load_file("out.safetensors")["linear"].shape == (1, 2)
     capsys.readouterr()
     assert main(["run", "ready.json", "--weights", "spare.pt"]) == 0
-    assert capsys.readouterr().err.startswith("torch-ir: warning: 'spare' is given")
+    assert capsys.readouterr().err.startswith("torch-ir: warning: unexpected weight 'spare'")
     assert main(["verify", "ready.json", "net.py:ready", "--weights", "good.safetensors"]) == 0
     assert "Missing key" not in capsys.readouterr().err
     assert "does not fit Linear" in failure(capsys, "verify", "ready.json", "net.py:ready", "--weights", "spare.pt")

@@ -55,7 +55,7 @@ def test_operators_that_cannot_run_are_told(tmp_path, capsys):
     assert main(["ops", str(tmp_path / "a.json"), "--check"]) == 1
     text = capsys.readouterr().out
     assert "no: torch has no such operator, and no executor is registered" in text
-    assert "no: it changes or shows what memory a tensor has" in text
+    assert "no: it changes or exposes the storage of a tensor" in text
 
 
 def test_operators_in_branches_and_repeated_blocks_count(tmp_path):

@@ -68,8 +68,8 @@ def test_other_names_do_not_match(name: str) -> None:
         ({"require": ["input.shape[7] > 1"]}, "needs input.shape[7] > 1, but input.shape[7] is absent"),
         ({"require": ["stride > 1"]}, "needs stride > 1, but stride is a list"),
         ({"require": ["nothing > 1"]}, "needs nothing > 1, but nothing is absent"),
-        ({"require": ["1 // (groups - 1) > 0"]}, "needs 1 // (groups - 1) > 0: cannot compute '1 // (groups - 1) > 0': "
-         "integer division or modulo by zero"),
+        ({"require": ["1 // (groups - 1) > 0"]}, "needs 1 // (groups - 1) > 0: cannot evaluate "
+         "'1 // (groups - 1) > 0': integer division or modulo by zero"),
     ],
 )  # fmt: skip
 def test_each_limit_admits_or_says_why_not(limits: dict[str, Any], why: str) -> None:

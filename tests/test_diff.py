@@ -52,10 +52,10 @@ CHANGES: dict[str, Callable[[IR], object]] = {
     "node 1, aten.add.Tensor: other is 'x' / 'mul_0'": lambda ir: setattr(
         ir.nodes[1], "inputs", [ir.nodes[0].output, ir.nodes[0].output]
     ),
-    "node 0, aten.mul.Tensor: gives float32[2, 3] / float16[2, 3]": lambda ir: setattr(
+    "node 0, aten.mul.Tensor: returns float32[2, 3] / float16[2, 3]": lambda ir: setattr(
         ir.nodes[0].output, "dtype", "float16"
     ),
-    "node 0, aten.mul.Tensor: gives float32[2, 3] / float32[2, 3] with strides [1, 2]": lambda ir: setattr(
+    "node 0, aten.mul.Tensor: returns float32[2, 3] / float32[2, 3] with strides [1, 2]": lambda ir: setattr(
         ir.nodes[0].output, "stride", (1, 2)
     ),
     "input 0: float32[2, 3] / float32[2, 4]": lambda ir: setattr(ir.graph_inputs[0], "shape", (2, 4)),

@@ -67,10 +67,10 @@ def test_for_people(tell: Tell) -> None:
 ~ weight 'fc2.weight': float32[2, 8] / float32[2, 16]
 
 @@ fc1 @@
-~ linear, aten.linear.default: gives float32[1, 8] / float32[1, 16]
+~ linear, aten.linear.default: returns float32[1, 8] / float32[1, 16]
 
 @@ relu @@
-~ relu, aten.relu.default: gives float32[1, 8] / float32[1, 16]
+~ relu, aten.relu.default: returns float32[1, 8] / float32[1, 16]
 
                      before  after   change
 nodes per run             3      3
@@ -147,7 +147,7 @@ def test_markdown(tell: Tell) -> None:
     assert out.startswith("**Over budget**: FLOPs grew from 96 to 192, +100.0%; the budget is flops+5%\n\n**The graphs")
     assert "\n| FLOPs | 96 | 192 | +100.0% |\n" in out
     assert "~~~~diff\n2 changed, 1 same\n" in out
-    assert "\n! linear, aten.linear.default: gives" in out
+    assert "\n! linear, aten.linear.default: returns" in out
     assert tell(mlp(), mlp(), "--markdown")[1] == "**The graphs are equal**: 3 same\n"
 
 
@@ -183,7 +183,7 @@ def test_budgets(tell: Tell, budget: str, status: int) -> None:
 
 @pytest.mark.parametrize("text", ["flop+5%", "flops-5%", "", "flops+5%%", "5%", "flops>5%"])
 def test_bad_budgets(text: str) -> None:
-    with pytest.raises(CommandError, match="is no budget"):
+    with pytest.raises(CommandError, match="invalid budget"):
         Budget.parse(text)
 
 
@@ -200,7 +200,7 @@ def test_status(tell: Tell) -> None:
         (["--ignore", "names"], "--ignore knows order, weights, not 'names'"),
         (["--top", "0"], "--top must be at least 1"),
         (["--fail-on", "flop"], "did you mean 'flops'?"),
-        (["--set", "batch=8"], "no size is called 'batch'"),
+        (["--set", "batch=8"], "unknown size 'batch'"),
     ],
 )
 def test_bad_options(options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,10 +241,10 @@ def test_open_sizes(tell: Tell) -> None:
     """Amounts are expressions, and numbers once the size is known."""
     _, out = tell(open_batch(8), open_batch(16))
     assert "FLOPs 64*batch 128*batch +100.0%" in _spaced(out)
-    assert "open: batch; changes are those with 1024 for each" in out
+    assert "open sizes: batch; changes assume 1024 for each" in out
     _, out = tell(open_batch(8), open_batch(16), "--set", "batch=2")
     assert "FLOPs 128 256 +100.0%" in _spaced(out)
-    with pytest.raises(GraphError, match="no size is called 'bath'; did you mean 'batch'"):
+    with pytest.raises(GraphError, match="unknown size 'bath'; did you mean 'batch'"):
         cost_delta(open_batch(8), open_batch(8), sizes={"bath": 1})
 
 

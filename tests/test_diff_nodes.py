@@ -97,9 +97,9 @@ def test_a_layer_is_wider() -> None:
         "~ weight '0.bias': float32[16] / float32[32]",
         "~ weight '2.weight': float32[4, 16] / float32[4, 32]",
         "@@ 0 @@",
-        "~ linear, aten.linear.default: gives float32[2, 16] / float32[2, 32]",
+        "~ linear, aten.linear.default: returns float32[2, 16] / float32[2, 32]",
         "@@ 1 @@",
-        "~ relu, aten.relu.default: gives float32[2, 16] / float32[2, 32]",
+        "~ relu, aten.relu.default: returns float32[2, 16] / float32[2, 32]",
     ]
 
 
@@ -141,7 +141,7 @@ def test_batch_norm_is_folded_and_an_activation_fused() -> None:
     assert group.second == tuple(node.name for node in better.nodes)
     assert names(found, "removed") == ["conv2d", "batch_norm", "relu"]
     assert lines(ir, better)[1] == f"@@ 0, 1, 2: 3 -> {len(better.nodes)} nodes @@"
-    assert "stands for conv2d, batch_norm" in found.nodes[-2].details[0]
+    assert "replaces conv2d, batch_norm" in found.nodes[-2].details[0]
     assert all("now in relu" in row.details[0] for row in found.nodes if row.node.name == "relu" and row.first)
 
 

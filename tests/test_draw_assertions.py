@@ -47,7 +47,7 @@ def test_they_can_be_asked_for():
     scene = build_scene(checked(), focus="again")
     assert names(scene) == ["relu", "again"]
     assert scene.note == "1 assertion is not drawn"
-    with pytest.raises(DrawError, match="no node, input or module is called 'chek'"):
+    with pytest.raises(DrawError, match="unknown node, input or module 'chek'"):
         build_scene(checked(), focus="chek")
 
 

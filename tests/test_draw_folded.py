@@ -338,7 +338,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["info", file, "--leaf", "Layer"]) == 0
     assert "  mylib.Layer: 3\n" in capsys.readouterr().out
     assert main(["info", file, "--level", "modules"]) == 1
-    assert "'modules' is no level" in capsys.readouterr().err
+    assert "unknown level 'modules'" in capsys.readouterr().err
 
 
 def test_what_is_computed_of_weights_alone_is_a_weight() -> None:

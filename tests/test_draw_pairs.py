@@ -62,7 +62,7 @@ def test_of_large_graphs_only_differences_are_drawn() -> None:
     drawn = {box.id for box in scene.boxes}
     assert {"before_op_mix7", "before_op_total7", "after_op_total7", "before_op_fc7", "after_op_fc8"} <= drawn
     assert "before_op_mix20" not in drawn
-    told = "what differs, and 2 boxes around it; 226 more boxes are equal on both sides"
+    told = "differences, and 2 boxes around each; 226 more boxes are equal on both sides"
     assert scene.heading == (told,)
     assert told in to_dot(scene)
     whole = build_pair(before, after, marks, only_differences=False)
@@ -82,7 +82,7 @@ def test_equal_graphs_have_no_differences_to_cut_to() -> None:
     scene = build_pair(layers(40), layers(40), ({}, {}), fold=True)
     assert not any(box.mark for box in scene.boxes)
     assert sides(scene)[0] == sides(scene)[1]
-    assert scene.heading == ("nothing that is drawn differs",)
+    assert scene.heading == ("no difference is visible",)
 
 
 def test_folds_depth_and_focus_hold_on_both_sides() -> None:
@@ -110,7 +110,7 @@ def test_focus_on_what_only_one_side_has() -> None:
         ["op_mask", "op_fc4", "op_mix4", "op_total4"],
         ["op_mask", "op_fc4", "op_total4"],
     ]
-    with pytest.raises(DrawError, match="no node, input or module is called 'mix44'; did you mean 'mix4'"):
+    with pytest.raises(DrawError, match="unknown node, input or module 'mix44'; did you mean 'mix4'"):
         build_pair(before, after, marks, focus="mix44")
 
 

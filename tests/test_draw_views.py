@@ -208,9 +208,9 @@ def test_placeholders_stay_red_in_a_neighbourhood() -> None:
 @pytest.mark.parametrize(
     ("focus", "told"),
     [
-        ("mix12", "no node, input or module is called 'mix12'; did you mean 'mix2'?"),
-        ("model.layer.1", "no node, input or module is called 'model.layer.1'; did you mean 'model.layers.1'?"),
-        ("", "no node, input or module is called ''"),
+        ("mix12", "unknown node, input or module 'mix12'; did you mean 'mix2'?"),
+        ("model.layer.1", "unknown node, input or module 'model.layer.1'; did you mean 'model.layers.1'?"),
+        ("", "unknown node, input or module ''"),
     ],
 )
 def test_an_unknown_centre_is_one_sentence(focus: str, told: str) -> None:
@@ -259,7 +259,7 @@ def test_svg_boxes_have_the_names_of_nodes_and_say_more(tmp_path: Path) -> None:
     assert title is not None
     assert title.text == (
         "mix0: aten.mul.default\nmodule model.layers.0 (Layer)\nsource model.py:12\n"
-        "reads fc0 float32 2x4, mask float32 2x4\ngives mix0 float32 2x4"
+        "reads fc0 float32 2x4, mask float32 2x4\nreturns mix0 float32 2x4"
     )
     last = x = tensor("x")
     nodes = []

@@ -327,7 +327,7 @@ def test_arguments_that_are_left_out() -> None:
     x, out = tensor("x"), TensorMeta("n", (3, 1), "float32")
     node = OpNode("n", "aten.sum.dim_IntList", [x], [out], {"keepdim": True}, args=["self"])
     ir = IR([node], [x], [out])
-    with pytest.raises(ExecutionError, match=r"OpNode\('n', .* is without 'dim', which aten.sum.dim_IntList needs"):
+    with pytest.raises(ExecutionError, match=r"OpNode\('n', .* lacks the argument 'dim' of aten.sum.dim_IntList"):
         IRExecutor(ir)
     node.attrs["dim"] = [1]
     assert torch.equal(IRExecutor(ir)(X)[0], X.sum(1, keepdim=True))
@@ -336,5 +336,5 @@ def test_arguments_that_are_left_out() -> None:
 def test_surplus_arguments_are_refused() -> None:
     """An attribute that is not in the schema is an error."""
     node = OpNode("n", "aten.relu.default", [tensor("x")], [tensor("n")], {"slope": 2}, args=["self"])
-    with pytest.raises(ExecutionError, match=r"has an argument 'slope' that aten\.relu\.default does not take"):
+    with pytest.raises(ExecutionError, match=r"has an argument 'slope' that aten\.relu\.default does not have"):
         IRExecutor(IR([node], [tensor("x")], [tensor("n")]))

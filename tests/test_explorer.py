@@ -276,7 +276,7 @@ def test_the_verb_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ("words", "told"),
     [
         (["--function", "decode"], "the graph has no function 'decode'; it has: none"),
-        (["--set", "batch=4"], "no size is called 'batch'; open sizes: none"),
+        (["--set", "batch=4"], "unknown size 'batch'; open sizes: none"),
         (["--against", "nothing.json"], "cannot read nothing.json: No such file or directory"),
     ],
 )

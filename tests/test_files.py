@@ -110,7 +110,7 @@ def test_a_graph_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> N
     mlp().save(path)
     broken = mlp()
     broken.nodes[0].attrs["value"] = object()
-    with pytest.raises(SerializationError, match="has no spelling in the file"):
+    with pytest.raises(SerializationError, match="cannot be written to a file"):
         broken.save(path)
     assert path.read_text() == mlp().to_json()
 
@@ -332,7 +332,7 @@ def test_bytes_that_a_side_file_does_not_hold_are_missed_at_load(tmp_path: Path,
     """A place that ends beyond the file is an error before anything is read."""
     ir = with_constants(c=b"value")
     ir.save(tmp_path / "model.json", inline_limit=0)
-    assert "is cut short" in place_of(tmp_path / "model.json", **changes)
+    assert "is truncated" in place_of(tmp_path / "model.json", **changes)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_side_file_must_be_there_and_plain(tmp_path: Path) -> None:
 
     content = side.read_bytes()
     side.write_bytes(content[:-1])
-    assert "is cut short" in error()
+    assert "is truncated" in error()
     side.rename(tmp_path / "elsewhere")
     assert "No such file" in error()
     with pytest.raises(MissingFileError):
@@ -381,6 +381,8 @@ def test_a_side_file_must_be_there_and_plain(tmp_path: Path) -> None:
 def test_text_alone_cannot_give_constants_beside_it(tmp_path: Path) -> None:
     """Text has no folder: the error says what to use instead."""
     with_constants(c=b"value").save(tmp_path / "model.json", inline_limit=0)
-    with pytest.raises(SerializationError, match=r"lie in 'model\.json\.constants-.*use IR\.load\(path\)") as caught:
+    with pytest.raises(
+        SerializationError, match=r"in the side file 'model\.json\.constants-.*use IR\.load\(path\)"
+    ) as caught:
         IR.from_json((tmp_path / "model.json").read_text())
     assert caught.value.path == "$.constants.c.file"

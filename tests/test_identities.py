@@ -161,7 +161,7 @@ def test_copies_go_where_nobody_sees_them() -> None:
     after, report = proved(ir, ["identities"], exact=True)
     assert [node.name for node in after.nodes] == ["relu", "exp", "t", "packed", "neg", "held"]
     assert [(decline.node, decline.why) for decline in report.declined] == [
-        ("held", "the caller would hold a tensor that shares memory with another one")
+        ("held", "the caller would receive a tensor that shares memory with another one")
     ]
 
 

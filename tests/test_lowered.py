@@ -89,8 +89,8 @@ def _nested(levels: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (_nested(32), "a value is nested deeper than the 30 levels that protobuf files can hold"),
-        ({"a": [{"$dtype": 1}]}, "{'$dtype': 1} of type dict has no spelling in the file"),
+        (_nested(32), "a value is nested deeper than the 30 levels of protobuf files"),
+        ({"a": [{"$dtype": 1}]}, "{'$dtype': 1} of type dict cannot be written to a file"),
         (10**200, "a whole number has more than 100 digits"),
     ],
 )

@@ -28,7 +28,7 @@ def checkpoint() -> bytes:
 
 STRANGERS = [
     (b"", "is empty"),
-    (b" \n", "is empty but for blanks"),
+    (b" \n", "contains only whitespace"),
     (PNG, "is a PNG picture, not a torch-ir graph"),
     (b"<!doctype html><p>no</p>", "is HTML, SVG or other XML, not a torch-ir graph"),
     (checkpoint(), "is a zip archive, as checkpoints in .pt and programs in .pt2 are, not a torch-ir graph"),

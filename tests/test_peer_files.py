@@ -189,5 +189,5 @@ def test_weights_that_claim_one_name_are_refused() -> None:
     """Two keys that would be read under one name are a contradiction, not a guess."""
     given = document("documented")
     given["weights"].append({"name": "fc1_weight", "shape": [8, 4], "dtype": "float32"})
-    with pytest.raises(SerializationError, match="speak of different weights"):
+    with pytest.raises(SerializationError, match="list different weights"):
         IR.from_dict(given)

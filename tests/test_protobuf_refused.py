@@ -114,12 +114,12 @@ def _(model: Any) -> None:
     model.version = 2
 
 
-@refused("$: it holds no graph", "R4")
+@refused("$: the file contains no graph", "R4")
 def _(model: Any) -> None:
     model.ClearField("graph")
 
 
-@refused("$: it holds fields that this torch_ir does not know", "R4")
+@refused("$: the file contains unknown fields", "R4")
 def _(model: Any) -> None:
     model.graph.nodes[0].MergeFromString(b"\xf8\x07\x01")  # field 127
 
@@ -139,32 +139,32 @@ def _(model: Any) -> None:
     model.types[0].shape[0].size = -1
 
 
-@refused("$.graph_inputs[0]: there is no type 77, but only ", "R8")
+@refused("$.graph_inputs[0]: unknown type 77; there are ", "R8")
 def _(model: Any) -> None:
     model.graph.inputs[0].type = 77
 
 
-@refused("$.nodes[1]: there is no type 77, but only ", "R8")
+@refused("$.nodes[1]: unknown type 77; there are ", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[1].outputs[0].type = 77
 
 
-@refused("$.nodes[1]: there is no operation 77, but only ", "R8")
+@refused("$.nodes[1]: unknown operation 77; there are ", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[1].operation = 77
 
 
-@refused("$.nodes[1]: there is no place 77, but only ", "R8")
+@refused("$.nodes[1]: unknown place 77; there are ", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[1].place = 77
 
 
-@refused("$.nodes[2]: there is no tensor 99, but only 8 before it", "R8")
+@refused("$.nodes[2]: unknown tensor 99; there are 8 before it", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[2].inputs[0] = 99
 
 
-@refused("$.nodes[0]: there is no tensor 5, but only 5 before it", "R8")
+@refused("$.nodes[0]: unknown tensor 5; there are 5 before it", "R8")
 def _(model: Any) -> None:
     model.graph.nodes[0].inputs[0] = 5  # its own output
 
@@ -174,7 +174,7 @@ def _(model: Any) -> None:
     model.graph.nodes[1].outputs[1].name = ""
 
 
-@refused("$.nodes[2].operation: operation 2 is too large to be that of two nodes", "R2")
+@refused("$.nodes[2].operation: operation 2 is too large to be shared by nodes", "R2")
 def _(model: Any) -> None:
     model.operations[2].attributes.add(name="text").value.text = "x" * 300
     model.graph.nodes[1].operation = 2
@@ -182,7 +182,7 @@ def _(model: Any) -> None:
     model.graph.nodes[2].operation = 2
 
 
-@refused("$.graph_outputs: there are only ", "R8")
+@refused("$.graph_outputs: unknown tensor; there are ", "R8")
 def _(model: Any) -> None:
     model.graph.outputs[0] = 99
 
@@ -207,12 +207,12 @@ def _(model: Any) -> None:
     model.operations[0].op_type = ""
 
 
-@refused("$.operations[1].attrs: 'none' stands twice", "R3")
+@refused("$.operations[1].attrs: duplicate 'none'", "R3")
 def _(model: Any) -> None:
     model.operations[1].attributes[1].name = "none"
 
 
-@refused("$.operations[1].attrs.none: a value is none of the kinds that a value can be", "R4")
+@refused("$.operations[1].attrs.none: a value has no kind", "R4")
 def _(model: Any) -> None:
     model.operations[1].attributes[0].value.Clear()
 
@@ -246,7 +246,7 @@ def _(model: Any) -> None:
     del model.graph.weights[0].keys[:]
 
 
-@refused("$.weights[1]: 'p_w' stands twice", "R8")
+@refused("$.weights[1]: duplicate 'p_w'", "R8")
 def _(model: Any) -> None:
     model.graph.weights[1].tensor.name = "p_w"
 
@@ -266,12 +266,12 @@ def _(model: Any) -> None:
     model.graph.weights[2].values = b"abc"
 
 
-@refused("$.symbols.batch.tensor: no tensor is called ''", "R8")
+@refused("$.symbols.batch.tensor: unknown tensor ''", "R8")
 def _(model: Any) -> None:
     model.graph.symbols[0].tensor = ""
 
 
-@refused("$.functions: 'body' stands twice", "R3")
+@refused("$.functions: duplicate 'body'", "R3")
 def _(model: Any) -> None:
     model.graph.functions.add(name="body")
 
@@ -283,12 +283,12 @@ def _(model: Any) -> None:
         graph = graph.functions.add(name=f"f{level}")
 
 
-@refused("$.functions.body.shared_weights[0]: the graph around has no weight 'q_w'; did you mean 'p_w'?", "R8")
+@refused("$.functions.body.shared_weights[0]: the enclosing graph has no weight 'q_w'; did you mean 'p_w'?", "R8")
 def _(model: Any) -> None:
     model.graph.functions[0].shared_weights.append("q_w")
 
 
-@refused("$.functions.body.nodes[0]: there is no operation 77", "R8")
+@refused("$.functions.body.nodes[0]: unknown operation 77", "R8")
 def _(model: Any) -> None:
     model.graph.functions[0].nodes[0].operation = 77
 
@@ -303,7 +303,7 @@ def _(model: Any) -> None:
     model.graph.extensions = "[1]"
 
 
-@refused("$.extensions: it is more than one JSON value", "R3")
+@refused("$.extensions: expected one JSON value", "R3")
 def _(model: Any) -> None:
     model.graph.extensions = '{}, "more": 1'
 
@@ -384,13 +384,13 @@ def test_damaged_layers() -> None:
         (lambda m: setattr(m, "version", 2), "$.version: the file has version 2, but this torch_ir reads version 1"),
         (
             lambda m: m.lowered.layers[0].MergeFromString(b"\xf8\x07\x01"),
-            "$: it holds fields that this torch_ir does not know",
+            "$: the file contains unknown fields",
         ),
-        (lambda m: m.ClearField("lowered"), "$: it holds no lowered graph"),
+        (lambda m: m.ClearField("lowered"), "$: the file contains no lowered graph"),
         (lambda m: m.lowered.inputs[0].shape[0].Clear(), "$.inputs[0].shape[0]: a dimension is neither a size nor"),
-        (lambda m: m.lowered.weights.add(name="fc1.weight"), "$.weights: 'fc1.weight' stands twice"),
-        (lambda m: m.lowered.layers[0].weights.add(argument="bias"), "$.layers[0].weights: 'bias' stands twice"),
-        (lambda m: m.lowered.layers[0].value.Clear(), "$.layers[0].value: a value is none of the kinds"),
+        (lambda m: m.lowered.weights.add(name="fc1.weight"), "$.weights: duplicate 'fc1.weight'"),
+        (lambda m: m.lowered.layers[0].weights.add(argument="bias"), "$.layers[0].weights: duplicate 'bias'"),
+        (lambda m: m.lowered.layers[0].value.Clear(), "$.layers[0].value: a value has no kind"),
         (lambda m: m.lowered.layers[0].placeholder.append("why"), "$.layers[0]: a placeholder has a value"),
         (
             lambda m: setattr(m.lowered.layers[0].value, "big_integer", "ten"),

@@ -311,7 +311,7 @@ def test_gradients_that_forward_switches_on_are_there(forward: Any) -> None:
         ({"capture": "recrod"}, "capture='recrod' is none of auto, export, record; did you mean 'record'?"),
         ({"explore": 0}, "explore=0 must be a whole number from 1"),
         ({"explore": "all"}, "explore='all' must be a whole number from 1"),
-        ({"level": "layer"}, "'layer' is no level"),
+        ({"level": "layer"}, "unknown level 'layer'"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(options: dict[str, Any], told: str) -> None:

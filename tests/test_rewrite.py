@@ -44,7 +44,7 @@ def test_a_copy_that_the_caller_holds_stays() -> None:
     after, report = proved(ir, [two_negations])
     assert len(after.nodes) == 2
     assert [decline.why for decline in report.declined] == [
-        "the caller would hold a tensor that shares memory with another one"
+        "the caller would receive a tensor that shares memory with another one"
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_rule_must_give_what_was_there() -> None:
     def wrong(g, node, x):  # type: ignore[no-untyped-def]
         return g.op("aten.sum.default", self=x)
 
-    with pytest.raises(GraphError, match="rule 'wrong' gives"):
+    with pytest.raises(GraphError, match="rule 'wrong' returns"):
         optimized(small("x: float32[2]", relu="aten.relu.default(x)"), [wrong])
 
 
@@ -135,7 +135,7 @@ def test_op_returns_one_tensor() -> None:
         return g.op("aten.min.dim", self=x, dim=0)
 
     ir = small("x: float32[2, 3]", ["y_0", "y_1"], y="aten.max.dim(x, 1)")
-    with pytest.raises(GraphError, match=r"aten\.min\.dim makes 2 tensors, and g\.op returns one; use g\.ops"):
+    with pytest.raises(GraphError, match=r"aten\.min\.dim has 2 outputs, but g\.op returns one; use g\.ops"):
         optimized(ir, [wrong])
 
 

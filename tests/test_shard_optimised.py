@@ -50,5 +50,5 @@ def test_a_language_model_keeps_its_placements(level: str) -> None:
 def test_a_missing_placement_is_seen(end: str) -> None:
     ir = sharded(MLP(), torch.empty(2, 8, device="meta"))
     (ir.graph_inputs if end == "input" else ir.graph_outputs)[0].placement = None
-    with pytest.raises(GraphError, match="has no placement on tp; callers must know how it lies"):
+    with pytest.raises(GraphError, match="has no placement on tp; expected for example replicate"):
         ir.check()

@@ -108,7 +108,7 @@ def test_ranks_are_as_many_as_the_mesh_has(ranks: LocalRanks) -> None:
 def test_one_process_alone_is_told_what_is_missing() -> None:
     """A sharded graph cannot be run in a single process."""
     _, sharded = tower({"tp": 2})
-    with pytest.raises(ExecutionError, match=r"speaks with the other ranks of axis 'tp'; use run_sharded"):
+    with pytest.raises(ExecutionError, match=r"communicates with the other ranks of axis 'tp'; use run_sharded"):
         IRExecutor(sharded)
 
 

@@ -34,12 +34,12 @@ def test_placements_show_in_the_text_and_survive_the_file() -> None:
 @pytest.mark.parametrize(
     ("placement", "message"),
     [
-        (("shard(2)",), r"TensorMeta\('linear'.*cannot be placed as 'shard\(2\)'"),
-        (("split",), "cannot be placed as 'split'"),
-        (("shard(-1)",), r"cannot be placed as 'shard\(-1\)'"),  # a plan may use negative dimensions, a file does not
-        (("shard(-0)",), r"cannot be placed as 'shard\(-0\)'"),
-        (("shard(0,2)",), r"cannot be placed as 'shard\(0,2\)'"),
-        (("shard(0, 0)",), r"cannot be placed as 'shard\(0, 0\)'"),
+        (("shard(2)",), r"TensorMeta\('linear'.*has an invalid placement 'shard\(2\)'"),
+        (("split",), "has an invalid placement 'split'"),
+        (("shard(-1)",), r"has an invalid placement 'shard\(-1\)'"),  # a plan may use negative dimensions, a file does not
+        (("shard(-0)",), r"has an invalid placement 'shard\(-0\)'"),
+        (("shard(0,2)",), r"has an invalid placement 'shard\(0,2\)'"),
+        (("shard(0, 0)",), r"has an invalid placement 'shard\(0, 0\)'"),
         (("replicate", "replicate"), "2 placements on a mesh of 1 axes"),
     ],
 )

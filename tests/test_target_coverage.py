@@ -383,7 +383,7 @@ def test_mistakes_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["coverage", file, "--target", str(tmp_path / "none.toml")]) == 1
     assert "No such file" in capsys.readouterr().err
     assert main(["coverage", file, "--target", target, "--dim", "batch=4"]) == 1
-    assert "no size is called 'batch'; open sizes: none" in capsys.readouterr().err
+    assert "unknown size 'batch'; open sizes: none" in capsys.readouterr().err
     assert main(["coverage", file, "--target", target, "--dim", "batch=1..4"]) == 1
     assert "the size 'batch' must be one number" in capsys.readouterr().err
 

@@ -145,9 +145,7 @@ def test_a_node_that_is_removed_must_let_go_of_what_it_reads() -> None:
     cat = ir.nodes[2]
     ir.graph_outputs = [ir.nodes[1].output]
     ir.nodes.remove(cat)
-    with pytest.raises(
-        GraphError, match=r"counts OpNode\('cat'.* among its readers, which is not in the graph"
-    ) as told:
+    with pytest.raises(GraphError, match=r"lists OpNode\('cat'.* as a consumer, which is not in the graph") as told:
         ir.check()
     assert (told.value.rule, told.value.node) == ("R7", "cat")
     cat.inputs = ()
@@ -158,7 +156,7 @@ def test_a_tensor_belongs_to_one_graph() -> None:
     """The readers of another graph would be counted, too."""
     ir = graph()
     IR([], ir.graph_inputs, ir.graph_inputs)
-    with pytest.raises(GraphError, match=r"counts OpNode\('return'.*not in the graph"):
+    with pytest.raises(GraphError, match=r"lists OpNode\('return'.*not in the graph"):
         ir.check()
 
 
@@ -168,14 +166,14 @@ def test_a_removed_producer_does_not_stay_behind_an_input() -> None:
     add = ir.nodes.pop(0)
     add.inputs = ()
     ir.graph_inputs.append(add.output)
-    with pytest.raises(GraphError, match="claims to make it"):
+    with pytest.raises(GraphError, match="but has the producer"):
         ir.check()
 
 
 def test_a_reader_that_is_counted_too_often_is_found() -> None:
     ir = graph()
     ir.graph_inputs[0]._uses[ir.nodes[0]] += 1
-    with pytest.raises(GraphError, match="among its readers 2 times, but is read 1 times"):
+    with pytest.raises(GraphError, match="as a consumer 2 times, but is read 1 times"):
         ir.check()
 
 

@@ -1,4 +1,4 @@
-"""One tree of errors: every mistake of a user ends in one of these, with one sentence."""
+"""The error classes: every user mistake raises one of these, with a one-sentence message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterable
 from enum import Enum
 
-_WORD, _WORDS = 100, 5000  # letters, and words, that are compared
+_WORD, _WORDS = 100, 5000  # limits of close matches: characters of a word, and candidates
 
 
 class Cause(Enum):
@@ -34,7 +34,7 @@ class Cause(Enum):
 
 
 class TorchIRError(Exception):
-    """The root of every error that torch_ir raises on purpose; `cause` is for code that decides on it."""
+    """Base class of torch_ir's errors; code that branches on an error reads its `cause`."""
 
     def __init__(self, *args: object, cause: Cause = Cause.UNKNOWN) -> None:
         super().__init__(*args)
@@ -42,9 +42,9 @@ class TorchIRError(Exception):
 
 
 class RuleError(TorchIRError):
-    """A rule of the file format is broken.
+    """A rule of the file format is violated.
 
-    `rule` is its number in docs/format.md (`R8`), `path` the JSON path of the offender, `node` the name of its node
+    `rule` is its number in docs/format.md (`R8`), `path` the JSON path of the violation, `node` the name of its node
     and `hint` the nearest fix; each is empty where there is none.
     """
 
@@ -53,33 +53,30 @@ class RuleError(TorchIRError):
         self.path, self.rule, self.node, self.hint = printable(path), rule, node, hint
 
     def prefix(self, path: str, message: str = "", *, node: str = "") -> None:
-        """Say where the error's own path begins, and what comes before its message."""
+        """Prepend to the error's path and to its message."""
         self.path = printable(path) + self.path.removeprefix("$")
         self.node = self.node or node
         self.args = (f"{message}{self.args[0]}",)
 
 
 class GraphError(RuleError):
-    """The graph contradicts itself; the message names the place."""
+    """The graph violates an invariant; the message names the place."""
 
 
 class ReadOnlyError(GraphError, TypeError):
-    """A list or dict that is computed was to be changed, or a node copied without its graph; the message says how."""
+    """An attempt to modify a computed list or dict, or to copy a node without its graph; the message names a fix."""
 
 
 class ShapeError(GraphError):
-    """Operators do not go together with the shapes or dtypes that they are given."""
+    """An operator does not accept the shapes or dtypes of its inputs."""
 
 
 class ExpressionError(TorchIRError):
-    """A dimension expression does not parse, or cannot be computed."""
+    """A dimension expression does not parse, or cannot be evaluated."""
 
 
 class SerializationError(RuleError):
-    """A file or record cannot be read or written; the message begins with the JSON path of the offender.
-
-    Where `file` is set, the message begins with that.
-    """
+    """A file or record cannot be read or written; the message begins with the file, if set, and the JSON path."""
 
     file = ""
 
@@ -88,10 +85,10 @@ class SerializationError(RuleError):
 
     @classmethod
     def of(cls, error: RuleError, outer: str = "") -> SerializationError:
-        """The same about a file, where `outer` is the path of what the error's own path begins in."""
+        """Convert an error about a graph to one about a file; `outer` is prepended to its path."""
         path = f"{outer}{error.path.removeprefix('$')}" if outer else error.path
         found = cls(str(error.args[0]), path, rule=error.rule, node=error.node)
-        found.hint = error.hint  # which the message ends with
+        found.hint = error.hint  # already at the end of the message
         return found
 
 
@@ -100,22 +97,22 @@ class MissingFileError(SerializationError, FileNotFoundError):
 
 
 class ClosedPipeError(SerializationError, BrokenPipeError):
-    """A file was to be written to stdout, but its reader has closed it."""
+    """The reader of stdout closed the pipe before the file was written."""
 
 
 class MistakenFileError(SerializationError):
-    """The file is no graph; the message says what it is instead, `rule` and `path` where reading it ended."""
+    """The file is not a graph; the message says what it is, `rule` and `path` where reading it failed."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class ShardError(TorchIRError):
-    """A graph cannot be divided among ranks as the plan says, or a plan says nothing that can be done."""
+    """A graph cannot be sharded according to the plan, or the plan is invalid."""
 
 
 class PipelineError(TorchIRError):
-    """A graph cannot be cut into stages as it is asked, or is no pipeline."""
+    """A graph cannot be split into the requested stages, or is not a pipeline."""
 
 
 class ExportError(TorchIRError):
@@ -123,15 +120,15 @@ class ExportError(TorchIRError):
 
 
 class ConversionError(TorchIRError):
-    """A captured graph holds something that the IR cannot say."""
+    """A captured graph contains something that the IR cannot represent."""
 
 
 class ExecutionError(TorchIRError):
-    """The graph could not be run with what it was given."""
+    """The graph could not be run with the given inputs and weights."""
 
 
 class GuardError(ExecutionError):
-    """A value that the model decides on, or a size that it makes of data, is not what it was at capture."""
+    """A value that the model branches on, or a data-dependent size, differs from capture."""
 
 
 class WeightLoadError(RuleError):
@@ -142,11 +139,11 @@ class WeightLoadError(RuleError):
 
 
 class RegistryError(TorchIRError):
-    """A name is taken by a different function, or is that of no operator, argument, pass or class."""
+    """A name is registered for a different function, or is not an operator, argument, pass or class."""
 
 
 class UnknownOperatorError(RegistryError, ShapeError):
-    """A rule makes a node of an operator, or with an argument, that torch does not have."""
+    """A rule creates a node with an operator or argument that torch does not have."""
 
 
 class DrawError(TorchIRError):
@@ -154,15 +151,15 @@ class DrawError(TorchIRError):
 
 
 class DeviceError(TorchIRError):
-    """The figures of a device cannot be read, or cannot be true."""
+    """The figures of a device cannot be read, or are impossible."""
 
 
 class CommandError(TorchIRError):
-    """The command line asks for something that cannot be done."""
+    """The arguments of the command line are invalid or cannot be carried out."""
 
 
 class MissingExtraError(TorchIRError):
-    """An optional package is needed; the message names the extra that brings it."""
+    """An optional package is missing; the message names the extra that installs it."""
 
     def __init__(self, purpose: str, package: str, extra: str) -> None:
         super().__init__(f"{purpose} needs {package}; install it with: pip install 'torch-ir[{extra}]'")
@@ -173,36 +170,36 @@ class CaptureWarning(UserWarning):
 
 
 class VersionWarning(UserWarning):
-    """A file was written with another version of torch, and operators that it names are different here."""
+    """A file was written with another version of torch, whose operators differ from the installed ones."""
 
 
 class WeightWarning(UserWarning):
-    """Something about the weights that is harmless, but probably not meant."""
+    """Something about the weights that is harmless, but probably unintended."""
 
 
 class SecurityWarning(UserWarning):
-    """A setting of this machine would let other users change what is run; it is not used."""
+    """A setting of this machine would let other users change the code that runs; the setting is ignored."""
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's error says, in one line; its kind where it says nothing."""
+    """Return the first line of another library's error, or its class name if it has no message."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def printable(text: str) -> str:
-    """Text that a terminal shows and does not obey: controls, line ends and what turns text around as their escapes."""
+    """Escape control characters, line ends and bidirectional overrides, so that a terminal only displays the text."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A tail for an error message: the nearest known word, or nothing."""
+    """Return an error message suffix with the nearest known word, or an empty string."""
     hint = suggestion(word, known)
     return f"; {hint}" if hint else ""
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """The hint of an error: the nearest known word, or nothing; a hostile file has many, and long ones."""
+    """Return an error hint with the nearest known word, or ""; bounded, as a hostile file may have many long words."""
     near = difflib.get_close_matches(word[:_WORD], list(itertools.islice(known, _WORDS)), n=1)
     return f"did you mean {near[0]!r}?" if near else ""

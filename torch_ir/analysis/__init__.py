@@ -1,6 +1,6 @@
-"""Ask graphs: what one costs, what it holds in memory, what depends on what, and in what two differ.
+"""Analyses of graphs: cost, memory, dependencies, and differences between two graphs.
 
-Nothing here changes a graph; torch is imported only where a question needs it.
+Nothing here changes a graph; torch is imported only by analyses that need it.
 """
 
 from torch_ir.analysis.cost_model.cost_table import CostReport, cost_report

@@ -1,4 +1,4 @@
-"""Pictures of a graph: Mermaid text, Graphviz DOT, SVG and PNG, and JSON for Model Explorer. No torch here."""
+"""Drawings of a graph: Mermaid text, Graphviz DOT, SVG and PNG, and JSON for Model Explorer. No torch here."""
 
 from torch_ir.draw.drawn_pairs import render_pair
 from torch_ir.draw.mermaid import generate_op_distribution_pie, ir_to_mermaid

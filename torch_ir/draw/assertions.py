@@ -1,4 +1,4 @@
-"""Nodes that only check: assertions, and what is computed for them alone. Pictures leave them out until asked."""
+"""Nodes that only check: assertions, and what is computed only for them. Drawings omit them by default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ASSERTIONS = (
 
 
 def checks_in(ir: IR) -> set[OpNode]:
-    """The nodes of a graph without which its results would be the same, and which are there to check something."""
+    """Return the nodes that check something and do not affect the results."""
     found: set[OpNode] = set()
     for node in reversed(ir.nodes):
         readers = {reader for tensor in node.outputs for reader in tensor.consumers}
@@ -24,27 +24,27 @@ def checks_in(ir: IR) -> set[OpNode]:
 
 
 def without_checks(ir: IR, kept: Collection[str] = ()) -> tuple[IR, int]:
-    """The graph without the nodes that only check, but for those of these names, and how many were left out."""
+    """Return the graph without the nodes that only check, except those of these names, and how many were removed."""
     if not _has_any(ir):
         return ir, 0
     copy = ir.clone()
-    return copy, _take_out(copy, kept)
+    return copy, _remove_checks(copy, kept)
 
 
 def _has_any(ir: IR) -> bool:
     return bool(checks_in(ir)) or any(map(_has_any, ir.functions.values()))
 
 
-def _take_out(ir: IR, kept: Collection[str]) -> int:
-    """Take them out of a graph and of its functions; those of a function count for each of its calls."""
+def _remove_checks(ir: IR, kept: Collection[str]) -> int:
+    """Remove the nodes from a graph and its functions; those of a function count for each of its calls."""
     inside = {}
     for name, calls in calls_by_function(ir).items():
         body = ir.functions[name]
         origins = [origin for node in body.nodes for origin in node.origins]
-        inside[name] = _take_out(body, kept)
+        inside[name] = _remove_checks(body, kept)
         retell_origins(calls, origins, body)
     for name in ir.functions.keys() - inside.keys():
-        _take_out(ir.functions[name], kept)
+        _remove_checks(ir.functions[name], kept)
     gone = _unneeded(ir, kept)
     for node in gone:
         node.inputs = ()
@@ -53,7 +53,7 @@ def _take_out(ir: IR, kept: Collection[str]) -> int:
 
 
 def _unneeded(ir: IR, kept: Collection[str]) -> set[OpNode]:
-    """The nodes that only check, but for those of these names and what they read."""
+    """Return the nodes that only check, except those of these names and what they read."""
     gone = checks_in(ir)
     needed = {node for node in gone if node.name in kept}
     while needed:

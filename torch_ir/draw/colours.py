@@ -1,4 +1,4 @@
-"""Colours and letters of a DOT picture, and text that is safe inside it."""
+"""Colours and font of a DOT drawing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,6 @@ COLOURS: dict[str, tuple[str, str]] = {
     "communication": ("#dbe6fd", "#3f74d9"),
     "other": ("#ffffff", "#7d7d7d"),
 }
-MARKS = {
-    "removed": ("#fbd5d5", "#c62828"),
-    "added": ("#cfeed4", "#2e7d32"),
-    "changed": ("#fde7b8", "#b26a00"),
-}
+MARKS = {"removed": ("#fbd5d5", "#c62828"), "added": ("#cfeed4", "#2e7d32"), "changed": ("#fde7b8", "#b26a00")}
 PLAIN = ("#f7f7f7", "#b4b4b4")  # in a comparison, what is equal on both sides
 CENTRE = "#1f4e9c"

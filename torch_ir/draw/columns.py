@@ -1,6 +1,6 @@
-"""Columns: a picture that would be one endless strip, cut into strips that stand side by side.
+"""Columns: cut a drawing that would be one long strip into strips side by side.
 
-Where an arrow would lead from one column to another, both ends get a small circle with the same letter.
+An arrow between columns is replaced by two small circles with the same letter.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from torch_ir.draw.elements import Box, Edge, Frame, Scene
 
-_ROWS, _FRAMED_ROWS = 12, 40  # of boxes below each other that fit on a page; frames cannot be cut
-_SHAPE = 6  # how much wider than high a box is, with the space around it
+_ROWS, _FRAMED_ROWS = 12, 40  # rows of boxes that fit on a page; frames cannot be cut
+_SHAPE = 6  # width of a box relative to its height, with the space around it
 
 
 def in_columns(scene: Scene) -> tuple[Scene, list[list[str]]]:
-    """The scene without arrows between columns, and the boxes of each column; none if one is enough."""
+    """Return the scene without arrows between columns, and the boxes of each column; none if one column suffices."""
     columns = _columns(scene)
     if len(set(columns.values())) < 2:
         return scene, []
@@ -28,14 +28,14 @@ def in_columns(scene: Scene) -> tuple[Scene, list[list[str]]]:
 
 
 def boxes_in(frames: Iterable[Frame]) -> Iterator[str]:
-    """The boxes inside frames, however deep."""
+    """Yield the boxes inside frames, also nested ones."""
     for frame in frames:
         yield from frame.boxes
         yield from boxes_in(frame.frames)
 
 
 def _columns(scene: Scene) -> dict[str, int]:
-    """The column of each box other than weights; frames are never cut."""
+    """Return the column of each box except weights; frames are never cut."""
     rows = _rows(scene)
     height = 1 + max(rows.values(), default=0)
     most = _FRAMED_ROWS if scene.frames else _ROWS
@@ -48,27 +48,27 @@ def _columns(scene: Scene) -> dict[str, int]:
         boxes = list(boxes_in([frame]))
         columns.update(dict.fromkeys(boxes, columns[boxes[0]]))
     kinds = {box.id: box.kind for box in scene.boxes}
-    for edge in reversed(scene.edges):  # an input stands where it is first read, an output below what gives it
+    for edge in reversed(scene.edges):  # an input goes where it is first read, an output below its producer
         if kinds[edge.source] == "input":
             columns[edge.source] = columns[edge.target]
         elif kinds[edge.target] == "output" and edge.source in columns:
             columns[edge.target] = columns[edge.source]
     beyond = [box for box in columns if kinds[box] == "note" or (kinds[box] == "output" and rows[box] == 0)]
-    columns.update(dict.fromkeys(beyond, max(columns.values())))  # what was cut off would come last
+    columns.update(dict.fromkeys(beyond, max(columns.values())))  # boxes beyond the cut come last
     return columns
 
 
 def _rows(scene: Scene) -> dict[str, int]:
-    """How many boxes are above each box on the longest way to it."""
+    """Return the length of the longest path to each box."""
     rows = {box.id: 0 for box in scene.boxes if box.kind != "weight"}
-    for edge in scene.edges:  # in the order of the program: whoever gives was drawn before
+    for edge in scene.edges:  # in program order: sources come before targets
         if edge.style == "solid":
             rows[edge.target] = max(rows[edge.target], rows[edge.source] + 1)
     return rows
 
 
 def _cut(scene: Scene, columns: dict[str, int]) -> Iterator[Box | Edge]:
-    """The items with circles for arrows between columns; the circles are given their columns."""
+    """Yield the items with circles for arrows between columns, and assign columns to the circles."""
     letters: dict[str, str] = {}
     for item in scene.items:
         if isinstance(item, Box) or item.style == "dotted" or columns[item.source] == columns[item.target]:

@@ -1,8 +1,8 @@
-"""Modules as boxes: everything inside a module of a chosen depth is one node, whatever it holds.
+"""Collapse modules: everything inside a module at a chosen depth becomes one node.
 
     depth 1   layer1: Sequential        depth 2   layer1.0: BasicBlock, layer1.1: BasicBlock
 
-Layers that lie higher than that are one node each; what a module above computes itself stays as it is.
+Layers above that depth are one node each; operators of the modules above stay as they are.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torch_ir.ir.graph.origins import call_around, modules_around
 from torch_ir.ir.regroup.functions import FUSED, given_by, inline_all
 from torch_ir.ir.regroup.granularity import Run, fold_runs, identifier, public_name, read_past, short
 
-Parts = Mapping[str, tuple[OpNode, ...]]  # of each node that stands for a module, by its name
+Parts = Mapping[str, tuple[OpNode, ...]]  # nodes inside each collapsed module, by its name
 
 
 def flattened(ir: IR, whole: Collection[str] = ()) -> IR:
-    """A copy with what is inside calls in their places; fused operators and the calls of these names stay whole."""
+    """Return a copy with calls inlined, except fused operators and the calls of these names."""
     copy = ir.clone()
     inline_all(copy, lambda call: not call.op_type.startswith(FUSED) and call.name not in whole)
     return copy
 
 
 def collapsed(ir: IR, depth: int) -> tuple[IR, Parts]:
-    """A copy in which each call of a module at that depth is one node, and the nodes that each of them stands for."""
+    """Return a copy in which each module call at that depth is one node, and the nodes inside each of them."""
     if depth < 1:
         raise DrawError(f"the depth must be at least 1, not {depth}: the model itself would be one box")
     copy = ir.clone()
-    copy.symbols = {}  # a picture does not ask where a size was read off
+    copy.symbols = {}  # a drawing does not need where sizes come from
     originals = {node.name: node for node in ir.nodes}
     classes = _classes(ir)
     call_of = _calls_of(copy, depth)
@@ -51,7 +51,7 @@ def collapsed(ir: IR, depth: int) -> tuple[IR, Parts]:
 
 
 def depth_of(ir: IR) -> int:
-    """How many names the longest path of a module that computes something has, also inside calls."""
+    """Return the depth of the deepest module that computes something, also inside calls."""
     inside = {name: depth_of(body) for name, body in ir.functions.items()}
     return max(
         (_depth(node) + (inside.get(node.attrs["function"], 0) if node.is_call else 0) for node in ir.nodes), default=0
@@ -63,7 +63,7 @@ def _depth(node: OpNode) -> int:
 
 
 def _calls_of(ir: IR, depth: int) -> Callable[[OpNode], Origin | None]:
-    """Which call of a module stands for a node, without what only one node says; None where the node stays."""
+    """Return a function that maps a node to its collapsed module call; None if the node stays."""
     containers = {path for node in ir.nodes for path in modules_around(node.origin.module)[:-1]}
 
     def call_of(node: OpNode) -> Origin | None:
@@ -77,6 +77,6 @@ def _calls_of(ir: IR, depth: int) -> Callable[[OpNode], Origin | None]:
 
 
 def _classes(ir: IR) -> dict[str, str]:
-    """The full names of the classes of modules, as the graph or at least a node of theirs tells."""
-    told = {node.origin.module: node.origin.module_class for node in ir.nodes if node.origin.module_class}
-    return {path: public_name(name) for path, name in {**told, **ir.modules}.items()}
+    """Return the full class names of modules, from the graph or else from its nodes."""
+    from_nodes = {node.origin.module: node.origin.module_class for node in ir.nodes if node.origin.module_class}
+    return {path: public_name(name) for path, name in {**from_nodes, **ir.modules}.items()}

@@ -1,4 +1,4 @@
-"""Graphviz DOT text of a scene: rounded boxes, coloured by what they do, weights small and grey beside their reader."""
+"""Graphviz DOT text of a scene: rounded boxes, coloured by family, with weights small and grey beside their reader."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _SIDE = 'peripheries=1; label=""; style="rounded"; color="#d0d0d0"; bgcolor="#ff
 
 
 def to_dot(scene: Scene, legend: bool | None = None) -> str:
-    """A scene as a DOT digraph; weights with the same readers share a box, and one reader has it at its side.
+    """Return a scene as a DOT digraph; weights with the same readers share a box, beside the reader if it is one.
 
-    `legend` says whether the colours of families are explained; by default they are in all but small pictures.
+    `legend` says whether to explain the colours of families; by default in all but small drawings.
     """
     scene, columns = in_columns(scene) if scene.wraps else (scene, [])
     is_compared = any(box.mark for box in scene.boxes)
@@ -44,8 +44,8 @@ def to_dot(scene: Scene, legend: bool | None = None) -> str:
     lines += _columns(scene, columns, beside) if columns else _frames(scene.frames, beside)
     lines += _sides(scene)
     lines += [_together(reader, weights) for reader, weights in beside.items()]
-    lines += _dashes_around_the_note(scene, columns)
-    if label := label_of(scene, max(len(columns), len(scene.frames)), legend):  # at the end, lest frames inherit it
+    lines += _note_edges(scene, columns)
+    if label := label_of(scene, max(len(columns), len(scene.frames)), legend):  # last, or frames inherit it
         lines += [f"label={label}", "labelloc=t", "labeljust=l"]
     body = "\n".join(f"  {line}" for line in lines)
     return f"digraph {in_dot_string(scene.title)} {{\n{_HEADER}\n{body}\n}}\n"
@@ -68,7 +68,7 @@ def _box(box: Box, is_compared: bool) -> str:
 
 
 def _colours(box: Box, is_compared: bool) -> tuple[str, str]:
-    """Fill and border: how it differs, how hot it is, or what it does."""
+    """Return fill and border: by difference, heat, or family."""
     if box.mark:
         return MARKS[box.mark]
     if box.kind in ("op", "partly"):
@@ -100,7 +100,7 @@ def _weights_by_readers(scene: Scene) -> dict[tuple[str, ...], list[Box]]:
 
 
 def _weight_box(weights: list[Box], readers: tuple[str, ...]) -> Iterator[str]:
-    """One row per weight: its name, its shape."""
+    """Yield one row per weight: name and shape."""
     box_id = weights[0].id
     fill, border = COLOURS["weight"]
     cell = '<td align="{}"><font point-size="8" color="#{}">{}</font></td>'.format
@@ -117,14 +117,14 @@ def _weight_box(weights: list[Box], readers: tuple[str, ...]) -> Iterator[str]:
 
 
 def _together(reader: str, weights: str) -> str:
-    """An invisible cluster keeps a node and its weights side by side."""
+    """Return an invisible cluster that keeps a node and its weights side by side."""
     return f'subgraph cluster_{weights} {{ peripheries=0; margin=0; label=""; {{ rank=same; {reader}; {weights} }} }}'
 
 
 def _frames(frames: Iterable[Frame], beside: dict[str, str]) -> Iterator[str]:
-    """Clusters with titles; weights beside their boxes are taken into them.
+    """Yield clusters with titles, including the weights beside their boxes.
 
-    A title is a box of its own above the first one: arrows go around boxes, but through the labels of clusters.
+    A title is a separate box above the first one: arrows avoid boxes, but cross the labels of clusters.
     """
     for frame in frames:
         title = f"{frame.id}_title"
@@ -139,7 +139,7 @@ def _frames(frames: Iterable[Frame], beside: dict[str, str]) -> Iterator[str]:
 
 
 def _sides(scene: Scene) -> Iterator[str]:
-    """The sides of a comparison begin at the top, one to the right of the other."""
+    """Place the sides of a comparison at the top, next to each other."""
     sides = [frame for frame in scene.frames if frame.is_side]
     fed = {edge.target for edge in scene.edges if edge.style != "dotted"}
     for side in sides:
@@ -149,7 +149,7 @@ def _sides(scene: Scene) -> Iterator[str]:
 
 
 def _columns(scene: Scene, columns: Sequence[Sequence[str]], beside: dict[str, str]) -> Iterator[str]:
-    """Each column as an invisible cluster that begins at the top, one to the right of the other."""
+    """Yield each column as an invisible cluster that starts at the top, next to each other."""
     framed = {box: frame for frame in scene.frames for box in boxes_in([frame])}
     heads = [f"column_{number}" for number in range(len(columns))]
     fed = {edge.target for edge in scene.edges if edge.style == "solid"}
@@ -164,10 +164,10 @@ def _columns(scene: Scene, columns: Sequence[Sequence[str]], beside: dict[str, s
     yield f"{' -> '.join(heads)} [style=invis, constraint=false]"
 
 
-def _dashes_around_the_note(scene: Scene, columns: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A cut graph hangs together: open ends lead into the note, the note to the outputs that nothing drawn makes.
+def _note_edges(scene: Scene, columns: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Connect a truncated graph: open ends lead to the note, and the note to outputs that nothing drawn produces.
 
-    Where there are columns, the note stands in the last one, and only what ends there leads into it.
+    With columns, the note is in the last one, and only open ends of that column lead to it.
     """
     note = next((box.id for box in scene.boxes if box.kind == "note"), None)
     if note is None:

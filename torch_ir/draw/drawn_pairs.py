@@ -1,4 +1,4 @@
-"""Two graphs side by side: before and after, with what was removed, added and changed in colour."""
+"""Two graphs side by side, with removed, added and changed nodes coloured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_ir.ir import IR
 Marks = tuple[Mapping[str, str], Mapping[str, str]]
 CONTEXT = 2  # boxes around a difference
 _SIDES = ("before", "after")
-_MOST_BOXES = 60  # of both sides, that are shown whole
+_MOST_BOXES = 60  # of both sides, up to which they are drawn completely
 
 
 def render_pair(
@@ -32,10 +32,10 @@ def render_pair(
     legend: bool | None = None,
     **options: Any,
 ) -> None:
-    """Draw two graphs side by side into a file; `marks` say for each which of its nodes are removed, added or changed.
+    """Draw two graphs side by side into a file; `marks` say which nodes of each are removed, added or changed.
 
-    They are what `diff(before, after).marks()` gives. Of large graphs only the differences are drawn, with a few boxes
-    around each; the options are those of `render`.
+    They are what `diff(before, after).marks()` returns. Of large graphs only the differences are drawn, with a few
+    boxes around each; the other options are those of `render`.
     """
     scene = build_pair(before, after, marks, titles, heading, only_differences, **options)
     write_scene(scene, path, legend=legend)
@@ -50,18 +50,18 @@ def build_pair(
     only_differences: bool | None = None,
     **options: Any,
 ) -> Scene:
-    """The scene of both: one frame each; the options are those of `build_scene`."""
+    """Return the scene of both: one frame each; the options are those of `build_scene`."""
     options = {"max_nodes": 0, "include_weights": False, **options}
     sides = _built(before, after, marks, options)
     count = _count(sides)
     is_cut = count > _MOST_BOXES if only_differences is None else only_differences
     if not any(box.mark for side in sides for box in side.boxes):
-        heading = (*heading, "nothing that is drawn differs")
+        heading = (*heading, "no difference is visible")
     elif is_cut and not options.get("focus"):
         sides = _differences(sides)
         left = count - _count(sides)
-        told = f"what differs, and {CONTEXT} boxes around it; {left} more boxes are equal on both sides"
-        heading = (*heading, told) if left > 0 else heading
+        message = f"differences, and {CONTEXT} boxes around each; {left} more boxes are equal on both sides"
+        heading = (*heading, message) if left > 0 else heading
     framed = [_framed(side, name, title) for side, name, title in zip(sides, _SIDES, titles, strict=True)]
     return replace(
         framed[0],
@@ -76,7 +76,7 @@ def build_pair(
 
 
 def _built(before: IR, after: IR, marks: Marks, options: dict[str, Any]) -> list[Scene]:
-    """Both scenes; a side that does not have what the picture is about shows what the other one shows."""
+    """Build both scenes; a side without the requested focus shows what the other one shows."""
     graphs = list(zip((before, after), marks, strict=True))
     found: list[Scene | None] = []
     errors: list[DrawError] = []
@@ -101,7 +101,7 @@ def _count(sides: Iterable[Scene]) -> int:
 
 
 def _differences(sides: Sequence[Scene]) -> list[Scene]:
-    """Each side around what differs there; one that has no difference of its own shows what the other one shows."""
+    """Return each side around its differences; a side without any shows what the other one shows."""
     centres = [{name for box in side.boxes if box.mark for name in box.names} for side in sides]
     found = [focused(side, centre, CONTEXT) if centre else side for side, centre in zip(sides, centres, strict=True)]
     for this, other in ((0, 1), (1, 0)):
@@ -111,7 +111,7 @@ def _differences(sides: Sequence[Scene]) -> list[Scene]:
 
 
 def _as_shown(side: Scene, other: Scene) -> Scene:
-    """What a side has of the nodes that the other one shows; all of it, if that is nothing."""
+    """Return the nodes of a side that the other one shows; all of them if there are none."""
     shared = _names(other) & _names(side)
     return focused(side, shared, radius=0) if shared else side
 
@@ -121,7 +121,7 @@ def _names(scene: Scene) -> set[str]:
 
 
 def _framed(scene: Scene, side: str, title: str) -> Scene:
-    """The scene inside one frame, with ids that the other side does not have."""
+    """Return the scene inside one frame, with ids that differ from the other side's."""
     items = tuple(_renamed(item, side) for item in scene.items)
     framed: set[str] = set()
     frames = tuple(_renamed_frame(frame, side, framed) for frame in scene.frames)
@@ -130,7 +130,7 @@ def _framed(scene: Scene, side: str, title: str) -> Scene:
 
 
 def _renamed(item: Item, side: str) -> Item:
-    if isinstance(item, Box):  # without emphasis on a centre: colours say already what matters
+    if isinstance(item, Box):  # without emphasis on a centre: colours already show what matters
         names = tuple(f"{side}/{name}" for name in item.names)
         return replace(item, id=f"{side}_{item.id}", names=names, is_centre=False)
     return replace(item, source=f"{side}_{item.source}", target=f"{side}_{item.target}")

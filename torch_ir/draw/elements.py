@@ -1,4 +1,4 @@
-"""What a picture consists of, before any format: boxes, arrows and frames, and what stands above them."""
+"""Elements of a drawing, independent of the format: boxes, arrows and frames, and their heading."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ Kind = Literal["input", "op", "weight", "output", "note", "placeholder", "partly
 
 @dataclass(frozen=True)
 class Box:
-    """A box; `id` is made of letters, digits and underscores, `lines` are plain text from the graph.
+    """A box; `id` consists of letters, digits and underscores, `lines` are plain text from the graph.
 
-    `names` are the nodes that it stands for, `tip` is what a viewer says when it is pointed at. A `partly` box holds
-    placeholders among other nodes, a `stub` stands for what was cut off.
+    `names` are the nodes that it represents, `tip` is its tooltip. A `partly` box contains placeholders among other
+    nodes, a `stub` represents what was cut off.
     """
 
     id: str
@@ -22,14 +22,14 @@ class Box:
     family: str = ""
     names: tuple[str, ...] = ()
     tip: str = ""
-    fill: str = ""  # of a heat scale, instead of the colour of its family
-    mark: str = ""  # how it differs from another graph: `added`, `removed`, `changed`, `renamed`
-    is_centre: bool = False  # what a picture of a neighbourhood is about
+    fill: str = ""  # heat colour, instead of the colour of its family
+    mark: str = ""  # difference from another graph: `added`, `removed`, `changed`, `renamed`
+    is_centre: bool = False  # the focus of a neighbourhood
 
 
 @dataclass(frozen=True)
 class Edge:
-    """An arrow from box to box; weights come in dotted, what was cut off goes on dashed."""
+    """An arrow between boxes; those from weights are dotted, those to cut-off parts dashed."""
 
     source: str
     target: str
@@ -39,7 +39,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame around boxes, by their ids, and around other frames; one side of a comparison is `is_side`."""
+    """A frame around boxes, by their ids, and nested frames; `is_side` is one side of a comparison."""
 
     id: str
     title: str
@@ -50,7 +50,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Scale:
-    """What the colours of a heat picture mean, from its lightest to its darkest, and how much there is in all."""
+    """The scale of a heat drawing, from its lightest to its darkest colour, and the total."""
 
     whole: str
     low: str
@@ -62,16 +62,16 @@ Item = Box | Edge
 
 @dataclass(frozen=True)
 class Scene:
-    """Boxes and edges in the order of the program; `open_ends` are the boxes whose values go on beyond the cut."""
+    """Boxes and edges in program order; `open_ends` are the boxes whose values are read beyond the cut."""
 
     title: str
     items: tuple[Item, ...]
     open_ends: tuple[str, ...] = ()
     frames: tuple[Frame, ...] = ()
     legend: str = ""  # in red
-    note: str = ""  # what is left out
+    note: str = ""  # what is omitted
     wraps: bool = False  # a strip that is too long is cut into columns
-    heading: tuple[str, ...] = ()  # lines above the picture; the first is its title
+    heading: tuple[str, ...] = ()  # lines above the drawing; the first is its title
     scale: Scale | None = None
 
     @property

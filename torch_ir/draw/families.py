@@ -1,4 +1,4 @@
-"""Families of operators, for colours only."""
+"""Operator families, for colours only."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ _IN_NAMES = {"attention": "attention", "norm": "normalisation"}
 
 
 def family_of(op_type: str) -> str:
-    """The family of `aten.relu_.default` or `higher_order.flex_attention`; `other` if it is none of the known ones."""
+    """Return the family of `aten.relu_.default` or `higher_order.flex_attention`; `other` if it is unknown."""
     parts = op_type.split(".")
     name = parts[1] if len(parts) > 1 else parts[0]
     return _FAMILY_OF.get(name) or _FAMILY_OF.get(name.rstrip("_"), "other")
 
 
 def family_of_node(node: OpNode, functions: Mapping[str, IR]) -> str:
-    """The family of an operator; that of a layer is what its name says, else that of what counts most inside."""
+    """Return the family of a node; of a layer, by its name, else by the most important family inside."""
     body = functions.get(node.attrs["function"]) if node.is_call else None
     return _family(node, {} if body is None else {node.attrs["function"]: _inside(body)})
 
 
 def _inside(body: IR) -> set[str]:
-    """The families of the nodes of a body; each function is looked at once, however often it is called."""
+    """Return the families of the nodes of a body; each function is visited once."""
     inner = {name: _inside(function) for name, function in body.functions.items()}
     return {_family(node, inner) for node in body.nodes}
 

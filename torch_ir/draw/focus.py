@@ -1,4 +1,4 @@
-"""A neighbourhood: what leads to some boxes and what follows from them, and where the graph goes on."""
+"""Neighbourhoods: the boxes before and after some boxes, with stubs where the graph continues."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Neighbours = Mapping[str, Collection[str]]
 
 
 def named_by(ir: IR, focus: str | Collection[str]) -> set[str]:
-    """The nodes that these names name: a node or an input each, or all nodes of a module."""
+    """Resolve names to nodes: each is a node, an input, or a module, which means all its nodes."""
     names = {tensor.name for tensor in ir.graph_inputs} | {node.name for node in ir.nodes}
     found: set[str] = set()
     for word in [focus] if isinstance(focus, str) else focus:
         inside = {node.name for node in ir.nodes if word and _is_in(node.origin.module, word)}
         if word not in names and not inside:
             modules = {path for node in ir.nodes for path in modules_around(node.origin.module) if path}
-            raise DrawError(f"no node, input or module is called {word!r}{did_you_mean(word, [*names, *modules])}")
+            raise DrawError(f"unknown node, input or module {word!r}{did_you_mean(word, [*names, *modules])}")
         found |= {word} if word in names else inside
     return found
 
 
 def focused(scene: Scene, names: Collection[str], radius: int) -> Scene:
-    """The boxes that stand for these nodes, and those up to `radius` boxes before and after them."""
+    """Return the boxes of these nodes, and those up to `radius` boxes before and after them."""
     if radius < 0:
         raise DrawError(f"the radius must be at least 0, not {radius}")
     centre = {box.id for box in scene.boxes if not set(names).isdisjoint(box.names)}
     if not centre:
-        raise DrawError(f"{sorted(names)[0]!r} is computed of weights alone, which a folded picture does not show")
+        raise DrawError(f"{sorted(names)[0]!r} depends on weights alone, which a folded drawing does not show")
     after, before = _neighbours(scene.edges)
     kept = _reached(centre, before, radius) | _reached(centre, after, radius)
     kept |= {edge.source for edge in scene.edges if edge.style == "dotted" and edge.target in kept}
@@ -52,7 +52,7 @@ def _is_in(path: str, module: str) -> bool:
 
 
 def _neighbours(edges: Iterable[Edge]) -> tuple[Neighbours, Neighbours]:
-    """The boxes that come right after each box, and those right before it; weights are no neighbours."""
+    """Return the boxes right after each box, and those right before it; weights are not neighbours."""
     after: dict[str, dict[str, None]] = {}
     before: dict[str, dict[str, None]] = {}
     for edge in edges:
@@ -71,16 +71,16 @@ def _reached(centre: Collection[str], neighbours: Neighbours, radius: int) -> se
 
 
 def _stubs(side: str, kept: set[str], neighbours: Neighbours, boxes: Mapping[str, Box]) -> Iterator[Item]:
-    """For each box that has neighbours beyond the cut, one dashed end that names the only one, or counts them."""
+    """Yield a dashed stub for each box with neighbours beyond the cut, which names a single one, or counts them."""
     for box in [box for box in boxes if box in kept]:
         beyond = [boxes[other] for other in neighbours.get(box, ()) if other not in kept]
         if beyond:
-            stub = Box(f"{side}_{box}", (_said(beyond),), "stub")
+            stub = Box(f"{side}_{box}", (_stub_text(beyond),), "stub")
             yield stub
             yield Edge(*((stub.id, box) if side == "before" else (box, stub.id)), style="dashed")
 
 
-def _said(beyond: list[Box]) -> str:
+def _stub_text(beyond: list[Box]) -> str:
     if len(beyond) > 1:
         return f"… {len(beyond)} more"
     return f"… {(beyond[0].names or beyond[0].lines)[0]}"

@@ -1,7 +1,7 @@
-"""Repeated layers: equal modules that follow each other are drawn once, in a frame that says how many there are.
+"""Fold repeated layers: consecutive equal modules are drawn once, in a frame with their number.
 
-A frame `layers.0 … 31` stands for 32 modules that hold the same operators, joined in the same way, each reading what
-the one before it gives.
+A frame `layers.0 … 31` represents 32 modules with the same operators, connected in the same way, each reading the
+output of the one before it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torch_ir.ir import IR, OpNode, Param, TensorMeta
 from torch_ir.ir.graph.origins import call_around, modules_around
 from torch_ir.ir.regroup.functions import FUSED, check_size_inline, inline, read_by
 
-_PERIOD = 6  # layers that differ in turn, such as five of local attention and one of global, repeat together
+_PERIOD = 6  # alternating layers, such as five of local attention and one of global, repeat together
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What is drawn once for several equal modules; `module` is the path of the first, or of the list around them."""
+    """Several equal modules that are drawn once; `module` is the path of the first, or of their list."""
 
     title: str
     module: str
@@ -29,28 +29,28 @@ class Fold:
 
 @dataclass
 class Folding:
-    """A graph with repeated layers drawn once: what is drawn, and what each tensor that is not drawn looks like."""
+    """A graph with repeated layers drawn once: the drawn items, and the drawn tensor for each that is not drawn."""
 
     ir: IR
     items: list[OpNode | Fold]
-    stands: dict[TensorMeta, TensorMeta] = field(default_factory=dict)  # of a repetition -> of what is drawn for it
+    representatives: dict[TensorMeta, TensorMeta] = field(default_factory=dict)  # of a repetition -> drawn for it
 
     def drawn(self, tensor: TensorMeta) -> TensorMeta:
-        while tensor in self.stands:
-            tensor = self.stands[tensor]
+        while tensor in self.representatives:
+            tensor = self.representatives[tensor]
         return tensor
 
 
 def unfolded(ir: IR) -> Folding:
-    """Every node on its own."""
+    """Return every node on its own."""
     return Folding(ir, list(ir.nodes))
 
 
 def folded(ir: IR, marks: Mapping[str, object] | None = None, open_calls: bool = False) -> Folding:
-    """Runs of equal modules as one each; modules whose nodes have different marks, by name, are not equal.
+    """Fold runs of equal modules; modules whose nodes have different marks, by name, are not equal.
 
-    What is computed of weights alone is shown as a weight. With `open_calls`, what is inside a call is drawn in its
-    place: of equal layers, that of the first.
+    Nodes that depend on weights alone are drawn as weights. With `open_calls`, the nodes inside a call are drawn
+    instead of it: of equal layers, those of the first.
     """
     if open_calls:
         check_size_inline(ir)
@@ -58,11 +58,11 @@ def folded(ir: IR, marks: Mapping[str, object] | None = None, open_calls: bool =
     shown.nodes = without_ready(shown, shown.nodes)
     folder = _Folder(shown, marks or {})
     items = list(folder.items(shown.nodes, 0))
-    return Folding(shown, list(folder.opened(items)) if open_calls else items, folder.stands)
+    return Folding(shown, list(folder.opened(items)) if open_calls else items, folder.representatives)
 
 
 def without_ready(ir: IR, nodes: Sequence[OpNode]) -> list[OpNode]:
-    """The nodes that depend on more than weights; what the others make is a weight from now on, and only drawn so."""
+    """Return the nodes that depend on more than weights; the outputs of others become weights, only for drawing."""
     kept = []
     for node in nodes:
         is_result = any(ir.returns in made._uses for made in node.outputs)
@@ -76,7 +76,7 @@ def without_ready(ir: IR, nodes: Sequence[OpNode]) -> list[OpNode]:
 
 
 def nodes_in(items: Sequence[OpNode | Fold]) -> Iterator[OpNode]:
-    """The nodes that are drawn, in order."""
+    """Yield the nodes that are drawn, in order."""
     for item in items:
         yield from nodes_in(item.items) if isinstance(item, Fold) else [item]
 
@@ -86,12 +86,12 @@ def times(count: int) -> str:
 
 
 class _Unit:
-    """The nodes of one call of a module that may be repeated, or of several calls that may be repeated together."""
+    """The nodes of one call of a possibly repeated module, or of several such calls that repeat together."""
 
     def __init__(self, paths: list[str], nodes: list[OpNode], marks: list[Hashable]) -> None:
         self.paths = paths
         self.nodes = nodes
-        self.marks = marks  # what else must be equal of each node: where in its module it is, and how it stands out
+        self.marks = marks  # what else must be equal for each node: its place in the module, and its mark
         self.reads = read_by(nodes)
         self.makes = [tensor for node in nodes for tensor in node.outputs]
 
@@ -113,7 +113,7 @@ class _Unit:
         )
 
     def roles(self, before: _Unit | None) -> list[tuple[str, Hashable]]:
-        """What each tensor that is read is to this unit, where it follows another one."""
+        """Return the role of each tensor that this unit reads, if it follows another one."""
         places = {tensor: place for place, tensor in enumerate(before.makes if before else ())}
         return [_role(tensor, places) for tensor in self.reads]
 
@@ -124,7 +124,7 @@ class _Unit:
             return False
         roles = self.roles(last)
         if self.paths == last.paths and not any(kind == "before" for kind, _ in roles):
-            return False  # calls side by side, whose results may go to different places
+            return False  # parallel calls, whose results may be used differently
         if len(run) > 1:
             return roles == last.roles(run[-2])
         pairs = zip(roles, last.roles(None), strict=True)
@@ -132,7 +132,7 @@ class _Unit:
 
 
 def _longest_run(units: Sequence[_Unit]) -> list[_Unit]:
-    """The repetitions that the first unit begins, of it alone or of it and some that follow."""
+    """Return the longest run of repetitions that starts with the first unit, alone or with some that follow."""
     best = [units[0]]
     for period in range(1, _PERIOD + 1):
         run = [_Unit.joined(units[:period])] if len(units) >= 2 * period else []
@@ -158,17 +158,17 @@ def _role(tensor: TensorMeta, places: Mapping[TensorMeta, int]) -> tuple[str, Ha
 
 
 class _Folder:
-    """Folds the nodes of one graph and remembers what stands for what."""
+    """Folds the nodes of one graph and records which tensors represent others."""
 
     def __init__(self, ir: IR, marks: Mapping[str, object]) -> None:
-        self.stands: dict[TensorMeta, TensorMeta] = {}
+        self.representatives: dict[TensorMeta, TensorMeta] = {}
         self._ir = ir
         self._marks = marks
         called = {node.origin.module for node in ir.nodes if node.origin.call}
         self._again = called | {text.rpartition("@")[0] for node in ir.nodes for text in node.origin.outer}
 
     def items(self, nodes: Sequence[OpNode], depth: int) -> Iterator[OpNode | Fold]:
-        """Nodes with their repetitions folded, looking at modules deeper than `depth` names."""
+        """Yield nodes with repetitions folded, for modules deeper than `depth` names."""
         calls = itertools.groupby(nodes, lambda node: self._call(node, depth))
         units = [(call, self._unit(call[0] if call else "", list(group))) for call, group in calls]
         for is_call, pairs in itertools.groupby(units, lambda pair: pair[0] is not None):
@@ -179,7 +179,7 @@ class _Folder:
                 yield from (node for unit in series for node in unit.nodes)
 
     def _series(self, units: Sequence[_Unit]) -> Iterator[OpNode | Fold]:
-        """Units that follow each other, with runs among them folded; folds of several units have folds inside."""
+        """Yield consecutive units with runs folded; folds of several units contain folds."""
         while units:
             run = _longest_run(units)
             parts, path = units[: len(run[0].paths)], units[0].paths[0]
@@ -189,19 +189,21 @@ class _Folder:
                 yield from inner
                 continue
             for unit in run[1:]:
-                self._let_stand(run[0], unit)
+                self._represent(run[0], unit)
             yield Fold(_title(run), path if len(parts) == 1 else path.rpartition(".")[0], tuple(inner))
 
     def opened(self, items: Iterable[OpNode | Fold]) -> Iterator[OpNode | Fold]:
-        """The items with the nodes inside calls in their places; what they repeat is folded too."""
+        """Yield the items with calls replaced by the nodes inside, and their repetitions folded."""
         for item in items:
             if isinstance(item, Fold):
                 yield Fold(item.title, item.module, tuple(self.opened(item.items)))
             elif self._can_be_opened(item):
                 inside = without_ready(self._ir, inline(self._ir, item))
                 made = {tensor.name: tensor for node in inside for tensor in node.outputs}
-                self.stands.update((tensor, made[tensor.name]) for tensor in item.outputs if tensor.name in made)
-                # all at once: opening one of them changes what others read
+                self.representatives.update(
+                    (tensor, made[tensor.name]) for tensor in item.outputs if tensor.name in made
+                )
+                # a list: opening one changes what others read
                 yield from self.opened(list(self.items(inside, len(modules_around(item.origin.module)) - 1)))
             else:
                 yield item
@@ -215,22 +217,22 @@ class _Folder:
         return _Unit([path], nodes, [(n.origin.module[len(path) :], repr(self._marks.get(n.name))) for n in nodes])
 
     def _call(self, node: OpNode, depth: int) -> tuple[str, int] | None:
-        """The call of the outermost module below a depth that has a number or is called again."""
+        """Return the call of the outermost module below a depth that has a number or is called several times."""
         for path in modules_around(node.origin.module)[depth + 1 :]:
             if path.rpartition(".")[2].isdecimal() or path in self._again:
                 return path, call_around(node.origin, path).call
         return None
 
-    def _let_stand(self, first: _Unit, unit: _Unit) -> None:
-        self.stands.update(zip(unit.makes, first.makes, strict=True))
+    def _represent(self, first: _Unit, unit: _Unit) -> None:
+        self.representatives.update(zip(unit.makes, first.makes, strict=True))
         own = set(unit.nodes)
         for mine, drawn in zip(unit.reads, first.reads, strict=True):
             if mine is not drawn and mine.producer is None and own.issuperset(mine._uses):
-                self.stands[mine] = drawn  # an input of the graph for each layer, such as its part of a cache
+                self.representatives[mine] = drawn  # an input of the graph per layer, such as its part of a cache
 
 
 def _series(path: str) -> str:
-    """What modules that may repeat each other have in common: the list that they are in, or being one module."""
+    """Return what modules that may repeat each other have in common: their list, or the module itself."""
     parent, _, name = path.rpartition(".")
     return f"{parent}." if name.isdecimal() else path
 

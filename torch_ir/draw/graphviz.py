@@ -1,4 +1,4 @@
-"""DOT text into SVG and PNG, by Graphviz in a child process: whatever it does there, this one lives."""
+"""Convert DOT text to SVG and PNG with Graphviz in a child process, so that a crash does no harm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_ir.errors import DrawError, MissingExtraError
 from torch_ir.escaping import in_html
 from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
 
-PATIENCE = 300  # seconds; Graphviz may need for ever on thousands of boxes
+PATIENCE = 300  # seconds; Graphviz may take very long on thousands of boxes
 _FONT = Path(__file__).with_name("fonts") / "DejaVuSans.ttf"
 _DRAW = """\
 import sys
@@ -29,7 +29,7 @@ sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 
 
 def picture(dot: str, kind: str, patience: int = PATIENCE) -> bytes:
-    """The picture of a DOT graph, `svg` or `png`."""
+    """Return the image of a DOT graph, `svg` or `png`."""
     command = _command(kind)
     with TemporaryFolder() as folder:
         with explained():
@@ -41,13 +41,13 @@ def picture(dot: str, kind: str, patience: int = PATIENCE) -> bytes:
                 f"Graphviz did not finish in {patience} seconds; draw fewer nodes, or write .dot or .mmd"
             ) from None
     if done.returncode or not done.stdout:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"]
-        raise DrawError(f"Graphviz could not draw the graph: {said[-1]}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"]
+        raise DrawError(f"Graphviz could not draw the graph: {lines[-1]}")
     return done.stdout
 
 
 def with_tips(svg: bytes, tips: Mapping[str, str]) -> bytes:
-    """The SVG with what is said about each box, by its id, as its title: viewers show it where one points."""
+    """Set the tooltip of each box, by its id, as its title in the SVG."""
 
     def titled(found: re.Match[str]) -> str:
         return found[1] + in_html(tips.get(found[2], ""))
@@ -65,7 +65,7 @@ def _command(kind: str) -> list[str]:
 
 
 def _with_font(folder: Path) -> dict[str, str]:
-    """An environment in which a Linux machine has at least the font that is shipped here, else text shows as boxes."""
+    """Return an environment in which Linux finds at least the bundled font; without any, text shows as boxes."""
     environment = dict(os.environ)
     if sys.platform == "linux" and "FONTCONFIG_FILE" not in environment:
         shutil.copy(_FONT, folder)

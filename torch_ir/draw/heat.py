@@ -1,6 +1,6 @@
-"""Heat: numbers of nodes, such as their FLOPs, as colours, with the share of the whole in each box.
+"""Heat: colour boxes by a number per node, such as FLOPs, and show the share of the total in each box.
 
-The scale runs from light to dark through hues of evenly falling lightness, so that it also reads in grey.
+The scale runs from light to dark with evenly falling lightness, so that it is also readable in grey.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from torch_ir.draw.elements import Box, Scale, Scene
 from torch_ir.draw.words import amount
 from torch_ir.errors import DrawError
 
-COLD = "#fafafa"  # what costs nothing
+COLD = "#fafafa"  # zero cost
 STOPS = ("#fdf6d3", "#fed395", "#fca168", "#f0705d", "#cb4a72", "#96337f", "#652a80")
-DARK, BRIGHT = "#000000", "#ffffff"  # with one of them text has enough contrast on any colour
+DARK, BRIGHT = "#000000", "#ffffff"  # one of them has enough contrast on any colour
 
 
 def heated(scene: Scene, heat: Mapping[str, float], unit: str = "") -> Scene:
-    """The scene with boxes coloured by the numbers of the nodes that they stand for, added."""
+    """Return the scene with boxes coloured by the sum of the numbers of their nodes."""
     wrong = next((name for name, number in heat.items() if not 0 <= number < math.inf), None)
     if wrong is not None:
-        raise DrawError(f"the heat of {wrong!r} is {heat[wrong]!r}; it must be a number that is not negative")
+        raise DrawError(f"the heat of {wrong!r} is {heat[wrong]!r}; expected a non-negative number")
     sums = {box.id: sum(heat.get(name, 0) for name in box.names) for box in scene.boxes}
     whole, most = sum(heat.values()), max(sums.values(), default=0)
     items = (
@@ -36,7 +36,7 @@ def heated(scene: Scene, heat: Mapping[str, float], unit: str = "") -> Scene:
 
 
 def colour(position: float) -> str:
-    """The colour at a place of the scale between 0 and 1."""
+    """Return the colour at a position of the scale between 0 and 1."""
     place = min(max(position, 0), 1) * (len(STOPS) - 1)
     low = min(int(place), len(STOPS) - 2)
     pairs = zip(_channels(STOPS[low]), _channels(STOPS[low + 1]), strict=True)
@@ -44,7 +44,7 @@ def colour(position: float) -> str:
 
 
 def text_on(fill: str) -> str:
-    """Black or white, whichever is easier to read on a colour."""
+    """Return black or white, whichever is more readable on a colour."""
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in _shares(fill)]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return BRIGHT if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else DARK
@@ -57,7 +57,7 @@ def _heated(box: Box, number: float, whole: float, most: float) -> Box:
 
 
 def _percent(share: float) -> str:
-    """`12`, `1.2`, `<0.1`: as exact as one can see."""
+    """Format `12`, `1.2`, `<0.1`."""
     percent = 100 * share
     return "<0.1" if percent < 0.05 else f"{percent:.1f}" if percent < 9.95 else f"{percent:.0f}"
 

@@ -1,4 +1,4 @@
-"""What stands above a picture: its title, what its colours mean, how much is missing or left out; as a DOT label."""
+"""The DOT label above a drawing: its title, the meaning of colours, and notes on what is missing or omitted."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch_ir.draw.heat import colour
 from torch_ir.escaping import in_dot_label
 
 _STEPS = 12  # of the bar of a heat scale
-_FEWEST_BOXES, _FEWEST_FAMILIES = 12, 3  # a smaller picture explains itself
+_FEWEST_BOXES, _FEWEST_FAMILIES = 12, 3  # a smaller drawing explains itself
 _NAMES = {"matmul": "matrix product", "elementwise": "element-wise", "movement": "data movement"}
 
 
 def label_of(scene: Scene, columns: int, legend: bool | None) -> str:
-    """The table above a picture of so many columns; nothing where there is nothing to say.
+    """Return the table above a drawing with this number of columns; empty if there is nothing to show.
 
-    Whether the families of operators are explained is asked for, or follows from how many there are.
+    If `legend` is None, families are explained if there are enough of them.
     """
     rows = list(_heading(scene.heading))
     if scene.legend:
@@ -61,7 +61,7 @@ def _scale(scale: Scale) -> str:
 
 
 def _swatches(families: Sequence[str], across: int) -> str:
-    """Small squares with their names, so many in a row."""
+    """Format small squares with their names, `across` per row."""
     square = 'fixedsize="true" width="12" height="12" border="1" cellborder="0"'
     cells = [
         f'<td><table {square} color="{border}" bgcolor="{fill}"><tr><td></td></tr></table></td>'
@@ -73,7 +73,7 @@ def _swatches(families: Sequence[str], across: int) -> str:
 
 
 def _marks(marks: Sequence[str]) -> str:
-    """Squares that are text: a table would be pulled apart by the title above it."""
+    """Format squares as text, as a title above would stretch a table."""
     return "".join(_words("■", 13, MARKS[mark][1]) + _words(f" {mark}    ", 10) for mark in marks)
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from torch_ir.draw.elements import Box, Scene
 
-MARKS = ("removed", "added", "changed")  # other words, such as `same` and `renamed`, are not worth a colour
+MARKS = ("removed", "added", "changed")  # others, such as `same` and `renamed`, are not coloured
 
 
 def marked(scene: Scene, marks: Mapping[str, str]) -> Scene:
-    """The scene with the boxes of nodes that differ marked; one of several nodes says how many do."""
+    """Mark the boxes of nodes that differ; a box of several nodes shows how many do."""
     items = (_marked(item, marks) if isinstance(item, Box) and item.kind != "input" else item for item in scene.items)
     return replace(scene, items=tuple(items))
 
@@ -23,5 +23,5 @@ def _marked(box: Box, marks: Mapping[str, str]) -> Box:
         return box
     if len(counts) == 1 and counts.total() == len(box.names):
         return replace(box, mark=next(iter(counts)))
-    said = ", ".join(f"{counts[mark]} {mark}" for mark in MARKS if counts[mark])
-    return replace(box, mark="changed", lines=(*box.lines, said))
+    text = ", ".join(f"{counts[mark]} {mark}" for mark in MARKS if counts[mark])
+    return replace(box, mark="changed", lines=(*box.lines, text))

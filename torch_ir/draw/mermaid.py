@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from torch_ir.draw.colours import CENTRE, MARKS
 from torch_ir.draw.elements import Box, Edge, Frame, Kind, Scene
 from torch_ir.draw.heat import text_on
 from torch_ir.draw.scene import build_scene
@@ -26,23 +27,18 @@ _BRACKETS: dict[Kind, tuple[str, str]] = {
 }
 _RED = "fill:#f8d0cc,stroke:#c62828,color:#7f1010"
 _STYLES = {"placeholder": _RED, "partly": "stroke:#c62828,stroke-width:3px", "stub": "fill:none,stroke:none"}
-_MARKS = {
-    "removed": "fill:#fbd5d5,stroke:#c62828",
-    "added": "fill:#cfeed4,stroke:#2e7d32",
-    "changed": "fill:#fde7b8,stroke:#b26a00",
-}
-_CENTRE = "stroke:#1f4e9c,stroke-width:4px"
+_MARKS = {mark: f"fill:{fill},stroke:{border}" for mark, (fill, border) in MARKS.items()}
+_CENTRE = f"stroke:{CENTRE},stroke-width:4px"
 _ARROWS = {"solid": "-->", "dotted": "-.->", "dashed": "-.->"}
-# Everything that Mermaid reads as more than itself somewhere: quotes, tags, entities, comments, directives, formulas.
 
 
 def ir_to_mermaid(ir: IR, max_nodes: int | None = 30, include_weights: bool = True) -> str:
-    """A graph as a Mermaid flow chart of its first `max_nodes` nodes; 0 or None draws all."""
+    """Return a Mermaid flow chart of the first `max_nodes` nodes of a graph; 0 or None draws all."""
     return to_mermaid(build_scene(ir, max_nodes, include_weights))
 
 
 def to_mermaid(scene: Scene) -> str:
-    """A scene as a Mermaid flow chart."""
+    """Return a scene as a Mermaid flow chart."""
     lines = ["flowchart TD"]
     lines += [_box(item) if isinstance(item, Box) else _edge(item) for item in scene.items]
     for frame in scene.frames:
@@ -61,7 +57,7 @@ def to_mermaid(scene: Scene) -> str:
 
 
 def _style(box: Box) -> str:
-    """Later words win: what it is, how hot, how it differs, whether the picture is about it."""
+    """Merge styles; later ones win: kind, heat, difference, focus."""
     heat = f"fill:{box.fill},color:{text_on(box.fill)}" if box.fill else ""
     words = (_STYLES.get(box.kind, ""), heat, _MARKS.get(box.mark, ""), _CENTRE * box.is_centre)
     found = dict(word.split(":") for text in words if text for word in text.split(","))
@@ -69,7 +65,7 @@ def _style(box: Box) -> str:
 
 
 def generate_op_distribution_pie(ir: IR, top_n: int = 10) -> str:
-    """A Mermaid pie chart of the `top_n` most frequent operators, the rest as one slice."""
+    """Return a Mermaid pie chart of the `top_n` most frequent operators, with the rest as one slice."""
     counts = Counter(map(short_name, ir.nodes)).most_common()
     lines = ["pie showData", 'title "Operator Distribution"']
     lines += [f'"{in_mermaid(name)}" : {count}' for name, count in counts[:top_n]]
@@ -84,7 +80,7 @@ def _box(box: Box) -> str:
 
 
 def _frame(frame: Frame) -> Iterator[str]:
-    """Boxes named inside a subgraph belong to it, wherever they were drawn."""
+    """Yield a subgraph; boxes named inside it belong to it, wherever they were drawn."""
     yield f'subgraph {frame.id}["{in_mermaid(frame.title)}"]'
     yield from frame.boxes
     for inner in frame.frames:

@@ -27,14 +27,14 @@ def to_model_explorer(
     unit: str = "heat",
     include_weights: bool = True,
 ) -> Record:
-    """A graph and its functions as a collection of graphs; placeholders are red, `heat` are attributes of nodes."""
+    """Return a graph and its functions as a graph collection; placeholders are red, `heat` becomes node attributes."""
     name = ir.model_name or "graph"
     writer = _Writer(placeholders, heat or {}, unit, include_weights)
     return {"label": name, "graphs": list(writer.graphs(ir, name))}
 
 
 class _Writer:
-    """Writes graph after graph; the numbers of a heat are those of the outermost one."""
+    """Writes graphs; heat applies to the outermost one."""
 
     def __init__(
         self, placeholders: Collection[str], heat: Mapping[str, float], unit: str, include_weights: bool
@@ -100,7 +100,7 @@ class _Writer:
 
 
 class _Ids:
-    """The ids of what a graph has: a node has its name, other things keep out of the way of nodes."""
+    """Unique ids: a node has its name, inputs, weights and outputs get others."""
 
     def __init__(self, ir: IR) -> None:
         self._taken = {node.name for node in ir.nodes}
@@ -123,7 +123,7 @@ class _Ids:
 
 
 def namespace(node: OpNode) -> str:
-    """The modules around a node, outermost first: `layers/0/attn`; a later call of one says so: `block (call 2)`."""
+    """Return the enclosing modules, outermost first: `layers/0/attn`; later calls are marked: `block (call 2)`."""
     parts = []
     for path in modules_around(node.origin.module)[1:]:
         call = call_around(node.origin, path).call
@@ -132,7 +132,7 @@ def namespace(node: OpNode) -> str:
 
 
 def _namespace_of_weight(tensor: TensorMeta) -> str:
-    """That of the module which owns it."""
+    """Return the namespace of the module that owns a weight."""
     owner = (tensor.key or "").rpartition(".")[0]
     return "/".join(map(_part, modules_around(owner)[1:]))
 
@@ -147,11 +147,8 @@ def _given(id: str, label: str, namespace: str, tensor: TensorMeta) -> Record:
 
 
 def _metadata(index: int, **facts: str) -> Record:
-    names = {"name": "__tensor_tag"}  # under which the viewer looks for the name of a tensor
-    return {
-        "id": str(index),
-        "attrs": [{"key": names.get(key, key), "value": value} for key, value in facts.items()],
-    }
+    names = {"name": "__tensor_tag"}  # the key under which the viewer looks for a tensor's name
+    return {"id": str(index), "attrs": [{"key": names.get(key, key), "value": value} for key, value in facts.items()]}
 
 
 def _typed(tensor: TensorMeta) -> str:

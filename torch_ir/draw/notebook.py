@@ -1,4 +1,4 @@
-"""What a notebook shows of a graph: a summary, its operators, and a picture that is easy to read."""
+"""HTML of a graph for notebooks: a summary, its operators, and a readable drawing."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LEFT = 'style="text-align:left;vertical-align:top;padding:2px 12px 2px 0"'
 
 
 def to_html(ir: IR) -> str:
-    """The summary and the picture of a graph; where there is no picture, its Mermaid text. It never raises."""
+    """Return the summary and drawing of a graph, or its Mermaid text without Graphviz; never raises."""
     try:
         return "\n".join(["<div>", *_summary(ir), *_picture(ir), "</div>"])
-    except Exception:  # a half-built graph must still be shown: a notebook would print a traceback in its place
+    except Exception:  # an invalid graph must still be shown, instead of a traceback
         return f"<pre>{in_html(repr(ir))}</pre>"
 
 
@@ -57,9 +57,9 @@ def _tensors(tensors: Iterable[TensorMeta]) -> list[str]:
 
 
 def _picture(ir: IR) -> Iterator[str]:
-    scene, told = legible([ir], partial(build_scene, ir, open_calls=has_blocks(ir)), most_boxes=_MOST_BOXES)
-    if told:
-        yield f"<small>{in_html(told)}</small>"
+    scene, message = legible([ir], partial(build_scene, ir, open_calls=has_blocks(ir)), most_boxes=_MOST_BOXES)
+    if message:
+        yield f"<small>{in_html(message)}</small>"
     if len(scene.boxes) <= _MOST_BOXES and (svg := _svg(scene)):
         yield f'<div style="overflow:auto;max-height:900px">{svg}</div>'
     else:
@@ -67,7 +67,7 @@ def _picture(ir: IR) -> Iterator[str]:
 
 
 def _svg(scene: Scene) -> str:
-    """The picture without what only a file of its own needs; nothing where Graphviz is missing or takes too long."""
+    """Return the SVG element only; empty if Graphviz is missing or takes too long."""
     try:
         text = drawn(scene, "svg", patience=_PATIENCE).decode()
     except TorchIRError:

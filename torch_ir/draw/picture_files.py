@@ -1,4 +1,4 @@
-"""A graph into a file: SVG and PNG through Graphviz, DOT and Mermaid as text."""
+"""Draw a graph into a file: SVG and PNG with Graphviz, DOT and Mermaid as text."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ def render(
     legend: bool | None = None,
     assertions: bool = False,
 ) -> None:
-    """Draw a graph into a file; the suffix says how: .svg, .png, .dot, .md, and Mermaid text for any other.
+    """Draw a graph into a file; the suffix selects the format: .svg, .png, .dot, .md, and Mermaid text for any other.
 
-    `fold` draws equal layers that follow each other once, `open_calls` with what is inside calls. `depth` makes one box
-    of every module at that depth. `focus` draws the neighbourhood of a node or module alone, up to `radius` boxes away.
-    `heat` colours boxes by a number for each node name, in a `unit`. Unless asked otherwise, a picture shows the first
-    30 nodes with their weights, one with `fold` or `depth` the first 300 without; `max_nodes=0` shows all. `legend`
-    explains the colours in SVG and PNG; by default in all but small pictures. Nodes that only assert are left out, but
-    with `assertions`.
+    `fold` draws consecutive equal layers once, `open_calls` with the nodes inside calls. `depth` draws every module at
+    that depth as one box. `focus` draws only the neighbourhood of a node or module, up to `radius` boxes away. `heat`
+    colours boxes by a number for each node name, in a `unit`. By default, a drawing shows the first 30 nodes with their
+    weights, one with `fold` or `depth` the first 300 without; `max_nodes=0` shows all. `legend` explains the colours in
+    SVG and PNG; by default in all but small drawings. Nodes that only assert are omitted unless `assertions` is set.
     """
     scene = build_scene(
         ir,
@@ -62,7 +61,7 @@ def render(
 
 
 def write_scene(scene: Scene, path: str | os.PathLike[str], kind: str = "", legend: bool | None = None) -> None:
-    """Write a scene to a file; its suffix says how, unless the kind is told."""
+    """Write a scene to a file, in the format of its suffix unless `kind` is given."""
     target = Path(path)
     kind = kind or target.suffix.lower().removeprefix(".")
     if kind in PICTURES:
@@ -72,13 +71,13 @@ def write_scene(scene: Scene, path: str | os.PathLike[str], kind: str = "", lege
 
 
 def drawn(scene: Scene, kind: str, legend: bool | None = None, patience: int = PATIENCE) -> bytes:
-    """A scene as `svg` or `png`; in SVG a box has the name of its node as id, and says more where one points."""
+    """Return a scene as `svg` or `png`; in SVG, a box has the name of its node as id, and a tooltip."""
     found = picture(to_dot(scene, legend), kind, patience)
     return with_tips(found, {box.id: box.tip for box in scene.boxes}) if kind == "svg" else found
 
 
 def as_text(scene: Scene, kind: str = "mermaid", legend: bool | None = None) -> str:
-    """A scene as text: `dot`, `md`, or Mermaid for any other."""
+    """Return a scene as text: `dot`, `md`, or Mermaid for any other."""
     if kind == "dot":
         return to_dot(scene, legend)
     return f"```mermaid\n{to_mermaid(scene)}\n```\n" if kind == "md" else to_mermaid(scene)

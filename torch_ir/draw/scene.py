@@ -1,4 +1,4 @@
-"""The scene of a graph: which boxes, arrows and frames its picture has."""
+"""Build the scene of a graph: its boxes, arrows and frames."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def build_scene(
     marks: Mapping[str, str] | None = None,
     assertions: bool = False,
 ) -> Scene:
-    """The first `max_nodes` nodes of a graph (all, if that is 0 or None); placeholders stand out.
+    """Build the scene of the first `max_nodes` nodes of a graph (all, if that is 0 or None); placeholders are red.
 
-    With `fold`, equal layers that follow each other are drawn once, and `max_nodes` counts what is drawn; with
-    `open_calls` too, what is inside a call is drawn in its place. With `depth`, a module at that depth is one box.
-    `focus` names nodes or modules: what is up to `radius` boxes before and after them is drawn, and no more. `heat` are
-    numbers by node name that become colours, `unit` says of what; `marks` say how nodes differ from another graph.
-    Nodes that only assert are left out and counted, but with `assertions`, or where they stand out or are asked for.
-    Unless asked otherwise, a scene has 30 nodes with their weights, a folded one 300 nodes without.
+    With `fold`, consecutive equal layers are drawn once, and `max_nodes` counts what is drawn; with `open_calls` too,
+    the nodes inside a call are drawn instead of it. With `depth`, a module at that depth is one box. `focus` names
+    nodes or modules: only boxes up to `radius` before and after them are drawn. `heat` maps node names to numbers that
+    become colours, in a `unit`; `marks` say how nodes differ from another graph. Nodes that only assert are omitted and
+    counted, unless `assertions` is set, or they are marked, focused or placeholders. By default, a scene has 30 nodes
+    with their weights, a folded one 300 nodes without.
     """
     if depth is not None:
         ir = flattened(ir, placeholders)
     left_out = 0
     if not assertions:
-        ir, left_out = without_checks(ir, _standing_out(placeholders, focus, marks or {}))
+        ir, left_out = without_checks(ir, _emphasised(placeholders, focus, marks or {}))
     if depth is not None:
         ir.nodes = without_ready(ir, ir.nodes)
     red = {node.name for node in ir.nodes if node.name in placeholders or node.op_type.startswith(OPAQUE)}
@@ -90,16 +90,16 @@ def _set_up(stage: Stage, folding: Folding, max_nodes: int | None) -> Scene:
 
 
 def _differ(parts: Parts, red: Collection[str], marks: Mapping[str, str]) -> dict[str, object]:
-    """What must be equal of nodes for them to be drawn as one, besides what they compute."""
+    """Return what must be equal for nodes to be drawn as one, besides what they compute."""
     own: dict[str, object] = {name: (name in red, marks.get(name, "same")) for name in {*red, *marks}}
     inside = {name: [own.get(node.name) for node in nodes] for name, nodes in parts.items()}
     return own | {name: facts for name, facts in inside.items() if any(facts)}
 
 
-def _standing_out(placeholders: Collection[str], focus: str | Collection[str], marks: Mapping[str, str]) -> set[str]:
-    """The names of nodes that a picture is about."""
-    asked = [focus] if isinstance(focus, str) else focus
-    return {*placeholders, *asked, *(name for name, mark in marks.items() if mark in MARKS)}
+def _emphasised(placeholders: Collection[str], focus: str | Collection[str], marks: Mapping[str, str]) -> set[str]:
+    """Return the names of nodes that are placeholders, focused or marked."""
+    focused_names = [focus] if isinstance(focus, str) else focus
+    return {*placeholders, *focused_names, *(name for name, mark in marks.items() if mark in MARKS)}
 
 
 def _left_out(count: int) -> str:
@@ -107,14 +107,14 @@ def _left_out(count: int) -> str:
 
 
 def _legend(count: int, is_lowered: bool) -> str:
-    """What the red boxes are: what a target lacks, or what a capture could not see."""
+    """Return the caption of the red boxes: what a target lacks, or what capture could not see."""
     if not count:
         return ""
     return f"{count} placeholder{'s' if count > 1 else ''}: {'no lowering' if is_lowered else 'data left torch here'}"
 
 
 def _folds(items: Sequence[OpNode | Fold], fold: Fold | None = None) -> dict[OpNode, Fold]:
-    """The innermost fold around each node that has one."""
+    """Map each node to its innermost fold."""
     found: dict[OpNode, Fold] = {}
     for item in items:
         if isinstance(item, Fold):
@@ -125,7 +125,7 @@ def _folds(items: Sequence[OpNode | Fold], fold: Fold | None = None) -> dict[OpN
 
 
 def _merged(items: Iterable[Item]) -> Iterator[Item]:
-    """The items with one arrow for all that goes from one module to another."""
+    """Merge parallel arrows between modules into one."""
     items = list(items)
     counts = Counter((item.source, item.target) for item in items if isinstance(item, Edge))
     for item in items:

@@ -1,4 +1,4 @@
-"""The stage: a scene while it is being set up, box by box in the order of the program."""
+"""The stage: a scene being built, box by box in program order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch_ir.ir.text.printer import shape_text
 
 
 class Stage:
-    """What stands already, and which box gives which tensor; `parts` are the nodes inside modules that are boxes."""
+    """The items so far, and the box that produces each tensor; `parts` are the nodes inside collapsed modules."""
 
     def __init__(
         self, folding: Folding, include_weights: bool, red: Collection[str], is_folded: bool, parts: Parts
@@ -27,8 +27,8 @@ class Stage:
         self._red = red
         self._is_folded = is_folded
         self._parts = parts
-        self._nodes = _stands_for(folding, parts)
-        self._givers: dict[TensorMeta, str] = {}
+        self._nodes = _represented(folding, parts)
+        self._producers: dict[TensorMeta, str] = {}
         self._boxes: dict[OpNode, str] = {}
         self._ids: set[str] = set()
 
@@ -38,14 +38,14 @@ class Stage:
         name: str,
         lines: tuple[str, ...],
         kind: Kind,
-        gives: Iterable[TensorMeta],
+        outputs: Iterable[TensorMeta],
         family: str = "",
         names: tuple[str, ...] = (),
         tip: str = "",
     ) -> str:
         box_id = self._fresh_id(prefix, name)
         self.items.append(Box(box_id, lines, kind, family, names, tip))
-        self._givers.update((tensor, box_id) for tensor in gives)
+        self._producers.update((tensor, box_id) for tensor in outputs)
         return box_id
 
     def add_inputs(self, ir: IR) -> None:
@@ -82,7 +82,7 @@ class Stage:
                 self._connect(tensor, box_id, shape_text(tensor))
 
     def add_outputs(self, ir: IR) -> None:
-        """A box for each output, and one for all outputs that the same layer gives when it is repeated."""
+        """Add a box for each output, and one for all outputs of a repeated layer."""
         counts = Counter(map(self._folding.drawn, ir.graph_outputs)) if self._is_folded else Counter[TensorMeta]()
         for index, tensor in enumerate(map(self._folding.drawn, ir.graph_outputs)):
             if not self._is_folded or tensor in counts:
@@ -91,12 +91,12 @@ class Stage:
                 self._connect(tensor, self.add_box("output_", str(index), lines, "output", [], tip=tip), "")
 
     def open_ends(self, hidden: Iterable[OpNode]) -> tuple[str, ...]:
-        """The boxes of inputs and nodes that the hidden nodes read, in order of their first use there."""
+        """Return the boxes of inputs and nodes that the hidden nodes read, in order of first use."""
         read = (self._folding.drawn(tensor) for node in hidden for tensor in node.inputs if tensor.param is None)
-        return tuple(dict.fromkeys(self._givers[tensor] for tensor in read if tensor in self._givers))
+        return tuple(dict.fromkeys(self._producers[tensor] for tensor in read if tensor in self._producers))
 
     def frames(self, items: Sequence[OpNode | Fold]) -> Iterator[Frame]:
-        """The frames of folds, around the boxes that they have; a module that is one box says it itself."""
+        """Yield the frames of folds, around their boxes; a module that is one box has none."""
         for fold in items:
             if isinstance(fold, Fold) and not self._only_module(fold):
                 own = [item if isinstance(item, OpNode) else self._only_module(item) for item in fold.items]
@@ -106,7 +106,7 @@ class Stage:
                     yield Frame(self._fresh_id("frame_", fold.module), fold.title, boxes, inner)
 
     def _only_module(self, fold: Fold) -> OpNode | None:
-        """The module that is one box, if a fold repeats that and nothing else."""
+        """Return the collapsed module if a fold repeats only that."""
         only = fold.items[0]
         return only if len(fold.items) == 1 and isinstance(only, OpNode) and only.name in self._parts else None
 
@@ -115,44 +115,44 @@ class Stage:
         return "op" if not red else "placeholder" if red == len(nodes) else "partly"
 
     def _inside(self, node: OpNode) -> tuple[str, ...]:
-        """What a module that is one box holds."""
+        """Return the lines that describe the content of a collapsed module."""
         inside = self._parts.get(node.name, ())
         red = sum(each.name in self._red for each in inside)
         parameters = parameters_in(node.inputs) if inside else 0
-        said = [f"{len(inside)} ops"] if len(inside) > 1 else []
-        said += [f"{amount(parameters)} parameters"] if parameters else []
+        facts = [f"{len(inside)} ops"] if len(inside) > 1 else []
+        facts += [f"{amount(parameters)} parameters"] if parameters else []
         holds = [f"{red} placeholder{'s' * (red > 1)}"] if 0 < red < len(inside) else []
-        return *filter(None, [", ".join(said)]), *holds
+        return *filter(None, [", ".join(facts)]), *holds
 
     def _add_folded_edges(self, node: OpNode, box_id: str) -> None:
-        """One edge for all that the repetitions of a layer give; labels say only what the box above does not."""
+        """Add one edge for all repetitions of a layer; labels show only what the box above does not."""
         for tensor, count in Counter(map(self._folding.drawn, dict.fromkeys(node.inputs))).items():
             self._connect(tensor, box_id, " ".join([shape_text(tensor)] * bool(tensor.index) + [*_times(count)]))
 
     def _connect(self, tensor: TensorMeta, target: str, label: str) -> None:
-        """An edge from whoever gives the tensor; a weight gets its box at its first use."""
+        """Add an edge from the producer of a tensor; a weight gets its box at its first use."""
         tensor = self._folding.drawn(tensor)
         is_weight = tensor.param is not None
         if is_weight and not self.include_weights:
             return
-        if is_weight and tensor not in self._givers:
+        if is_weight and tensor not in self._producers:
             tip = f"weight {tensor.key}: {tensor.dtype} {shape_text(tensor)}"
             self.add_box("w_", tensor.name, (tensor.name, shape_text(tensor)), "weight", [tensor], tip=tip)
-        if tensor in self._givers:
-            self.items.append(Edge(self._givers[tensor], target, label, "dotted" if is_weight else "solid"))
+        if tensor in self._producers:
+            self.items.append(Edge(self._producers[tensor], target, label, "dotted" if is_weight else "solid"))
 
     def _fresh_id(self, prefix: str, name: str) -> str:
-        """An id that every format can take; names that differ only in odd characters get a number."""
-        wanted = found = prefix + re.sub(r"[^A-Za-z0-9_]", "_", name)
+        """Return an id that every format accepts; names that differ only in special characters get a number."""
+        base = found = prefix + re.sub(r"[^A-Za-z0-9_]", "_", name)
         number = 2
         while found in self._ids:
-            found, number = f"{wanted}__{number}", number + 1
+            found, number = f"{base}__{number}", number + 1
         self._ids.add(found)
         return found
 
 
-def _stands_for(folding: Folding, parts: Parts) -> dict[OpNode, list[OpNode]]:
-    """The nodes of the graph that each drawn node stands for: its repetitions, and what is inside a module."""
+def _represented(folding: Folding, parts: Parts) -> dict[OpNode, list[OpNode]]:
+    """Map each drawn node to the nodes that it represents: its repetitions, and the nodes inside a module."""
     found: dict[OpNode, list[OpNode]] = {}
     for node in folding.ir.nodes:
         drawn = folding.drawn(node.outputs[0]).producer if node.outputs else None
@@ -161,7 +161,7 @@ def _stands_for(folding: Folding, parts: Parts) -> dict[OpNode, list[OpNode]]:
 
 
 def _path(node: OpNode, fold: Fold | None) -> tuple[str, ...]:
-    """Where a module lies, as seen from the frame around it; nothing for an operator."""
+    """Return the path of a module relative to its frame; nothing for an operator."""
     if not node.is_call:
         return ()
     path = node.origin.module[len(fold.module if fold else "") :].removeprefix(".")

@@ -1,4 +1,4 @@
-"""What to draw of large graphs so that one can still read it."""
+"""Choose what to draw of a large graph so that it stays readable."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ View = dict[str, Any]  # options of `build_scene`
 def legible(
     graphs: Sequence[IR], build: Callable[..., Scene], *, most_boxes: int = MOST_BOXES, may_collapse: bool = True
 ) -> tuple[Scene, str]:
-    """The most detailed scene of some graphs that is easy to read, and what it leaves out, in words.
+    """Return the most detailed readable scene of some graphs, and a description of what it omits.
 
-    Small graphs are drawn whole; of large ones equal layers are drawn once, and if that is not enough, modules become
-    boxes, the innermost first. `build` makes a scene from a view.
+    Small graphs are drawn completely; in large ones equal layers are drawn once, and if that is not enough, modules
+    become boxes, innermost first. `build` makes a scene from a view.
     """
     nodes = sum(len(ir.nodes) for ir in graphs)
-    for view, said in _views(nodes, max(map(depth_of, graphs)) if may_collapse else 0):
+    for view, note in _views(nodes, max(map(depth_of, graphs)) if may_collapse else 0):
         scene = build(**view)
         drawn = len(scene.boxes)
-        told = f"{nodes} nodes in {drawn} boxes: {said}" if said and drawn < nodes else ""
+        message = f"{nodes} nodes in {drawn} boxes: {note}" if note and drawn < nodes else ""
         if drawn <= most_boxes:
             break
-    return scene, told
+    return scene, message
 
 
 def _views(nodes: int, deepest: int) -> Iterator[tuple[View, str]]:
-    """From the most detailed to the coarsest."""
+    """Yield views from the most detailed to the coarsest."""
     if nodes <= _WHOLE:
         yield {"max_nodes": 0, "include_weights": nodes <= _WITH_WEIGHTS}, ""
     yield {"max_nodes": 0, "fold": True}, "equal layers are drawn once"
     for depth in range(deepest, 0, -1):
-        told = f"modules at depth {depth} are one box each, and equal ones are drawn once"
-        yield {"max_nodes": 0, "fold": True, "depth": depth}, told
+        message = f"modules at depth {depth} are one box each, and equal ones are drawn once"
+        yield {"max_nodes": 0, "fold": True, "depth": depth}, message

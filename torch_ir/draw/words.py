@@ -1,4 +1,4 @@
-"""Words about nodes: short names for boxes, long ones for whoever points at a box."""
+"""Texts about nodes: short names for boxes, long descriptions for tooltips."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.regroup.functions import STAGE
 from torch_ir.ir.text.printer import shape_text
 
-DECISION = "torch_ir.decision."  # how the op_types of assumptions of a capture begin
-OPAQUE = "opaque."  # and those of its gaps
+DECISION = "torch_ir.decision."  # prefix of the op_types of guards
+OPAQUE = "opaque."  # prefix of the op_types of gaps
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
-_SHOWN = 6  # of a list
+_SHOWN = 6  # items of a list
 
 
 def short_name(node: OpNode) -> str:
-    """`aten.linear.default` as `linear`, `torch.nn.Conv2d` as `Conv2d`; a stage of a pipeline by its name."""
+    """Return `linear` for `aten.linear.default`, `Conv2d` for `torch.nn.Conv2d`, and the name of a pipeline stage."""
     if node.op_type == STAGE:
         return node.name
     if node.is_call:
@@ -26,7 +26,7 @@ def short_name(node: OpNode) -> str:
 
 
 def amount(number: float, unit: str = "") -> str:
-    """Three digits and a prefix: `25.6 M`, `231 MB`."""
+    """Format with three digits and a prefix: `25.6 M`, `231 MB`."""
     power = 0
     while abs(number) >= 999.5 and power < len(_PREFIXES) - 1:
         number, power = number / 1000, power + 1
@@ -35,13 +35,13 @@ def amount(number: float, unit: str = "") -> str:
 
 
 def parameters_in(tensors: Iterable[TensorMeta]) -> int:
-    """How many numbers the parameters among tensors hold, of those whose sizes are known."""
+    """Return the number of elements of the parameters among tensors, if their sizes are static."""
     found = {tensor for tensor in tensors if tensor.param and tensor.param.kind == "parameter"}
     return sum(math.prod(_sizes(tensor)) for tensor in found if tensor.is_static)
 
 
 def facts_of(node: OpNode, inside: Sequence[OpNode] = ()) -> str:
-    """All that is known about a node, a line each: operator, module, source line, what it reads and gives."""
+    """Describe a node, one fact per line: operator, module, source line, inputs and outputs."""
     counts = Counter(map(short_name, inside)).most_common()
     origin = node.origin
     again = f", call {origin.call + 1}" if origin.call else ""
@@ -50,10 +50,10 @@ def facts_of(node: OpNode, inside: Sequence[OpNode] = ()) -> str:
         "": f"{node.name}: {node.op_type}",
         "module ": place if origin.module else "",
         "source ": origin.source,
-        "holds ": _listed([f"{count} {name}" for name, count in counts]),
+        "contains ": _listed([f"{count} {name}" for name, count in counts]),
         "reads ": _listed([_typed(tensor) for tensor in node.inputs if tensor.param is None]),
         "weights ": _listed([_typed(tensor) for tensor in node.inputs if tensor.param is not None]),
-        "gives ": _listed([*map(_typed, node.outputs)]),
+        "returns ": _listed([*map(_typed, node.outputs)]),
     }
     return "\n".join(f"{word}{text}" for word, text in lines.items() if text)
 

@@ -1,4 +1,4 @@
-"""A graph as one HTML file: modules that open, costs, search, two graphs side by side. Without torch."""
+"""Explorer: a graph as one HTML file, with modules that open, costs, search, and side-by-side comparison. No torch."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def explore(
 ) -> None:
     """Write a page that shows a graph, or two graphs side by side with their differences marked.
 
-    `sizes` are those that the graph leaves open, for costs in numbers; nodes named in `placeholders` are red. `titles`
-    are those of the graph and of the one that it is held against; without, they have the names of their models.
+    `sizes` sets sizes that the graph leaves open, for costs in numbers; nodes named in `placeholders` are red. `titles`
+    are those of the graph and of `against`; by default the names of their models.
     """
     with uncollected():
         write_text(path, _page(ir, against, sizes or {}, placeholders, titles))

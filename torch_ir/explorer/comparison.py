@@ -1,4 +1,4 @@
-"""Two graphs for one page: what became of each node, and which node of the one is which of the other."""
+"""Data for comparing two graphs on one page: the status of each node, and matching nodes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,18 @@ from torch_ir.analysis.graph_diff.differ import Diff, diff
 from torch_ir.explorer.page_data import Marked, Side, Texts
 from torch_ir.ir import IR
 
-Row = list[Any]  # a status, the places of a node in the first graph and in the second, and details
+Row = list[Any]  # status, positions of a node in the first and second graph, details
 
 
 def compared(
-    one: IR,
-    other: IR,
-    texts: Texts,
-    titles: tuple[str, str],
-    sizes: Mapping[str, int],
-    placeholders: Collection[str],
+    one: IR, other: IR, texts: Texts, titles: tuple[str, str], sizes: Mapping[str, int], placeholders: Collection[str]
 ) -> tuple[list[Side], list[Row]]:
-    """The two sides, and a row for each node of either.
+    """Return the two sides, and a row for each node of either.
 
-    A size that only one of the graphs leaves open is given to that one.
+    A size that only one of the graphs leaves open is set for that one.
     """
     found = diff(one, other)
-    graphs = found.first, found.second  # those given, or copies with calls put inline
+    graphs = found.first, found.second  # the given ones, or copies with calls inlined
     known = {name for ir in graphs for name in ir.symbols}
     own = [{name: size for name, size in sizes.items() if name in ir.symbols or name not in known} for ir in graphs]
     sides = [
@@ -46,7 +41,7 @@ def compared(
 
 
 def _marked(found: Diff, at: int, placeholders: Collection[str] = ()) -> Marked:
-    """The marks of one of the graphs that were compared, and of its functions."""
+    """Return the marks of one of the compared graphs, and of its functions."""
     functions = {names[at]: _marked(inner, at) for names, inner in found.functions.items()}
     changes = {name: status for name, status in found.marks()[at].items() if status != "same"}
     return Marked(placeholders, changes, functions)

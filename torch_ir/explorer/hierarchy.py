@@ -1,10 +1,10 @@
-"""The hierarchy of a graph: modules inside modules, with equal ones that follow each other as one run.
+"""The module hierarchy of a graph, with consecutive equal modules as one run.
 
-    layers.0 … 31  x32      a run, whose parts are drawn once until somebody unfolds them
+    layers.0 … 31  x32      a run, whose parts are drawn once until unfolded
       self_attn             a module, as its call was captured
         linear              a node
 
-Two groups of the same `form` hold the same operators, joined in the same way: one layout serves both.
+Two groups of the same `form` have the same operators, connected in the same way, and share one layout.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.origins import call_around, is_below, module_at
 from torch_ir.ir.regroup.functions import read_by
 
-_LISTS = ("ModuleList", "ModuleDict")  # what holds modules and is never called
-_PERIOD = 6  # layers that differ in turn, such as five of local attention and one of global, repeat together
-_LINE = 5  # nodes that one line of the model made are a group from so many on
-_MOST = 300  # items of a level; where there are more, those in a row are put together
+_LISTS = ("ModuleList", "ModuleDict")  # containers of modules that are never called
+_PERIOD = 6  # alternating layers, such as five of local attention and one of global, repeat together
+_LINE = 5  # minimum number of nodes from one source line that form a group
+_MOST = 300  # items of a level; if there are more, consecutive ones are grouped
 _CHUNK = 100
-_DEEPEST = 40  # levels of modules; what lies deeper is shown at the last of them
+_DEEPEST = 40  # levels of modules; deeper ones are shown at the last level
 Item = Union[OpNode, "Group"]
 
 
 @dataclass(eq=False)
 class Group:
-    """What can be opened.
+    """A node of the hierarchy that can be opened.
 
-    It is the graph, the call of a module, a run of equal items, one turn of a run whose items differ in turn, what is
-    computed of weights alone, what one line of a module made, or a chunk of a long level. `is_chain` says of a run
-    that each part reads what the one before it gives.
+    It is the graph, a module call, a run of equal items, one turn of a run of alternating items, the nodes that depend
+    on weights alone, the nodes from one source line of a module, or a chunk of a long level. `is_chain` means that each
+    part of a run reads the output of the one before it.
     """
 
     kind: Literal["graph", "module", "run", "turn", "once", "line", "chunk"]
@@ -50,12 +50,12 @@ class Group:
 
 
 def hierarchy(ir: IR, mark_of: Callable[[OpNode], Hashable]) -> Group:
-    """The groups of a graph; modules whose nodes are marked differently are not equal."""
+    """Return the hierarchy of a graph; modules whose nodes are marked differently are not equal."""
     return _Grouping(ir, mark_of).graph()
 
 
 def name_of(item: Item, outer: str) -> str:
-    """What an item is called inside the module `outer`: `self_attn`, `layers.0 … 31`."""
+    """Return the name of an item inside the module `outer`: `self_attn`, `layers.0 … 31`."""
     if isinstance(item, OpNode) or item.kind == "module":
         return _seen_from(outer, _path(item))
     if item.kind == "once":
@@ -72,7 +72,7 @@ def name_of(item: Item, outer: str) -> str:
 
 
 class _Grouping:
-    """One graph while its nodes are put into groups."""
+    """Builds the groups of one graph."""
 
     def __init__(self, ir: IR, mark_of: Callable[[OpNode], Hashable]) -> None:
         self._ir = ir
@@ -85,7 +85,7 @@ class _Grouping:
         return Group("graph", "", self._items(self._ir.nodes, "", 0))
 
     def _items(self, nodes: Sequence[OpNode], path: str, depth: int) -> list[Item]:
-        """The nodes of a module: its own, and groups for the modules inside, equal ones as runs."""
+        """Return the items of a module: its own nodes, and groups for nested modules, equal ones as runs."""
         items = self._with_runs(self._with_once(self._plain_items(nodes, depth), path))
         return self._in_chunks(self._with_lines(items, path), path)
 
@@ -104,7 +104,7 @@ class _Grouping:
     def _module(
         self, path: str, call: int, nodes: Sequence[OpNode], around: Sequence[OpNode], depth: int
     ) -> Sequence[Item]:
-        """A module as a group; a single node stands for it, and what a mere list holds may stand for the list."""
+        """Return a module as a group; a single node represents it, and the content of a list may represent the list."""
         if len(nodes) == 1:
             return nodes
         module_class = self._class_of(path, nodes)
@@ -121,19 +121,19 @@ class _Grouping:
         return next(own, "") or self._ir.modules.get(path, "").rpartition(".")[2]
 
     def _is_mixed(self, nodes: Sequence[OpNode], around: Sequence[OpNode]) -> bool:
-        """Whether others run between these nodes: `convs.0`, `norms.0`, `convs.1`, `norms.1`."""
+        """Whether other nodes run between these: `convs.0`, `norms.0`, `convs.1`, `norms.1`."""
         first, last = self._places[nodes[0]], self._places[nodes[-1]]
         return sum(first <= self._places[node] <= last for node in around) > len(nodes)
 
     def _with_once(self, items: Sequence[Item], path: str) -> list[Item]:
-        """The items, with nodes over weights alone as one group."""
+        """Group the nodes that depend on weights alone."""
         once = [item for item in items if item in self._once]
         if len(once) < 2 or len(once) == len(items):
             return list(items)
         return [self._group("once", path, once), *(item for item in items if item not in self._once)]
 
     def _with_lines(self, items: Sequence[Item], path: str) -> list[Item]:
-        """The items of a level, with nodes in a row that one line of the model made as groups."""
+        """Group consecutive nodes from one source line of the model."""
         if len(items) < 2 * _LINE:
             return list(items)
         found: list[Item] = []
@@ -167,7 +167,7 @@ class _Grouping:
         return found
 
     def _form_of(self, item: Item) -> Hashable:
-        """What must be equal of items that repeat each other; None for what cannot be opened, and is never folded."""
+        """Return what must be equal for items to repeat each other; None for what cannot be opened or folded."""
         path = _path(item)
         parent, _, name = path.rpartition(".")
         series = parent if name.isdecimal() else path
@@ -190,7 +190,7 @@ class _Grouping:
         return turn
 
     def _form(self, nodes: Sequence[OpNode], path: str) -> int:
-        """A number for all that is drawn of nodes, and for nothing else."""
+        """Return a number that is equal if and only if the drawings of these nodes are equal."""
         own, reads = set(nodes), read_by(nodes)
         made = [tensor for node in nodes for tensor in node.outputs]
         numbers = {tensor: number for number, tensor in enumerate((*reads, *made))}
@@ -216,7 +216,7 @@ def _facts(node: OpNode) -> Hashable:
 
 
 def _over_weights(ir: IR) -> set[Item]:
-    """The nodes that read weights, or what other such nodes make, and nothing else."""
+    """Return the nodes that depend on weights alone."""
     found: set[Item] = set()
     ready: set[TensorMeta] = set(ir.params)
     for node in ir.nodes:
@@ -227,7 +227,7 @@ def _over_weights(ir: IR) -> set[Item]:
 
 
 def _longest_run(forms: Sequence[Hashable]) -> tuple[int, int]:
-    """How many items the first repetition has, and how many repetitions there are."""
+    """Return the length of the first repetition, and the number of repetitions."""
     best = (1, 1)
     for period in range(1, _PERIOD + 1):
         turn = forms[:period]
@@ -242,7 +242,7 @@ def _longest_run(forms: Sequence[Hashable]) -> tuple[int, int]:
 
 
 def _source(item: Item) -> str:
-    """The line that made a node; groups and nodes that can be opened stand for themselves."""
+    """Return the source line of a node; empty for groups and nodes that can be opened."""
     return "" if isinstance(item, Group) or item.is_call else item.origin.source
 
 
@@ -251,7 +251,7 @@ def _path(item: Item) -> str:
 
 
 def _end(item: Item) -> str:
-    """The path of the last module of an item."""
+    """Return the path of the last module of an item."""
     return _end(item.items[-1]) if isinstance(item, Group) and item.kind in ("run", "turn") else _path(item)
 
 

@@ -1,7 +1,7 @@
-"""The page: code, style and data in one file that asks nobody for anything.
+"""The page: code, style and data in one self-contained file.
 
-All that comes from a graph is in the packed data, which no browser takes for markup; the code puts it on the screen as
-text. The page names the only script and the only style that may run, by their digests.
+Everything from a graph is in the packed data, which a browser cannot interpret as markup; the code displays it as text.
+The page's policy allows only its own script and style, by their digests.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _SCRIPTS = (
     "pointer", "tables", "panel", "tree", "search", "compare", "keys", "main",
 )  # fmt: skip
 _LIBRARY, _LICENCE = "dagre.min.js", "dagre.LICENSE.txt"
-_MAP = "//# sourceMappingURL="  # which a browser with open tools would ask for
+_MAP = "//# sourceMappingURL="  # a browser with open developer tools would request it
 
 
 def page(record: dict[str, Any]) -> str:
-    """The whole page for a record; equal records give equal pages."""
+    """Return the whole page for a record; equal records have equal pages."""
     data = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     packed = base64.b64encode(gzip.compress(data.encode("utf-8", "replace"), 9, mtime=0)).decode()
     script, style = _script(), _bare(_asset("style.css"))
@@ -41,13 +41,13 @@ def _script() -> str:
 
 
 def _bare(code: str) -> str:
-    """Code without indentation and without lines that are comments, as every page carries it."""
+    """Strip indentation and comment lines from code, as it is part of every page."""
     lines = (line.strip() for line in code.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("//"))
 
 
 def policy(script: str, style: str) -> str:
-    """What a page may do: run this script and show this style, and ask nobody for anything."""
+    """Return the content security policy: only this script and style, and no requests."""
     return f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:"
 
 

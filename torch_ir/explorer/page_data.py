@@ -1,8 +1,8 @@
-"""The data of a page: graphs as tables, with every text told once.
+"""The data of a page: graphs as tables, with interned texts.
 
-A graph has columns for its tensors and its nodes, and its groups in a list, the graph itself last. An item of a group
-is the number of a node, or `-1 - n` for group `n`. Texts are numbers in the table of texts; amounts are numbers, or
-texts where a graph leaves sizes open.
+A graph has columns for its tensors and nodes, and a list of groups, the graph itself last. An item of a group is the
+number of a node, or `-1 - n` for group `n`. Texts are indices into the table of texts; amounts are numbers, or texts if
+a graph has open sizes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import STAGE, called_by
 from torch_ir.ir.text.printer import print_value
 
-_DECODE = "decode"  # the function of a language model whose own graph is its prefill
+_DECODE = "decode"  # the function of a language model whose main graph is its prefill
 
 
 @dataclass(frozen=True)
 class Marked:
-    """What is to be seen on the nodes of a graph besides what they are."""
+    """Marks of the nodes of a graph."""
 
     placeholders: Collection[str] = ()
-    changes: Mapping[str, str] = field(default_factory=dict)  # what became of nodes in another graph, by name
+    changes: Mapping[str, str] = field(default_factory=dict)  # status of nodes in a comparison, by name
     functions: Mapping[str, Marked] = field(default_factory=dict)
 
     def kind_of(self, node: OpNode) -> str:
@@ -43,13 +43,13 @@ class Marked:
         return self.functions.get(function, Marked())
 
     def of(self, node: OpNode) -> Hashable:
-        """What must be equal of nodes that are shown as one; another name is no difference there."""
+        """Return what must be equal for nodes to be shown as one; a different name does not count."""
         change = self.changes.get(node.name)
         return self.kind_of(node), None if change == "renamed" else change
 
 
 class Texts:
-    """Every text once; a text is its number."""
+    """Interned texts; a text is represented by its index."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -62,7 +62,7 @@ class Texts:
 
 
 class Side:
-    """The graphs of one IR, its functions among them, as records."""
+    """The graphs of one IR, including its functions, as records."""
 
     def __init__(self, ir: IR, texts: Texts, title: str, sizes: Mapping[str, int], marked: Marked) -> None:
         self._texts = texts
@@ -84,7 +84,7 @@ class Side:
         }
 
     def _entry_points(self, marked: Marked) -> list[tuple[str, int]]:
-        """The graph itself, and the functions that no node calls, such as `decode`."""
+        """Return the graph itself, and the functions that no node calls, such as `decode`."""
         ir = self._ir
         called = set(called_by(ir.nodes))
         own = self._graph(ir, cost(ir), marked, set())
@@ -92,7 +92,7 @@ class Side:
         return [(_name_beside({name for name, _ in free}), own), *free] if ir.nodes or not free else free
 
     def _graph(self, ir: IR, costs: Cost, marked: Marked, weights: Collection[str]) -> int:
-        """The number of a graph, which is recorded after its functions; inputs named in `weights` are shown as such."""
+        """Record a graph after its functions, and return its number; inputs named in `weights` are shown as such."""
         given = {tensor for tensor in ir.graph_inputs if tensor.name in weights}
         callers = _callers(ir)
         functions = {
@@ -108,23 +108,23 @@ class Side:
         return self._texts(text)
 
     def placement(self, tensor: TensorMeta) -> str:
-        """How a tensor lies on the ranks: `shard(0)`, or with several axes `tp: shard(0), dp: replicate`."""
+        """Return the placement of a tensor: `shard(0)`, or with several axes `tp: shard(0), dp: replicate`."""
         laid = tensor.placement or ()
-        is_told_by_axis = len(laid) > 1 and len(laid) == len(self._ir.mesh)
-        named = zip(self._ir.mesh, laid, strict=True) if is_told_by_axis else ()
+        has_axes = len(laid) > 1 and len(laid) == len(self._ir.mesh)
+        named = zip(self._ir.mesh, laid, strict=True) if has_axes else ()
         return ", ".join(f"{axis}: {how}" for axis, how in named) or ", ".join(laid)
 
     def amounts(self, work: Work) -> list[Dim]:
-        """What a page is told of work; of an expression, also how large it is, for comparing."""
-        told = list(work.amounts())
-        for amount in told:
+        """Return amounts of work for the page; expressions also get a number, for comparison."""
+        found = list(work.amounts())
+        for amount in found:
             if isinstance(amount, str) and amount not in self._weights:
                 self._weights[amount] = min(weight_of(amount), sys.float_info.max)
-        return told
+        return found
 
 
 class _Graph:
-    """One graph while its tables are made."""
+    """Builds the tables of one graph."""
 
     def __init__(self, side: Side, ir: IR, costs: Cost, marked: Marked, weights: Collection[TensorMeta]) -> None:
         self._side = side
@@ -201,7 +201,7 @@ class _Graph:
         return self._families[key]
 
     def _group(self, group: Group, outer: str) -> int:
-        """The number of a group, which is recorded after those inside."""
+        """Record a group after those inside, and return its number."""
         around = outer if group.kind in ("run", "turn") else group.path
         items = [self._item(item, around) for item in group.items]
         work = self._total if group.kind == "graph" else added(self._work[node] for node in group.nodes)
@@ -225,7 +225,7 @@ class _Graph:
 
 
 def _name_beside(functions: Collection[str]) -> str:
-    """What the graph itself is called beside the functions that are entry points as well."""
+    """Return the name of the main graph beside further entry points."""
     names = ("prefill", "forward", "graph") if _DECODE in functions else ("forward", "graph")
     return next((name for name in names if name not in functions), "the graph itself")
 
@@ -240,7 +240,7 @@ def _callers(ir: IR) -> dict[str, list[OpNode]]:
 
 
 def _weights_of(body: IR, callers: Iterable[OpNode], given: Collection[TensorMeta]) -> set[str]:
-    """The inputs of a function that are weights in all of its calls."""
+    """Return the inputs of a function that are weights in all of its calls."""
     found: dict[str, bool] = {}
     inputs = [tensor.name for tensor in body.graph_inputs]
     for node in callers:
@@ -251,13 +251,13 @@ def _weights_of(body: IR, callers: Iterable[OpNode], given: Collection[TensorMet
 
 
 def _operands(node: OpNode, inputs: list[str]) -> list[str]:
-    """The inputs of a function for those of a node that runs it, such as `cond`: its operands, in turn."""
+    """Return the inputs of a function for those of a node that runs it, such as `cond`: its operands, in order."""
     names = iter(inputs)
     return [next(names, "") if name.startswith("operands.") else "" for name in node.args]
 
 
 def _columns(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Rows of equal keys as columns, which are shorter."""
+    """Convert rows of equal keys to columns, which are shorter."""
     columns: dict[str, list[Any]] = {}
     for row in rows:
         for key, value in row.items():
@@ -266,7 +266,7 @@ def _columns(rows: Iterable[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _label(node: OpNode) -> str:
-    """`aten.add.Tensor` as `add`, `torch.nn.Conv2d` as `Conv2d`; a stage of a pipeline by its name."""
+    """Return `add` for `aten.add.Tensor`, `Conv2d` for `torch.nn.Conv2d`, and the name of a pipeline stage."""
     if node.op_type == STAGE:
         return node.name
     if node.op_type.startswith(DECISION):
@@ -277,6 +277,6 @@ def _label(node: OpNode) -> str:
 
 
 def _shape(tensor: TensorMeta) -> str:
-    """The sizes with a cross between them; of a tensor without any, `scalar`."""
+    """Return the sizes separated by a multiplication sign; `scalar` if there are none."""
     dims = [str(dim) if isinstance(dim, int) or dim.isidentifier() else f"({dim})" for dim in tensor.shape]
     return "\N{MULTIPLICATION SIGN}".join(dims) or "scalar"

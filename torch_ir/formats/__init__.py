@@ -1,4 +1,4 @@
-"""Graphs and lowered graphs on disk in other encodings that can be read back: protobuf. No torch."""
+"""Other encodings of graphs and lowered graphs that can be read back: protobuf. No torch."""
 
 from torch_ir.formats.protobuf import (
     from_protobuf,

@@ -1,7 +1,8 @@
-"""Graphs: to the message `Graph`, and back.
+"""Convert graphs to the message `Graph`, and back.
 
-All but nodes goes by way of the JSON document, which `IR.to_dict` gives and `IR.from_dict` checks, so that only one
-place knows what a graph may be. Nodes are many: they are made from the model's tables, and checked with the graph.
+Everything but nodes goes through the JSON document, which `IR.to_dict` writes and `IR.from_dict` checks, so that only
+one place validates graphs. Nodes, of which there are many, are created from the model's tables, and checked with the
+graph.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch_ir.ir.json.json_fields import allow_keys
 from torch_ir.ir.json.json_text import parse_document
 
 _SAME = ("model_name", "pytorch_version", "constraints", "shared_weights", "device", "fixed_layout")
-# what is known here: whatever else a document had would be lost
+# all known keys: others would be lost
 _GRAPH = frozenset(
     (
         *_SAME, "graph_inputs", "graph_outputs", "weights", "weight_name_mapping", "params", "constants", "nodes",
@@ -37,7 +38,7 @@ _GRAPH = frozenset(
 
 
 def write_graph(message: Any, record: Record, tables: NewTables, name: str = "") -> None:
-    """Put a graph of the document into a message; its nodes are those of the IR that stands in their place."""
+    """Write a graph of the document into a message; `record["nodes"]` is the IR itself."""
     allow_keys(record, _GRAPH, "$")
     ir: IR = record["nodes"]
     message.MergeFrom(
@@ -101,22 +102,22 @@ def _write_nodes(message: Any, ir: IR, tables: NewTables) -> None:
     message.outputs.extend([numbers[tensor] for tensor in ir.graph_outputs])
 
 
-# -- and back ---------------------------------------------------------------------------------------------------------
+# -- from messages ----------------------------------------------------------------------------------------------------
 
 
 class GraphReader:
-    """Makes the graph of a model a graph of the document, but for its nodes: these are made, not told."""
+    """Converts the graph of a model to a graph of the document, except its nodes, which are created directly."""
 
     def __init__(self, model: Any, limits: Limits) -> None:
         self._tables = Tables(model)
-        self._used: set[int] = set()  # operations that are large
+        self._used: set[int] = set()  # large operations
         self._limits = limits
         self._counter = Counter(limits)
 
     def record(self, message: Any, path: str = "$", depth: int = 0) -> Record:
         if depth > MAX_FUNCTION_DEPTH:
-            told = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
-            raise SerializationError(told, path, rule="R2")
+            problem = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
+            raise SerializationError(problem, path, rule="R2")
         for key, count in (
             ("functions", len(message.functions)),
             ("tensors", len(message.inputs) + len(message.weights)),
@@ -154,20 +155,20 @@ class GraphReader:
 
     def _tensor(self, message: Any, path: str) -> Record:
         if message.type >= len(self._tables.types):
-            told = f"there is no type {message.type}, but only {len(self._tables.types)}"
-            raise SerializationError(told, path, rule="R8")
+            problem = f"unknown type {message.type}; there are {len(self._tables.types)}"
+            raise SerializationError(problem, path, rule="R8")
         return {**self._tables.types[message.type].to_dict(), "name": message.name}
 
     def _weight_tables(self, message: Any, path: str) -> Record:
-        """The tables of the document that speak of weights."""
+        """Return the tables of weights of the document."""
         weights, names, params, constants = [], {}, {}, {}
         for index, weight in enumerate(message.weights):
             place = f"{path}.weights[{index}]"
             tensor = self._tensor(weight.tensor, place)
             name, keys = tensor["name"], list(weight.keys)
             if not keys or name in names:
-                told, rule = (f"{name!r:.60} stands twice", "R8") if keys else ("a weight has no key", "R6")
-                raise SerializationError(told, place, rule=rule)
+                problem, rule = (f"duplicate {name!r:.60}", "R8") if keys else ("a weight has no key", "R6")
+                raise SerializationError(problem, place, rule=rule)
             names[name] = keys[0]
             params[name] = {"kind": enum_name(weight, "kind"), "tied": keys[1:]}
             weights.append({**tensor, "name": keys[0]})
@@ -191,29 +192,29 @@ class GraphReader:
                 raise SerializationError.of(error, f"{path}.nodes[{len(nodes)}]") from None
             scope.tensors.update((tensor.name, tensor) for tensor in tensors)
             if any(number >= len(tensors) for number in message.outputs):
-                told = f"there are only {len(tensors)} tensors"
-                raise SerializationError(told, f"{path}.graph_outputs", rule="R8")
+                problem = f"unknown tensor; there are {len(tensors)}"
+                raise SerializationError(problem, f"{path}.graph_outputs", rule="R8")
             return nodes, [tensors[number] for number in message.outputs]
 
         return Unmade(len(message.nodes), make)
 
     def _node(self, message: Any, tensors: Sequence[TensorMeta]) -> OpNode:
-        """A node; an IndexError where it speaks of what is not there."""
+        """Create a node; raise IndexError for an invalid reference."""
         name = message.name
-        if not name:  # at once: a few bytes of a hostile file make thousands of these
+        if not name:  # checked at once: a few bytes of a hostile file could create thousands of these
             raise GraphError("a node has no name", "$.name", rule="R6")
         number = message.operation
         operation = self._tables.operations[number]
         if operation.is_large:
             if number in self._used:
-                told = f"operation {number} is too large to be that of two nodes"
-                raise GraphError(told, "$.operation", rule="R2", node=name)
+                problem = f"operation {number} is too large to be shared by nodes"
+                raise GraphError(problem, "$.operation", rule="R2", node=name)
             self._used.add(number)
         outputs: list[TensorMeta] = []
         for tensor in message.outputs:
             if outputs and not tensor.name:
-                told = f"output {len(outputs)} has no name"
-                raise GraphError(told, f"$.outputs[{len(outputs)}].name", rule="R6", node=name)
+                problem = f"output {len(outputs)} has no name"
+                raise GraphError(problem, f"$.outputs[{len(outputs)}].name", rule="R6", node=name)
             outputs.append(self._tables.types[tensor.type].copy(tensor.name or name))
         attrs = operation.attrs
         return OpNode(
@@ -228,16 +229,16 @@ class GraphReader:
         )
 
     def _missing(self, message: Any, known: int, path: str) -> SerializationError:
-        """What a node speaks of that is not there."""
-        said = {
+        """Return the error for an invalid reference of a node."""
+        references = {
             "operation": (message.operation, len(self._tables.operations)),
             "place": (message.place, len(self._tables.places)),
             "type": (max((tensor.type for tensor in message.outputs), default=0), len(self._tables.types)),
             "tensor": (max(message.inputs, default=0), known),
         }
-        kind, (number, count) = next(item for item in said.items() if item[1][0] >= item[1][1])
-        told = f"there is no {kind} {number}, but only {count} before it"
-        return SerializationError(told, path, rule="R8", node=message.name)
+        kind, (number, count) = next(item for item in references.items() if item[1][0] >= item[1][1])
+        problem = f"unknown {kind} {number}; there are {count} before it"
+        return SerializationError(problem, path, rule="R8", node=message.name)
 
 
 def _symbol_record(message: Any) -> Record:
@@ -246,7 +247,7 @@ def _symbol_record(message: Any) -> Record:
 
 
 def _read_extensions(text: str, limits: Limits, path: str) -> Record:
-    """The user's own JSON object, by the rules of the document."""
+    """Read the user's own JSON object, by the rules of the document."""
     if not text:
         return {}
     try:
@@ -254,6 +255,6 @@ def _read_extensions(text: str, limits: Limits, path: str) -> Record:
     except SerializationError as error:
         raise SerializationError.of(error, path) from None
     if document.keys() != {"extensions"}:
-        raise SerializationError("it is more than one JSON value", path, rule="R3")
+        raise SerializationError("expected one JSON value", path, rule="R3")
     found: Record = document["extensions"]
     return found

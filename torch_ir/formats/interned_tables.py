@@ -1,4 +1,4 @@
-"""What nodes of a model say often, each once: types of tensors, operations, places; see `Model` in `torch_ir.proto`."""
+"""Interned tables of a model: types of tensors, operations, origins; see `Model` in `torch_ir.proto`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch_ir.errors import SerializationError
-from torch_ir.formats.value_message import named, table, value_record
+from torch_ir.formats.value_message import Fields, named, table, value_record
 from torch_ir.ir import Dim, OpNode, Origin, TensorMeta
 from torch_ir.ir.graph.attr_order import ordered
 from torch_ir.ir.json.json_values import decode, encode
 from torch_ir.ir.json.node_codec import attrs_text
 
 Record = dict[str, Any]  # a part of the document
-Fields = dict[str, Any]
-_MAX_SHARED = 128  # bytes of attributes that several nodes may have in common
+_MAX_SHARED = 128  # bytes of attributes that nodes may share
 
 
 # -- to messages ------------------------------------------------------------------------------------------------------
 
 
 class NewTables:
-    """The tables of a model that is being written: whatever is said gets a number, and the same one the next time."""
+    """The tables of a model that is being written: equal entries have equal numbers."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -58,13 +57,13 @@ class NewTables:
 
 
 def _is_large(message: Any) -> bool:
-    """Whether an operation is that of one node only, since each gets attributes of its own."""
+    """Whether an operation may belong to one node only, as each node gets its own attributes."""
     size: int = sum(attribute.ByteSize() for attribute in message.attributes)
     return size > _MAX_SHARED
 
 
 def type_fields(record: Record) -> Fields:
-    """The facts about a tensor of the document as fields of a message."""
+    """Return the fields of a message for a tensor of the document."""
     fields: Fields = {"dtype": record["dtype"], "shape": _dims_fields(record["shape"])}
     if "stride" in record:
         fields["stride"] = {"dims": _dims_fields(record["stride"])}
@@ -77,11 +76,11 @@ def _dims_fields(dims: Sequence[Dim]) -> list[Fields]:
     return [{"expression": dim} if isinstance(dim, str) else {"size": dim} for dim in dims]
 
 
-# -- and back ---------------------------------------------------------------------------------------------------------
+# -- from messages ----------------------------------------------------------------------------------------------------
 
 
 class Operation(NamedTuple):
-    """What nodes compute."""
+    """What a node computes."""
 
     op_type: str
     args: tuple[str, ...]
@@ -91,7 +90,7 @@ class Operation(NamedTuple):
 
 
 class Tables:
-    """The tables of a model that is read: all is as it should be, whoever speaks of it."""
+    """The validated tables of a model that is being read."""
 
     def __init__(self, model: Any) -> None:
         self.types = [TensorMeta.from_dict({**type_record(m, p), "name": ""}, p) for m, p in _each(model, "types")]
@@ -106,7 +105,7 @@ def _each(model: Any, key: str) -> Iterator[tuple[Any, str]]:
 
 
 def _read_operation(message: Any, path: str) -> Operation:
-    if not message.op_type:  # at once: a few bytes of a hostile file make thousands of these
+    if not message.op_type:  # checked at once: a few bytes of a hostile file could create thousands of these
         raise SerializationError("an operation has no operator", f"{path}.op_type", rule="R6")
     values = table(((attribute.name, attribute.value) for attribute in message.attributes), f"{path}.attrs")
     attrs = {}
@@ -118,7 +117,7 @@ def _read_operation(message: Any, path: str) -> Operation:
 
 
 def type_record(message: Any, path: str) -> Record:
-    """The facts about a tensor as the document spells them."""
+    """Return a tensor's type as a record of the document."""
     record: Record = {"shape": _dims(message.shape, f"{path}.shape"), "dtype": message.dtype}
     if message.HasField("stride"):
         record["stride"] = _dims(message.stride.dims, f"{path}.stride")
@@ -132,7 +131,7 @@ def _dims(messages: Any, path: str) -> list[Any]:
     for index, dim in enumerate(messages):
         kind = dim.WhichOneof("kind")
         if kind is None:
-            told = "a dimension is neither a size nor an expression"
-            raise SerializationError(told, f"{path}[{index}]", rule="R4")
+            message = "a dimension is neither a size nor an expression"
+            raise SerializationError(message, f"{path}[{index}]", rule="R4")
         found.append(getattr(dim, kind))
     return found

@@ -1,6 +1,6 @@
-"""Layers of a target: from the plain values of `Lowered.to_dict` to the message `Lowered`, and back.
+"""Convert the layers of a target from the plain values of `Lowered.to_dict` to the message `Lowered`, and back.
 
-What these dicts have under a key, the message has in a field of that name: protobuf itself refuses any other.
+Keys of these dicts are fields of the message: protobuf itself refuses any other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch_ir.formats.value_message import Fields, table, value_fields, value_re
 from torch_ir.ir.json.json_fields import allow_keys
 from torch_ir.ir.json.json_values import decode, encode
 
-_TENSOR = frozenset(("name", "dtype", "shape", "stride", "placement"))  # whatever else there was would be lost
+_TENSOR = frozenset(("name", "dtype", "shape", "stride", "placement"))  # others would be lost
 _LISTS = ("inputs", "outputs", "nodes", "modules", "sources", "reasons")
 
 
@@ -21,7 +21,7 @@ _LISTS = ("inputs", "outputs", "nodes", "modules", "sources", "reasons")
 
 
 def lowered_fields(record: Record) -> Fields:
-    """A lowered graph as a message; an error names the layer whose value protobuf cannot hold."""
+    """Return the fields of a lowered graph; an error names the layer whose value protobuf cannot represent."""
     return {
         **record,
         "inputs": [_tensor_fields(tensor) for tensor in record["inputs"]],
@@ -48,11 +48,11 @@ def _layer_fields(record: Record) -> Fields:
     return {**record, "weights": weights, "value": value}
 
 
-# -- and back ---------------------------------------------------------------------------------------------------------
+# -- from messages ----------------------------------------------------------------------------------------------------
 
 
 def lowered_record(message: Any) -> Record:
-    """The plain values that a message was made of."""
+    """Return the plain values of a message."""
     weights = table(
         ((weight.pop("name"), weight) for weight in _tensor_records(message.weights, "$.weights")), "$.weights"
     )

@@ -1,7 +1,7 @@
-"""A graph, or its layers on a target, as protobuf: bytes, files, the digest at their end; see `torch_ir.proto`.
+"""Graphs and lowered graphs as protobuf: bytes, files, and their digest; see `torch_ir.proto`.
 
-The message classes are made at run time from a descriptor set, because generated code works with one release of
-protobuf only. `make proto` writes the set anew.
+The message classes are created at run time from a descriptor set, as generated code works with one release of protobuf
+only. `make proto` regenerates the set.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from torch_ir.formats.lowered_message import lowered_fields, lowered_record
 from torch_ir.ir import IR, Limits
 from torch_ir.ir.checks.limits import allow_more
 from torch_ir.ir.files.atomic_write import write_bytes
-from torch_ir.ir.files.sniff_file import told_apart
+from torch_ir.ir.files.sniff_file import sniffed_errors
 from torch_ir.ir.json.digest import digest_of
 from torch_ir.ir.json.encode import FORMAT, graph_document
 from torch_ir.ir.json.json_text import read_bytes, uncollected
 
 _DESCRIPTORS = Path(__file__).with_name("torch_ir.binpb")
-_DIGEST_FIELD = b"\x7a\x20"  # how the last field begins: number 15, 32 bytes
+_DIGEST_FIELD = b"\x7a\x20"  # start of the last field: number 15, 32 bytes
 _DIGEST_LENGTH = len(_DIGEST_FIELD) + 32
 _LOWERED_FORMAT = "torch-ir-lowered"
 _LOWERED_VERSION = 1
 
 
 def is_protobuf(path: str | os.PathLike[str]) -> bool:
-    """Whether the name of a file says that it is protobuf; any other is JSON."""
+    """Whether a file's name means protobuf; any other is JSON."""
     return Path(path).suffix.lower() in (".pb", ".binpb")
 
 
 def save_protobuf(ir: IR, path: str | os.PathLike[str]) -> None:
-    """Write a graph to a protobuf file, whole or not at all; folders are made as needed."""
+    """Write a graph to a protobuf file atomically; folders are created as needed."""
     write_bytes(path, to_protobuf(ir))
 
 
 def load_protobuf(path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
     """Read a graph from a protobuf file."""
-    with told_apart(path, limits, is_json=False):
+    with sniffed_errors(path, limits, is_json=False):
         return from_protobuf(read_bytes(path, limits), limits)
 
 
 def to_protobuf(ir: IR) -> bytes:
-    """The graph as a protobuf message; equal graphs give equal bytes. A graph that contradicts itself is refused."""
+    """Return the graph as a protobuf message; equal graphs have equal bytes. An invalid graph is refused."""
     with uncollected():
         return _write("Model", lambda model: _write_model(model, ir.check()))
 
 
 def from_protobuf(data: bytes, limits: Limits = Limits()) -> IR:
-    """The graph that a protobuf message holds; errors name the place as in the JSON document."""
+    """Read a graph from a protobuf message; errors have the JSON path of the document."""
     with uncollected():
         model = _read("Model", FORMAT, data, limits)
         if not model.HasField("graph"):
-            raise SerializationError("it holds no graph", "$", rule="R4")
+            raise SerializationError("the file contains no graph", "$", rule="R4")
         record = GraphReader(model, limits).record(model.graph)
         return IR.from_dict({"format": model.format, "version": model.version, **record}, limits)
 
 
 def message_digest(data: bytes) -> str | None:
-    """The digest that the bytes of a file state of themselves, spelt as in JSON; None where it is not theirs."""
+    """Return the digest at the end of a file's bytes, formatted as in JSON; None if it does not match."""
     body = data[:-_DIGEST_LENGTH]
     return digest_of(body) if data[-_DIGEST_LENGTH:] == _digest(body) else None
 
@@ -77,7 +77,7 @@ def _write_model(model: Any, ir: IR) -> None:
 
 
 def lowered_to_protobuf(document: dict[str, Any]) -> bytes:
-    """What `Lowered.to_dict` gives, as a protobuf message."""
+    """Convert the result of `Lowered.to_dict` to a protobuf message."""
     with uncollected():
         return _write("LoweredModel", lambda model: _write_lowered(model, document))
 
@@ -88,32 +88,32 @@ def _write_lowered(model: Any, document: dict[str, Any]) -> None:
 
 
 def lowered_from_protobuf(data: bytes, limits: Limits = Limits()) -> dict[str, Any]:
-    """What `Lowered.to_dict` gave."""
+    """Return what `Lowered.to_dict` returned."""
     with uncollected():
         message = _read("LoweredModel", _LOWERED_FORMAT, data, limits)
         if message.version != _LOWERED_VERSION:
-            told = f"the file has version {message.version}, but this torch_ir reads version {_LOWERED_VERSION}"
-            raise SerializationError(told, "$.version", rule="R4")
+            problem = f"the file has version {message.version}, but this torch_ir reads version {_LOWERED_VERSION}"
+            raise SerializationError(problem, "$.version", rule="R4")
         if not message.HasField("lowered"):
-            raise SerializationError("it holds no lowered graph", "$", rule="R4")
+            raise SerializationError("the file contains no lowered graph", "$", rule="R4")
         return lowered_record(message.lowered)
 
 
 def _write(kind: str, fill: Callable[[Any], None]) -> bytes:
-    """A message, and the digest of it at the end."""
+    """Serialise a message, with its digest at the end."""
     message = _message_class(kind)()
     from google.protobuf.message import EncodeError
 
     try:
         fill(message)
         body: bytes = message.SerializeToString(deterministic=True)
-    except (EncodeError, TypeError, ValueError) as error:  # over 2 GiB, no string, half of a surrogate pair
+    except (EncodeError, TypeError, ValueError) as error:  # over 2 GiB, not a string, half of a surrogate pair
         raise SerializationError(f"cannot be written as protobuf: {first_line(error)}", rule="R17") from None
     return body + _digest(body)
 
 
 def _read(kind: str, file_format: str, data: bytes, limits: Limits) -> Any:
-    """The message of a file of this kind, as it was written."""
+    """Parse and check a file of this kind."""
     for name in ("file_bytes", "message_bytes"):
         if len(data) > (limit := getattr(limits, name)):
             raise SerializationError(f"{len(data)} bytes are more than {limit}", rule="R2", hint=allow_more(name))
@@ -121,10 +121,10 @@ def _read(kind: str, file_format: str, data: bytes, limits: Limits) -> Any:
     if message.format != file_format:
         raise SerializationError(f"format is {message.format!r:.60}, not {file_format!r}", "$.format", rule="R4")
     message.DiscardUnknownFields()
-    if message.ByteSize() != len(data):  # or a field that stands twice, which no writer writes
-        raise SerializationError("it holds fields that this torch_ir does not know", "$", rule="R4")
+    if message.ByteSize() != len(data):  # also a duplicate field, which no writer writes
+        raise SerializationError("the file contains unknown fields", "$", rule="R4")
     if message.sha256 and data[-_DIGEST_LENGTH:] != _digest(data[:-_DIGEST_LENGTH]):
-        raise SerializationError("the bytes are not what was written", "$.sha256", rule="R17")
+        raise SerializationError("digest mismatch: the file was modified after it was saved", "$.sha256", rule="R17")
     return message
 
 
@@ -134,7 +134,7 @@ def _parse(kind: str, data: bytes) -> Any:
 
     try:
         message.ParseFromString(data)
-    except (DecodeError, ValueError, RecursionError) as error:  # the slow implementation, written in Python, says more
+    except (DecodeError, ValueError, RecursionError) as error:  # the pure Python implementation raises more kinds
         raise SerializationError(f"not a protobuf file of torch_ir: {first_line(error)}", "$", rule="R1") from None
     return message
 
@@ -145,12 +145,12 @@ def _digest(body: bytes) -> bytes:
 
 @lru_cache
 def _message_class(kind: str) -> Any:
-    """The class of a whole file's message, in a pool of its own: other code may know another torch_ir.proto."""
+    """Return the class of a file's message, in a separate pool: other code may use another torch_ir.proto."""
     try:
         from google.protobuf.descriptor_pb2 import FileDescriptorSet
         from google.protobuf.descriptor_pool import DescriptorPool
         from google.protobuf.message_factory import GetMessageClass
-    except ImportError:  # not there, or older than 4.22
+    except ImportError:  # missing, or older than 4.22
         raise MissingExtraError("a protobuf file", "protobuf", "protobuf") from None
     pool = DescriptorPool()
     for file in FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes()).file:

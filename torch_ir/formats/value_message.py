@@ -1,4 +1,4 @@
-"""Values of attributes and trees: from their spelling in the JSON document to the message `Value`, and back."""
+"""Convert values of attributes and trees from the JSON document to the message `Value`, and back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from torch_ir.errors import SerializationError
 
-Fields = dict[str, Any]  # the arguments of a message's constructor, nested messages as dicts
+Fields = dict[str, Any]  # constructor arguments of a message, with nested messages as dicts
 
-MAX_NESTING = 30  # each level is two of protobuf's, and its readers stop at a hundred of them
+MAX_NESTING = 30  # each level is two of protobuf's, whose readers stop at a hundred
 _PLAIN: dict[type, str] = {bool: "boolean", int: "integer", float: "real", str: "text"}
 _TAGS = {
     "$dtype": "dtype",
@@ -27,15 +27,15 @@ _AS_THEY_ARE = frozenset(_PLAIN.values())
 
 
 def value_fields(value: Any, depth: int = 0) -> Fields:
-    """A value of the document as a message."""
+    """Return the fields of a value of the document."""
     kind = type(value)
     if value is None:
         return {"none": True}
     if kind in _PLAIN:
         return {_PLAIN[kind]: value}
     if depth > MAX_NESTING:
-        told = f"a value is nested deeper than the {MAX_NESTING} levels that protobuf files can hold"
-        raise SerializationError(told, rule="R2")
+        message = f"a value is nested deeper than the {MAX_NESTING} levels of protobuf files"
+        raise SerializationError(message, rule="R2")
     if kind is list:
         if value and all(type(item) is int for item in value):
             return {"integers": {"items": value}}
@@ -54,7 +54,7 @@ def value_fields(value: Any, depth: int = 0) -> Fields:
 
 
 def named(name: str, value: Any, depth: int = 0) -> Fields:
-    """A value with its name, as the message `Attribute`."""
+    """Return the fields of the message `Attribute`."""
     return {"name": name, "value": value_fields(value, depth)}
 
 
@@ -68,14 +68,14 @@ def _branch_fields(record: dict[str, Any], depth: int) -> Fields:
 
 
 def value_record(message: Any, path: str, depth: int = 0) -> Any:
-    """The value of a message as the document spells it."""
+    """Return the value of a message as in the document."""
     kind = message.WhichOneof("kind")
     if kind in _AS_THEY_ARE:
         return _real(message.real) if kind == "real" else getattr(message, kind)
     if kind in _TAG_OF:
         return {_TAG_OF[kind]: getattr(message, kind)}
     if kind is None:
-        raise SerializationError("a value is none of the kinds that a value can be", path, rule="R4")
+        raise SerializationError("a value has no kind", path, rule="R4")
     if kind == "none":
         return None
     if kind == "integers":
@@ -111,23 +111,23 @@ def _branch_record(message: Any, path: str, depth: int) -> dict[str, Any]:
 def _dict_record(messages: Iterable[Any], path: str, depth: int) -> dict[str, Any]:
     found = table(((item.name, item.value) for item in messages), path)
     for name in found:
-        if name.startswith("$"):  # it would be read as one of the document's tags
+        if name.startswith("$"):  # it would be read as a tag of the document
             raise SerializationError(f"a dict cannot have the key {name!r:.60}", path, rule="R5")
     return {name: value_record(value, f"{path}.{name:.200}", depth + 1) for name, value in found.items()}
 
 
 def table(pairs: Iterable[tuple[str, Any]], path: str) -> dict[str, Any]:
-    """Names and what stands under them; no name stands twice."""
+    """Build a dict from pairs; raise SerializationError for a duplicate name."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise SerializationError(f"{name!r:.60} stands twice", path, rule="R3")
+            raise SerializationError(f"duplicate {name!r:.60}", path, rule="R3")
         found[name] = value
     return found
 
 
 def enum_name(message: Any, field: str) -> str:
-    """The value of an enumeration as the document spells it; a number that is none of it, as that number."""
+    """Return the name of an enumeration value as in the document; the number itself if it is unknown."""
     number = getattr(message, field)
     known = message.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number
     return str(known[number].name).lower() if number in known else str(number)

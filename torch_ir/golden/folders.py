@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from torch_ir.ir.files.atomic_write import hidden_name, left_behind, remove, sync_folder, told
+from torch_ir.ir.files.atomic_write import hidden_name, left_behind, remove, sync_folder, write_errors
 from torch_ir.ir.files.locks import folder_lock, lock
 
 _HERE = -100  # the folder that relative paths begin in, as Linux knows it
@@ -19,7 +19,7 @@ _SWAP = 2  # the flag of both systems
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """A hidden folder to fill that is the target at the end; after an error nothing is left of it."""
-    with told(target):
+    with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         restore(target)
         for left in left_behind(target):

@@ -1,4 +1,4 @@
-"""What operators are: schemas, facts about effects, and the registry of the user's own operators."""
+"""Operators: schemas, effects, and the registry of user-defined operators."""
 
 from torch_ir.ops.effects import is_forbidden, is_pure, is_random
 from torch_ir.ops.known_names import objection

@@ -1,4 +1,4 @@
-"""Calling an operator with its arguments under the names that the graph gives them: `tensors.0`, `tensors.1`, `dim`."""
+"""Call an operator with arguments under the names of the graph: `tensors.0`, `tensors.1`, `dim`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.ops.torch_types import to_torch
 def keywords(
     tensors: Mapping[str, Any], attrs: Mapping[str, Any], change: Callable[[Any], Any] = to_torch
 ) -> dict[str, Any]:
-    """The arguments of a call as torch takes them; lists of tensors are put together from their elements."""
+    """Return the keyword arguments of a call for torch; lists of tensors are assembled from their elements."""
     flat = {**tensors, **{name: mapped(value, change) for name, value in attrs.items()}}
     return {name: _given(name, flat) for name in dict.fromkeys(full.partition(".")[0] for full in flat)}
 
@@ -27,19 +27,19 @@ def _given(name: str, flat: Mapping[str, Any]) -> Any:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """A value, or the items of a list, changed."""
+    """Apply `change` to a value, or to the items of a nested list."""
     return [mapped(item, change) for item in value] if isinstance(value, (list, tuple)) else change(value)
 
 
 def results(operator: Callable[..., Any], arguments: Mapping[str, Any]) -> list[Any]:
-    """What a call gives, as a list of the results that are there."""
+    """Return the results of a call as a list, without absent ones."""
     made = operator(**arguments)
     several = list(made) if isinstance(made, (list, tuple)) else [made]
     return [result for result in several if result is not None]
 
 
 def empty(shape: Any, dtype: torch.dtype, stride: Any = None) -> torch.Tensor:
-    """A tensor without memory; row-major unless strides are given."""
+    """Return a meta tensor; row-major unless strides are given."""
     if stride is None:
         return torch.empty(shape, dtype=dtype, device="meta")
     return torch.empty_strided(shape, stride, dtype=dtype, device="meta")

@@ -1,9 +1,9 @@
-"""Take one operator apart, the way torch itself does, without a weight or a kernel being run.
+"""Decompose one operator as torch does, without running a kernel.
 
     layer_norm = aten.layer_norm.default(input=x, ...)
     decomposed(layer_norm)   ->   a graph of one node: aten.native_layer_norm.default(input=x, ...)
 
-One step at a time: what the step makes may be taken apart in turn, so that nobody loses an operator that a target has.
+One step at a time: the result may be decomposed further, so that operators which a target supports are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch_ir.ir.regroup.functions import fresh
 from torch_ir.ops.calling import empty, keywords, mapped
 from torch_ir.ops.effects import is_uninitialised, writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
-from torch_ir.ops.safe_shape_calls import may_be_asked
+from torch_ir.ops.safe_shape_calls import may_call_rule
 from torch_ir.ops.schema import arguments, bind, find_operator, operator_name
 from torch_ir.ops.torch_internals import DisableTorchFunction, OpOverload, can_decompose, decomposition_table
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_name, to_torch
@@ -32,16 +32,15 @@ NO_RULE = "torch has no decomposition of it"
 
 
 def decomposed(node: OpNode, device: str = "cpu") -> IR | str:
-    """The body of a function that computes what the node computes by simpler operators, or why there is none.
+    """Return the body of a function that computes the node with simpler operators, or why there is none.
 
-    Its inputs stand for the node's inputs and its outputs for the node's outputs, in order. It is functional, and
-    tensors that it makes anew are on `device`.
+    Its inputs and outputs correspond to those of the node, in order. It is functional, and new tensors are on `device`.
     """
     found = _operator_of(node)
     if isinstance(found, str):
         return found
     shapes: list[Any] = [tensor.shape for tensor in node.inputs]
-    if not may_be_asked(found, shapes, {tensor.dtype for tensor in node.inputs}, node.attrs):
+    if not may_call_rule(found, shapes, {tensor.dtype for tensor in node.inputs}, node.attrs):
         return NO_RULE
     why = NO_RULE
     for rule, recorder in _rules(found):
@@ -53,7 +52,7 @@ def decomposed(node: OpNode, device: str = "cpu") -> IR | str:
 
 
 def recorded(node: OpNode, rule: Callable[..., Any], device: str = "cpu") -> IR | str:
-    """As `decomposed`, by one rule: a function of the operator's arguments, which may call the operator itself.
+    """Like `decomposed`, with a given rule: a function of the operator's arguments, which may call the operator.
 
     A rule that does not apply returns NotImplemented.
     """
@@ -64,7 +63,7 @@ def recorded(node: OpNode, rule: Callable[..., Any], device: str = "cpu") -> IR 
 
 
 def _operator_of(node: OpNode) -> OpOverload | str:
-    """The operator of a node that can be recorded, or why it cannot."""
+    """Return the operator of a node if it can be recorded, or why it cannot."""
     found = find_operator(node.op_type)
     if not isinstance(found, OpOverload):
         return "it is no operator of torch"
@@ -78,14 +77,14 @@ def _operator_of(node: OpNode) -> OpOverload | str:
 
 
 def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[..., Any]]]:
-    """The functions that torch has for taking an operator apart, each with what records it.
+    """Yield torch's decompositions of an operator, each with a function that records it.
 
-    The written table first, then the operator's own kernel, both with composite operators left whole; then the kernel
-    down to what a device would run, where nothing is written in place.
+    First the table of decompositions, then the operator's own kernel, both keeping composite operators; then the kernel
+    down to what a device would run, with in-place writes functionalised.
     """
 
     def own(*args: Any, **kwargs: Any) -> Any:
-        with DisableTorchFunction():  # else the recorder takes the call for the operator itself
+        with DisableTorchFunction():  # otherwise the recorder sees the operator itself
             return found.decompose(*args, **kwargs)
 
     def whole(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,7 +103,7 @@ def _rules(found: OpOverload) -> Iterator[tuple[Callable[..., Any], Callable[...
 def _recorded(
     node: OpNode, found: OpOverload, rule: Callable[..., Any], recorder: Callable[..., Any], device: str
 ) -> IR | str:
-    """What a rule of torch calls for the arguments of a node, if that is simpler than the node."""
+    """Record a decomposition of torch for the arguments of a node, if it is simpler than the node."""
     body = _traced(node, found, rule, recorder, device)
     if isinstance(body, str):
         return body
@@ -116,7 +115,7 @@ def _recorded(
 def _traced(
     node: OpNode, found: OpOverload, rule: Callable[..., Any], recorder: Callable[..., Any], device: str
 ) -> IR | str:
-    """What a rule calls for the arguments of a node."""
+    """Record the calls that a rule makes for the arguments of a node."""
 
     def computed(*tensors: Tensor) -> list[Tensor]:
         bound = keywords(dict(zip(node.args, tensors, strict=True)), node.attrs, _on_meta)
@@ -134,12 +133,12 @@ def _traced(
             return _Steps(node, device).graph(recorder(computed)(*map(_empty, node.inputs)))
     except TorchIRError as error:
         return str(error)
-    except Exception as error:  # whatever torch raises inside its own rule
+    except Exception as error:  # anything that torch raises inside its own rule
         return f"torch's decomposition fails: {first_line(error)[:100]}"
 
 
 def _is_no_gain(step: OpNode) -> bool:
-    """Whether a step is of torch's inner language, or takes memory as it is, to fill it later."""
+    """Whether a step is a `prims` operator, or allocates uninitialised memory to fill it later."""
     return step.op_type.startswith("prims.") or is_uninitialised(step)
 
 
@@ -160,13 +159,13 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 class _Steps:
-    """The recorded calls of one decomposition as a graph."""
+    """The graph of the recorded calls of one decomposition."""
 
     def __init__(self, node: OpNode, device: str) -> None:
         self.node = node
         self.device = Device(device)
         self.taken: set[str] = set()
-        self.made: dict[Any, Any] = {}  # of each recorded call: a tensor, or a tuple of tensors
+        self.made: dict[Any, Any] = {}  # recorded call -> tensor, or tuple of tensors
 
     def graph(self, module: fx.GraphModule) -> IR:
         module.graph.eliminate_dead_code()
@@ -189,8 +188,8 @@ class _Steps:
                 steps.append(self._step(call))
         returned: Any = module.graph.output_node().args[0]
         outputs: list[TensorMeta] = [self.made[result] for result in returned if result is not None]
-        for wanted, made in zip(self.node.outputs, outputs, strict=True):
-            wanted.agree_with(TensorMeta(wanted.name, made.shape, made.dtype))
+        for expected, made in zip(self.node.outputs, outputs, strict=True):
+            expected.agree_with(TensorMeta(expected.name, made.shape, made.dtype))
         return IR(steps, inputs, outputs)
 
     def _step(self, call: fx.Node) -> OpNode:
@@ -208,7 +207,7 @@ class _Steps:
         return OpNode(name, operator_name(target), inputs.values(), outputs, attrs, args=inputs)
 
     def _sort(self, name: str, value: Any, inputs: dict[str, TensorMeta], attrs: dict[str, Any]) -> None:
-        """An argument to the tensors or to the attributes; a list with tensors goes element by element."""
+        """Add an argument to the tensors or the attributes; a list with tensors is added element by element."""
         if isinstance(value, fx.Node):
             inputs[name] = self.made[value]
         elif isinstance(value, (list, tuple)) and any(isinstance(item, fx.Node) for item in value):
@@ -218,13 +217,13 @@ class _Steps:
             attrs[name] = mapped(value, self._named)
 
     def _named(self, value: Any) -> Any:
-        """Torch's value as the IR spells it; what was traced on meta stands where the graph stands."""
+        """Convert torch's value to the IR's; the meta device becomes the graph's."""
         name = to_name(value)
         return self.device if isinstance(name, Device) else name
 
 
 def _is_idle(call: fx.Node) -> bool:
-    """Whether a conversion leaves its tensor as it was."""
+    """Whether a conversion is a no-op."""
     if call.target is not torch.ops.aten.to.dtype or bind(call.target, call.args, call.kwargs)["copy"]:
         return False
     source: Any = call.args[0]

@@ -1,11 +1,11 @@
-"""Dimensions that torch's rules for shapes take unseen, where its kernels would refuse them."""
+"""Dimension checks that torch's shape rules lack and its kernels have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# operator -> the argument that has the dimensions, and those that count them
+# operator -> argument that has the dimensions, and arguments that index them
 _UNSEEN: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "aten.softmax.int": ("self", ("dim",)),
     "aten._softmax.default": ("self", ("dim",)),
@@ -28,7 +28,7 @@ _UNSEEN: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def check_dims(op_type: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse a dimension that is not there, as torch's kernels do."""
+    """Raise IndexError for a dimension out of range, as torch's kernels do."""
     whose, names = _UNSEEN.get(op_type, ("", ()))
     for name in names:
         held, dim = arguments[whose], arguments.get(name, 0)

@@ -1,4 +1,4 @@
-"""What operators do beside computing: whether they write, draw random numbers, or reach outside the graph."""
+"""Effects of operators: writes, random numbers, and access outside the graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.ops.forbidden import COLLECTIVES, reaches
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload, schema_of
 
-# Write to their running statistics in training, though their schemas do not say so -> the flag of training.
+# Operators that update running statistics in training, which their schemas do not say -> the training flag.
 _STATISTICS = {
     "aten.batch_norm.default": "training",
     "aten.instance_norm.default": "use_input_stats",
@@ -21,13 +21,13 @@ _STATISTICS = {
     "aten.native_batch_norm.default": "training",
 }
 _DROPOUTS = frozenset(f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_"))
-# Their values are whatever the memory held.
+# Their values are uninitialised memory.
 _UNINITIALISED = frozenset(
     f"aten.{name}"
     for name in ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 )
 
-# May give the very tensor that they are given, which their schemas do not say.
+# May return their input itself, which their schemas do not say.
 _PASSING_ON = frozenset(
     f"aten.{name}.default"
     for name in ("atleast_1d", "atleast_2d", "atleast_3d", "conj_physical", "to_dense", "type_as")
@@ -40,13 +40,13 @@ def is_forbidden(op_type: str) -> bool:
 
 
 def is_collective(op_type: str) -> bool:
-    """Whether this is what ranks of a mesh say to each other, or waiting for it."""
+    """Whether this is a collective of a mesh, or waits for one."""
     return op_type in COLLECTIVES
 
 
 @cache
 def mutated_arguments(operator: OpOverload) -> tuple[str, ...]:
-    """The arguments that an operator writes to, by its schema."""
+    """Return the arguments that an operator writes to, according to its schema."""
     return tuple(
         argument.name
         for argument in schema_of(operator).arguments
@@ -55,13 +55,13 @@ def mutated_arguments(operator: OpOverload) -> tuple[str, ...]:
 
 
 def updates_statistics(operator: OpOverload, bound: Mapping[str, Any]) -> bool:
-    """Whether a call with these arguments writes to running statistics behind its schema's back."""
+    """Whether a call with these arguments updates running statistics, which its schema does not say."""
     flag = _STATISTICS.get(str(operator))
     return flag is not None and bool(bound.get(flag)) and bound.get("running_mean") is not None
 
 
 def gives_new_values(node: OpNode) -> bool:
-    """Whether an operator that writes is called as a function: its outputs end with the values that it would leave."""
+    """Whether an operator that writes is called functionally: the values it would write are its last outputs."""
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload) or not schema_of(operator).is_mutable:
         return False
@@ -69,7 +69,7 @@ def gives_new_values(node: OpNode) -> bool:
 
 
 def writes_in_place(node: OpNode) -> bool:
-    """Whether running the node changes one of its inputs, as in files that are not in the functional form."""
+    """Whether the node writes to one of its inputs, as in files that are not functional."""
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload) or not _may_write(operator) or gives_new_values(node):
         return False
@@ -83,16 +83,16 @@ def _may_write(operator: OpOverload) -> bool:
 
 
 def is_opaque(node: OpNode) -> bool:
-    """Whether a node stands for what code outside torch did, so that it runs only with a registered executor."""
+    """Whether a node is a placeholder for code outside torch, which runs only with a registered executor."""
     return node.op_type.startswith("opaque.")
 
 
 def is_random(node: OpNode) -> bool:
-    """Whether two runs may differ because random numbers are drawn."""
+    """Whether two runs may differ because of random numbers."""
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload) or not may_draw(operator) or gives_its_input(node.op_type, node.attrs):
         return False
-    # dropout and its kin draw nothing in inference
+    # dropout etc. draw nothing in inference
     return (
         not any(node.attrs.get(flag) is False for flag in ("train", "training")) and node.attrs.get("dropout_p") != 0.0
     )
@@ -100,17 +100,17 @@ def is_random(node: OpNode) -> bool:
 
 @cache
 def may_draw(operator: OpOverload) -> bool:
-    """Whether an operator draws random numbers, unless it is told not to."""
+    """Whether an operator draws random numbers by default."""
     return torch.Tag.nondeterministic_seeded in operator.tags
 
 
 def is_uninitialised(node: OpNode) -> bool:
-    """Whether the values that a node makes are whatever the memory held."""
+    """Whether a node's outputs are uninitialised memory."""
     return node.op_type.rpartition(".")[0] in _UNINITIALISED
 
 
 def is_pure(node: OpNode) -> bool:
-    """Whether a node may go when nobody reads it: it writes nothing, asserts nothing, draws nothing."""
+    """Whether an unused node can be removed: it has outputs, writes nothing, and draws no random numbers."""
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload):
         return False
@@ -118,17 +118,17 @@ def is_pure(node: OpNode) -> bool:
 
 
 def changes_elements(operator: OpOverload) -> bool:
-    """Whether a call that is written as one in place changes what it is given: `detach_` does not."""
+    """Whether an in-place call changes elements: `detach_` does not."""
     return operator is not torch.ops.aten.detach_.default
 
 
 def gives_its_input(op_type: str, attrs: Mapping[str, Any]) -> bool:
-    """Whether a call gives the very tensor that it is given, though its schema does not say so: idle dropout."""
+    """Whether a call returns its input itself, which its schema does not say: dropout that is off."""
     return op_type in _DROPOUTS and (attrs.get("train") is False or attrs.get("p") == 0.0)
 
 
 def may_pass_on(operator: OpOverload) -> bool:
-    """Whether an operator may give the very tensor that it is given, though its schema does not say so."""
+    """Whether an operator may return its input itself, which its schema does not say."""
     return str(operator) in _PASSING_ON
 
 

@@ -1,4 +1,4 @@
-"""Switch off, while a model is watched, the code that torch runs instead of a model's own operators."""
+"""Disable the code that torch runs instead of a model's own operators, while a model is observed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_ir.ops.torch_internals import compile_stance, set_compile_stance
 
 
 class _Here(threading.local):
-    depth = 0  # of switches that this thread has set
+    depth = 0  # number of switches that this thread has set
     eager = 0
 
 
@@ -25,7 +25,7 @@ _before: dict[str, Any] = {}
 
 
 def _forget() -> None:
-    """In a forked process, which has none of the other threads: take back what they switched."""
+    """In a forked process, which has no other threads, undo their switches."""
     global _lock
     _lock = threading.Lock()
     if _here.depth:
@@ -43,9 +43,9 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Disable the fused kernels of torch's transformer layers, which no capture sees; several threads may be inside.
+    """Disable the fused kernels of torch's transformer layers, which capture cannot see; thread-safe.
 
-    Torch has one switch for the whole process: meanwhile, layers in other threads run the same operators one by one.
+    torch has one switch for the whole process: meanwhile, layers in other threads also run unfused.
     """
     _here.depth += 1
     with _lock:
@@ -64,26 +64,26 @@ def plain_attention() -> Iterator[None]:
 
 
 class _StanceByThread:
-    """The stance of torch.compile: "force_eager" in threads that ask for it, else what it was before."""
+    """The stance of torch.compile: "force_eager" in threads that request it, else the previous one."""
 
-    def __init__(self, otherwise: Any) -> None:
-        self._otherwise = otherwise
+    def __init__(self, previous: Any) -> None:
+        self._previous = previous
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._otherwise, name)
+        return getattr(self._previous, name)
 
     @property
     def stance(self) -> str:
-        return "force_eager" if _here.eager else str(self._otherwise.stance)
+        return "force_eager" if _here.eager else str(self._previous.stance)
 
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
     """Run compiled functions as plain Python in this thread, like `torch.compiler.set_stance("force_eager")`.
 
-    Torch keeps one stance for the whole process; other threads go on with theirs.
+    torch has one stance for the whole process; other threads keep theirs.
     """
-    compile_stance()  # the first call imports the compiler, which takes seconds: not under the lock
+    compile_stance()  # the first call imports the compiler, which takes seconds: do it outside the lock
     _here.depth, _here.eager = _here.depth + 1, _here.eager + 1
     with _lock:
         if not _inside["stance"]:
@@ -102,5 +102,5 @@ def uncompiled() -> Iterator[None]:
 
 def _put_back_stance() -> None:
     before = _before.pop("stance")
-    if isinstance(compile_stance(), _StanceByThread):  # else the user has set another meanwhile
+    if isinstance(compile_stance(), _StanceByThread):  # otherwise the user has set another one meanwhile
         set_compile_stance(before)

@@ -1,9 +1,9 @@
-"""Operators that may run in this process on values from a file.
+"""Operators that may run in this process on values from an untrusted file.
 
-A file may come from anybody, and some kernels of torch trust their operands: they take a value for an address, divide
-by it unchecked, or loop as often as it says. So constants are folded by an allow-list. Each family below states why its
-kernels are safe on any values of the declared shapes and dtypes; whatever is not listed stays in the graph and runs
-when the graph runs. `tests/hostile_values.py` calls every one of them at the limits of its domain.
+Some torch kernels trust their operands: they use a value as an address, divide by it unchecked, or loop as often as it
+says. So only the operators of an allow-list are folded. Each family below states why its kernels are safe on any values
+of the declared shapes and dtypes; other operators stay in the graph. `tests/hostile_values.py` calls every one of them
+at the limits of its domain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch_ir.ir import OpNode
 
 
 class Family(NamedTuple):
-    """Operators, by `name` or `name.overload`, whose kernels are safe for one reason."""
+    """Operators, by `name` or `name.overload`, whose kernels are safe for the same reason."""
 
     reason: str
     names: frozenset[str]
@@ -86,13 +86,13 @@ _ALLOWED = frozenset().union(*(family.names for family in FAMILIES))
 
 
 def is_foldable(node: OpNode) -> bool:
-    """Whether the kernel of a node is safe on any values of its inputs' shapes and dtypes, except as `traps` says."""
+    """Whether the kernel of a node is safe on any values of its inputs' shapes and dtypes, except where `traps`."""
     namespace, _, name = node.op_type.partition(".")
     return namespace == "aten" and (name in _ALLOWED or name.partition(".")[0] in _ALLOWED)
 
 
 def traps(node: OpNode, values: Mapping[str, torch.Tensor]) -> bool:
-    """Whether a node divides by an integer on which processors trap: 0, and -1 (the lowest integer overflows)."""
+    """Whether a node divides by an integer that traps: 0, or -1 (the lowest integer overflows)."""
     if node.op_type.split(".")[1] not in _DIVISIONS:
         return False
     divisor: Any = values.get("other", node.attrs.get("other"))

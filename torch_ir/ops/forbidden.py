@@ -1,7 +1,7 @@
-"""Which operators reach outside a graph: to files, generators, storages, modes, devices, other processes, Python.
+"""Operators that reach outside a graph: to files, generators, storages, modes, devices, other processes, Python.
 
-No graph may name them (rule R10). Of torch's own namespaces, those that only compute are listed; of libraries beside
-torch, which somebody imported on purpose, everything may run whose schema names no file.
+No graph may contain them (rule R10). Of torch's own namespaces, those that only compute are listed; operators of other
+libraries, which the user imported, may run unless their schema names a file.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _COMPUTING = frozenset(
         "quantized_decomposed", "torch_attn", "torch_ir",
     ]
 )  # fmt: skip
-# What ranks of a mesh say to each other; between which processes, is decided where the graph runs.
+# Collectives of a mesh; the processes involved are determined where the graph runs.
 COLLECTIVES = frozenset(
     f"_c10d_functional.{name}.default"
     for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "wait_tensor")
 )
-# The others that come with torch.
+# Other namespaces of torch.
 _REACHING = {
     **dict.fromkeys(
         [
             "_c10d_functional", "_c10d_functional_autograd", "_dtensor", "bucketing", "c10d", "c10d_functional",
             "cplib", "device_mesh", "fsdp", "symm_mem",
         ],
-        "speaks with other processes",
+        "communicates with other processes",
     ),
-    **dict.fromkeys(["ao", "cuda", "streams"], "steers a device"),
-    **dict.fromkeys(["debug_mode_ops", "debugprims", "profiler"], "is for looking at a process"),
+    **dict.fromkeys(["ao", "cuda", "streams"], "controls a device"),
+    **dict.fromkeys(["debug_mode_ops", "debugprims", "profiler"], "inspects the process"),
     **dict.fromkeys(["inductor_prims", "rngprims"], "reads or sets the state of generators"),
     **dict.fromkeys(
         [
@@ -52,11 +52,11 @@ _OPERATORS = {
             "_resize_output_", "_unsafe_set_version_counter", "resize_", "resize_as_", "resize_as_sparse_", "set",
             "set_", "set_data", "sparse_resize_", "sparse_resize_and_clear_", "sym_storage_offset",
         ],
-        "changes or shows what memory a tensor has",
+        "changes or exposes the storage of a tensor",
     ),
     **dict.fromkeys(
         ["_backward", "_fw_primal", "_make_dual", "_unpack_dual", "_version", "requires_grad_", "retain_grad"],
-        "changes or shows what is known about gradients",
+        "changes or exposes gradient state",
     ),
     **dict.fromkeys(
         [
@@ -64,14 +64,14 @@ _OPERATORS = {
             "_cufft_get_plan_cache_size", "_cufft_set_plan_cache_max_size", "_pin_memory", "_propagate_xla_data",
             "_use_cudnn_rnn_flatten_weight", "is_pinned", "pin_memory", "record_stream",
         ],
-        "steers a device",
+        "controls a device",
     ),
     "_print": "prints",
     "_set_item": "changes a Python object",
     "from_file": "reads or writes files",
 }  # fmt: skip
 _ADDRESS = "mkldnn.data_ptr.default"
-# Higher-order operators that call nothing but functions of the graph; torch has others, which call what they are told.
+# Higher-order operators that only call functions of the graph; torch has others, which call arbitrary functions.
 _HIGHER_ORDER = frozenset(
     [
         "associative_scan", "cond", "flat_apply", "flex_attention", "flex_attention_backward", "foreach_map",
@@ -85,7 +85,7 @@ _FILES = re.compile(r"file|path|folder|dir(ectory)?$|ur[il]$|uri_", re.IGNORECAS
 
 
 def reaches(op_type: str) -> str:
-    """What an operator does outside the graph, as `reads or writes files`; empty if it only computes."""
+    """Return what an operator does outside the graph, such as `reads or writes files`; empty if it only computes."""
     namespace, _, rest = op_type.partition(".")
     name = rest.partition(".")[0]
     if namespace in _REACHING:
@@ -95,34 +95,34 @@ def reaches(op_type: str) -> str:
     if namespace == "aten" and name in _OPERATORS:
         return _OPERATORS[name]
     if op_type == _ADDRESS:
-        return "tells where in memory a tensor lies"
+        return "exposes the address of a tensor"
     operator = find_operator(op_type)
     if isinstance(operator, OpOverload):
         return _by_schema(operator)
     is_torchs = operator is not None and type(operator).__module__.startswith("torch.")
-    return "calls what is no function of the graph" if is_torchs and rest not in _HIGHER_ORDER else ""
+    return "calls a function that is not in the graph" if is_torchs and rest not in _HIGHER_ORDER else ""
 
 
 @cache
 def _by_schema(operator: OpOverload) -> str:
-    """What the arguments of an operator give away."""
+    """Derive what an operator does outside the graph from its schema."""
     schema = schema_of(operator)
     if any(_OBJECTS.search(str(value.type)) for value in (*schema.arguments, *schema.returns)):
-        return "takes or gives an object that is no tensor"
+        return "takes or returns an object that is not a tensor"
     named = [argument.name for argument in schema.arguments if "str" in str(argument.type)]
     is_torchs = operator.namespace in _COMPUTING
     return "" if is_torchs or not any(map(_FILES.search, named)) else "reads or writes files"
 
 
 def misuses(node: OpNode) -> str:
-    """What a node asks of an operator that may run, but not like this; empty if it is all right."""
+    """Return how a node misuses an otherwise allowed operator; empty if it does not."""
     if node.op_type == f"{HIGHER_ORDER}print":
         return "" if _is_plain_text(node.attrs.get("format_str")) else "prints more than text and values"
     return "pins memory" if node.attrs.get("pin_memory") is True else ""
 
 
 def _is_plain_text(text: object) -> bool:
-    """Whether a format has no fields but `{}` and `{name}`: any other could look into objects, or fill the memory."""
+    """Whether a format has only the fields `{}` and `{name}`: others could access objects, or exhaust memory."""
     if not isinstance(text, str) or not all(sign.isprintable() or sign in "\n\t" for sign in text):
         return False
     try:

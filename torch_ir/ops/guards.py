@@ -1,4 +1,4 @@
-"""Operators that guard what a recorded graph takes for granted: they raise where it is otherwise, and give nothing.
+"""Guard operators: they raise if an assumption of a recorded graph does not hold, and have no outputs.
 
 torch_ir.decision.default(value=gt, assumed=True, place="model.py:12")
 torch_ir.fixed_shape.default(value=nonzero, shape=[5, 2], place="model.py:14")
@@ -16,7 +16,7 @@ from torch_ir.errors import GuardError
 
 DECISION = "torch_ir.decision.default"
 FIXED_SHAPE = "torch_ir.fixed_shape.default"
-OFFSET = " (storage_offset)"  # ends `IR.fixed_layout` where the line asks for that
+OFFSET = " (storage_offset)"  # suffix of `IR.fixed_layout` if the line reads the storage offset
 
 _library: Any = torch.library.Library("torch_ir", "DEF")  # type: ignore[no-untyped-call]  # torch does not annotate it
 _library.define("decision(Tensor value, Scalar assumed, str place) -> ()")
@@ -26,10 +26,10 @@ _library.define("fixed_shape(Tensor value, int[] shape, str place) -> ()")
 @torch.library.impl(_library, "decision", "CompositeExplicitAutograd")
 def _decision(value: torch.Tensor, assumed: Any, place: str) -> None:
     found = value.item()
-    if found != assumed and (found == found or assumed == assumed):  # NaN is what NaN was
+    if found != assumed and (found == found or assumed == assumed):  # NaN equals NaN here
         raise GuardError(
-            f"{place or 'the model'} decides on data: the graph was captured where the value is {assumed}, and here it "
-            f"is {found}; capture it with explore=, so that it holds both outcomes"
+            f"{place or 'the model'} branches on data: at capture the value was {assumed}, now it "
+            f"is {found}; capture with explore= to include both branches"
         )
 
 
@@ -37,13 +37,13 @@ def _decision(value: torch.Tensor, assumed: Any, place: str) -> None:
 def _fixed_shape(value: torch.Tensor, shape: Sequence[int], place: str) -> None:
     if list(value.shape) != list(shape):
         raise GuardError(
-            f"{place or 'the model'} makes a size of data: the graph was captured where the shape is {list(shape)}, "
-            f"and here it is {list(value.shape)}; torch.export can capture a size that varies"
+            f"{place or 'the model'} has a data-dependent size: at capture the shape was {list(shape)}, "
+            f"now it is {list(value.shape)}; torch.export can capture a varying size"
         )
 
 
 decision: Any = torch.ops.torch_ir.decision.default
 fixed_shape: Any = torch.ops.torch_ir.fixed_shape.default
 for _operator in (decision, fixed_shape):
-    torch.library.register_fake(_operator, lambda *args: None)  # what has no values guards nothing
-    has_side_effect(_operator)  # fx must keep it, though nobody reads it
+    torch.library.register_fake(_operator, lambda *args: None)  # without values, there is nothing to guard
+    has_side_effect(_operator)  # fx must keep it, though it has no users

@@ -1,6 +1,6 @@
-"""Tell an operator name that is mistyped from one that is only unknown here.
+"""Distinguish mistyped operator names from ones that are only unknown in this process.
 
-Only the namespaces of torch itself are judged: those of others may be registered later, or on another machine.
+Only torch's own namespaces are checked: others may be registered later, or on another machine.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from torch_ir.ops.torch_internals import OpOverload
 _JUDGED = frozenset(
     ("aten", "prims", "quantized", "_quantized", "quantized_decomposed", "_c10d_functional", "higher_order")
 )
-_overloads: dict[str, list[str]] = {}  # by the name without overload
+_overloads: dict[str, list[str]] = {}  # by name without overload
 
 
 def objection(op_types: Collection[str], names: Collection[str]) -> str:
-    """What is wrong with a call of one of some operators with arguments of these names; empty if nothing is."""
+    """Return the problem with a call of one of these operators with these argument names; empty if there is none."""
     for op_type in op_types:
-        if told := operator_objection(op_type):
-            return told
+        if message := operator_objection(op_type):
+            return message
     return argument_objection(op_types, names)
 
 
 def operator_objection(op_type: str) -> str:
-    """Why a name, with or without overload, can only be mistyped; empty if it may be right."""
+    """Return why a name, with or without overload, must be mistyped; empty if it may be valid."""
     namespace = op_type.partition(".")[0]
     if namespace not in _JUDGED or find_operator(op_type) is not None or _overloads_of(op_type):
         return ""
-    if get_conversion_fn(op_type) is not None or get_execution_fn(op_type) is not None:  # the user's own
+    if get_conversion_fn(op_type) is not None or get_execution_fn(op_type) is not None:  # user-defined
         return ""
     siblings = _overloads_of(op_type.rpartition(".")[0])
     known = siblings or [name for base, found in _overloads.items() for name in (base, *found)]
@@ -41,7 +41,7 @@ def operator_objection(op_type: str) -> str:
 
 
 def _overloads_of(base: str) -> list[str]:
-    """The operators of a name without overload; registered ones are looked up again where a name is new."""
+    """Return the operators of a name without overload; the registered ones are listed again for a new name."""
     if base not in _overloads:
         _overloads.clear()
         for name in operator_names():
@@ -50,7 +50,7 @@ def _overloads_of(base: str) -> list[str]:
 
 
 def argument_objection(op_types: Collection[str], names: Collection[str]) -> str:
-    """The first name that no schema of these operators has; those without a schema may have any."""
+    """Return the problem with the first name that no schema of these operators has; empty if there is none."""
     known: dict[str, None] = {}
     for op_type in op_types:
         found = list(_operators(op_type))
@@ -59,14 +59,14 @@ def argument_objection(op_types: Collection[str], names: Collection[str]) -> str
         known.update((argument.name, None) for operator in found for argument in arguments(operator))
     for name in names:
         base = name.partition(".")[0]
-        if base not in known and not base.isdecimal():  # a position, where a node has no names
+        if base not in known and not base.isdecimal():  # a position, if a node has no names
             near = did_you_mean(base, known) or f"; there are: {', '.join(known)}"
             return f"{' | '.join(op_types)} has no argument {base!r}{near}"
     return ""
 
 
 def _operators(op_type: str) -> Iterator[OpOverload]:
-    """The operator of that name, or all overloads where it has none; Python's own have no schema."""
+    """Yield the operator of that name, or all overloads; higher-order operators have no schema and are skipped."""
     operator = find_operator(op_type)
     found = [operator] if operator is not None else map(find_operator, _overloads_of(op_type))
     yield from (each for each in found if isinstance(each, OpOverload))

@@ -1,8 +1,8 @@
-"""The settings under which a graph is defined, whatever the process has set: no gradients, no autocast, float32.
+"""Neutral settings under which graphs are defined and run: no gradients, no autocast, float32.
 
-Operators read some of their arguments from the process: `aten.zeros` without a dtype makes torch's default dtype, as
-does the quotient of two integers, and autocast changes the dtype of whatever a product is given. A graph says nothing
-of these settings, so everything that runs a graph, or asks what its operators make, does so under the same ones.
+Operators read some settings from the process: `aten.zeros` without a dtype uses torch's default dtype, as does the
+quotient of two integers, and autocast changes the dtypes of matrix products. A graph does not record these settings, so
+everything that runs a graph or infers its shapes uses the same ones.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _FLOATS = frozenset(name for name in DTYPES if name.startswith(("float", "bfloat
 
 
 class NeutralState:
-    """A context without gradients, inference mode or autocast; torch's default dtype is float32 if that is read."""
+    """A context without gradients, inference mode or autocast; torch's default dtype is float32 if it is read."""
 
     def __init__(self, reads_default_dtype: bool = True) -> None:
         self._reads_default_dtype = reads_default_dtype
         self._no_grad = torch.no_grad()
-        self._others: ExitStack | None = None  # beside that, which are rare
+        self._others: ExitStack | None = None  # other contexts, which are rarely needed
 
     def __enter__(self) -> None:
         has_dtype = self._reads_default_dtype and (
@@ -53,7 +53,7 @@ class NeutralState:
 
 
 class _DefaultDtype:
-    """Float32 as torch's default dtype, which is one for all threads: the last user of it sets it back."""
+    """Float32 as torch's default dtype, which all threads share: the last user restores it."""
 
     def __init__(self) -> None:
         self.users = 0
@@ -78,12 +78,12 @@ _default_dtype = _DefaultDtype()
 
 
 def makes_default_dtype(node: OpNode) -> bool:
-    """Whether torch's default dtype may decide what a node makes: floating-point numbers of integers or of nothing."""
+    """Whether torch's default dtype may affect a node: it makes floats from integers or from no tensors."""
     if not any(output.dtype in _FLOATS for output in node.outputs):
         return False
     return node.attrs.get("dtype") is None and not any(tensor.dtype in _FLOATS for tensor in node.inputs)
 
 
 def reads_default_dtype(ir: IR) -> bool:
-    """Whether torch's default dtype may decide what a graph computes."""
+    """Whether torch's default dtype may affect a graph."""
     return any(map(makes_default_dtype, ir.all_nodes()))

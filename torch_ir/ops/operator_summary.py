@@ -1,4 +1,4 @@
-"""What is known about an operator, by its name: its schema, and what it does beside computing."""
+"""Summary of an operator: its schema and its effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 @dataclass(frozen=True)
 class OperatorFacts:
-    """An operator of torch; `reaches` says what it does outside a graph, and no graph may run one that does."""
+    """An operator of torch; `reaches` is what it does outside a graph, which forbids running it."""
 
     op_type: str
     schema: str
@@ -26,7 +26,7 @@ class OperatorFacts:
 
 
 def operators_named(text: str) -> list[OperatorFacts]:
-    """The operator `aten.conv2d.default`, or all overloads of `aten.conv2d`; `conv2d` and `aten::conv2d` do, too."""
+    """Return an operator, or all overloads: `aten.conv2d.default`, `aten.conv2d`, `aten::conv2d` or `conv2d`."""
     name = text.replace("::", ".")
     name = name if "." in name else f"aten.{name}"
     exact = [name] if find_operator(name) else [found for found in operator_names() if found.startswith(f"{name}.")]
@@ -37,7 +37,7 @@ def operators_named(text: str) -> list[OperatorFacts]:
 
 
 def operators_with(word: str) -> list[OperatorFacts]:
-    """Every registered operator whose name holds a word."""
+    """Return every registered operator whose name contains a word."""
     return list(_described(sorted(name for name in operator_names() if word.lower() in name.lower())))
 
 
@@ -45,8 +45,8 @@ def why_not_run(op_type: str) -> str:
     """Why a graph with this operator cannot run here; empty if it can."""
     if get_execution_fn(op_type) is not None:
         return ""
-    if told := reaches(op_type):
-        return f"it {told}"
+    if message := reaches(op_type):
+        return f"it {message}"
     return "" if find_operator(op_type) else "torch has no such operator, and no executor is registered"
 
 

@@ -1,4 +1,4 @@
-"""What it takes to run a node: an operator that is known, arguments in the order of its schema, results laid flat."""
+"""Prepare nodes for running: resolve operators, order arguments by schema, flatten results."""
 
 from __future__ import annotations
 
@@ -11,21 +11,14 @@ from torch_ir.ir.regroup.functions import with_calls_open
 from torch_ir.ops import effects as facts
 from torch_ir.ops.forbidden import misuses, reaches
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.schema import (
-    Operator,
-    arguments,
-    find_operator,
-    import_packages,
-    name_arguments,
-    takes_any_keyword,
-)
+from torch_ir.ops.schema import Operator, arguments, find_operator, import_packages, name_arguments, takes_any_keyword
 from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 _Value = TypeVar("_Value")
 
 
 def check_operators(ir: IR) -> None:
-    """Refuse a graph with operators that cannot run, naming all of them; packages that bring some are imported."""
+    """Raise ExecutionError for operators that cannot run, naming all of them; import packages that provide some."""
     import_packages(node.op_type for node in ir.all_nodes())
     unknown: dict[str, OpNode] = {}
     for node in ir.all_nodes():
@@ -41,7 +34,7 @@ def check_operators(ir: IR) -> None:
 
 
 def with_named_arguments(ir: IR) -> IR:
-    """The graph itself, or a copy whose arguments have their schema names."""
+    """Return the graph itself, or a copy whose arguments have their schema names."""
     if all(node.has_named_args for node in ir.all_nodes()):
         return ir
     named = ir.clone()
@@ -51,7 +44,7 @@ def with_named_arguments(ir: IR) -> IR:
 
 
 def with_calls_inline(ir: IR) -> IR:
-    """The graph itself, or a copy whose only calls are those that an operator or a registered executor computes."""
+    """Return the graph itself, or a copy in which calls are inlined unless an operator or executor computes them."""
     check_operators(ir.check())
 
     def has_body_alone(node: OpNode) -> bool:
@@ -63,13 +56,13 @@ def with_calls_inline(ir: IR) -> IR:
 def ordered_arguments(
     node: OpNode, operator: Operator, values: Mapping[str, _Value], default: Callable[[Any], _Value]
 ) -> tuple[list[_Value], dict[str, _Value], dict[str, _Value]]:
-    """The arguments of a call: those by position, those by name, and those by names that the schema does not know."""
+    """Return the arguments of a call: positional, by name, and by names that the schema does not have."""
     left = dict(values)
     places: list[_Value] = []
     keywords: dict[str, _Value] = {}
     for argument in arguments(operator):
         if argument.name not in left and not argument.has_default:
-            raise ExecutionError(f"{node!r} is without {argument.name!r}, which {node.op_type} needs")
+            raise ExecutionError(f"{node!r} lacks the argument {argument.name!r} of {node.op_type}")
         value = left.pop(argument.name) if argument.name in left else default(argument.default)
         if argument.keyword_only:
             keywords[argument.name] = value
@@ -78,19 +71,19 @@ def ordered_arguments(
     while (surplus := f"arg{len(places)}") in left:  # a Python operator with *args
         places.append(left.pop(surplus))
     if left and not takes_any_keyword(operator):
-        raise ExecutionError(f"{node!r} has an argument {next(iter(left))!r} that {node.op_type} does not take")
+        raise ExecutionError(f"{node!r} has an argument {next(iter(left))!r} that {node.op_type} does not have")
     return places, keywords, left
 
 
 def present(result: Any) -> Any:
-    """The outputs of an operator, lists among them laid flat; absent ones are left out."""
+    """Return the outputs of an operator, flattened, without absent ones."""
     if not isinstance(result, (tuple, list)):
         return () if result is None else (result,)
     return [item for part in result for item in present(part)]
 
 
 def returns_one(operator: Operator) -> bool:
-    """Whether an operator gives one tensor itself, rather than a list."""
+    """Whether an operator returns one tensor rather than a list."""
     if not isinstance(operator, OpOverload):
         return False
     returns = schema_of(operator).returns
@@ -98,7 +91,7 @@ def returns_one(operator: Operator) -> bool:
 
 
 def on_copies(operator: OpOverload) -> Callable[..., list[Any]]:
-    """An operator that writes as one that does not: it works on copies, and gives them back after its results."""
+    """Wrap an operator that writes: it works on copies, and returns them after its results."""
     names = [argument.name for argument in arguments(operator)]
     written = facts.mutated_arguments(operator)
 
@@ -113,5 +106,5 @@ def on_copies(operator: OpOverload) -> Callable[..., list[Any]]:
 
 
 def _copied(value: Any) -> Any:
-    """A copy of a tensor, or of each in a list."""
+    """Copy a tensor, or each in a list."""
     return [_copied(item) for item in value] if isinstance(value, (list, tuple)) else value.clone()

@@ -1,4 +1,4 @@
-"""Torch's nesting of inputs and outputs as the IR's structure, and values laid out along a structure."""
+"""Conversion of torch's pytrees to the IR's structures, and access to values by structure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.ops.torch_types import to_name, to_torch
 
 _KINDS: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
 
-# what a graph returns in the place of a model's own object: torch takes it apart as it would the object
+# what a graph returns instead of a model's own object: torch flattens it as it would the object
 pytree.register_pytree_node(
     Record,
     lambda record: (list(record.values()), list(record)),
@@ -23,11 +23,11 @@ pytree.register_pytree_node(
 
 
 def to_structure(spec: pytree.TreeSpec, leaves: Iterator[Tree]) -> Tree:
-    """A torch tree with `leaves` filled in from left to right."""
+    """Convert a torch tree, with `leaves` filled in from left to right."""
     if spec.type is None:
         return next(leaves)
     items = tuple(to_structure(child, leaves) for child in spec.children())
-    made = spec.context if isinstance(spec.context, type) else spec.type  # of a named tuple, torch keeps the class here
+    made = spec.context if isinstance(spec.context, type) else spec.type  # the class of a named tuple
     type_name = "" if made in _KINDS else f"{made.__module__}.{made.__qualname__}"
     if issubclass(made, tuple):
         fields: Any = getattr(made, "_fields", None) or getattr(made, "__match_args__", ())
@@ -36,7 +36,7 @@ def to_structure(spec: pytree.TreeSpec, leaves: Iterator[Tree]) -> Tree:
 
 
 def _keys(context: Any, count: int) -> tuple[Any, ...]:
-    """Dict keys, or the field names of an object: the list of that many plain values, wherever torch keeps it."""
+    """Return dict keys, or field names of an object: the list of `count` plain values in torch's context."""
     if not isinstance(context, (list, tuple)):
         return ()
     if len(context) == count and all(isinstance(key, (str, int, float, bytes)) for key in context):
@@ -45,13 +45,13 @@ def _keys(context: Any, count: int) -> tuple[Any, ...]:
 
 
 def structure_of(value: Any, leaf: Callable[[int, Any], Tree]) -> Tree:
-    """The structure of a value; `leaf` says what stands for the i-th leaf."""
+    """Return the structure of a value; `leaf` maps the i-th leaf."""
     leaves, spec = pytree.tree_flatten(value)
     return to_structure(spec, (leaf(index, item) for index, item in enumerate(leaves)))
 
 
 def values_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The graph's inputs out of a call as the model takes it; other arguments must be what was captured."""
+    """Return the graph's inputs from a call in the model's signature; other arguments must equal the captured ones."""
     values: dict[int, Any] = {}
     positional, keywords = tree.items
     for path, leaf, value in [*values_along(positional, args, "inputs"), *values_along(keywords, kwargs, "keywords")]:
@@ -63,7 +63,7 @@ def values_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def is_same_value(value: Any, captured: Any) -> bool:
-    """Whether a value steers Python as the captured one does: of the same kind and equal, to the sign of a zero."""
+    """Whether Python code cannot distinguish a value from the captured one: same type, equal, same sign of zero."""
     kinds: tuple[Any, ...] = (bool, int, float, complex)
     for kind in kinds:
         if isinstance(captured, kind):
@@ -73,13 +73,13 @@ def is_same_value(value: Any, captured: Any) -> bool:
 
 
 def call_of(tree: Branch, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments and keywords of a call of the model with these tensors."""
+    """Return the arguments and keywords of a model call with these tensors."""
     args, kwargs = rebuild(tree, values, to_torch)
     return args, kwargs
 
 
 def values_along(tree: Tree, value: Any, path: str = "") -> Iterator[tuple[str, Tree, Any]]:
-    """Each leaf of a structure with the value found at its place: (path, leaf, value)."""
+    """Yield each leaf of a structure with the value at its place: (path, leaf, value)."""
     if not isinstance(tree, Branch):
         yield path, tree, value
         return
@@ -102,5 +102,5 @@ def _children(tree: Branch, value: Any, path: str) -> list[tuple[str, Any]]:
         if len(items) == len(tree.items):
             return [(f"[{index}]", item) for index, item in enumerate(items)]
         raise ExecutionError(f"{path}: expected {len(tree.items)} items, got {len(items)}")
-    wanted = tree.type_name or f"a {tree.kind}"
-    raise ExecutionError(f"{path}: expected {wanted}, got {type(value).__name__}")
+    expected = tree.type_name or f"a {tree.kind}"
+    raise ExecutionError(f"{path}: expected {expected}, got {type(value).__name__}")

@@ -1,6 +1,6 @@
-"""The user's own operators: how a captured call becomes a node, and how a node is computed.
+"""Registry of user-defined operators: conversion of captured calls to nodes, and executors of nodes.
 
-Look-up is by exact op_type, then by the name without overload, then by any pattern with the same base name.
+Lookup is by exact op_type, then by the name without overload, then by any pattern with the same base name.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ _EXECUTORS: dict[str, Callable[..., Any]] = {}
 
 
 def register_op(pattern: str) -> Callable[[F], F]:
-    """Decorate `f(node_info) -> OpNode`: it converts captured calls of that operator."""
+    """Decorate `f(node_info) -> OpNode`, which converts captured calls of that operator."""
     return _register(_CONVERSIONS, pattern, "conversion")
 
 
 def register_executor(pattern: str) -> Callable[[F], F]:
-    """Decorate `f(inputs, attrs) -> list of tensors`: it computes nodes of that operator."""
+    """Decorate `f(inputs, attrs) -> list of tensors`, which computes nodes of that operator."""
     return _register(_EXECUTORS, pattern, "executor")
 
 
 def get_conversion_fn(op_type: str) -> Callable[..., Any] | None:
-    """What is registered to convert an operator: by its full name, by that without overload, or by another overload."""
+    """Return the conversion of an operator: by full name, name without overload, or another overload."""
     return _find(_CONVERSIONS, op_type)
 
 
 def get_execution_fn(op_type: str) -> Callable[..., Any] | None:
-    """What is registered to compute an operator, found in the same way; None if nothing is."""
+    """Return the executor of an operator, found in the same way; None if there is none."""
     return _find(_EXECUTORS, op_type)
 
 
 def executor_of(node: OpNode) -> Callable[..., Any] | None:
-    """The executor for a node; the class of a layer has no overload, so that only its full name will do."""
+    """Return the executor for a node; a layer's class has no overload, so only its full name matches."""
     has_overload = not node.is_call and not node.is_layer
     return _find(_EXECUTORS, node.op_type) if has_overload else _EXECUTORS.get(node.op_type)
 
 
 def list_registered_ops() -> dict[str, list[str]]:
-    """The names under which conversions (`conversion`) and executors (`execution`) are registered."""
+    """Return the names under which conversions (`conversion`) and executors (`execution`) are registered."""
     return {"conversion": sorted(_CONVERSIONS), "execution": sorted(_EXECUTORS)}
 
 
 def unregister(pattern: str) -> None:
-    """Forget whatever is registered under that exact pattern."""
+    """Remove whatever is registered under that exact pattern."""
     _CONVERSIONS.pop(pattern, None)
     _EXECUTORS.pop(pattern, None)
 
@@ -66,13 +66,13 @@ def _register(table: dict[str, Callable[..., Any]], pattern: str, kind: str) -> 
 
 
 def _is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """The same function, imported or run again, is no second claim; lambdas have no name to know them by."""
+    """Whether this is the same function, possibly imported or defined again; lambdas have no distinctive name."""
     is_named = "<lambda>" not in one.__qualname__
     return one is other or (is_named and (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__))
 
 
 def _base(op_type: str) -> str:
-    """`aten.add.Tensor` and `aten.add` have the base `aten.add`."""
+    """Return the base of an op_type: `aten.add` for `aten.add.Tensor` and `aten.add`."""
     parts = op_type.split(".")
     return ".".join(parts[:2]) if len(parts) > 2 else op_type
 

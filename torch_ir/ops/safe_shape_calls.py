@@ -1,8 +1,8 @@
 """Which of torch's shape rules may be called, and which of them in this process.
 
-A graph may come from a stranger, and shape rules check less than kernels do: some crash, and some do work for every
-piece, step or round in their arguments. Rules that take too long are not called at all. The rules of the commonest
-operators run in this process, all others in a child process (`analysis.shape_worker`).
+Graphs may be untrusted, and shape rules check less than kernels do: some crash, and some do work for every piece, step
+or iteration in their arguments. Rules that take too long are not called at all. The rules of common operators run in
+this process, all others in a child process (`analysis.shapes.shape_worker`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch_ir.ir import Layout
 from torch_ir.ops.foldable import FAMILIES
 from torch_ir.ops.torch_internals import DispatchKey, OpOverload, decomposition_table, schema_of
 
-_MOST_PIECES = 1 << 14  # results of one call, and items of one list
+_MOST_PIECES = 1 << 14  # outputs of one call, and items of one list
 _MOST_STEPS = 1 << 12
 _MOST_ROUNDS = 64
-# Their rules read memory that is not there, or all of it: found by calling them with random arguments.
+# Their rules read invalid memory, or all of it: found by calling them with random arguments.
 _NEVER = frozenset(
     (
         "_foreach_copy", "_new_zeros_with_same_feature_meta", "_nnpack_spatial_convolution", "_remove_batch_dim",
@@ -28,13 +28,13 @@ _NEVER = frozenset(
     )
 )  # fmt: skip
 _RECURRENT = frozenset(f"aten.{name}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu", "mkldnn_rnn_layer"))
-# Repeat their work as often as an argument says.
+# They repeat their work as often as this argument says.
 _ROUNDS = {"aten.diff": "n", "aten.combinations": "r", "aten.matrix_power": "n", "aten.linalg_matrix_power": "n"}
 _ROUNDS |= {**dict.fromkeys(_RECURRENT, "num_layers"), "aten.round": "decimals"}
 _CUBIC = frozenset(("aten.linalg_multi_dot", "aten.chain_matmul", "aten.einsum"))  # in the number of their tensors
-_DIVISORS = ("group", "groups", "num_groups")  # by which rules divide unseen
-# Operators of layers whose rules were called thousands of times with hostile arguments (tests/hostile_calls.py) and
-# never crashed. Beside them, the rules of the operators that fold constants run in this process.
+_DIVISORS = ("group", "groups", "num_groups")  # by which rules divide unchecked
+# Operators of layers whose rules never crashed in thousands of hostile calls (tests/hostile_calls.py). In
+# addition, the rules of the operators that fold constants run in this process.
 _LAYERS = frozenset(
     (
         "_assert_tensor_metadata", "_log_softmax", "_softmax", "_unsafe_index", "adaptive_avg_pool1d",
@@ -52,7 +52,7 @@ _LAYERS = frozenset(
     )
 )  # fmt: skip
 _CHECKED = _LAYERS.union(*(family.names for family in FAMILIES))
-_UNSAFE = frozenset(("quantized", "_quantized", "sparse"))  # namespaces; what they make is not strided, either
+_UNSAFE = frozenset(("quantized", "_quantized", "sparse"))  # namespaces; their outputs are not strided, either
 _OF_TORCH = frozenset(
     (
         "aten", "inductor", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "prims", "quantization",
@@ -62,10 +62,10 @@ _OF_TORCH = frozenset(
 _QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
 
 
-def may_be_asked(
+def may_call_rule(
     operator: OpOverload, shapes: Sequence[Sequence[int]], dtypes: Collection[str], attrs: Mapping[str, Any]
 ) -> bool:
-    """Whether torch is sure to answer, and soon."""
+    """Whether torch's shape rule may be called: it returns, and soon."""
     name = f"{operator.namespace}.{schema_of(operator).name.partition('::')[2]}"
     return not (
         not _has_safe_rule(operator)
@@ -81,7 +81,7 @@ def may_be_asked(
 
 
 def is_safe_in_process(operator: OpOverload, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]) -> bool:
-    """Whether the shape rule of an operator may run here: it is on the list, or the user registered it."""
+    """Whether the shape rule of an operator may run in this process: it is on the list, or user-defined."""
     if operator.namespace not in _OF_TORCH:
         return True
     if attrs.get("enable_gqa") and any(0 in shape for shape in shapes):  # divides by a number of heads
@@ -92,7 +92,7 @@ def is_safe_in_process(operator: OpOverload, shapes: Sequence[Sequence[int]], at
 
 @cache
 def _has_safe_rule(operator: OpOverload) -> bool:
-    """Whether an operator is public or has a rule of its own; of those that write, only such as `relu_`."""
+    """Whether an operator is public or has its own rule; of operators that write, only those like `relu_`."""
     name = schema_of(operator).name.partition("::")[2]
     if operator.namespace in _UNSAFE or name in _NEVER:
         return False
@@ -112,7 +112,7 @@ def _gives_list(operator: OpOverload) -> bool:
 
 
 def _pieces(name: str, shapes: Sequence[Sequence[int]], attrs: Mapping[str, Any]) -> int:
-    """How many results there are at most."""
+    """Return the maximum number of outputs."""
     largest = max((size for shape in shapes for size in shape), default=0)
     if "split_size" in attrs:
         return largest // max(_number(attrs, "split_size"), 1) + 1

@@ -1,6 +1,6 @@
-"""Operator schemas: finding an operator by its name, and binding arguments to the names that its schema gives.
+"""Operator schemas: find an operator by name, and bind arguments to the names of its schema.
 
-This is the only reader of torch schemas. An operator is found among the registered ones and nowhere else.
+This is the only reader of torch schemas. Only registered operators are found.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Operator = Union[OpOverload, HigherOrderOperator]
 HIGHER_ORDER = "higher_order."
 
 _found: dict[str, Operator] = {}
-# Parts of torch, and of this package, that register operators only when they are imported.
+# Modules of torch, and of this package, that register operators only when they are imported.
 _PROVIDERS = {**OPERATOR_MODULES, "torch_ir": "torch_ir.ops.guards"}
-# Packages that do so, for a namespace or one operator. A file that names such an operator makes nobody import them,
-# before it runs.
+# Packages that do so, for a namespace or one operator. They are imported when a graph with such operators runs, not
+# when it is read.
 _PACKAGES = {"torchao": "torchao.quantization", "transformers.grouped_mm_fallback": "transformers.integrations.moe"}
-# What torch's schemas write as numbers in defaults.
+# Defaults that torch's schemas write as numbers.
 _NUMBERS: dict[str, dict[int, Any]] = {"MemoryFormat": {0: torch.contiguous_format}, "ScalarType": {4: torch.int64}}
 _PART = re.compile(r"[A-Za-z_]\w*")
 
@@ -53,9 +53,9 @@ class Argument:
 
 
 def find_operator(op_type: str) -> Operator | None:
-    """The registered operator of that name, or None; never anything else that torch holds."""
+    """Return the registered operator of that name, or None; never any other object of torch."""
     if op_type not in _found and (operator := _look_up(op_type)) is not None:
-        _found[op_type] = operator  # what is not there yet may be registered later
+        _found[op_type] = operator  # unknown ones may be registered later
     return _found.get(op_type)
 
 
@@ -69,9 +69,9 @@ def _look_up(op_type: str) -> Operator | None:
         return _find_higher_order(parts[1])
     namespace, name, overload = parts
     if namespace in _PROVIDERS:
-        with contextlib.suppress(ImportError):  # not installed: its operators are unknown here
+        with contextlib.suppress(ImportError):  # not installed: its operators are unknown
             importlib.import_module(_PROVIDERS[namespace])
-    try:  # only what is dispatched: TorchScript's own functions write files and seed generators
+    try:  # only dispatched operators: TorchScript's own functions write files and seed generators
         find_dispatched_schema(f"{namespace}::{name}", "" if overload == "default" else overload)
     except RuntimeError:
         return None
@@ -85,7 +85,7 @@ def _find_higher_order(name: str) -> HigherOrderOperator | None:
 
 
 def import_packages(op_types: Iterable[str]) -> None:
-    """Import the known packages, where they are installed, that register these operators."""
+    """Import the known packages that register these operators, if installed."""
     named = {op_type.rpartition(".")[0] for op_type in op_types}
     for name in (named | {name.partition(".")[0] for name in named}) & _PACKAGES.keys():
         with contextlib.suppress(ImportError):
@@ -93,20 +93,20 @@ def import_packages(op_types: Iterable[str]) -> None:
 
 
 def operator_names(namespace: str = "") -> list[str]:
-    """Every registered operator, maybe of one namespace: `aten.add.Tensor`, `aten.relu.default` and so on."""
+    """Return every registered operator, optionally of one namespace: `aten.add.Tensor`, `aten.relu.default` etc."""
     prefix = f"{namespace}::" if namespace else ""
     found = (name for name in dispatched_operator_names() if name.startswith(prefix))
     return [name.replace("::", ".") if "." in name else f"{name.replace('::', '.')}.default" for name in found]
 
 
 def operator_name(operator: Operator) -> str:
-    """`aten.conv2d.default`, `higher_order.cond`."""
+    """Return `aten.conv2d.default`, `higher_order.cond`."""
     return str(operator) if isinstance(operator, OpOverload) else f"{HIGHER_ORDER}{operator}"
 
 
 @cache
 def arguments(operator: Operator) -> tuple[Argument, ...]:
-    """The arguments of an operator, in the order of its schema."""
+    """Return the arguments of an operator, in schema order."""
     if isinstance(operator, OpOverload):
         return tuple(
             Argument(
@@ -122,7 +122,7 @@ def arguments(operator: Operator) -> tuple[Argument, ...]:
 
 
 def _default(argument: Any) -> Any:
-    """The default of an argument; torch writes that of a memory format or a dtype as a number."""
+    """Return the default of an argument; torch writes that of a memory format or dtype as a number."""
     kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
     numbers = _NUMBERS.get(kind, {})
     return numbers.get(argument.default_value, argument.default_value) if numbers else argument.default_value
@@ -139,38 +139,38 @@ def _python_arguments(function: Callable[..., Any]) -> Iterator[Argument]:
 
 
 def takes_any_keyword(operator: Operator) -> bool:
-    """Whether a Python operator takes keywords beyond those that it names."""
-    if isinstance(operator, OpOverload):
-        return False
-    parameters = inspect.signature(type(operator).__call__).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    """Whether a higher-order operator takes arbitrary keywords."""
+    return not isinstance(operator, OpOverload) and _has_parameter(operator, inspect.Parameter.VAR_KEYWORD)
 
 
 def takes_any_number(operator: HigherOrderOperator) -> bool:
-    """Whether a Python operator takes more arguments by position than it names."""
-    parameters = inspect.signature(type(operator).__call__).parameters.values()
-    return any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    """Whether a higher-order operator takes arbitrary positional arguments."""
+    return _has_parameter(operator, inspect.Parameter.VAR_POSITIONAL)
+
+
+def _has_parameter(operator: HigherOrderOperator, kind: object) -> bool:
+    return any(parameter.kind is kind for parameter in inspect.signature(type(operator).__call__).parameters.values())
 
 
 def bind(operator: Operator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every argument by name, in schema order, defaults filled in."""
+    """Return every argument by name, in schema order, with defaults filled in."""
     known = arguments(operator)
     places = [argument.name for argument in known if not argument.keyword_only]
-    surplus = [f"arg{index}" for index in range(len(places), len(args))]  # of a Python operator with *args
+    surplus = [f"arg{index}" for index in range(len(places), len(args))]  # of a higher-order operator with *args
     given = {**dict(zip([*places, *surplus], args, strict=False)), **kwargs}
     bound = {}
     for argument in known:
         if argument.name not in given and not argument.has_default:
-            raise ConversionError(f"{operator_name(operator)} is called without {argument.name!r}")
+            raise ConversionError(f"{operator_name(operator)} lacks the argument {argument.name!r}")
         bound[argument.name] = given.pop(argument.name, argument.default)
     return {**bound, **given}
 
 
 def name_arguments(node: OpNode) -> None:
-    """Give a node that lists its tensors by position the names of its schema's arguments, and fill in defaults.
+    """Name the arguments of a node that lists its tensors by position, and fill in defaults.
 
-    This is how hand-written nodes and files of the documented format become exact: tensors go to the tensor arguments
-    in order, tensor lists take as many as `_tensor_list_sizes` says.
+    This completes hand-written nodes and files of the documented format: tensors are bound to the tensor arguments in
+    order, and tensor lists take as many as `_tensor_list_sizes` says.
     """
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload) or node.has_named_args:
@@ -204,15 +204,15 @@ def name_arguments(node: OpNode) -> None:
 
 
 def _list_masks(node: OpNode, sizes: Any, masks: Any) -> list[list[bool]]:
-    """For each list of tensors, which of its elements are absent; as the documented format says it."""
+    """Return which elements of each tensor list are absent, as the documented format states it."""
     if not isinstance(sizes, list) or not isinstance(masks, list) or len(masks) > len(sizes):
-        raise ConversionError(f"{node!r} does not say how long its lists of tensors are")
+        raise ConversionError(f"{node!r} does not state the lengths of its tensor lists")
     found = []
     for index, size in enumerate(sizes):
         if type(size) is not int or not 0 <= size <= len(node.inputs):
             raise ConversionError(f"{node!r} cannot have {size!r:.60} of its {len(node.inputs)} tensors in a list")
         mask = masks[index] if index < len(masks) else [False] * size
         if not isinstance(mask, list) or mask.count(False) != size or not {True, False}.issuperset(mask):
-            raise ConversionError(f"{node!r} says otherwise which of {size} tensors in a list are absent")
+            raise ConversionError(f"{node!r} has an invalid mask for a list of {size} tensors")
         found.append(mask)
     return found

@@ -1,4 +1,4 @@
-"""Tensors to the raw bytes of a constant, and back."""
+"""Convert tensors to the raw bytes of a constant, and back."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch_ir.errors import ConversionError
 from torch_ir.ir import Dim, TensorData
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 
-_ALIKE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # to copy dtypes that torch cannot
+_ALIKE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # for dtypes that torch cannot copy
 
 
 def from_tensor(tensor: torch.Tensor) -> TensorData:
-    """The elements of a tensor, row-major, bit for bit."""
+    """Return the elements of a tensor, row-major, bit for bit."""
     if tensor.layout != torch.strided:
-        raise ConversionError(f"a constant of layout {tensor.layout} cannot be kept; make it dense with to_dense()")
-    if not tensor.numel():  # which is known on meta, too
+        raise ConversionError(f"a constant cannot have layout {tensor.layout}; make it dense with to_dense()")
+    if not tensor.numel():  # also works on meta
         return TensorData(tuple(tensor.shape), dtype_name(tensor.dtype), b"")
     plain = tensor.detach().resolve_conj().resolve_neg().cpu()
     plain = plain.view(_ALIKE.get(plain.element_size(), plain.dtype)).contiguous()
@@ -27,7 +27,7 @@ def from_tensor(tensor: torch.Tensor) -> TensorData:
 
 
 def to_tensor(data: TensorData, stride: Sequence[Dim] | None = None) -> torch.Tensor:
-    """A tensor of its own with these elements, row-major or with the strides that it had."""
+    """Return a new tensor with these elements, row-major or with the given strides."""
     dtype = TORCH_DTYPES[data.dtype]
     if not data.raw:
         return torch.empty(data.shape, dtype=dtype, device="cpu")
@@ -39,5 +39,5 @@ def to_tensor(data: TensorData, stride: Sequence[Dim] | None = None) -> torch.Te
     for dim, step in enumerate(steps):
         places += (torch.arange(data.shape[dim], device="cpu") * step).view(-1, *[1] * (len(steps) - dim - 1))
     memory = torch.zeros((int(places.max()) + 1, dtype.itemsize), dtype=torch.uint8, device="cpu")
-    memory[places.flatten()] = flat.view(-1, dtype.itemsize)  # where strides overlap, so do equal elements
+    memory[places.flatten()] = flat.view(-1, dtype.itemsize)  # overlapping elements are equal
     return memory.view(dtype).as_strided(data.shape, steps)

@@ -1,4 +1,4 @@
-"""Tensors that are made of others, as quantised weights are: the plain tensors that they hold, by name."""
+"""Tensor subclasses that wrap other tensors, such as quantised weights: their plain tensors, by name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch_ir.ops.torch_internals import is_traceable_wrapper_subclass
 
 
 def is_made_of_others(value: Any) -> bool:
-    """Whether a tensor is of a class that only holds other tensors."""
+    """Whether a tensor is a wrapper of other tensors."""
     return is_traceable_wrapper_subclass(value)
 
 
 def plain_tensors(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values, with each tensor that is made of others as these: `fc.weight.qdata`, `fc.weight.scale`, …"""
+    """Replace each wrapper by its plain tensors: `fc.weight.qdata`, `fc.weight.scale`, …"""
     plain: dict[str, Any] = {}
     for key, value in values.items():
         if is_made_of_others(value):

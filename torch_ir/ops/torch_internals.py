@@ -1,7 +1,7 @@
-"""Every private name of torch that torch_ir uses, under a public name; what is patched is in `capture.instrument`.
+"""Every private name of torch that torch_ir uses, under a public name; patches are in `capture.instrument`.
 
-A comment gives the torch versions in which a name was found, by reading their sources; tests run with 2.13. Code that
-runs for every operator calls torch's own object, not a wrapper of it.
+A comment states the torch versions that have a name, according to their sources; tests run with 2.13. Code that runs
+for every operator calls torch's own object, not a wrapper.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from torch.onnx._internal.exporter import _registration as onnx_registration
     from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 
-# -- names whose modules take long to import, or are not in every version: name -> module and name there ------------
+# -- names whose modules are slow to import, or not in every version: name -> module and name there -----------------
 
 LATE = {
     "CustomGraphPass": ("torch._inductor.custom_graph_pass", "CustomGraphPass"),  # base of passes; 2.9 to 2.15
@@ -122,17 +122,17 @@ def submodule_at(module: nn.Module, path: Iterable[str]) -> nn.Module:
 
 
 def memory_key(tensor: torch.Tensor) -> int:
-    """Return a number that tensors have in common if and only if they share their storage (`_cdata`; 2.9 to 2.15)."""
+    """Return a number that is equal for tensors if and only if they share their storage (`_cdata`; 2.9 to 2.15)."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def count_as_parameter(tensor: torch.Tensor, is_parameter: bool = True) -> None:
-    """Set what `isinstance(tensor, nn.Parameter)` reads of a tensor subclass (`_is_param`; 2.9 to 2.15)."""
+    """Set what `isinstance(tensor, nn.Parameter)` reads from a tensor subclass (`_is_param`; 2.9 to 2.15)."""
     tensor._is_param = is_parameter
 
 
 def share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors are views of one memory (`torch._C._is_alias_of`; 2.9 to 2.15)."""
+    """Whether two tensors share storage (`torch._C._is_alias_of`; 2.9 to 2.15)."""
     return bool(torch._C._is_alias_of(one, other))  # type: ignore[attr-defined]  # missing in torch's stubs
 
 
@@ -149,7 +149,7 @@ def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any) -> Any:
 def updated(
     program: ExportedProgram, module: torch.fx.GraphModule, signature: ExportGraphSignature, **others: Any
 ) -> ExportedProgram:
-    """Return a program with another graph and signature, and maybe other weights (`_update`; 2.9 to 2.15)."""
+    """Return a program with another graph and signature, and optionally other weights (`_update`; 2.9 to 2.15)."""
     return program._update(module, signature, **others)
 
 

@@ -1,4 +1,4 @@
-"""Torch's typed objects and the IR's typed names for them, both ways."""
+"""Conversion between torch's typed objects and the IR's typed names."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FORMATS: dict[str, torch.memory_format] = {name: getattr(torch, name) for name 
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`torch.float32` as `"float32"`."""
+    """Return `"float32"` for `torch.float32`."""
     if dtype not in _DTYPE_NAMES:
         raise ConversionError(f"{dtype} has no name in the IR")
     return _DTYPE_NAMES[dtype]
 
 
 def to_name(value: Any) -> Any:
-    """A torch object as a typed name; any other value as it is."""
+    """Convert a torch object to a typed name; other values are returned unchanged."""
     if isinstance(value, torch.dtype):
         return Dtype(dtype_name(value))
     if isinstance(value, torch.device):
@@ -37,7 +37,7 @@ def to_name(value: Any) -> Any:
 
 
 def to_torch(value: Any) -> Any:
-    """A typed name as the torch object; any other value as it is."""
+    """Convert a typed name to the torch object; other values are returned unchanged."""
     if isinstance(value, Dtype):
         return TORCH_DTYPES[value]
     if isinstance(value, Device):

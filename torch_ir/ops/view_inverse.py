@@ -1,4 +1,4 @@
-"""Views the other way round: for each operator that gives a part of a tensor, the one that puts the part back."""
+"""Inverses of views: for each operator that returns a part of a tensor, the one that writes the part back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch_ir.ir import OpNode, TensorMeta
 
-# Views of all elements in their order.
+# Views of all elements in the same order.
 _WHOLE = frozenset(
     f"aten.{name}"
     for name in (
@@ -19,38 +19,45 @@ _WHOLE = frozenset(
 
 
 class PutBack(NamedTuple):
-    """The call that puts a part back: its attributes, and whether it is also given what the part is put into."""
+    """The call that writes a part back: its attributes, and whether it also takes the tensor that it writes into."""
 
     op_type: str
     attrs: dict[str, Any]
     takes_whole: bool = False
 
 
+Rule = Callable[[OpNode, int, TensorMeta], "PutBack | None"]  # from the view, its output and its base
+
+
 def gives_all(view: OpNode) -> bool:
-    """Whether a view has the elements, the shape and the strides of what it is a view of."""
+    """Whether a view has the elements, shape and strides of its base."""
     return view.op_type in _WHOLE and len(view.outputs) == 1
 
 
 def put_back(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
-    """How to put the output of a view back into what it was taken of; None where it cannot be said."""
+    """Return how to write the output of a view back into its base; None if unknown."""
     rule = _RULES.get(view.op_type)
     return rule(view, index, whole) if rule is not None else None
 
 
-def _slice(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
-    return PutBack("aten.slice_scatter.default", _attrs(view, "dim", "start", "end", "step"), takes_whole=True)
+def _with_attrs(op_type: str, *names: str, takes_whole: bool = False) -> Rule:
+    """Return the rule for a view whose inverse takes the same attributes."""
+
+    def rule(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
+        return PutBack(op_type, {name: view[name] for name in names}, takes_whole)
+
+    return rule
+
+
+def _range(dim: int, start: int, length: int) -> PutBack:
+    place = {"dim": dim, "start": start, "end": start + length, "step": 1}
+    return PutBack("aten.slice_scatter.default", place, takes_whole=True)
 
 
 def _narrow(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
     start, length = view["start"], view["length"]
-    if not isinstance(start, int) or not isinstance(length, int) or start < 0:
-        return None
-    place = {"dim": view["dim"], "start": start, "end": start + length, "step": 1}
-    return PutBack("aten.slice_scatter.default", place, takes_whole=True)
-
-
-def _select(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
-    return PutBack("aten.select_scatter.default", _attrs(view, "dim", "index"), takes_whole=True)
+    is_static = isinstance(start, int) and isinstance(length, int) and start >= 0
+    return _range(view["dim"], start, length) if is_static else None
 
 
 def _unbind(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
@@ -58,33 +65,18 @@ def _unbind(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
 
 
 def _split(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
-    """One of neighbouring pieces: it begins where those before it end."""
+    """A piece starts where those before it end."""
     dim = view["dim"]
-    sizes = [output.shape[dim] for output in view.outputs]
-    if not all(isinstance(size, int) for size in sizes):
-        return None
-    start = sum(int(size) for size in sizes[:index])
-    place = {"dim": dim, "start": start, "end": start + int(sizes[index]), "step": 1}
-    return PutBack("aten.slice_scatter.default", place, takes_whole=True)
-
-
-def _diagonal(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
-    return PutBack("aten.diagonal_scatter.default", _attrs(view, "offset", "dim1", "dim2"), takes_whole=True)
+    sizes: list[Any] = [output.shape[dim] for output in view.outputs]
+    is_static = all(isinstance(size, int) for size in sizes)
+    return _range(dim, sum(sizes[:index]), sizes[index]) if is_static else None
 
 
 def _reshape(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
-    """Elements in row-major order keep it in any shape."""
+    """Row-major elements keep their order in any shape."""
     if whole.stride is not None or view.outputs[index].stride is not None or not whole.is_static:
         return None
     return PutBack("aten.reshape.default", {"shape": list(whole.shape)})
-
-
-def _transpose(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
-    return PutBack("aten.transpose.int", _attrs(view, "dim0", "dim1"))
-
-
-def _t(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
-    return PutBack("aten.t.default", {})
 
 
 def _permute(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
@@ -93,43 +85,35 @@ def _permute(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
     return PutBack("aten.permute.default", {"dims": [dims.index(dim) for dim in range(rank)]})
 
 
-def _unsqueeze(view: OpNode, index: int, whole: TensorMeta) -> PutBack:
-    return PutBack("aten.squeeze.dim", {"dim": view["dim"]})
-
-
 def _squeeze(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
     return PutBack("aten.unsqueeze.default", {"dim": view["dim"]}) if whole.shape[view["dim"]] == 1 else None
 
 
 def _expand(view: OpNode, index: int, whole: TensorMeta) -> PutBack | None:
-    """One that repeats nothing has only more dimensions of size 1."""
+    """A view that repeats nothing only adds dimensions of size 1."""
     wide = [size for size in view.outputs[index].shape if size != 1]
     if not whole.is_static or wide != [size for size in whole.shape if size != 1]:
         return None
     return PutBack("aten.reshape.default", {"shape": list(whole.shape)})
 
 
-def _attrs(view: OpNode, *names: str) -> dict[str, Any]:
-    return {name: view[name] for name in names}
-
-
-_RULES: dict[str, Callable[[OpNode, int, TensorMeta], PutBack | None]] = {
-    "aten.slice.Tensor": _slice,
+_RULES: dict[str, Rule] = {
+    "aten.slice.Tensor": _with_attrs("aten.slice_scatter.default", "dim", "start", "end", "step", takes_whole=True),
     "aten.narrow.default": _narrow,
-    "aten.select.int": _select,
+    "aten.select.int": _with_attrs("aten.select_scatter.default", "dim", "index", takes_whole=True),
     "aten.unbind.int": _unbind,
     "aten.split.Tensor": _split,
     "aten.split_with_sizes.default": _split,
     "aten.chunk.default": _split,
-    "aten.diagonal.default": _diagonal,
+    "aten.diagonal.default": _with_attrs("aten.diagonal_scatter.default", "offset", "dim1", "dim2", takes_whole=True),
     "aten.view.default": _reshape,
     "aten.reshape.default": _reshape,
     "aten.flatten.using_ints": _reshape,
     "aten.unflatten.int": _reshape,
-    "aten.transpose.int": _transpose,
-    "aten.t.default": _t,
+    "aten.transpose.int": _with_attrs("aten.transpose.int", "dim0", "dim1"),
+    "aten.t.default": _with_attrs("aten.t.default"),
     "aten.permute.default": _permute,
-    "aten.unsqueeze.default": _unsqueeze,
+    "aten.unsqueeze.default": _with_attrs("aten.squeeze.dim", "dim"),
     "aten.squeeze.dim": _squeeze,
     "aten.expand.default": _expand,
 }

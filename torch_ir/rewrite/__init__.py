@@ -1,4 +1,4 @@
-"""How to change a graph: patterns, rules, the builder that makes new nodes, and the driver that applies rules."""
+"""Rewriting: patterns, rules, the builder of new nodes, and the driver that applies rules."""
 
 from torch_ir.rewrite.builder import Builder
 from torch_ir.rewrite.change_log import Journal, journal

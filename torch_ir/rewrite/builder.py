@@ -1,4 +1,4 @@
-"""The builder: how a rule makes new nodes. Names, origins, defaults and shapes are taken care of."""
+"""The builder, with which a rule creates nodes; it handles names, origins, defaults and shapes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.graph.origins import origin_for
 
 Number = Union[bool, int, float, complex]
-_Call = tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]  # inputs, attributes, and what it makes
+_Call = tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]  # inputs, attributes, outputs
 
 
 class Knowledge(Protocol):
-    """What must be known about operators and the graph to rewrite it; see `torch_ir.analysis.values`."""
+    """What rewriting needs to know about operators and the graph; see `torch_ir.analysis.values`."""
 
     def call(self, op_type: str, arguments: Mapping[str, Any], hints: Sequence[Dim] = ()) -> _Call: ...
 
@@ -38,22 +38,22 @@ class Knowledge(Protocol):
 
 
 class Builder:
-    """Makes the nodes that stand for others, which are given as `replaced`; the last of them gives its place."""
+    """Creates the nodes that replace others, `replaced`; the new nodes go before the last of these."""
 
-    def __init__(self, know: Knowledge, names: Callable[[], FreeNames], replaced: Sequence[OpNode]) -> None:
+    def __init__(self, context: Knowledge, names: Callable[[], FreeNames], replaced: Sequence[OpNode]) -> None:
         self.nodes: list[OpNode] = []
-        self._know = know
+        self._context = context
         self._names = names
         self._replaced = list(replaced)
 
     @property
     def replaced(self) -> Sequence[OpNode]:
-        """The nodes that new ones stand for."""
+        """The nodes that the new ones replace."""
         return self._replaced
 
     @cached_property
     def _hints(self) -> list[Dim]:
-        """Sizes that new tensors may well have."""
+        """Likely sizes of new tensors."""
         made = [tensor for node in self._replaced for tensor in node.outputs]
         return [dim for tensor in made for dim in (*tensor.shape, *(tensor.stride or ()))]
 
@@ -62,39 +62,39 @@ class Builder:
         return tuple(dict.fromkeys(name for node in self._replaced for name in node.origins))
 
     def op(self, op_type: str, /, **arguments: Any) -> TensorMeta:
-        """The tensor that a new call makes; arguments that are not given have their defaults.
+        """Add a node and return its only output; omitted arguments have their defaults.
 
         g.op("aten.mul.Tensor", self=x, other=scale)
         """
-        return self._only(op_type, self._know.call(op_type, arguments, self._hints))
+        return self._only(op_type, self._context.call(op_type, arguments, self._hints))
 
     def ops(self, op_type: str, /, **arguments: Any) -> tuple[TensorMeta, ...]:
-        """The tensors that a new call makes, for operators that make several, none, or a list.
+        """Add a node and return its outputs, for operators with several outputs, none, or a list.
 
         values, indices = g.ops("aten.max.dim", self=x, dim=0)
         """
-        return self._add(op_type, self._know.call(op_type, arguments, self._hints))
+        return self._add(op_type, self._context.call(op_type, arguments, self._hints))
 
     def like(self, node: OpNode, /, **changed: Any) -> TensorMeta:
-        """The tensor that the same call makes with some arguments changed."""
+        """Add the same call with some arguments changed, and return its output."""
         made = self.op(node.op_type, **{**arguments_of(node), **changed})
-        self._stand_for(node)
+        self._add_origins(node)
         return made
 
     def likes(self, node: OpNode, /, **changed: Any) -> tuple[TensorMeta, ...]:
-        """The tensors that the same call makes with some arguments changed."""
+        """Add the same call with some arguments changed, and return its outputs."""
         made = self.ops(node.op_type, **{**arguments_of(node), **changed})
-        self._stand_for(node)
+        self._add_origins(node)
         return made
 
     def _only(self, op_type: str, call: _Call) -> TensorMeta:
         if len(call[2]) != 1:
-            told = f"{op_type} makes {len(call[2])} tensors, and g.op returns one"
-            raise GraphError(told, hint="use g.ops, which returns a tuple")
+            message = f"{op_type} has {len(call[2])} outputs, but g.op returns one"
+            raise GraphError(message, hint="use g.ops, which returns a tuple")
         return self._add(op_type, call)[0]
 
     def _add(self, op_type: str, call: _Call) -> tuple[TensorMeta, ...]:
-        """Make the node of a call, with names that are free."""
+        """Create the node of a call, with free names."""
         inputs, attrs, outputs = call
         names = self._names()
         name = names.free(op_type.split(".")[1])
@@ -113,32 +113,32 @@ class Builder:
         self.nodes.append(node)
         return node.outputs
 
-    def _stand_for(self, node: OpNode) -> None:
-        """Count a node first among those that the last new node stands for."""
+    def _add_origins(self, node: OpNode) -> None:
+        """Put the origins of a node first among those of the last new node."""
         self.nodes[-1].origins = tuple(dict.fromkeys((*node.origins, *self._origins)))
 
     def stands_for(self, *nodes: OpNode | None) -> None:
-        """Count further nodes, beside those of the pattern, among those that new nodes stand for."""
+        """Count further nodes, besides those of the pattern, as replaced by the new nodes."""
         self._replaced[:0] = [node for node in nodes if node is not None]
 
     def is_weight(self, tensor: TensorMeta) -> bool:
-        """Whether a tensor depends on weights and constants alone, so that whatever is made of it is made only once."""
-        return self._know.is_weight(tensor)
+        """Whether a tensor depends only on weights and constants, so that what is computed from it is computed once."""
+        return self._context.is_weight(tensor)
 
     def is_home(self, device: str | None) -> bool:
-        """Whether everything is on that device, or on one and the same where none is given, so that nothing moves."""
-        return self._know.is_home(device)
+        """Whether everything is on that device, or on a single one if None, so that nothing moves."""
+        return self._context.is_home(device)
 
     def scalar_of(self, tensor: TensorMeta) -> Number | None:
-        """The number that every element of a tensor is known to be without any weight; None where there is none."""
-        return self._know.scalar_of(tensor)
+        """Return the number that every element of a tensor is known to be without weights; None if there is none."""
+        return self._context.scalar_of(tensor)
 
     def value_of(self, tensor: TensorMeta) -> Any:
-        """The value of a tensor, which is not to be changed; None where it is not known without weights, or large."""
-        return self._know.value_of(tensor)
+        """Return the value of a tensor, which must not be modified; None if it is unknown without weights, or large."""
+        return self._context.value_of(tensor)
 
 
 def arguments_of(node: OpNode) -> dict[str, Any]:
-    """Every argument of a call under its own name: tensors, attributes, and lists of tensors as lists."""
+    """Return every argument of a call by name: tensors, attributes, and lists of tensors as lists."""
     names = dict.fromkeys(full.partition(".")[0] for full in (*node.args, *node.attrs))
     return {name: node[name] for name in names}

@@ -1,4 +1,4 @@
-"""The journal: which rule changed what, and why one declined; whoever wants to know opens one.
+"""The journal: which rule changed what, and why one declined.
 
 with journal() as entries:
     dead_code(ir)
@@ -18,7 +18,7 @@ from torch_ir.ir.graph.origins import call_of, modules_around
 
 @dataclass(frozen=True)
 class Change:
-    """What was done: the rule, the node that it was done at, and the captured nodes that were concerned."""
+    """A change: the rule, the node, and the captured nodes involved."""
 
     rule: str
     node: str
@@ -27,7 +27,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Decline:
-    """What was not done, and why."""
+    """A rule that declined, and why."""
 
     rule: str
     node: str
@@ -36,7 +36,7 @@ class Decline:
 
 @dataclass
 class Opened:
-    """Calls of modules and of torch functions of which a part became something else."""
+    """Calls of modules and torch functions of which a part was replaced."""
 
     modules: set[str] = field(default_factory=set)
     functions: set[Origin] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Opened:
 
 @dataclass
 class Journal:
-    """Entries in the order of events; the same decline is written once."""
+    """Entries in order of events; equal declines are recorded once."""
 
     changes: list[Change] = field(default_factory=list)
     declined: dict[Decline, None] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Journal:
         self.changes.append(Change(rule, node, origins))
 
     def merged(self, ir: IR, nodes: Sequence[OpNode]) -> None:
-        """Note that nodes of a graph became others together: calls that hold only some of them have lost a part."""
+        """Record that nodes were replaced together: calls that contain only some of them are no longer whole."""
         if len({node.origin for node in nodes}) < 2:
             return
         around = [set(modules_around(node.origin.module)) for node in nodes]
@@ -72,7 +72,7 @@ _open: ContextVar[Journal | None] = ContextVar("journal", default=None)
 
 @contextmanager
 def journal() -> Iterator[Journal]:
-    """A new journal, written to until the end of the block."""
+    """Open a new journal until the end of the block."""
     entries = Journal()
     token = _open.set(entries)
     try:
@@ -82,5 +82,5 @@ def journal() -> Iterator[Journal]:
 
 
 def current_journal() -> Journal:
-    """The journal that is open, or one that nobody reads."""
+    """Return the open journal, or a throw-away one."""
     return _open.get() or Journal()

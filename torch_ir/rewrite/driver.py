@@ -1,4 +1,4 @@
-"""The driver: applies rules everywhere until none has anything left to do."""
+"""The driver: apply rules until none matches any more."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from torch_ir.rewrite.change_log import current_journal
 from torch_ir.rewrite.pattern import Match, Pattern, find_match
 from torch_ir.rewrite.rewrite_rule import Rule
 
-_MOST_PER_NODE = 20  # changes; rules that make more than that undo each other
+_MOST_PER_NODE = 20  # changes; more means that rules undo each other
 
 
-def rewrite(ir: IR, rules: Iterable[Rule], know: Knowledge) -> int:
-    """Apply rules to a graph, not to its functions, and again wherever that changed something; return how often."""
-    return _Rewriting(ir, list(rules), know).run()
+def rewrite(ir: IR, rules: Iterable[Rule], context: Knowledge) -> int:
+    """Apply rules to a graph, but not its functions, until nothing changes; return the number of changes."""
+    return _Rewriting(ir, list(rules), context).run()
 
 
 class _Rewriting:
-    """One run: what is still to be looked at, and what is gone already."""
+    """One run: the nodes still to visit, and the removed ones."""
 
-    def __init__(self, ir: IR, rules: Sequence[Rule], know: Knowledge) -> None:
+    def __init__(self, ir: IR, rules: Sequence[Rule], context: Knowledge) -> None:
         for rule in rules:
             rule.check_names()
         self.ir = ir
         self.rules = rules
-        self.know = know
+        self.context = context
         self.journal = current_journal()
         self.by_op: dict[str, list[tuple[Rule, Pattern]]] = {}
         self.gone: set[OpNode] = set()
@@ -39,7 +39,7 @@ class _Rewriting:
 
     @cached_property
     def names(self) -> FreeNames:
-        """What is free beside the names of the graph; most runs need none."""
+        """Free names of the graph; most runs need none."""
         return FreeNames({node.name for node in self.ir.nodes} | {tensor.name for tensor in self.ir.tensors()})
 
     def run(self) -> int:
@@ -52,7 +52,7 @@ class _Rewriting:
         return self.count
 
     def _sweep(self, nodes: Iterable[OpNode]) -> None:
-        """Look once at these nodes, in program order."""
+        """Visit these nodes once, in program order."""
         todo = {node for node in nodes if self._rules_for(node.op_type)}
         before: dict[OpNode, list[OpNode]] = {}
         changes = self.count
@@ -73,12 +73,12 @@ class _Rewriting:
         return self.by_op[op_type]
 
     def _changed(self, node: OpNode) -> list[OpNode]:
-        """The nodes that the first rule which wants this node puts before it; none where no rule does."""
+        """Return the nodes that the first matching rule inserts before this node; empty if no rule applies."""
         for rule, pattern in self._rules_for(node.op_type):
             found = find_match(pattern, node)
             if found is None:
                 continue
-            build = Builder(self.know, lambda: self.names, found.nodes)
+            build = Builder(self.context, lambda: self.names, found.nodes)
             try:
                 result = rule.change(build, node, **found.captures)
             except ShapeError as error:
@@ -98,20 +98,22 @@ class _Rewriting:
         return []
 
     def _refusal(self, rule: Rule, node: OpNode, result: Any) -> str | None:
-        """Why a result is not taken; an empty text where the rule gave no reason, and None where it is taken."""
+        """Return why a result is rejected, an empty string if the rule gave no reason, or None if it is accepted."""
         if result is None or isinstance(result, str):
             return result or ""
         results = _listed(result)
         if len(results) != len(node.outputs):
-            raise GraphError(f"rule {rule.name!r} gives {len(results)} tensors for the {len(node.outputs)} of {node!r}")
+            raise GraphError(
+                f"rule {rule.name!r} returns {len(results)} tensors for the {len(node.outputs)} of {node!r}"
+            )
         for old, new in zip(node.outputs, results, strict=True):
             if new is None and old._uses:
-                raise GraphError(f"rule {rule.name!r} gives nothing for {old!r}, which is read")
+                raise GraphError(f"rule {rule.name!r} returns None for {old!r}, which is read")
             if new is None or new is old:
                 continue
-            if not self.know.agree(old, new):
-                raise GraphError(f"rule {rule.name!r} gives {new!r} in the place of {old!r}")
-            if why := self.know.objection(old, new):
+            if not self.context.agree(old, new):
+                raise GraphError(f"rule {rule.name!r} returns {new!r} for {old!r}")
+            if why := self.context.objection(old, new):
                 return why
         return "" if all(new is None or new is old for old, new in zip(node.outputs, results, strict=True)) else None
 
@@ -122,17 +124,17 @@ class _Rewriting:
                 self.touched.update(old._uses)
                 if new.producer is not None:
                     self.touched.add(new.producer)
-                self.know.replace(old, new)
+                self.context.replace(old, new)
         self.count += 1
         self.journal.changed(rule.name, node.name, node.origins)
         self._let_go(node)
 
     def _let_go(self, node: OpNode) -> None:
-        """Remove a node that nobody needs any more, and those that were there for it alone."""
+        """Remove a node that is no longer needed, and those that only it needed."""
         left = [node]
         while left:
             one = left.pop()
-            if one in self.gone or not self.know.is_idle(one):
+            if one in self.gone or not self.context.is_idle(one):
                 continue
             self.gone.add(one)
             sources = [source for source in one.inputs if source.producer is not None]
@@ -140,11 +142,11 @@ class _Rewriting:
             for source in sources:
                 if source.producer is not None:
                     left.append(source.producer)
-                self.touched.update(source._uses)  # a value that has fewer readers may be changed now
+                self.touched.update(source._uses)  # a value with fewer readers may match now
 
 
 def _take_placement(node: OpNode, result: Any, made: Sequence[OpNode]) -> None:
-    """Let new tensors lie on the ranks of a mesh as those lay that they stand for."""
+    """Give new tensors the placement on the mesh of those that they replace."""
     if result is None or isinstance(result, str):
         return
     for old, new in zip(node.outputs, _listed(result), strict=False):

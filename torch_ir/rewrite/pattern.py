@@ -1,17 +1,17 @@
-"""Patterns: a few nodes, joined as they must be, with names for what a rule wants to know about them.
+"""Patterns: a few connected nodes, with names for what a rule needs from them.
 
     conv = op("aten.conv2d.default", input="x", weight="w", bias="b", groups=1).named("conv").read_once()
     found = match(op("aten.relu.default", self=conv), node)
     found["w"].key  # "layer1.0.conv1.weight"
 
-What stands beside an argument says what it must be:
+The value of an argument says what it must be:
 
 | written | meaning |
 |---|---|
-| a text | anything; it is captured under that name: a tensor, a list of tensors, an attribute, `None` |
-| a pattern | a tensor that is made by a node which that pattern matches |
-| any other value | an attribute that is equal to it; `None` is an optional argument that is absent |
-| `...`, or nothing at all | anything |
+| a string | anything; captured under that name: a tensor, a list of tensors, an attribute, `None` |
+| a pattern | a tensor whose producer matches that pattern |
+| any other value | an attribute equal to it; `None` is an absent optional argument |
+| `...`, or omitted | anything |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch_ir.ir.graph.operator_names import check_call
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a node must look like; made by `op`, refined by the methods, and never changed."""
+    """What a node must look like; created by `op`, refined by the methods, immutable."""
 
     op_types: tuple[str, ...]
     arguments: Mapping[str, Any]
@@ -37,28 +37,28 @@ class Pattern:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def named(self, name: str) -> Pattern:
-        """The same, with the node itself captured under a name."""
+        """Return this pattern with the node itself captured under a name."""
         return replace(self, name=name)
 
     def read_once(self) -> Pattern:
-        """The same, for a value that exactly one argument of one node reads; a graph output is a reader too."""
+        """Return this pattern for a value that is read exactly once; a graph output is a reader, too."""
         return replace(self, is_read_once=True)
 
     def output(self, index: int) -> Pattern:
-        """The same, for another output of the node than its first."""
+        """Return this pattern for another output of the node than its first."""
         return replace(self, index=index)
 
     def when(self, /, **attributes: Any) -> Pattern:
-        """The same, with attributes that must be equal to these, texts among them: `.when(approximate="tanh")`."""
+        """Return this pattern with required attribute values, which may be strings: `.when(approximate="tanh")`."""
         return replace(self, attributes={**self.attributes, **attributes})
 
     @cached_property
     def parts(self) -> list[tuple[str, Pattern]]:
-        """The patterns for tensors that must be made by certain nodes, with the arguments that they are."""
-        return [(name, wanted) for name, wanted in self.arguments.items() if isinstance(wanted, Pattern)]
+        """The argument names and patterns of inputs."""
+        return [(name, expected) for name, expected in self.arguments.items() if isinstance(expected, Pattern)]
 
     def check_names(self, place: str = "", *, arguments: bool = True) -> None:
-        """Raise RegistryError for an operator, or also an argument, that torch does not have; once is enough."""
+        """Raise RegistryError for an operator, or also an argument, that torch does not have; checked once."""
         if arguments in self._checked:
             return
         names = (*self.arguments, *self.attributes) if arguments else ()
@@ -75,11 +75,11 @@ class Pattern:
 
     @cached_property
     def _named(self) -> dict[str, bool]:
-        """Which operators it was asked about, and whether they are its own."""
+        """Memo of `names`."""
         return {}
 
     def names(self, op_type: str) -> bool:
-        """Whether this is one of its operators."""
+        """Whether this is one of the pattern's operators."""
         if op_type not in self._named:
             self._named[op_type] = any(names_op(name, op_type) for name in self.op_types)
         return self._named[op_type]
@@ -91,26 +91,26 @@ class Pattern:
 
     @property
     def size(self) -> int:
-        """How many nodes it speaks of."""
+        """Number of nodes in the pattern."""
         return 1 + sum(part.size for _, part in self.parts)
 
     def _names(self) -> Iterator[str]:
         if self.name:
             yield self.name
-        for wanted in self.arguments.values():
-            if isinstance(wanted, Pattern):
-                yield from wanted._names()
-            elif _is_capture(wanted):
-                yield wanted
+        for expected in self.arguments.values():
+            if isinstance(expected, Pattern):
+                yield from expected._names()
+            elif _is_capture(expected):
+                yield expected
 
     def __str__(self) -> str:
-        parts = [f"{name}={wanted!s}" for name, wanted in self.arguments.items() if isinstance(wanted, Pattern)]
+        parts = [f"{name}={expected!s}" for name, expected in self.arguments.items() if isinstance(expected, Pattern)]
         return f"{' | '.join(self.op_types)}({', '.join(parts)})"
 
 
 @dataclass(frozen=True)
 class Match:
-    """Where a pattern was found: its last node, what it captured, and all its nodes, each after those it reads."""
+    """A match: the last node, the captures, and all matched nodes in topological order."""
 
     node: OpNode
     captures: dict[str, Any]
@@ -121,24 +121,24 @@ class Match:
 
 
 def op(op_type: str, /, *others: str, **arguments: Any) -> Pattern:
-    """A pattern for a node of that operator, or one of the others; `aten.add` stands for all its overloads.
+    """Return a pattern for a node of one of these operators; `aten.add` means all its overloads.
 
-    Elements of a list are named as the node names them: `op("aten.cat.default", **{"tensors.0": "first"})`.
+    List elements are named as in the node: `op("aten.cat.default", **{"tensors.0": "first"})`.
     """
     return Pattern((op_type, *others), arguments)
 
 
 def match(pattern: Pattern, node: OpNode) -> Match | None:
-    """What the pattern captures when `node` is its last node, or None; equal names must be the same thing.
+    """Match the pattern with `node` as its last node, or return None; equal names must be the same object.
 
-    Where torch is loaded, an operator that it does not have is a RegistryError.
+    If torch is loaded, an operator that it does not have raises RegistryError.
     """
     pattern.check_names(arguments=False)
     return find_match(pattern, node)
 
 
 def find_match(pattern: Pattern, node: OpNode) -> Match | None:
-    """What `match` returns, for a pattern whose names were checked."""
+    """Return what `match` does, for a pattern whose names were checked."""
     if not may_match(pattern, node):
         return None
     search = _Search()
@@ -147,7 +147,7 @@ def find_match(pattern: Pattern, node: OpNode) -> Match | None:
 
 
 def may_match(pattern: Pattern, node: OpNode) -> bool:
-    """A quick look at the operators alone; most nodes go no further."""
+    """Compare only the operators, which is quick and rules out most nodes."""
     if not pattern.names(node.op_type):
         return False
     for name, part in pattern.parts:
@@ -159,12 +159,12 @@ def may_match(pattern: Pattern, node: OpNode) -> bool:
 
 
 def names_op(name: str, op_type: str) -> bool:
-    """Whether a name means this operator: it is the operator's own, or its own without the overload."""
+    """Whether a name means this operator, with or without its overload."""
     return name in (op_type, op_type.rpartition(".")[0])
 
 
 class _Search:
-    """One attempt: what is captured so far, and the nodes that were needed for it."""
+    """One match attempt: the captures so far, and the matched nodes."""
 
     def __init__(self) -> None:
         self.captures: dict[str, Any] = {}
@@ -175,8 +175,8 @@ class _Search:
             return False
         if pattern.is_read_once and [sum(t._uses.values()) for t in node.outputs if t.index == pattern.index] != [1]:
             return False
-        for name, wanted in pattern.arguments.items():
-            if not self._is_argument(wanted, node, name):
+        for name, expected in pattern.arguments.items():
+            if not self._is_argument(expected, node, name):
                 return False
         for name, value in pattern.attributes.items():
             if name not in node.attrs or not _same(value, node.attrs[name]):
@@ -184,17 +184,17 @@ class _Search:
         self.nodes[node] = None
         return not pattern.name or self._capture(pattern.name, node)
 
-    def _is_argument(self, wanted: Any, node: OpNode, name: str) -> bool:
-        if wanted is ...:
+    def _is_argument(self, expected: Any, node: OpNode, name: str) -> bool:
+        if expected is ...:
             return True
         try:
             value = node[name]
         except KeyError:
             return False
-        if isinstance(wanted, Pattern):
-            is_made = isinstance(value, TensorMeta) and value.producer is not None and value.index == wanted.index
-            return is_made and self.is_like(wanted, value.producer)
-        return self._capture(wanted, value) if _is_capture(wanted) else _same(wanted, value)
+        if isinstance(expected, Pattern):
+            is_made = isinstance(value, TensorMeta) and value.producer is not None and value.index == expected.index
+            return is_made and self.is_like(expected, value.producer)
+        return self._capture(expected, value) if _is_capture(expected) else _same(expected, value)
 
     def _capture(self, name: str, value: Any) -> bool:
         if name in self.captures:
@@ -203,12 +203,12 @@ class _Search:
         return True
 
 
-def _is_capture(wanted: Any) -> bool:
-    return type(wanted) is str  # a typed name, such as Dtype("bfloat16"), is a value
+def _is_capture(expected: Any) -> bool:
+    return type(expected) is str  # a typed name such as Dtype("bfloat16") is a value
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Tensors and nodes are the same object; attributes are equal, lists like tuples, and True is not 1."""
+    """Whether tensors and nodes are identical, or attributes equal; lists equal tuples, and True is not 1."""
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(_same, one, other))
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)

@@ -1,13 +1,12 @@
-"""Rules: a pattern, and the function that says what stands for what it finds.
+"""Rules: a pattern, and the function that returns the replacement of a match.
 
     @rule(op("aten.neg.default", self=op("aten.neg.default", self="x")))
     def two_negations(g, node, x):
         \"\"\"neg(neg(x))  ->  x\"\"\"
         return x
 
-The function gets the builder, the last node of what was found, and what the pattern captured. It returns the tensor
-that stands for the node's output (a tuple for several outputs), `None` where it does not want the match, or a sentence
-that says why.
+The function gets the builder, the last matched node, and what the pattern captured. It returns the tensor that replaces
+the node's output (a tuple for several outputs), `None` to decline the match, or a sentence that says why it declines.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from dataclasses import dataclass
 from torch_ir.errors import RegistryError, did_you_mean
 from torch_ir.rewrite.pattern import Pattern
 
-_OURS = "torch_ir."  # whose rules may name operators that only newer versions of torch have
-Change = Callable[..., object]  # takes what its pattern captures; the driver checks what it returns
+_OURS = "torch_ir."  # its rules may use operators of newer torch versions
+Change = Callable[..., object]  # takes the pattern's captures; the driver checks what it returns
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What is looked for, in one of several spellings, and what is put in its place."""
+    """One or several patterns, and the function that replaces their matches."""
 
     name: str
     patterns: tuple[Pattern, ...]
@@ -33,23 +32,23 @@ class Rule:
 
     @property
     def summary(self) -> str:
-        """The first line of what its docstring says."""
+        """First line of the function's docstring."""
         return (inspect.getdoc(self.change) or self.name).partition("\n")[0]
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is part of this package."""
+        """Whether this rule is part of torch_ir."""
         return str(getattr(self.change, "__module__", "")).startswith(_OURS)
 
     def check_names(self) -> None:
-        """Raise RegistryError for an operator or argument that torch does not have, where torch is loaded."""
+        """Raise RegistryError for an operator or argument that torch does not have, if torch is loaded."""
         if not self.is_ours:
             for pattern in self.patterns:
                 pattern.check_names(f"rule {self.name!r}")
 
 
 def rule(*patterns: Pattern) -> Callable[[Change], Rule]:
-    """Make the decorated function the rule for these patterns."""
+    """Decorate a function as the rule for these patterns."""
 
     def decorated(change: Change) -> Rule:
         name = getattr(change, "__name__", type(change).__name__)

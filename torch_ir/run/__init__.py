@@ -1,4 +1,4 @@
-"""Make it compute: the executor and its weights."""
+"""Running graphs: the executor and its weights."""
 
 from torch_ir.run.benchmark import bench
 from torch_ir.run.binding import bind

@@ -1,4 +1,4 @@
-"""Several ways to compute the same, timed turn by turn in one process, so that a noisy machine is noisy for all.
+"""Time several implementations of the same computation, interleaved in one process, so that noise affects all alike.
 
 found = bench({"graph": make_graph_call, "eager": make_model_call}, repeat=20)
 print(found["eager"].time, found["eager"].ratio)
@@ -24,12 +24,12 @@ from torch_ir.run.tolerances import compare
 
 Action = Callable[[], Any]
 _WARM_UP = 3  # calls of each before the first round
-_LEAST = 0.005  # seconds of a turn; what is quicker is called several times in it
+_LEAST = 0.005  # seconds of a turn; faster actions are called several times in it
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some numbers: the median, and the quartiles around it."""
+    """The median and quartiles of some numbers."""
 
     median: float
     low: float
@@ -37,7 +37,7 @@ class Spread:
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> Spread:
-        """The spread of at least one number."""
+        """Return the spread of at least one number."""
         if len(numbers) == 1:
             return cls(*numbers, *numbers, *numbers)
         low, median, high = statistics.quantiles(numbers, n=4, method="inclusive")
@@ -46,14 +46,14 @@ class Spread:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that a call takes, and how many times as long that is as a call of the first road, round by round."""
+    """Seconds per call, and the ratio to the first implementation, round by round."""
 
     time: Spread
     ratio: Spread
 
 
 def bench(
-    roads: Mapping[str, Callable[[], Action]],
+    candidates: Mapping[str, Callable[[], Action]],
     repeat: int = 20,
     *,
     seed: int = 0,
@@ -61,34 +61,35 @@ def bench(
     atol: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Timing | str]:
-    """Make each road, see that it gives what the first gives, and time those that do; of the others, say why not.
+    """Build each candidate, compare its result with the first one's, and time those that agree; else return the reason.
 
-    Everything runs without gradients, and draws the same random numbers in the first call. The first road must work.
+    Everything runs without gradients, and with the same random numbers in the first call. The first candidate must
+    work.
     """
     actions: dict[str, Action] = {}
     wrong: dict[str, str] = {}
     expected: Any = None
     with torch.no_grad():
-        for name, make in roads.items():
+        for name, make in candidates.items():
             progress(f"preparing {name}")
             try:
                 actions[name] = make()
                 torch.manual_seed(seed)
                 result = actions[name]()
-            except Exception as error:  # whatever a compiler or a runtime raises
+            except Exception as error:  # anything that a compiler or runtime raises
                 if expected is None:
                     raise
                 wrong[name] = f"it fails: {first_line(error)}"
                 continue
             if expected is None:
-                expected = copy.deepcopy(tensors_of(result))  # what is shown of a buffer may change in later calls
+                expected = copy.deepcopy(tensors_of(result))  # buffers may change in later calls
             found = difference(expected, result, rtol, atol)
             if found:
-                wrong[name] = f"it gives something else: {found}"
+                wrong[name] = f"its results differ: {found}"
         right = {name: action for name, action in actions.items() if name not in wrong}
         times = race(right, repeat, progress=lambda done: progress(f"round {done} of {repeat}"))
     progress("")
-    return {name: times[name] if name in times else wrong[name] for name in roads}
+    return {name: times[name] if name in times else wrong[name] for name in candidates}
 
 
 def race(
@@ -98,10 +99,10 @@ def race(
     progress: Callable[[int], None] = lambda done: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Time actions in `repeat` rounds, after a few calls of each to warm up.
+    """Time actions in `repeat` rounds, after warming up.
 
-    In every round each has one turn, and another one begins; the first call of a turn does not count. `progress` is
-    told how many rounds are done.
+    In every round each action has one turn, in rotating order; the first call of a turn is not timed. `progress` gets
+    the number of finished rounds.
     """
     names = list(actions)
     calls = {name: _calls(action, clock) for name, action in actions.items()}
@@ -110,7 +111,7 @@ def race(
         first = number % len(names)
         with _uncollected():
             for name in (*names[first:], *names[:first]):
-                actions[name]()  # not timed: the threads and caches are still those of another
+                actions[name]()  # not timed: threads and caches are still those of another action
                 seconds[name].append(_turn(actions[name], calls[name], clock))
         progress(number + 1)
     base = seconds[names[0]]
@@ -121,13 +122,13 @@ def race(
 
 
 def _calls(action: Action, clock: Callable[[], float]) -> int:
-    """Warm up, and see how many calls make a turn that is long enough to be timed."""
+    """Warm up, and return how many calls make a turn long enough to be timed."""
     taken = [_turn(action, 1, clock) for _ in range(_WARM_UP)]
     return max(1, math.ceil(_LEAST / max(taken[-1], 1e-9)))
 
 
 def _turn(action: Action, calls: int, clock: Callable[[], float]) -> float:
-    """Seconds of a call."""
+    """Return the seconds of a call."""
     start = clock()
     for _ in range(calls):
         action()
@@ -136,7 +137,7 @@ def _turn(action: Action, calls: int, clock: Callable[[], float]) -> float:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Have the garbage collector out of the way."""
+    """Disable garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -146,11 +147,11 @@ def _uncollected() -> Iterator[None]:
 
 
 def difference(expected: Any, actual: Any, rtol: float | None = None, atol: float | None = None) -> str:
-    """In what the tensors of two results differ by more than their dtypes allow; empty where they do not."""
-    wanted, got = tensors_of(expected), tensors_of(actual)
-    if len(wanted) != len(got):
-        return f"{len(got)} results instead of {len(wanted)}"
-    for index, (one, other) in enumerate(zip(wanted, got, strict=True)):
+    """Describe how the tensors of two results differ by more than their dtypes allow; empty if they do not."""
+    want, got = tensors_of(expected), tensors_of(actual)
+    if len(want) != len(got):
+        return f"{len(got)} results instead of {len(want)}"
+    for index, (one, other) in enumerate(zip(want, got, strict=True)):
         found = compare(one, other, rtol, atol)
         if found.reason:
             return f"result {index}: {found.reason}, by up to {found.max_diff:.3g}"
@@ -158,13 +159,13 @@ def difference(expected: Any, actual: Any, rtol: float | None = None, atol: floa
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """The tensors in a nested value, in order."""
+    """Return the tensors in a nested value, in order."""
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[int]:
-    """Let torch use so many threads, or as many as it does; put it back on leaving."""
+    """Set the number of torch's threads, or keep it if None; restore it at the end."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

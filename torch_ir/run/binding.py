@@ -1,4 +1,4 @@
-"""A graph without its prologue: what depends on weights alone is computed here, and becomes a weight itself."""
+"""Bind weights to a graph and compute its prologue, whose results become weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_ir.run.weights import fit_weights
 
 
 def bind(ir: IR, weights: Mapping[str, Weight]) -> tuple[IR, dict[str, torch.Tensor]]:
-    """A copy whose weights are used as they are, and their values by key; what only the prologue reads is gone."""
+    """Return a copy without prologue, and its weights by key; weights that only the prologue reads are dropped."""
     given = [loaded(value).detach() for value in fit_weights(ir, weights, {})]
     ir = ir.clone()
     values = dict(zip(ir.params, given, strict=True))
@@ -30,7 +30,7 @@ def bind(ir: IR, weights: Mapping[str, Weight]) -> tuple[IR, dict[str, torch.Ten
     taken = {key for param in ir.params if param.param for key in param.param.keys}
     for tensor, value in zip(ready, made, strict=True):
         weight = tensor.copy()
-        weight.param = Param((fresh(f"computed_{tensor.name}", taken),), "buffer")  # no word that nn.Module knows
+        weight.param = Param((fresh(f"computed_{tensor.name}", taken),), "buffer")  # a name that nn.Module does not use
         tensor.replace_all_uses_with(weight)
         values[weight] = value
     for node in once:

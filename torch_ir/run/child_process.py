@@ -1,4 +1,4 @@
-"""A Python process of its own, with next to nothing of this one's, and what it writes up to a limit."""
+"""A separate Python process with a minimal environment, and its output up to a limit."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import IO
 
 _START = "import sys; sys.path[:] = sys.argv[3:]; from torch_ir.run.isolated_child import main; main()"
-# Where libraries lie, and how many threads compute; nothing else is the child's business.
+# Library paths, and numbers of threads; nothing else is passed on.
 _ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_COMPLAINTS = 1 << 16  # bytes of its standard error that are kept, the last ones
-LAST_WORDS = 2.0  # seconds to say where it is, for one that is out of time
+_STDERR_BYTES = 1 << 16  # of its standard error, the last ones are kept
+GRACE_SECONDS = 2.0  # seconds to report where it is, after a timeout
 _CRASHES = {
-    "SIGSEGV": "it touched memory that is not its own",
-    "SIGBUS": "it touched memory that is not there",
-    "SIGABRT": "a library gave up",
-    "SIGFPE": "it divided an integer by zero",
-    "SIGKILL": "it was killed, as where the machine is out of memory",
+    "SIGSEGV": "invalid memory access",
+    "SIGBUS": "access to unmapped memory",
+    "SIGABRT": "a library aborted",
+    "SIGFPE": "integer division by zero",
+    "SIGKILL": "killed, possibly because the machine is out of memory",
 }
 
 
 class Child:
-    """A process that is running; `said` is what it wrote to its standard output, `complaints` to its standard error."""
+    """A running process; `stdout` and `stderr` are what it has written."""
 
     def __init__(self, request: Path, folder: Path, memory: int, most: int) -> None:
         paths = [os.path.abspath(path) for path in sys.path]
@@ -37,61 +37,61 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=folder,
-            env={**kept, "TMPDIR": str(folder), "MALLOC_ARENA_MAX": "2"},  # arenas reserve addresses in vain
-            start_new_session=True,  # an interrupt at the terminal is for us, who then end the child
+            env={**kept, "TMPDIR": str(folder), "MALLOC_ARENA_MAX": "2"},  # arenas reserve address space in vain
+            start_new_session=True,  # an interrupt at the terminal goes to this process, which ends the child
         )
-        self.said = bytearray()
-        self.complaints = bytearray()
-        self.is_too_much = False
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self.is_over_limit = False
         self._most = most
         self._begun = threading.Event()
         self._readers = [
-            threading.Thread(target=self._listen, args=[self._process.stdout], daemon=True),
-            threading.Thread(target=self._overhear, args=[self._process.stderr], daemon=True),
+            threading.Thread(target=self._read_stdout, args=[self._process.stdout], daemon=True),
+            threading.Thread(target=self._read_stderr, args=[self._process.stderr], daemon=True),
         ]
         for reader in self._readers:
             reader.start()
 
-    def wait(self, patience: float, seconds: float) -> bool:
-        """Whether it ends in `seconds` after its first word, for which it has `patience`."""
-        self._begun.wait(patience)
+    def wait(self, start: float, seconds: float) -> bool:
+        """Whether it ends within `seconds` after its first output, for which it has `start` seconds."""
+        self._begun.wait(start)
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(LAST_WORDS)
+                self._process.wait(GRACE_SECONDS)
             return False
         return True
 
     def end(self) -> int:
-        """Make an end of it, if it has none; its status, or the negative number of the signal that ended it."""
+        """Kill it if it is running; return its status, or the negative number of the signal that ended it."""
         self._process.kill()
         status = self._process.wait()
         for reader in self._readers:
-            reader.join(LAST_WORDS)
+            reader.join(GRACE_SECONDS)
         return status
 
-    def _listen(self, stream: IO[bytes]) -> None:
+    def _read_stdout(self, stream: IO[bytes]) -> None:
         while piece := os.read(stream.fileno(), 1 << 20):
-            self.said += piece
+            self.stdout += piece
             self._begun.set()
-            if len(self.said) > self._most:
-                self.is_too_much = True
+            if len(self.stdout) > self._most:
+                self.is_over_limit = True
                 self._process.kill()
                 break
         self._begun.set()
         stream.close()
 
-    def _overhear(self, stream: IO[bytes]) -> None:
+    def _read_stderr(self, stream: IO[bytes]) -> None:
         while piece := os.read(stream.fileno(), 1 << 16):
-            self.complaints += piece
-            del self.complaints[:-_COMPLAINTS]
+            self.stderr += piece
+            del self.stderr[:-_STDERR_BYTES]
         stream.close()
 
 
 def signal_name(status: int) -> str:
-    """The name of the signal that ended a process; empty if none did."""
+    """Return the name of the signal that ended a process; empty if none did."""
     try:
         return signal.Signals(-status).name if status < 0 else ""
     except ValueError:
@@ -99,6 +99,6 @@ def signal_name(status: int) -> str:
 
 
 def crash(status: int, place: str = "") -> str:
-    """How a signal ended a process, and what that mostly means; empty if none did."""
+    """Describe how a signal ended a process, and the usual cause; empty if none did."""
     name = signal_name(status)
     return name and f"crashed with {name}{place}{f': {_CRASHES[name]}' if name in _CRASHES else ''}"

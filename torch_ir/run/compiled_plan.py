@@ -1,8 +1,8 @@
-"""A graph as straight-line Python: built once from the checked graph, then run many times.
+"""Compile a checked graph to straight-line Python, once, and run it many times.
 
 Every line calls one operator with its arguments in schema order; a value is deleted right after its last use. A weight
-that lies in a file is read right before its first use. The text of the program holds only names made here (`v3`, `f1`,
-`c7`), never a string of the graph.
+in a file is read right before its first use. The program text contains only names generated here (`v3`, `f1`, `c7`),
+never a string of the graph.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from torch_ir.ops.torch_types import to_torch
 from torch_ir.run.stored import StoredTensor, loaded
 
 Sizes = dict[str, Number]
-Watch = Callable[[TensorMeta, Any, Sizes], None]  # is shown every value that a node makes or a function is given
+Watch = Callable[[TensorMeta, Any, Sizes], None]  # called with every output of a node and every operand of a function
 _serial = itertools.count()
 
 
 class Program:
     """Compiled Python for a list of nodes: `given` tensors in, `wanted` tensors out.
 
-    With `lazy`, what is given may lie in files. `groups` are the process groups of the axes of the graph's mesh.
+    With `lazy`, given values may be in files. `groups` are the process groups of the mesh axes.
     """
 
     def __init__(
@@ -58,18 +58,18 @@ class Program:
         self._function: Callable[..., list[Any]] = writer.namespace["program"]
 
     def __call__(self, *values: Any) -> list[Any]:
-        """The wanted values; after the given ones come the sizes."""
+        """Return the wanted values; the last argument is the sizes."""
         try:
             return self._function(*values)
-        except GuardError:  # says the place in the model
+        except GuardError:  # names the place in the model
             raise
-        except ExecutionError as error:  # inside a function: say which call of it
+        except ExecutionError as error:  # inside a function: add the call
             raise ExecutionError(f"{error}; in {self._place(error)}") from error
-        except Exception as error:  # an operator refused: say which node it was
+        except Exception as error:  # an operator failed: add the node
             raise ExecutionError(f"{self._place(error)}: {first_line(error)}") from error
 
     def places(self) -> dict[str, dict[int, OpNode]]:
-        """Which node each line of this program, and of those that it calls, computes; by what tracebacks call them."""
+        """Map the lines of this program, and of those that it calls, to nodes, by file name in tracebacks."""
         found = {self._file: self._node_of_line}
         for function in self._functions:
             found.update(function.program.places())
@@ -85,12 +85,12 @@ class Program:
         if node is None:
             return "the graph"
         place = [f"module {node.origin.module}" if node.origin.module else "", node.origin.source]
-        told = ", ".join(filter(None, place))
-        return f"{node!r} ({told})" if told else repr(node)
+        message = ", ".join(filter(None, place))
+        return f"{node!r} ({message})" if message else repr(node)
 
 
 class _Writer:
-    """Writes the text of one program and collects what its names stand for."""
+    """Writes the text of one program and collects the values of its names."""
 
     def __init__(
         self, ir: IR, device: torch.device | None, watch: Watch | None, lazy: bool, groups: Mapping[str, str]
@@ -127,20 +127,20 @@ class _Writer:
         return "\n".join(lines)
 
     def _reads(self, tensors: Iterable[TensorMeta], unread: set[TensorMeta]) -> list[str]:
-        """The lines that read those values that may still lie in a file."""
+        """Return the lines that read values which may still be in a file."""
         needed = [tensor for tensor in dict.fromkeys(tensors) if tensor in unread]
         unread.difference_update(needed)
         return [f"    {name} = read({name})" for name in map(self._name, needed)]
 
     def _passes_on(self, node: OpNode) -> bool:
-        """Whether a node only hands what it reads to a body, which reads files itself."""
+        """Whether a node only passes its inputs to a body, which reads files itself."""
         return node.is_call and executor_of(node) is None and find_operator(node.op_type) is None
 
     def _name(self, tensor: TensorMeta) -> str:
         return self.names.setdefault(tensor, f"v{len(self.names)}")
 
     def _binding(self, name: str, tensor: TensorMeta, dim: int | None) -> str:
-        """How a symbol is read off a value: the number itself, a dimension, or solved for where it is not alone."""
+        """Return the statement that binds a symbol: to a scalar, a dimension, or the solution of its expression."""
         symbol = self._constant(name)
         if dim is None:
             return f"sizes[{symbol}] = {self._name(tensor)}"
@@ -162,14 +162,14 @@ class _Writer:
         return f"{names[0]} = {call}" if gives_one else f"{', '.join(names)}, = present({call})"
 
     def _call(self, node: OpNode) -> tuple[str, bool]:
-        """The call, and whether it gives the one output itself rather than a list of outputs."""
+        """Return the call, and whether it returns the single output rather than a list."""
         custom = executor_of(node)
         if custom is not None:
             inputs = ", ".join(map(self._name, node.inputs))
-            attrs = self._constant(self._resolver(node.attrs, list))  # made anew for every call: it is the user's
+            attrs = self._constant(self._resolver(node.attrs, list))  # copied for every call, as the user may modify it
             return f"given({self._constant(custom, 'f')}([{inputs}], {attrs}(sizes)))", False
         operator = find_operator(node.op_type)
-        if operator is None:  # `check_operators` came first, so this is a call of a function
+        if operator is None:  # `check_operators` came first, so this calls a function
             body = self._function(node.attrs["function"])
             operands = [self._name(node[tensor.name]) for tensor in body.ir.graph_inputs]
             if self.watch is not None or body.ir.symbols:
@@ -182,13 +182,13 @@ class _Writer:
         return f"{self._constant(operator, 'f')}({', '.join(texts)})", returns_one(operator)
 
     def _arguments(self, node: OpNode, operator: Operator) -> list[str]:
-        """The text of each argument of a call, in the order of the schema."""
+        """Return the text of each argument of a call, in schema order."""
         places, known, others = ordered_arguments(node, operator, self._values(node), self._constant)
         keywords = [f"{name}={text}" for name, text in known.items()]
         return [*places, *keywords, *(f"**{{{self._constant(name)}: {text}}}" for name, text in others.items())]
 
     def _values(self, node: OpNode) -> dict[str, str]:
-        """The text of every argument; lists of tensors are put together from their elements."""
+        """Return the text of every argument; lists of tensors are assembled from their elements."""
         flat = {name: self._name(tensor) for name, tensor in zip(node.args, node.inputs, strict=True)}
         flat.update((name, self._attribute(value)) for name, value in node.attrs.items())
         if facts.is_collective(node.op_type) and "group_name" in node.attrs:
@@ -196,10 +196,10 @@ class _Writer:
         return {name: _nested(value) for name, value in _group(flat).items()}
 
     def _group_of(self, node: OpNode, axis: str) -> str:
-        """The process group of an axis; a graph cannot name one itself."""
+        """Return the process group of an axis; a graph cannot name one itself."""
         if axis not in self.groups:
-            told = f"{node!r} speaks with the other ranks of axis {axis!r}"
-            raise ExecutionError(f"{told}; use run_sharded, or give IRExecutor the mesh= of this process")
+            message = f"{node!r} communicates with the other ranks of axis {axis!r}"
+            raise ExecutionError(f"{message}; use run_sharded, or pass mesh= to IRExecutor")
         return self.groups[axis]
 
     def _attribute(self, value: Any) -> str:
@@ -210,7 +210,7 @@ class _Writer:
         return self._constant(self._resolver(value)({}))
 
     def _resolver(self, value: Any, sequence: type = tuple) -> Callable[[Sizes], Any]:
-        """A function from sizes to the torch value of an attribute."""
+        """Return a function from sizes to the torch value of an attribute."""
         if isinstance(value, Expr):
             return lambda sizes: evaluate(value, sizes)
         if isinstance(value, FunctionRef):
@@ -227,7 +227,7 @@ class _Writer:
         return lambda sizes: converted
 
     def _function(self, name: FunctionRef) -> Function:
-        """A function of the graph, planned once however often it is called."""
+        """Return a function of the graph, compiled once."""
         body = self.ir.functions[name]
         if body not in self.functions:
             self.functions[body] = Function(body, self.device, self.watch, self.lazy, self.groups)
@@ -235,7 +235,7 @@ class _Writer:
 
 
 class Function:
-    """A function of the graph as something that an operator can call."""
+    """A function of the graph as a callable for operators."""
 
     def __init__(
         self, ir: IR, device: torch.device | None, watch: Watch | None, lazy: bool, groups: Mapping[str, str]
@@ -246,7 +246,7 @@ class Function:
         self.results: Tree = ir.output_tree
 
     def within(self, sizes: Sizes) -> Callable[..., Any]:
-        """The function as seen from a place where `sizes` are known."""
+        """Return the function for a call at which `sizes` are known."""
 
         def call(*given: Any) -> Any:
             operands = [_as_declared(*pair) for pair in zip(self.ir.graph_inputs, given, strict=True)]
@@ -261,13 +261,13 @@ class Function:
 
 
 def _as_declared(tensor: TensorMeta, value: Any) -> Any:
-    """An operand; flex attention counts rows in int64 though it is captured with int32."""
+    """Convert an operand: flex attention passes int64 indices though it is captured with int32."""
     is_index = isinstance(value, torch.Tensor) and (value.dtype, tensor.dtype) == (torch.int64, "int32")
     return value.int() if is_index else value
 
 
 def given_sizes(ir: IR, values: Iterable[Any], outer: Sizes) -> Sizes:
-    """The sizes that are known around a function, and those that can be read off its operands."""
+    """Return the sizes of the enclosing graph, and those read from the operands."""
     place = dict(zip(ir.graph_inputs, values, strict=True))
     sizes = dict(outer)
     for symbol in ir.symbols.values():
@@ -282,12 +282,12 @@ def given_sizes(ir: IR, values: Iterable[Any], outer: Sizes) -> Sizes:
 
 
 def computed(value: Any, sizes: Sizes) -> Any:
-    """A leaf of a structure as the model has it: a symbolic number computed, a typed name as torch's own object."""
+    """Convert a leaf of a structure: evaluate a symbolic number, convert a typed name to torch's object."""
     return evaluate(value, sizes) if isinstance(value, Expr) else to_torch(value)
 
 
 def writes_in_place(ir: IR) -> bool:
-    """Whether any node, here or in a function, changes what it reads."""
+    """Whether any node, here or in a function, writes to its inputs."""
     return any(map(facts.writes_in_place, ir.all_nodes()))
 
 
@@ -300,7 +300,7 @@ def _symbols_by_tensor(ir: IR) -> dict[TensorMeta, list[tuple[str, int | None]]]
 
 
 def _last_uses(nodes: Sequence[OpNode], wanted: Sequence[TensorMeta]) -> dict[OpNode, list[TensorMeta]]:
-    """The values that can go after each node: read here for the last time, or never read at all."""
+    """Map each node to the values to delete after it: read for the last time, or never read."""
     kept = set(wanted)
     dying: dict[OpNode, list[TensorMeta]] = {}
     for node in reversed(nodes):
@@ -311,10 +311,10 @@ def _last_uses(nodes: Sequence[OpNode], wanted: Sequence[TensorMeta]) -> dict[Op
 
 
 def _given(result: Any) -> Any:
-    """What a user's executor gave, if it is what it must be."""
+    """Check the result of a user's executor."""
     if isinstance(result, (torch.Tensor, list, tuple)):
         return result
-    raise TypeError(f"its executor gave {result!r:.60}, not a list of tensors")
+    raise TypeError(f"its executor returned {result!r:.60}, not a list of tensors")
 
 
 def _is_steered(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a child process is held to: it ends with whoever waits for it, and takes only so much memory."""
+"""Limits of a child process: it ends with its parent, and its memory is bounded."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 
 import torch
 
-_PARALLEL = 1 << 20  # elements that torch shares among its threads
-_SLACK = 1 << 30  # bytes of address space that libraries reserve and never touch
+_PARALLEL = 1 << 20  # elements from which torch uses several threads
+_SLACK = 1 << 30  # bytes of address space that libraries reserve but do not use
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Where whoever waits for the result is killed, so is this; Linux alone can be told so."""
+    """Kill this process when its parent dies (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def limit(memory: int, others: Mapping[str, int]) -> None:
-    """Take no more memory than what torch has by now and this, and no more of others, by their names in `resource`."""
-    torch.ones(_PARALLEL).add_(1)  # its threads and their stacks are there from now on
+    """Limit memory to what is used now plus `memory`, and other resources by their names in `resource`."""
+    torch.ones(_PARALLEL).add_(1)  # starts torch's threads with their stacks
     try:
         import resource
-    except ImportError:  # Windows has no such limits
+    except ImportError:  # not on Windows
         return
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     bounds = {resource.RLIMIT_CORE: 0, **{getattr(resource, name): most for name, most in others.items()}}

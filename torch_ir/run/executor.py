@@ -25,7 +25,7 @@ from torch_ir.run.compiled_plan import Program, Sizes, Watch, computed, writes_i
 from torch_ir.run.isolated import run_isolated
 from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
-from torch_ir.run.ranks import NOBODY, Rank
+from torch_ir.run.ranks import NO_RANK, Rank
 from torch_ir.run.stored import StoredTensor, Weight, loaded
 from torch_ir.run.weights import fit_weights, has_pieces, load_weights, open_weights
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-_NUMBERS = {bool: "bool", int: "int64", float: "float64"}  # of Python -> the dtype that the graph has for them
+_NUMBERS = {bool: "bool", int: "int64", float: "float64"}  # Python type -> dtype in the graph
 
 
 @dataclass
 class Outcome:
-    """What one run gave: the outputs, the new values of what the model changes, and the sizes that were met."""
+    """The result of one run: outputs, new values of mutated tensors, and the sizes of the inputs."""
 
     outputs: tuple[Any, ...]
     mutations: dict[TensorMeta, Any]
@@ -46,12 +46,12 @@ class Outcome:
 
 
 class IRExecutor:
-    """A graph made ready to run: planned once, bound to weights, then run many times.
+    """A graph ready to run: compiled once, bound to weights, then run many times.
 
-    The caller's tensors are never written to. Buffers that the model changes are kept here from run to run, as the
-    model itself would keep them; `state` shows them. `watch` is shown every value that a node makes. A run that would
-    hold more than `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the
-    `mesh` that this process is a rank of; whole weights are cut for the rank, and only its pieces of files are read.
+    The caller's tensors are never written to. Buffers that the model changes are kept between runs, as in the model;
+    `state` returns them. `watch` is called with every value that a node makes. A run that would need more than
+    `limits.memory_bytes`, by the sizes that the graph declares, is refused. A sharded graph needs the `mesh` that this
+    process is a rank of; whole weights are sharded for the rank, and only its pieces of files are read.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class IRExecutor:
     ) -> None:
         check_operators(ir.check())
         self.ir = with_named_arguments(ir)
-        self.rank = NOBODY if mesh is None else Rank.of(mesh, ir)
+        self.rank = NO_RANK if mesh is None else Rank.of(mesh, ir)
         self.limits = limits
         self.device = torch.device(device) if device is not None else None
         self.constants = {**self.rank.constants(), **(constants or {})}
@@ -82,7 +82,7 @@ class IRExecutor:
             self.load_weights_from_state_dict(weights)
 
     def _plan(self, lazy: bool) -> None:
-        """Write the programs; where weights lie in files, everything is computed in the run that needs it."""
+        """Compile the programs; if weights are in files, nothing is computed ahead."""
         ir = self.ir if self._watch else _opened(self.ir)
         once, every = ([], ir.nodes) if self._writes or lazy else split_prologue(ir)
         kept = crossing(once, every, ir)
@@ -95,7 +95,7 @@ class IRExecutor:
         self._program = Program(ir, every, given, ir.returns.inputs, self.device, self._watch, lazy, groups)
 
     def load_weights(self, path: str | os.PathLike[str], *, stream: bool = False) -> None:
-        """Bind the weights of a file; with `stream`, each is read when a run needs it and goes after its last use."""
+        """Bind the weights of a file; with `stream`, each is read when needed and freed after its last use."""
         weights: Mapping[str, Weight]
         if self.rank.numbers and has_pieces(path):
             weights = self.rank.weights(self.ir, open_weights(path))
@@ -109,7 +109,9 @@ class IRExecutor:
         values = fit_weights(self.ir, self.rank.weights(self.ir, state_dict), self.constants)
         lazy = any(isinstance(value, StoredTensor) for value in values)
         if lazy and self._writes:
-            raise ExecutionError("the graph writes in place, so that its weights cannot be streamed; load them whole")
+            raise ExecutionError(
+                "the graph writes in place, so its weights cannot be streamed; load them without stream"
+            )
         if lazy != self._lazy:
             self._plan(lazy)
         changing = {target for target, _ in self.ir.mutations}
@@ -124,23 +126,23 @@ class IRExecutor:
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
-        """The weights as they stand now, by key; those that are streamed are read for it."""
+        """The current weights by key; streamed ones are read."""
         values = [loaded(value, self.device) for value in self._params or []]
         return {param.key or param.name: value for param, value in zip(self.ir.params, values, strict=True)}
 
     def execute(self, inputs: Any) -> tuple[Any, ...]:
-        """The flat outputs for flat inputs, or for inputs nested as the model takes them."""
+        """Return the flat outputs for inputs that are flat, or nested as in the model's signature."""
         return self.run(flat_inputs(self.ir, _checked(inputs), {})).outputs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the graph as the model is called; what comes back is nested as the model nests it."""
+        """Call the graph with the model's signature; the result is nested as the model's."""
         outcome = self.run(flat_inputs(self.ir, args, kwargs))
         return rebuild(self.ir.output_tree, outcome.outputs, lambda leaf: computed(leaf, outcome.sizes))
 
     def run(self, values: Sequence[Any]) -> Outcome:
-        """Run on the graph's inputs in order, and say all that happened."""
+        """Run on the graph's inputs in order, and return outputs, mutations and sizes."""
         if self._params is None and all(tensor.param and tensor.param.data for tensor in self.ir.params):
-            self.load_weights_from_state_dict({})  # the graph itself holds all that there is
+            self.load_weights_from_state_dict({})  # the graph contains all values
         if self._params is None:
             raise ExecutionError("no weights are bound: pass weights= or call load_weights first")
         sizes = read_sizes(self.ir, values)
@@ -159,21 +161,21 @@ class IRExecutor:
         return Outcome(tuple(results[:first]), changed, sizes)
 
     def places(self) -> dict[str, dict[int, OpNode]]:
-        """Which node each line of the programs computes, by what tracebacks call the programs."""
+        """Map the lines of the programs to nodes, by file name in tracebacks."""
         return {**self._prologue.places(), **self._program.places()}
 
     def _keep(self, changed: Mapping[TensorMeta, Any], outside: Sequence[Any]) -> None:
-        """Remember what the model changed; copied where the caller holds the same memory and may write to it."""
-        assert self._params is not None  # the run began with them
-        held = {storage_of(value) for value in outside}
+        """Keep the values that the model changed, copied if the caller holds the same memory and may write to it."""
+        assert self._params is not None  # bound before the run
+        shared = {storage_of(value) for value in outside}
         for index, param in enumerate(self.ir.params):
             if param in changed:
                 new = changed[param]
-                self._params[index] = new.clone() if storage_of(new) in held else new
+                self._params[index] = new.clone() if storage_of(new) in shared else new
 
 
 def _opened(ir: IR) -> IR:
-    """The graph, or a copy with the bodies of fused operators in the place of their calls, but for the user's own."""
+    """Return the graph, or a copy with fused operators inlined, except those with a user's executor."""
 
     def is_open(node: OpNode) -> bool:
         return node.op_type.startswith(FUSED) and executor_of(node) is None
@@ -191,7 +193,7 @@ def execute_ir(
     isolated: bool = False,
     limits: Limits = Limits(),
 ) -> tuple[Any, ...]:
-    """Run a graph once with weights from a dict or a file; with `isolated`, in a process of its own."""
+    """Run a graph once with weights from a dict or a file; with `isolated`, in a separate process."""
     if weights is None and weights_path is None:
         raise ValueError("execute_ir needs weights or weights_path")
     if isolated:
@@ -210,7 +212,7 @@ def _execute_isolated(
     constants: Mapping[str, torch.Tensor],
     limits: Limits,
 ) -> tuple[Any, ...]:
-    """What can be refused here is refused here; the rest happens elsewhere."""
+    """Check everything that can be checked here, then run in the other process."""
     check_operators(ir.check())
     values = flat_inputs(ir, _checked(inputs), {})
     sizes = read_sizes(ir, values)
@@ -228,19 +230,19 @@ def _checked(inputs: Any) -> tuple[Any, ...]:
 
 
 def flat_inputs(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The graph's inputs in order, out of a call that is flat already or nested as the model takes it."""
+    """Return the graph's inputs in order, from a call that is flat or nested as in the model's signature."""
     if not kwargs and len(args) == len(ir.graph_inputs) and all(isinstance(arg, torch.Tensor) for arg in args):
         return list(args)
     return flatten_call(ir, args, kwargs)
 
 
 def flatten_call(ir: IR, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The graph's inputs out of a call as the model takes it; other arguments must be what was captured."""
+    """Return the graph's inputs from a call in the model's signature; other arguments must equal the captured ones."""
     return values_of_call(ir.input_tree, args, kwargs)
 
 
 def read_sizes(ir: IR, values: Sequence[Any]) -> Sizes:
-    """Check inputs against the graph, and read the symbolic sizes off them."""
+    """Check inputs against the graph, and return the symbolic sizes."""
     if len(values) != len(ir.graph_inputs):
         raise ExecutionError(f"the graph takes {len(ir.graph_inputs)} inputs, but {len(values)} were given")
     place = dict(zip(ir.graph_inputs, values, strict=True))
@@ -276,8 +278,8 @@ def _check_input(tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
     if not isinstance(value, torch.Tensor):
         if tensor.shape == () and _NUMBERS.get(type(value)) == tensor.dtype:
             return
-        wanted = tensor.dtype if tensor.shape == () and isinstance(value, (int, float)) else "a tensor"
-        raise ExecutionError(f"input {tensor.name!r} must be {wanted}, not {type(value).__name__}")
+        kind = tensor.dtype if tensor.shape == () and isinstance(value, (int, float)) else "a tensor"
+        raise ExecutionError(f"input {tensor.name!r} must be {kind}, not {type(value).__name__}")
     expected = tuple(evaluate(dim, sizes) for dim in tensor.shape) if value.dim() == len(tensor.shape) else tensor.shape
     if tuple(value.shape) != expected:
         raise ExecutionError(
@@ -288,19 +290,19 @@ def _check_input(tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
 
 
 def _check_strides(ir: IR, tensor: TensorMeta, value: torch.Tensor, sizes: Sizes) -> None:
-    """Where the model itself decides on strides, others than those of the capture would give another graph."""
+    """Raise ExecutionError if the model depends on strides and those of an input differ from capture."""
     if tensor.stride is None:
-        wanted = torch.empty(value.shape, device="meta").stride()
+        expected = torch.empty(value.shape, device="meta").stride()
     else:
-        wanted = tuple(int(evaluate(step, sizes)) for step in tensor.stride)
-    lying = [value.stride(dim) == wanted[dim] or size == 1 for dim, size in enumerate(value.shape)]
-    if not all(lying) and value.numel():
+        expected = tuple(int(evaluate(step, sizes)) for step in tensor.stride)
+    matches = [value.stride(dim) == expected[dim] or size == 1 for dim, size in enumerate(value.shape)]
+    if not all(matches) and value.numel():
         raise ExecutionError(
-            f"input {tensor.name!r} has strides {list(value.stride())}, but what {ir.fixed_layout} makes of strides "
-            f"was decided at capture, for {list(wanted)}; lay the input out like that"
+            f"input {tensor.name!r} has strides {list(value.stride())}, but {ir.fixed_layout} depends on strides "
+            f"and was captured for {list(expected)}; convert the input to that layout"
         )
     if value.storage_offset() and ir.fixed_layout.endswith(OFFSET):
         raise ExecutionError(
-            f"input {tensor.name!r} begins at element {value.storage_offset()} of its memory, but what "
-            f"{ir.fixed_layout} makes of its layout was decided at capture, for one that begins at 0; clone the input"
+            f"input {tensor.name!r} has storage offset {value.storage_offset()}, but "
+            f"{ir.fixed_layout} depends on it and was captured for offset 0; clone the input"
         )

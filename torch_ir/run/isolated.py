@@ -1,7 +1,7 @@
-"""Run a graph in a process of its own, which may crash, hang or ask for too much without harm to this one: rule R20.
+"""Run a graph in a child process, so that a crash, hang or excessive demand does no harm: rule R20.
 
-The child gets the graph, its inputs and its weights as data, and an empty folder to be in. What comes back is believed
-only as far as it is what the graph declares.
+The child gets the graph, its inputs and its weights as data, and an empty working folder. Its reply is trusted only as
+far as it matches what the graph declares.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from torch_ir.run.reply import Reply, known_size, shortened
 from torch_ir.run.stored import StoredTensor, Weight
 from torch_ir.run.weights import fit_weights
 
-_PATIENCE = 300.0  # seconds for starting Python and torch, which do not count as the graph's
-_MESSAGES = 1 << 26  # bytes that a child may write beside its outputs
+_PATIENCE = 300.0  # seconds for starting Python and torch, not counted as the run
+_MESSAGES = 1 << 26  # bytes that a child may write in addition to its outputs
 
 
 def run_isolated(
@@ -40,27 +40,27 @@ def run_isolated(
     sizes: Sizes,
     limits: Limits,
 ) -> tuple[Any, ...]:
-    """The outputs of one run in a child process; `weights` may be a path, which the child reads."""
+    """Return the outputs of one run in a child process; `weights` may be a path, which the child reads."""
     if not isinstance(weights, str):
-        fit_weights(ir, weights, constants)  # what is wrong with them need not wait for a child
+        fit_weights(ir, weights, constants)  # report wrong weights before starting a child
     with TemporaryFolder() as folder:
         request, empty = folder / "request.pt", folder / "empty"
-        asked = _request(ir, values, weights, constants, limits)
+        content = _request(ir, values, weights, constants, limits)
         with explained():
             empty.mkdir()
-            torch.save(asked, request)
+            torch.save(content, request)
         most = _most(ir.graph_outputs, sizes, limits) + _MESSAGES
         child = Child(request, empty, memory_limit(limits), most)
         try:
             is_in_time = child.wait(_PATIENCE, limits.seconds)
         finally:
             status = child.end()
-    reply = Reply(child.said)
-    place = reply.place(child.complaints.decode(errors="replace"))
+    reply = Reply(child.stdout)
+    place = reply.place(child.stderr.decode(errors="replace"))
     if not is_in_time:
         raise ExecutionError(f"the isolated run took more than {limits.seconds:g} s{place}")
-    if child.is_too_much:
-        raise ExecutionError("the isolated run gives more than the graph declares")
+    if child.is_over_limit:
+        raise ExecutionError("the isolated run returned more data than the graph declares")
     if status or not reply.is_whole:
         raise ExecutionError(f"the isolated run {_end(child, status, place)}")
     return reply.outputs(ir.graph_outputs, sizes)
@@ -73,7 +73,7 @@ def _request(
     constants: Mapping[str, torch.Tensor],
     limits: Limits,
 ) -> dict[str, Any]:
-    """All that a child needs, as plain data and tensors."""
+    """Return what the child needs, as plain data and tensors."""
     keys = {key for param in ir.params if param.param for key in (*param.param.keys, param.name)}
     given = {} if isinstance(weights, str) else plain_tensors(weights)
     needed = {key: value for key, value in given.items() if key in keys}
@@ -92,11 +92,11 @@ def _request(
 
 
 def _alone(value: Any) -> Any:
-    """A value to send: a tensor without what else lies in its memory."""
+    """Prepare a value for sending: a tensor without the rest of its storage."""
     if not isinstance(value, torch.Tensor):
         return value
     if value.device.type != "cpu":
-        raise ExecutionError(f"an isolated run is for the CPU, but it is given a tensor on {value.device}")
+        raise ExecutionError(f"an isolated run needs CPU tensors, but got one on {value.device}")
     value = value.detach()
     is_part = value.layout == torch.strided and value.untyped_storage().nbytes() > value.nbytes
     return value.clone() if is_part else value
@@ -108,15 +108,15 @@ def _where(weight: StoredTensor) -> list[Any]:
 
 
 def _most(outputs: Sequence[TensorMeta], sizes: Sizes, limits: Limits) -> int:
-    """The bytes of the outputs; where the data decides on a size, it may be as large as the memory."""
+    """Return the bytes of the outputs; a data-dependent size may be as large as the memory."""
     limit = memory_limit(limits)
     counts = (math.prod(known_size(dim, sizes, limit) for dim in tensor.shape) for tensor in outputs)
     return min(limit, sum(DTYPES[tensor.dtype] * count for tensor, count in zip(outputs, counts, strict=True)))
 
 
 def _end(child: Child, status: int, place: str) -> str:
-    """How a child ended that gave no answer."""
+    """Describe how a child ended without a reply."""
     if crashed := crash(status, place):
         return crashed
-    said = shortened(child.complaints.decode(errors="replace")).strip().splitlines()
+    said = shortened(child.stderr.decode(errors="replace")).strip().splitlines()
     return f"ended with status {status} and without a result{place}{f': {said[-1]}' if said else ''}"

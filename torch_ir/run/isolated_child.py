@@ -1,8 +1,7 @@
-"""The other side of an isolated run: it reads one request from a file, runs it under limits, and writes one reply.
+"""The child of an isolated run: it reads one request from a file, runs it under limits, and writes one reply.
 
-A reply is lines of JSON on the pipe that was the standard output: "ready" once torch is there, then which lines of
-which program are which nodes, so that a crash has a place, and at last an error or what the outputs are, with their
-bytes right behind.
+A reply is lines of JSON on the former standard output: "ready" once torch is loaded, then which lines of which program
+are which nodes, to locate a crash, and finally an error or the descriptions of the outputs, followed by their bytes.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ def main() -> None:
     """Run the request in the file that the first argument names, with the memory that the second allows."""
     faulthandler.enable()
     if hasattr(faulthandler, "register"):  # not on Windows
-        faulthandler.register(signal.SIGTERM, chain=True)  # out of time: say where, then end
+        faulthandler.register(signal.SIGTERM, chain=True)  # after a timeout: print where it is, then end
     reply = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, 0)
     os.dup2(nowhere, 1)
     end_with_parent()
     _write(reply, {"ready": True})
-    tempfile.tempdir = os.getcwd()  # Python would look for a folder by writing to it
-    limit(int(sys.argv[2]), _BOUNDS)  # and no file may be written
+    tempfile.tempdir = os.getcwd()  # Python would search for a folder by writing to it
+    limit(int(sys.argv[2]), _BOUNDS)  # and forbid writing files
     try:
         request = torch.load(sys.argv[1], weights_only=True)
         apply_settings(request["settings"])
@@ -52,22 +51,22 @@ def main() -> None:
     except TorchIRError as error:
         _write(reply, {"error": str(error), "kind": type(error).__name__})
     except MemoryError:
-        _write(reply, {"error": "there is no memory left within the limit", "kind": "ExecutionError"})
+        _write(reply, {"error": "out of memory within the limit", "kind": "ExecutionError"})
     reply.flush()
-    os._exit(0)  # nothing here needs to be tidied up, and a damaged process could not
+    os._exit(0)  # no cleanup is needed, and a damaged process could not do it
 
 
 def _run(request: dict[str, Any], reply: BinaryIO) -> None:
     ir = IR.from_json(request["ir"], Limits(**request["limits"]))
     executor = IRExecutor(ir, None, request["constants"], limits=Limits(**request["limits"]))
-    _tell_places(executor, reply)
+    _send_places(executor, reply)
     executor.load_weights_from_state_dict(_weights(request))
-    _tell_places(executor, reply)  # weights that lie in files make it another program
+    _send_places(executor, reply)  # weights in files make it another program
     torch.set_rng_state(request["random"])
     _answer(executor.run(request["inputs"]).outputs, reply)
 
 
-def _tell_places(executor: IRExecutor, reply: BinaryIO) -> None:
+def _send_places(executor: IRExecutor, reply: BinaryIO) -> None:
     places = executor.places().items()
     found = {file: {line: repr(node) for line, node in lines.items()} for file, lines in places}
     _write(reply, {"places": found})
@@ -84,7 +83,7 @@ def _weights(request: dict[str, Any]) -> dict[str, Weight]:
 
 
 def _answer(outputs: Sequence[Any], reply: BinaryIO) -> None:
-    """What the outputs are, then the bytes of the tensors among them."""
+    """Write the descriptions of the outputs, then the bytes of the tensors among them."""
     records: list[Any] = []
     for output in outputs:
         if isinstance(output, torch.Tensor):

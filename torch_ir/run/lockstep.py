@@ -1,6 +1,6 @@
-"""All ranks of a sharded graph in this process, node by node: for looking into it, without process groups.
+"""Run all ranks of a sharded graph in this process, node by node: for debugging, without process groups.
 
-Every rank computes a node before any computes the next, so that a collective has the values of all at hand.
+Every rank computes a node before any computes the next, so that a collective has the values of all ranks.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def ranks_of(ir: IR) -> list[Rank]:
-    """All ranks of a graph's mesh in order; the last axis counts fastest."""
+    """Return all ranks of a graph's mesh; the last axis varies fastest."""
     places = itertools.product(*map(range, ir.mesh.values()))
     return [Rank(dict(zip(ir.mesh, place, strict=True))) for place in places]
 
 
 def run_in_lockstep(ir: IR, inputs: Sequence[Any], weights: Mapping[str, Weight]) -> list[tuple[Any, ...]]:
-    """The outputs of every rank, for whole inputs and whole weights."""
+    """Return the outputs of every rank, for whole inputs and whole weights."""
     left = left_in_lockstep(ir, inputs, weights)
     return [tuple(values[: len(ir.graph_outputs)]) for values in left]
 
 
 def left_in_lockstep(ir: IR, inputs: Sequence[Any], weights: Mapping[str, Weight]) -> list[Values]:
-    """What one run gave each rank: its outputs, and then the new values of what the model changes."""
+    """Return the outputs of every rank, followed by the new values of mutated tensors."""
     check_operators(ir.check())
     ranks = ranks_of(ir)
     given: dict[TensorMeta, Values] = {}
@@ -63,7 +63,7 @@ def left_in_lockstep(ir: IR, inputs: Sequence[Any], weights: Mapping[str, Weight
 
 
 class _Lockstep:
-    """Values of all ranks, at the sizes of one run."""
+    """The values of all ranks, at the sizes of one run."""
 
     def __init__(self, mesh: Mapping[str, int], ranks: Sequence[Rank], sizes: Sizes) -> None:
         self.mesh, self.ranks, self.sizes = mesh, ranks, sizes
@@ -107,7 +107,7 @@ class _Lockstep:
         return found
 
     def _groups(self, axis: str) -> list[list[int]]:
-        """The ranks that speak with each other along an axis, in order."""
+        """Return the groups of ranks that communicate along an axis."""
         groups: dict[tuple[int, ...], list[int]] = {}
         for at, rank in enumerate(self.ranks):
             others = tuple(number for name, number in rank.numbers.items() if name != axis)
@@ -116,7 +116,7 @@ class _Lockstep:
 
 
 def _exchanged(kind: str, node: OpNode, values: Values) -> Values:
-    """What each rank has after a collective of these values."""
+    """Return what each rank has after a collective of these values."""
     if kind == "all_gather_into_tensor":
         return [torch.cat(values) for _ in values]
     reduced = values[0]

@@ -1,4 +1,4 @@
-"""The switches of torch that decide on the bits of a result, so that another process can be set like this one."""
+"""The settings of torch that affect the bits of a result, to be copied to another process."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _set_filled(value: bool) -> None:
 
 
 def _set_mkldnn(value: bool) -> None:
-    mkldnn.enabled = value  # type: ignore[assignment]  # torch annotates the module, not what stands in its place
+    mkldnn.enabled = value  # type: ignore[assignment]  # torch annotates the module, not its replacement
 
 
-# How each is read, and how it is set.
+# How each is read and set.
 _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "threads": (torch.get_num_threads, torch.set_num_threads),
     "default dtype": (
@@ -45,12 +45,12 @@ _SWITCHES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 
 
 def settings() -> dict[str, Any]:
-    """The switches as they stand, as plain data."""
+    """Return the current settings as plain data."""
     return {name: read() for name, (read, _) in _SWITCHES.items()}
 
 
 def apply_settings(values: Mapping[str, Any]) -> None:
-    """Set the switches that stand otherwise; for some, torch imports half of itself."""
+    """Apply the settings that differ; setting some imports large parts of torch."""
     for name, value in values.items():
         read, write = _SWITCHES[name]
         if read() != value:

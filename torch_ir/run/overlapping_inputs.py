@@ -1,4 +1,4 @@
-"""Inputs that share memory: a graph that writes to one of them is that of inputs which share none."""
+"""Detect inputs that share memory with a tensor that the graph writes to: it was captured for inputs that do not."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch_ir.ops.torch_internals import memory_key
 
 
 def storage_of(value: Any) -> int | None:
-    """What tells whether two tensors share memory."""
+    """Return a key that tensors have in common if they share storage; None if it is not dense."""
     is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
     return memory_key(value) if is_dense else None
 
 
 def refuse_shared_memory(ir: IR, written: Sequence[TensorMeta], values: Sequence[Any], params: Iterable[Any]) -> None:
-    """Refuse an input that shares memory with a tensor that the graph writes to: it would show in the model's own run.
+    """Raise ExecutionError if an input shares memory with a tensor that the graph writes to.
 
     `written` are inputs and weights; `values` and `params` are the values of all of them, in order.
     """
@@ -37,13 +37,13 @@ def refuse_shared_memory(ir: IR, written: Sequence[TensorMeta], values: Sequence
 
 
 def _may_overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one storage reach into the same stretch of it."""
-    (begin, end), (other_begin, other_end) = map(_stretch, (one, other))
+    """Whether two tensors of one storage overlap in bytes."""
+    (begin, end), (other_begin, other_end) = map(_byte_range, (one, other))
     return begin < other_end and other_begin < end
 
 
-def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
-    """The bytes of its storage from the first to behind the last element."""
+def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the range of bytes that a tensor spans in its storage."""
     size, first = tensor.element_size(), tensor.storage_offset()
     if not tensor.numel():
         return 0, 0

@@ -1,6 +1,6 @@
-"""One rank of a mesh: which number it has along each axis, through which process groups it speaks, what it holds.
+"""One rank of a mesh: its index along each axis, its process groups, and its pieces of tensors.
 
-A graph names the axes of its mesh and nothing else. Which processes those are is known here, when it runs.
+A graph only names the axes of its mesh. The processes are bound here, when it runs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank's number along each axis, and the name of its process group there."""
+    """A rank's index along each axis, and the name of its process group there."""
 
     numbers: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, mesh: DeviceMesh, ir: IR) -> Rank:
-        """This process as a rank of the mesh that a graph is for."""
+        """Return this process as a rank of the mesh that a graph is for."""
         names = mesh.mesh_dim_names or ()
         sizes = dict(zip(names, mesh.shape, strict=True)) if names else {}
         for axis, size in ir.mesh.items():
@@ -41,11 +41,11 @@ class Rank:
         return cls({axis: mesh.get_local_rank(axis) for axis in ir.mesh}, groups)
 
     def constants(self) -> dict[str, torch.Tensor]:
-        """The weights of a graph that are the rank's numbers."""
+        """Return the weights of a graph that hold the rank's indices."""
         return {rank_key(axis): torch.tensor([number], device="cpu") for axis, number in self.numbers.items()}
 
     def weights(self, ir: IR, weights: Mapping[str, Weight]) -> dict[str, Weight]:
-        """The pieces of weights that the rank holds; what is cut already stays as it is."""
+        """Return the rank's pieces of weights; pieces are returned unchanged."""
         found = dict(weights)
         for param in ir.params:
             for key in param.param.keys if param.param and param.placement else ():
@@ -54,7 +54,7 @@ class Rank:
         return found
 
     def piece(self, ir: IR, tensor: TensorMeta, value: Any) -> Any:
-        """The rank's piece of the whole value of a tensor."""
+        """Return the rank's piece of a whole tensor."""
         if tensor.placement is None or tuple(value.shape) == tensor.shape:
             return value
         for (axis, size), text in zip(ir.mesh.items(), tensor.placement, strict=True):
@@ -65,7 +65,7 @@ class Rank:
 
 
 def _cut(value: Any, place: Shard, ranks: int, number: int) -> Any:
-    """One of equal pieces along a dimension; a value that has none there is given back, for others to refuse."""
+    """Return one of equal pieces along a dimension; an indivisible value is returned whole, for others to refuse."""
     size = value.shape[place.dim]
     own = size // (ranks * place.parts)
     if own * ranks * place.parts != size:
@@ -79,7 +79,7 @@ def _cut(value: Any, place: Shard, ranks: int, number: int) -> Any:
 
 
 def joined(pieces: list[Any], place: Shard) -> torch.Tensor:
-    """The whole of the pieces of all ranks."""
+    """Join the pieces of all ranks."""
     if place.parts == 1:
         return torch.cat(pieces, place.dim)
     parts = [piece.chunk(place.parts, place.dim) for piece in pieces]
@@ -87,7 +87,7 @@ def joined(pieces: list[Any], place: Shard) -> torch.Tensor:
 
 
 def whole_signature(ir: IR) -> IR:
-    """A copy of a sharded graph whose inputs and weights have the shapes of the whole model's; not for running."""
+    """Return a copy of a sharded graph whose inputs and weights have their whole shapes; it cannot run."""
     copy = ir.clone()
     for tensor in (*copy.graph_inputs, *copy.params):
         shape = list(tensor.shape)
@@ -101,4 +101,4 @@ def whole_signature(ir: IR) -> IR:
     return copy
 
 
-NOBODY = Rank()
+NO_RANK = Rank()

@@ -1,4 +1,4 @@
-"""What an isolated run answers, read as if somebody else had written it: it may be anything."""
+"""The reply of an isolated run, parsed as untrusted input."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _ERRORS: dict[str, type[TorchIRError]] = {kind.__name__: kind for kind in (Guard
 
 
 class Reply:
-    """The records of a reply, and the bytes behind the last of them."""
+    """The records of a reply, and the bytes after the last of them."""
 
-    def __init__(self, said: bytearray) -> None:
+    def __init__(self, stdout: bytearray) -> None:
         self.last: dict[str, Any] = {}
         self._places: dict[str, Any] = {}
         start = 0
-        while not self.is_whole and (end := said.find(b"\n", start)) >= 0:
-            self._take(said[start:end])
+        while not self.is_whole and (end := stdout.find(b"\n", start)) >= 0:
+            self._take(stdout[start:end])
             start = end + 1
-        self._raw = memoryview(said)[start:]
+        self._raw = memoryview(stdout)[start:]
 
     @property
     def is_whole(self) -> bool:
-        """Whether it says how the run ended."""
+        """Whether the reply says how the run ended."""
         return "outputs" in self.last or "error" in self.last
 
     def _take(self, line: bytearray) -> None:
@@ -49,23 +49,23 @@ class Reply:
             if isinstance(record.get("places"), dict):
                 self._places.update(record["places"])
 
-    def place(self, complaints: str) -> str:
-        """The node that a run was at, by the traceback of a crash."""
-        found = _LINE.search(complaints)
+    def place(self, stderr: str) -> str:
+        """Return the node at which a run was, from the traceback of a crash."""
+        found = _LINE.search(stderr)
         lines = self._places.get(found[1]) if found else None
         node = lines.get(found[2]) if found and isinstance(lines, dict) else None
         return f" in {shortened(node)}" if node else ""
 
     def outputs(self, declared: Sequence[TensorMeta], sizes: Sizes) -> tuple[Any, ...]:
-        """The outputs, if they are those that the graph declares; or the error that the run ended with."""
+        """Return the outputs if they match the declared ones; raise the error that the run ended with."""
         if "error" in self.last:
             raise _ERRORS.get(str(self.last.get("kind")), ExecutionError)(shortened(self.last["error"]))
         records = self.last["outputs"]
         if not isinstance(records, list) or len(records) != len(declared):
-            raise ExecutionError(f"the isolated run does not give the {len(declared)} outputs of the graph")
+            raise ExecutionError(f"the isolated run did not return the {len(declared)} outputs of the graph")
         found = tuple(self._output(*pair, sizes) for pair in zip(declared, records, strict=True))
         if self._raw:
-            raise ExecutionError("the isolated run gives more than the outputs of the graph")
+            raise ExecutionError("the isolated run returned more than the outputs of the graph")
         return found
 
     def _output(self, tensor: TensorMeta, record: Any, sizes: Sizes) -> Any:
@@ -76,7 +76,7 @@ class Reply:
         if tensor.shape == () and isinstance(record, dict) and isinstance(record.get("float"), str):
             return _float(record["float"])
         declared = f"{tensor.dtype}{list(tensor.shape)}"
-        raise ExecutionError(f"output {tensor.name!r} is {declared} by the graph, but {shortened(record)} came back")
+        raise ExecutionError(f"output {tensor.name!r} should be {declared}, but {shortened(record)} was returned")
 
     def _tensor(self, tensor: TensorMeta, shape: list[int]) -> torch.Tensor:
         size = DTYPES[tensor.dtype] * math.prod(shape)
@@ -84,11 +84,11 @@ class Reply:
         try:
             return to_tensor(TensorData(tuple(shape), tensor.dtype, bytes(raw)))
         except GraphError as error:
-            raise ExecutionError(f"output {tensor.name!r} came back damaged: {error}") from None
+            raise ExecutionError(f"output {tensor.name!r} was returned damaged: {error}") from None
 
 
 def _fits(tensor: TensorMeta, dtype: Any, shape: Any, sizes: Sizes) -> bool:
-    """Whether a tensor that is said to be like this is one that the graph declares, as far as its sizes are known."""
+    """Whether a described tensor matches the declared one, as far as its sizes are known."""
     if dtype != tensor.dtype or not isinstance(shape, list) or len(shape) != len(tensor.shape):
         return False
     if any(type(size) is not int or size < 0 for size in shape):
@@ -96,18 +96,18 @@ def _fits(tensor: TensorMeta, dtype: Any, shape: Any, sizes: Sizes) -> bool:
     return all(size == known_size(dim, sizes, size) for dim, size in zip(tensor.shape, shape, strict=True))
 
 
-def known_size(dim: int | str, sizes: Sizes, otherwise: int) -> int:
-    """A declared size as a number; of one that the data decides, another."""
-    return int(evaluate(dim, sizes)) if sizes.keys() >= set(names_in(dim)) else otherwise
+def known_size(dim: int | str, sizes: Sizes, default: int) -> int:
+    """Return a declared size as a number, or `default` if it is data-dependent."""
+    return int(evaluate(dim, sizes)) if sizes.keys() >= set(names_in(dim)) else default
 
 
 def _float(text: str) -> float:
     try:
         return float.fromhex(text)
     except (ValueError, OverflowError):
-        raise ExecutionError(f"a number came back as {shortened(text)!r:.60}") from None
+        raise ExecutionError(f"the isolated run returned an invalid number {shortened(text)!r:.60}") from None
 
 
 def shortened(text: Any) -> str:
-    """What somebody else says, up to a length, line by line, with `?` for what a terminal would obey."""
+    """Shorten untrusted text, and replace control characters by `?`."""
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in str(text)[:_LONGEST])

@@ -1,8 +1,8 @@
-"""Tensors in .safetensors files, read one at a time when they are needed.
+"""Tensors in .safetensors files, read one at a time when needed.
 
-A tensor is read into memory of its own, which the system has back as soon as the tensor goes. Files are not mapped: so
-their tensors lie as torch's kernels like it, a limit on the address space holds too, and a file that is cut short
-meanwhile is an error and not the end of the process.
+A tensor is read into its own memory, which is returned to the system when the tensor is freed. Files are not mapped: so
+tensors are aligned for torch's kernels, limits on the address space apply, and a file that is truncated meanwhile
+raises an error instead of crashing the process.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _DTYPES = {
     "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2, "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
 }  # fmt: skip
-_MAX_HEADER = 100_000_000  # bytes, the format's own limit
-_Stamp = tuple[int, int]  # what tells that a file is still the same: its size and when it was written
+_MAX_HEADER = 100_000_000  # bytes, the format's limit
+_Stamp = tuple[int, int]  # size and modification time, to detect changes
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where the elements of a tensor lie in a file, and what they are."""
+    """The location of a tensor in a file, with its dtype and shape."""
 
     path: Path
     dtype: torch.dtype
@@ -45,20 +45,20 @@ class StoredTensor:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """Size in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def load(self) -> torch.Tensor:
-        """The tensor, in new memory."""
+        """Read the tensor into new memory."""
         return self.elements(0, math.prod(self.shape)).view(self.shape)
 
     def elements(self, start: int, stop: int) -> torch.Tensor:
-        """Some of the elements, in the order in which they lie."""
+        """Read some of the elements, in file order."""
         if start >= stop:
             return torch.empty(0, dtype=self.dtype, device="cpu")
         size = (stop - start) * self.dtype.itemsize
         try:
-            memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)  # not the heap, where a gap may remain of it
+            memory = mmap.mmap(-1, size, access=mmap.ACCESS_COPY)  # not the heap, which may stay fragmented
             rest = memoryview(memory)
             with os.fdopen(open_regular(self.path, follow=True), "rb", buffering=0) as file:
                 if _stamp(file.fileno()) != self.stamp:
@@ -75,13 +75,13 @@ Weight = Union[torch.Tensor, StoredTensor]
 
 
 def loaded(weight: Weight, device: torch.device | None = None) -> torch.Tensor:
-    """A weight as a tensor, wherever it lies."""
+    """Return a weight as a tensor, reading it if it is in a file."""
     tensor = weight.load() if isinstance(weight, StoredTensor) else weight
     return tensor if device is None else tensor.to(device)
 
 
 def stored_tensors(path: Path) -> dict[str, StoredTensor]:
-    """The tensors that the header of a .safetensors file lists; nothing else of the file is read."""
+    """Return the tensors listed in the header of a .safetensors file; nothing else is read."""
     entries, first, stamp = read_header(path)
     try:
         found = {key: _placed(path, entry, first, stamp) for key, entry in entries.items()}
@@ -92,7 +92,7 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int, _Stamp]:
-    """What a .safetensors file says of each tensor, where their bytes begin, and what tells that it is the same."""
+    """Return the entries of a .safetensors header, the offset of the data, and the file's stamp."""
     try:
         with os.fdopen(open_regular(path, follow=True), "rb") as file:
             stamp = _stamp(file.fileno())
@@ -113,25 +113,25 @@ def _unreadable(path: Path, error: Exception) -> WeightLoadError:
 
 
 def _placed(path: Path, entry: Any, first: int, stamp: _Stamp) -> StoredTensor:
-    """One entry of a header, if it is about bytes that are there."""
+    """Return one entry of a header, if its bytes exist."""
     dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
     start, stop = entry["data_offsets"]
     if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
-        raise ValueError(f"{entry!r:.80} has a size or place that is no number")
+        raise ValueError(f"{entry!r:.80} has an invalid size or offset")
     if stop - start != math.prod(shape) * dtype.itemsize or first + stop > stamp[0]:
-        raise ValueError(f"{entry!r:.80} does not fit the bytes that there are")
+        raise ValueError(f"{entry!r:.80} does not match the bytes of the file")
     return StoredTensor(path, dtype, shape, first + start, stamp)
 
 
 def _check_places(tensors: Iterable[StoredTensor], first: int, stamp: _Stamp) -> None:
-    """The bytes of the tensors are all that there are, and none is in two of them."""
+    """Check that the tensors cover all bytes without overlap."""
     end = first
     for start, size in sorted((tensor.offset, tensor.size) for tensor in tensors):
         if start != end:
             raise ValueError("tensors overlap, or there is a gap between them")
         end += size
     if end != stamp[0]:
-        raise ValueError("there are bytes that belong to no tensor")
+        raise ValueError("some bytes belong to no tensor")
 
 
 def _stamp(file: int) -> _Stamp:
@@ -142,5 +142,5 @@ def _stamp(file: int) -> _Stamp:
 def _read_into(file: Any, target: memoryview, path: Path) -> int:
     count = file.readinto(target)
     if not count:
-        raise WeightLoadError(f"{path} ends in the middle of a tensor")
+        raise WeightLoadError(f"{path} is truncated in the middle of a tensor")
     return int(count)

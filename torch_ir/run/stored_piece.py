@@ -1,4 +1,4 @@
-"""A piece of a tensor in a .safetensors file: only its own bytes are read."""
+"""A piece of a tensor in a .safetensors file: only its bytes are read."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import torch
 
 from torch_ir.run.stored import StoredTensor
 
-Ranges = tuple[tuple[int, int], ...]  # from, and up to
+Ranges = tuple[tuple[int, int], ...]  # start, stop
 
 
 @dataclass(frozen=True)
 class StoredPiece(StoredTensor):
-    """What lies in some ranges of each dimension of a stored tensor."""
+    """The elements in some ranges of each dimension of a stored tensor."""
 
     whole: StoredTensor
     ranges: tuple[Ranges, ...]  # of the whole, by dimension
 
     @classmethod
     def of(cls, whole: StoredTensor) -> StoredPiece:
-        """All of a tensor."""
+        """Return all of a tensor as a piece."""
         ranges = tuple(((0, size),) for size in whole.shape)
         return cls(whole.path, whole.dtype, whole.shape, whole.offset, whole.stamp, whole, ranges)
 
     def cut(self, dim: int, ranges: Sequence[tuple[int, int]]) -> StoredPiece:
-        """What lies in ranges of one dimension of this piece."""
+        """Return the part in ranges of one dimension of this piece."""
         shape = list(self.shape)
         shape[dim] = sum(stop - start for start, stop in ranges)
         kept = tuple(part for start, stop in ranges for part in _within(self.ranges[dim], start, stop))
@@ -46,7 +46,7 @@ class StoredPiece(StoredTensor):
         return self.load().view(-1)[start:stop]
 
     def _runs(self) -> Iterator[tuple[int, int]]:
-        """Where elements lie that follow each other in the file, in order."""
+        """Yield the ranges of adjacent elements in the file, in order."""
         shape = self.whole.shape
         cut = [dim for dim, size in enumerate(shape) if self.ranges[dim] != ((0, size),)]
         last = cut[-1] if cut else -1
@@ -64,7 +64,7 @@ class StoredPiece(StoredTensor):
 
 
 def _within(ranges: Ranges, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The ranges that hold what is counted from `start` to `stop` in ranges laid end to end."""
+    """Yield the parts of ranges that cover positions `start` to `stop` in their concatenation."""
     for first, end in ranges:
         size = end - first
         low, high = max(start, 0), min(stop, size)

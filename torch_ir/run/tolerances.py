@@ -1,4 +1,4 @@
-"""Compare tensors so that nothing wrong passes and nothing right fails."""
+"""Comparison of tensors with tolerances."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Difference:
-    """How far two values are apart; `reason` is empty when they are close enough."""
+    """The difference of two values; `reason` is empty if they are close enough."""
 
     reason: str = ""
     max_diff: float = 0.0
@@ -29,15 +29,15 @@ class Difference:
 
 
 def tolerances(dtype: torch.dtype) -> tuple[float, float]:
-    """What elements of a dtype may be off by when nobody says: relative, and absolute at scale 1."""
+    """Return the default tolerances of a dtype: relative, and absolute at scale 1."""
     return _TOLERANCES.get(dtype, (0.07, 0.07) if dtype.is_floating_point else (0.0, 0.0))
 
 
 def compare(expected: Any, actual: Any, rtol: float | None = None, atol: float | None = None) -> Difference:
-    """Dtype, shape, special values and then every element.
+    """Compare dtype, shape, special values and then every element.
 
-    Without tolerances given, the absolute one shrinks with the scale of what is expected, so that tiny outputs that are
-    all wrong do not pass.
+    By default, the absolute tolerance scales with the expected values, so that tiny outputs that are all wrong do not
+    pass.
     """
     if not isinstance(expected, torch.Tensor) or not isinstance(actual, torch.Tensor):
         return _compare_values(expected, actual)
@@ -53,7 +53,7 @@ def compare(expected: Any, actual: Any, rtol: float | None = None, atol: float |
         expected, actual = expected.dequantize(), actual.dequantize()
     if expected.numel() == 0:
         return Difference()
-    if expected.is_floating_point() and torch.equal(expected, actual):  # the common case, and it takes no memory
+    if expected.is_floating_point() and torch.equal(expected, actual):  # the common case, without extra memory
         return Difference()
     if not (expected.is_floating_point() or expected.is_complex()):
         return _compare_exactly(expected, actual)

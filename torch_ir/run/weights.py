@@ -1,4 +1,4 @@
-"""Weights: read from files that hold tensors and nothing else, at once or when needed, and fitted to a graph."""
+"""Weights: read from files that contain only tensors, at once or when needed, and matched to a graph."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.stored import StoredTensor, Weight, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")
-_PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the process has set
-_CHUNK = 1 << 20  # elements that are compared at once
+_PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # independent of the process's settings
+_CHUNK = 1 << 20  # elements compared at once
 _INDEX = ".safetensors.index.json"
 _IN_FOLDER = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """The tensors of a .pt/.pth/.bin or .safetensors file, of a sharded index, or of a checkpoint folder."""
+    """Return the tensors of a .pt/.pth/.bin or .safetensors file, of a sharded index, or of a checkpoint folder."""
     return _tensors_of(path, _load_one)
 
 
 def open_weights(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
-    """The places of tensors in .safetensors files, by key: bound like weights, each is read when a run needs it."""
+    """Return the locations of tensors in .safetensors files, by key; bound as weights, they are read when needed."""
     return _tensors_of(path, _open_one)
 
 
 def has_pieces(path: str | os.PathLike[str]) -> bool:
-    """Whether a checkpoint can be read piece by piece."""
+    """Whether single tensors of a checkpoint can be read."""
     file = _checkpoint(path)
     return file.name.endswith((".safetensors", _INDEX))
 
 
 def _checkpoint(path: str | os.PathLike[str]) -> Path:
-    """The file itself, or the checkpoint in a folder."""
+    """Return the file itself, or the checkpoint in a folder."""
     file = Path(path)
     if not file.is_dir():
         return file
     found = next((file / name for name in _IN_FOLDER if (file / name).is_file()), None)
     if found is None:
-        raise WeightLoadError(f"{file} holds none of {', '.join(_IN_FOLDER)}")
+        raise WeightLoadError(f"{file} contains none of {', '.join(_IN_FOLDER)}")
     return found
 
 
 def _tensors_of(path: str | os.PathLike[str], read: Callable[[Path], dict[str, _Kind]]) -> dict[str, _Kind]:
-    """What is read of a file, of the shards that an index names, or of the checkpoint in a folder."""
+    """Read a file, the shards that an index names, or the checkpoint in a folder."""
     file = _checkpoint(path)
     if not file.is_file():
         raise WeightLoadError(f"no such file: {file}")
@@ -75,7 +75,7 @@ def _load_one(file: Path) -> dict[str, torch.Tensor]:
         return load_weights_safetensors(file)
     if file.suffix in (".pt", ".pth", ".bin"):
         return load_weights_pt(file)
-    raise WeightLoadError(f"{file}: weights come as .pt, .pth, .bin, .safetensors or *{_INDEX}")
+    raise WeightLoadError(f"{file}: unknown weight format; expected .pt, .pth, .bin, .safetensors or *{_INDEX}")
 
 
 def _open_one(file: Path) -> dict[str, StoredTensor]:
@@ -85,42 +85,42 @@ def _open_one(file: Path) -> dict[str, StoredTensor]:
 
 
 def load_weights_pt(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """A pickled state dict; anything in it that is not plain data is refused, not run."""
+    """Load a pickled state dict; anything but plain data is refused, not executed."""
     try:
         _check_archive(path)
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except WeightLoadError:
         raise
     except pickle.UnpicklingError:
-        raise WeightLoadError(f"{os.fspath(path)} holds more than tensors; save model.state_dict() alone") from None
-    except Exception as error:  # torch's unpickler raises whatever a damaged file leads it to
+        raise WeightLoadError(f"{os.fspath(path)} contains more than tensors; save only model.state_dict()") from None
+    except Exception as error:  # torch's unpickler raises anything for a damaged file
         raise WeightLoadError(f"cannot read {os.fspath(path)}: {first_line(error)}") from None
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict):
-        raise WeightLoadError(f"{os.fspath(path)} holds a {type(found).__name__}, not a state dict")
+        raise WeightLoadError(f"{os.fspath(path)} contains a {type(found).__name__}, not a state dict")
     return {str(key): value for key, value in found.items() if isinstance(value, torch.Tensor)}
 
 
 def _check_archive(path: str | os.PathLike[str]) -> None:
-    """Refuse an archive that would unfold: torch writes its parts as they are, one after the other."""
+    """Refuse a compressed archive: torch stores its parts uncompressed, one after the other."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
     is_plain = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
     if not is_plain or sum(part.file_size for part in parts) > os.stat(path).st_size:
-        raise WeightLoadError(f"{os.fspath(path)} is compressed, which no file of torch.save is")
+        raise WeightLoadError(f"{os.fspath(path)} is compressed, unlike files of torch.save")
 
 
 def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """The tensors of one .safetensors file by key."""
+    """Return the tensors of one .safetensors file by key."""
     try:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError:
         raise MissingExtraError("reading .safetensors files", "safetensors", "safetensors") from None
-    read_header(Path(path))  # the package takes a name that stands twice
+    read_header(Path(path))  # the package accepts duplicate names
     try:
         return load_file(os.fspath(path))
     except (SafetensorError, OSError, ValueError) as error:
@@ -135,22 +135,22 @@ def _of_shards(index: Path, read: Callable[[Path], dict[str, _Kind]]) -> dict[st
         raise WeightLoadError(f"{index} is not an index of shards: {type(error).__name__}: {error}") from None
     for shard in shards:
         if not isinstance(shard, str) or Path(shard).name != shard or not (index.parent / shard).is_file():
-            raise WeightLoadError(f"{index} names the shard {shard!r:.80}, which is not a file beside it")
+            raise WeightLoadError(f"{index} names the shard {shard!r:.80}, which is not a file in the same folder")
     weights = {key: tensor for shard in shards for key, tensor in read(index.parent / shard).items()}
     missing = sorted(set(placed) - set(weights))
     if missing:
-        raise WeightLoadError(f"{index} promises {missing[0]!r} and {len(missing) - 1} more that no shard holds")
+        raise WeightLoadError(f"{index} lists {missing[0]!r} and {len(missing) - 1} more that no shard contains")
     return weights
 
 
 def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]:
-    """Everything that is wrong with these weights for this graph, one sentence each; empty if they fit."""
+    """Return every problem with these weights for this graph, one sentence each; empty if they fit."""
     weights = plain_tensors(weights)
     return [*_misfits(ir, weights, {}), *_surplus(ir, weights)]
 
 
 def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, torch.Tensor]) -> list[Weight]:
-    """The value of every param of the graph, in order; all misfits are reported at once."""
+    """Return the value of every param of the graph, in order; all problems are reported at once."""
     weights = plain_tensors(weights)
     wrong = _misfits(ir, weights, constants)
     surplus = _surplus(ir, weights)
@@ -164,8 +164,8 @@ def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, t
 
 
 def _find(param: TensorMeta, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
-    """A weight by any of its keys, else a constant that was given, else the one that the graph holds."""
-    assert param.param is not None  # `check` says so
+    """Find a weight by any of its keys, else a given constant, else the value in the graph."""
+    assert param.param is not None  # ensured by `check`
     for key in param.param.keys:
         if key in weights:
             return weights[key]
@@ -196,7 +196,7 @@ def _misfits(ir: IR, weights: Mapping[str, Any], constants: Mapping[str, Any]) -
 
 
 def _contradiction(param: TensorMeta, weights: Mapping[str, Any], value: Weight) -> str | None:
-    """Another key of a tied weight under which a different value was given."""
+    """Return another key of a tied weight that has a different value."""
     assert param.param is not None
     for key in param.param.keys[1:]:
         if key in weights and weights[key] is not value and not _are_equal(weights[key], value):
@@ -205,7 +205,7 @@ def _contradiction(param: TensorMeta, weights: Mapping[str, Any], value: Weight)
 
 
 def _are_equal(one: Weight, other: Weight) -> bool:
-    """Whether two weights have the same elements; what lies in files is read in pieces."""
+    """Whether two weights have equal elements; weights in files are read in pieces."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         return torch.equal(one, other)
     pieces = range(0, math.prod(one.shape), _CHUNK)
@@ -223,7 +223,7 @@ def _missing(param: TensorMeta, unused: Iterable[str]) -> str:
     if param.param.in_state_dict:
         return f"{param.key!r} is missing{did_you_mean(param.key, unused)}"
     return (
-        f"{param.key!r} is missing; no state dict holds it: pass constants={{{param.key!r}: ...}}, "
+        f"{param.key!r} is missing; it is not in any state dict: pass constants={{{param.key!r}: ...}}, "
         "or extract from a model built under torch_ir.meta_init()"
     )
 
@@ -231,11 +231,7 @@ def _missing(param: TensorMeta, unused: Iterable[str]) -> str:
 def _surplus(ir: IR, weights: Mapping[str, Any]) -> list[str]:
     known = _keys(ir)
     missing = known - weights.keys()
-    return [
-        f"{key!r} is given, but the graph has no such weight{did_you_mean(key, missing)}"
-        for key in weights
-        if key not in known
-    ]
+    return [f"unexpected weight {key!r}{did_you_mean(key, missing)}" for key in weights if key not in known]
 
 
 def _keys(ir: IR) -> set[str]:
@@ -243,7 +239,7 @@ def _keys(ir: IR) -> set[str]:
 
 
 def random_weights(ir: IR, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Values for every weight that the graph does not hold itself; vectors, which may be variances, are positive."""
+    """Return random values for every weight without values in the graph; vectors, possibly variances, are positive."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for param in ir.params:

@@ -1,4 +1,4 @@
-"""AN UNTRUSTED FILE. What torch knows about operators, held against a graph before anything is done with it."""
+"""Validation of untrusted files: check a graph against torch's operators before using it."""
 
 from torch_ir.safety.load import deserialize_ir, load_ir
 from torch_ir.safety.validate import Report, examine, validate_ir

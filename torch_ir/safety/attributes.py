@@ -1,4 +1,4 @@
-"""Arguments are those of the operator's schema, by name and by type: R11.
+"""Check arguments against the operator's schema, by name and type: R11.
 
 $.nodes[17].attrs.dim: aten.softmax.int takes int as 'dim', not 'last'
 """
@@ -19,13 +19,13 @@ Fits = Callable[[Any], bool]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What an argument can be; `text` is its type as the schema writes it."""
+class ArgumentType:
+    """What an argument accepts; `text` is its type as in the schema."""
 
     text: str
     fits: Fits
     takes_tensor: bool = False
-    element: Wanted | None = None  # of a list
+    element: ArgumentType | None = None  # of a list
 
 
 def _is_one_of(*types: type) -> Fits:
@@ -33,7 +33,7 @@ def _is_one_of(*types: type) -> Fits:
     return lambda value: type(value) in known
 
 
-# Arguments that count dimensions. torch takes no open size there, and rewrites compute with them.
+# Arguments that index dimensions. torch accepts no symbolic size there, and rewrites compute with them.
 _DIM_NAMES = frozenset(
     ("axis", "axis0", "axis1", "destination", "dim", "dim0", "dim1", "dim2", "dims", "end_dim", "source", "start_dim")
 )
@@ -43,7 +43,7 @@ _FITS: dict[str, Fits] = {
     "float": _is_one_of(float, int, Expr),
     "bool": _is_one_of(bool, Expr),
     "number": _NUMBER,
-    "Tensor": _NUMBER,  # a number will do for a tensor without dimensions
+    "Tensor": _NUMBER,  # a number is accepted for a 0-dimensional tensor
     "str": _is_one_of(str),
     "ScalarType": _is_one_of(Dtype),
     "Layout": _is_one_of(Layout),
@@ -51,11 +51,11 @@ _FITS: dict[str, Fits] = {
     "MemoryFormat": _is_one_of(MemoryFormat),
     "Any": lambda value: not isinstance(value, FunctionRef),
 }
-_NOTHING = Wanted("nothing", lambda value: False)  # generators, storages and packed weights are not in any file
+_NOTHING = ArgumentType("nothing", lambda value: False)  # generators, storages and packed weights cannot be in a file
 
 
 def bind_positions(node: OpNode) -> None:
-    """Give the tensors of a node that has them by position the names of its schema, or refuse it."""
+    """Name the tensors of a node that has them by position, or raise GraphError."""
     try:
         name_arguments(node)
     except ConversionError as error:
@@ -63,21 +63,21 @@ def bind_positions(node: OpNode) -> None:
 
 
 def check_names(node: OpNode, operator: Operator) -> None:
-    """Refuse a node that has an argument that its operator does not take, or lacks one that it needs."""
+    """Raise GraphError if a node has an unknown argument, or lacks a required one."""
     known = {argument.name for argument in arguments(operator)}
     for name, path in _paths(node):
         base = name.partition(".")[0]
         if base not in known and not _takes_more(operator, base):
             raise _error(node, path, f"{node.op_type} has no argument {base!r:.60}{did_you_mean(base[:100], known)}")
     for name in absent(node, operator, required=True):
-        raise _error(node, "$.attrs", f"{node.op_type} needs an argument {name!r}, which is missing")
+        raise _error(node, "$.attrs", f"{node.op_type} lacks the argument {name!r}")
 
 
 def check_types(node: OpNode, operator: Operator) -> None:
-    """Refuse a node whose arguments are not of the types that its operator takes; their names are in order."""
+    """Raise GraphError if arguments have other types than their operator takes; their names were checked."""
     if not isinstance(operator, OpOverload):
         return
-    table = wanted(operator)
+    table = argument_types(operator)
     for index, name in enumerate(node.args):
         found = _at(table, name)
         if not found.takes_tensor:
@@ -89,7 +89,7 @@ def check_types(node: OpNode, operator: Operator) -> None:
 
 
 def absent(node: OpNode, operator: Operator, *, required: bool = False) -> list[str]:
-    """The arguments of an operator that a node does not have; with `required`, those that have no default."""
+    """Return the arguments of an operator that a node does not have; with `required`, those without a default."""
     given = {name.partition(".")[0] for name in (*node.args, *node.attrs)}
     return [
         argument.name
@@ -99,12 +99,12 @@ def absent(node: OpNode, operator: Operator, *, required: bool = False) -> list[
 
 
 @cache
-def wanted(operator: OpOverload) -> Mapping[str, Wanted]:
-    """What each argument of an operator can be."""
+def argument_types(operator: OpOverload) -> Mapping[str, ArgumentType]:
+    """Return what each argument of an operator accepts."""
     return {argument.name: _of_argument(argument) for argument in schema_of(operator).arguments}
 
 
-def _of_argument(argument: Any) -> Wanted:
+def _of_argument(argument: Any) -> ArgumentType:
     found = _of_type(str(argument.real_type), argument.N)
     if argument.name in _DIM_NAMES and not found.takes_tensor:
         fits = found.fits
@@ -112,7 +112,7 @@ def _of_argument(argument: Any) -> Wanted:
     default = argument.default_value
     if type(default) is not int or found.fits(default):
         return found
-    # torch's number for a dtype or a memory format, which files of former releases hold
+    # torch's number for a dtype or memory format, as in files of earlier releases
     return replace(found, fits=lambda value: found.fits(value) or (type(value) is int and value == default))
 
 
@@ -120,35 +120,35 @@ def _holds_expression(value: Any) -> bool:
     return any(map(_holds_expression, value)) if isinstance(value, (list, tuple)) else isinstance(value, Expr)
 
 
-def _of_type(text: str, length: int | None = None) -> Wanted:
+def _of_type(text: str, length: int | None = None) -> ArgumentType:
     if text.startswith("Optional["):
         inner = _of_type(text[len("Optional[") : -1], length)
-        return Wanted(
+        return ArgumentType(
             f"{inner.text}?", lambda value: value is None or inner.fits(value), inner.takes_tensor, inner.element
         )
     if text.startswith("List["):
         return _list_of(_of_type(text[len("List[") : -1]), length)
-    return Wanted(text, _FITS.get(text, _NOTHING.fits), text in ("Tensor", "Any"))
+    return ArgumentType(text, _FITS.get(text, _NOTHING.fits), text in ("Tensor", "Any"))
 
 
-def _list_of(element: Wanted, length: int | None) -> Wanted:
+def _list_of(element: ArgumentType, length: int | None) -> ArgumentType:
     def fits(value: Any) -> bool:
         if not isinstance(value, (list, tuple)):
             return length is not None and element.fits(value)  # one number for all of `int[2]`
         return _is_length(len(value), element, length) and all(map(element.fits, value))
 
-    return Wanted(f"{element.text}[{'' if length is None else length}]", fits, element=element)
+    return ArgumentType(f"{element.text}[{'' if length is None else length}]", fits, element=element)
 
 
-def _is_length(found: int, element: Wanted, length: int | None) -> bool:
-    """`int[2]` may also be one number for both, or none where there is a default; `int[1]` may be any number."""
+def _is_length(found: int, element: ArgumentType, length: int | None) -> bool:
+    """Whether a list length is valid: `int[2]` may also be one number, or empty; `int[1]` may have any length."""
     if length is None or length == 1 or found == length:
         return True
     return element.text != "bool" and found < 2
 
 
-def _at(table: Mapping[str, Wanted], name: str) -> Wanted:
-    """What an argument, or an element of one such as `tensors.0`, can be."""
+def _at(table: Mapping[str, ArgumentType], name: str) -> ArgumentType:
+    """Return what an argument, or an element such as `tensors.0`, accepts."""
     base, *places = name.split(".")
     found = table[base]
     for _ in places:
@@ -157,14 +157,14 @@ def _at(table: Mapping[str, Wanted], name: str) -> Wanted:
 
 
 def _takes_more(operator: Operator, name: str) -> bool:
-    """Whether a Python operator takes an argument that it has no name for."""
+    """Whether a higher-order operator accepts an argument that it does not name."""
     if isinstance(operator, OpOverload):
         return False
     return takes_any_keyword(operator) or (takes_any_number(operator) and name[:3] == "arg" and name[3:].isdecimal())
 
 
 def _paths(node: OpNode) -> Iterator[tuple[str, str]]:
-    """The name of each argument, with the path where it stands."""
+    """Yield the name of each argument, with its JSON path."""
     yield from ((name, f"$.args[{index}]") for index, name in enumerate(node.args))
     yield from ((name, f"$.attrs.{name}") for name in node.attrs)
 

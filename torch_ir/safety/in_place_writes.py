@@ -1,4 +1,4 @@
-"""No node writes to what the caller gave: R10. What a model changes is told in `mutations`, not done in place."""
+"""Check that no node writes to the caller's tensors: R10. Changes are listed in `mutations`, not done in place."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch_ir.ops.effects import changes_elements, mutated_arguments, writes_in_
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
 
-_STATISTICS = ("running_mean", "running_var")  # written to in training by operators whose schemas do not say so
+_STATISTICS = ("running_mean", "running_var")  # updated in training by operators whose schemas do not say so
 
 
 def wrong_writes(ir: IR) -> Iterator[tuple[int, GraphError]]:
-    """Nodes that write to inputs or weights, or views of them, with what is wrong."""
-    told = {target for target, _ in ir.mutations}
-    given = {tensor for tensor in (*ir.graph_inputs, *ir.params) if tensor not in told}
+    """Yield errors for nodes that write to inputs, weights, or views of them."""
+    declared = {target for target, _ in ir.mutations}
+    given = {tensor for tensor in (*ir.graph_inputs, *ir.params) if tensor not in declared}
     for index, node in enumerate(ir.nodes):
         for tensor in _written(node):
             if tensor in given:
@@ -27,7 +27,7 @@ def wrong_writes(ir: IR) -> Iterator[tuple[int, GraphError]]:
 
 
 def _written(node: OpNode) -> list[TensorMeta]:
-    """The tensors that a node changes in place."""
+    """Return the tensors that a node writes to."""
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload) or not writes_in_place(node) or not changes_elements(operator):
         return []
@@ -37,9 +37,9 @@ def _written(node: OpNode) -> list[TensorMeta]:
 
 def _error(node: OpNode, name: str) -> GraphError:
     return GraphError(
-        f"{node.op_type} writes to {name!r}, which the caller holds, and the graph does not say so",
+        f"{node.op_type} writes to {name!r}, which belongs to the caller, but is not listed in mutations",
         "$.op_type",
         rule="R10",
         node=node.name,
-        hint="list what changes under mutations",
+        hint="list it in mutations",
     )

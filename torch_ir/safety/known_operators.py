@@ -1,8 +1,8 @@
-"""Operators are registered ones or mere names: R9. None reaches outside the graph: R10.
+"""Check that op_types are registered operators or plain names (R9), and that none reaches outside the graph (R10).
 
 aten.relu.default            registered
-torch.nn.Linear              a call of a function that the graph holds, or a layer that it does not
-mylib.attention.default      opaque: drawn, listed and lowered, but run by nobody unless it is registered
+torch.nn.Linear              a call of a function of the graph, or a layer without a body
+mylib.attention.default      opaque: drawn, listed and lowered, but not run unless it is registered
 aten.relu.default.__class__  refused
 """
 
@@ -18,11 +18,11 @@ from torch_ir.ops.torch_internals import dispatched_operator_names
 from torch_ir.safety.torch_versions import Changes
 
 _PIECE = re.compile(r"(.*)\[\d{1,9}\]")  # one of several runs of a layer: `torch.nn.Linear[1]`
-_INNER = frozenset(("<locals>", "<lambda>"))  # of a class that was made inside a function
+_INNER = frozenset(("<locals>", "<lambda>"))  # of a class defined inside a function
 
 
 class Operators:
-    """What the names of operators in one graph stand for; each is looked up once."""
+    """Resolves the op_types of one graph; each is looked up once."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
@@ -30,7 +30,7 @@ class Operators:
         self._overloads: dict[str, list[str]] | None = None
 
     def of(self, node: OpNode) -> Operator | None:
-        """The registered operator of a node; None for a call, a layer, or what nobody here knows."""
+        """Return the registered operator of a node; None for a call, a layer, or an unknown operator."""
         key = (node.op_type, node.is_call or node.is_layer)
         if key not in self._found:
             self._found[key] = self._looked_up(node, is_label=key[1])
@@ -40,11 +40,11 @@ class Operators:
         op_type = node.op_type
         operator = find_operator(op_type)
         if is_forbidden(op_type) and (operator is not None or not is_label):
-            raise _error(node, f"{op_type!r:.80} reaches outside the graph; no graph may name it", "R10")
+            raise _error(node, f"{op_type!r:.80} reaches outside the graph and is not allowed", "R10")
         if operator is not None:
             return operator
         if not _is_name(op_type, is_label):
-            raise _error(node, f"{op_type!r:.80} is not the name of an operator")
+            raise _error(node, f"{op_type!r:.80} is not a valid operator name")
         base = ".".join(op_type.split(".")[:2])
         known = self._known_overloads().get(base)
         if known is not None:
@@ -56,7 +56,7 @@ class Operators:
         return None
 
     def _known_overloads(self) -> dict[str, list[str]]:
-        """`{"aten.add": ["aten.add.Tensor", "aten.add.Scalar", ...]}`, of all that is registered now."""
+        """Return `{"aten.add": ["aten.add.Tensor", "aten.add.Scalar", ...]}`, for all registered operators."""
         if self._overloads is None:
             self._overloads = {}
             for name in dispatched_operator_names():
@@ -72,7 +72,7 @@ def _error(node: OpNode, message: str, rule: str = "R9") -> GraphError:
 
 
 def _is_name(op_type: str, is_label: bool) -> bool:
-    """Whether a text is such as operators, and with `is_label` such as functions and classes, are called."""
+    """Whether a text is a valid operator name, or with `is_label`, a valid function or class name."""
     piece = _PIECE.fullmatch(op_type) if is_label else None
     parts = (piece[1] if piece else op_type).split(".")
     if is_label:

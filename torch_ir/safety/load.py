@@ -1,4 +1,4 @@
-"""Reading a file that nobody vouches for: the structure first, which needs no torch, then everything else."""
+"""Read an untrusted file: first its structure, which needs no torch, then the operators."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch_ir.safety.validate import Report, examine_operators, refuse
 
 
 def load_ir(path: str | os.PathLike[str], limits: Limits = Limits(), *, trusted: bool = False) -> IR:
-    """Read a graph from a file, protobuf by its suffix, else JSON or text, and check it; no shapes if `trusted`."""
-    ir = load_protobuf(path, limits) if is_protobuf(path) else IR.load(path, limits)
-    report = Report()
-    refuse(examine_operators(ir, report, trusted=trusted), report)
-    return ir
+    """Read and check a graph from a protobuf, JSON or text file; if `trusted`, shapes are not checked."""
+    return _checked(load_protobuf(path, limits) if is_protobuf(path) else IR.load(path, limits), trusted)
 
 
 def deserialize_ir(text: str, limits: Limits = Limits(), *, trusted: bool = False) -> IR:
-    """The graph that JSON text holds, checked as that of a file."""
-    ir = IR.from_json(text, limits)
+    """Read a graph from JSON text, and check it like a file."""
+    return _checked(IR.from_json(text, limits), trusted)
+
+
+def _checked(ir: IR, trusted: bool) -> IR:
     report = Report()
     refuse(examine_operators(ir, report, trusted=trusted), report)
     return ir

@@ -1,7 +1,7 @@
-"""What the commonest operators make, in so few words that torch need not be asked: a hundred times as fast.
+"""Shape rules for the most common operators, a hundred times as fast as torch's, also for symbolic sizes.
 
-A rule speaks only where there is no doubt: tensors of one kind of float, arguments as models have them. Whatever else a
-node is, torch judges it.
+A rule applies only to unambiguous cases: tensors of one float dtype, with common arguments. torch checks all other
+nodes.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.json.json_fields import Dim
 
 Shape = Sequence[Dim]
-Rule = Callable[
-    [OpNode, TensorMeta], "Shape | None"
-]  # the shape that a node makes of its first tensor, if that is plain
+Rule = Callable[[OpNode, TensorMeta], "Shape | None"]  # the output shape from the first input, if that is a plain case
 _FLOATS = frozenset(("float64", "float32", "float16", "bfloat16"))
 _RULES: dict[str, Rule] = {}
 
 
 def is_plainly_so(node: OpNode) -> bool:
-    """Whether a node makes what it declares by a rule that is written here; False says nothing."""
+    """Whether a rule here confirms the declared output of a node; False means unknown."""
     rule = _RULES.get(node.op_type)
     if rule is None or len(node.outputs) != 1 or not node.inputs:
         return False
@@ -145,7 +143,7 @@ def _permute(node: OpNode, first: TensorMeta) -> Shape | None:
 
 
 def _are_whole(numbers: Any, count: int) -> bool:
-    """Whether these are so many numbers from 0."""
+    """Whether these are `count` non-negative integers."""
     return (
         isinstance(numbers, (list, tuple))
         and len(numbers) == count

@@ -1,4 +1,4 @@
-"""What a node makes is what its operator makes of what it reads: R12. Torch is asked without a value or a weight."""
+"""Check declared outputs against shape inference: R12, without values or weights."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from torch_ir.safety.quick import agrees
 
 
 def check_results(node: OpNode, operator: Operator, shapes: Shapes, key: Any) -> bool:
-    """Refuse a node that does not make what the graph says; False where torch cannot say what it makes.
+    """Raise GraphError for a node whose outputs differ from the declared ones; return False if there is no shape rule.
 
-    `key` stands for the node and all like it.
+    `key` identifies the node's form.
     """
     if executor_of(node) is not None or gives_new_values(node):
         return False
@@ -39,21 +39,21 @@ def check_results(node: OpNode, operator: Operator, shapes: Shapes, key: Any) ->
     except GraphError:
         if not shapes.is_decided(inputs, node.attrs):
             raise
-        return False  # what the data decides may always be such that the declared sizes are right
+        return False  # data-dependent sizes may always be such that the declared sizes are right
     return True
 
 
 def _compare(node: OpNode, rows: Sequence[Made], sizes: Mapping[str, int]) -> None:
-    """Hold the declared outputs of a node against what it makes at some sizes."""
+    """Compare the declared outputs of a node with the inferred ones at some sizes."""
     if len(rows) != len(node.outputs):
-        raise _error(node, "$.outputs", f"{node.op_type} makes {len(rows)} tensors, not {len(node.outputs)}")
+        raise _error(node, "$.outputs", f"{node.op_type} has {len(rows)} outputs, not {len(node.outputs)}")
     where = f" where {', '.join(f'{name} is {size}' for name, size in sizes.items())}" if sizes else ""
     for index, (tensor, (shape, dtype, _)) in enumerate(zip(node.outputs, rows, strict=True)):
         if tensor.dtype != dtype:
-            raise _error(node, f"$.outputs[{index}].dtype", f"{node.op_type} makes {dtype}, not {tensor.dtype}")
+            raise _error(node, f"$.outputs[{index}].dtype", f"{node.op_type} returns {dtype}, not {tensor.dtype}")
         if tensor.shape != shape and _shape_at(node, index, sizes) != shape:
-            told = f"{node.op_type} makes {list(shape)}{where}, not {list(tensor.shape)}"
-            raise _error(node, f"$.outputs[{index}].shape", told)
+            message = f"{node.op_type} returns {list(shape)}{where}, not {list(tensor.shape)}"
+            raise _error(node, f"$.outputs[{index}].shape", message)
 
 
 def _shape_at(node: OpNode, index: int, sizes: Mapping[str, int]) -> tuple[Number, ...]:

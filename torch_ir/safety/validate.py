@@ -1,4 +1,4 @@
-"""Judge a graph by what torch knows about operators: where a rule is broken, and what nobody here can judge."""
+"""Validate a graph against torch's operators: report violated rules, and what cannot be checked."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _FINE, _OPAQUE, _DECLARED = "fine", "opaque", "declared"
 
 @dataclass
 class Report:
-    """What an examination looked at, and what nobody here can judge."""
+    """What an examination covered, and what it could not check."""
 
     nodes: int = 0
-    opaque: Counter[str] = field(default_factory=Counter)  # by op_type: nobody here knows what they compute
-    declared: Counter[str] = field(default_factory=Counter)  # by op_type: shapes are taken as the file says
+    opaque: Counter[str] = field(default_factory=Counter)  # by op_type: unknown operators
+    declared: Counter[str] = field(default_factory=Counter)  # by op_type: shapes are taken from the file
     changes: Changes | None = None  # of operators, if another version of torch wrote the file
 
     def count(self, node: OpNode, verdict: str) -> None:
@@ -39,9 +39,9 @@ class Report:
 
 
 def validate_ir(ir: IR, limits: Limits = Limits(), *, trusted: bool = False) -> bool:
-    """True, or a SerializationError that names the first place where a rule of the format is broken.
+    """Return True, or raise a SerializationError that names the first violated rule and its place.
 
-    Shapes and dtypes are derived anew unless the graph is `trusted`; everything else is checked either way.
+    Shapes and dtypes are inferred and compared unless the graph is `trusted`; everything else is always checked.
     """
     report = Report()
     refuse(examine(ir, report, limits, trusted=trusted), report)
@@ -49,7 +49,7 @@ def validate_ir(ir: IR, limits: Limits = Limits(), *, trusted: bool = False) -> 
 
 
 def refuse(errors: Generator[SerializationError, None, None], report: Report) -> None:
-    """Raise the first of the errors; without any, warn of operators that another version of torch changed."""
+    """Raise the first of the errors; without any, warn about operators that another version of torch changed."""
     with closing(errors):
         for error in errors:
             raise error
@@ -60,7 +60,7 @@ def refuse(errors: Generator[SerializationError, None, None], report: Report) ->
 def examine(
     ir: IR, report: Report, limits: Limits = Limits(), *, trusted: bool = False
 ) -> Generator[SerializationError, None, None]:
-    """Every place where a rule is broken, in order; the report is filled meanwhile."""
+    """Yield every violation, in order, and fill the report."""
     try:
         ir.check(limits)
     except GraphError as error:
@@ -70,10 +70,10 @@ def examine(
 
 
 def examine_operators(ir: IR, report: Report, *, trusted: bool = False) -> Generator[SerializationError, None, None]:
-    """The same of a graph whose structure was checked when it was read."""
+    """Yield the violations of a graph whose structure was already checked."""
     report.changes = Changes(ir)
     operators = Operators(report.changes)
-    is_named = all(node.has_named_args for node in ir.all_nodes())  # else names are given, to a copy
+    is_named = all(node.has_named_args for node in ir.all_nodes())  # otherwise a copy gets names
     for place, graph in _graphs(ir if is_named else ir.clone(), "$"):
         judge = _Judge(graph, operators, report.changes, trusted)
         for index, node in enumerate(graph.nodes):
@@ -81,13 +81,13 @@ def examine_operators(ir: IR, report: Report, *, trusted: bool = False) -> Gener
                 report.count(node, judge.verdict(node))
             except GraphError as error:
                 yield SerializationError.of(error, f"{place}.nodes[{index}]")
-        if judge.writes and is_named:  # a file of the documented format has no other way to say what changes
+        if judge.writes and is_named:  # a file of the documented format cannot list mutations
             for index, wrong in wrong_writes(graph):
                 yield SerializationError.of(wrong, f"{place}.nodes[{index}]")
 
 
 def _graphs(ir: IR, place: str) -> Iterator[tuple[str, IR]]:
-    """A graph and its functions, each with its JSON path, while the sizes that it speaks of are known."""
+    """Yield a graph and its functions, each with its JSON path, with the symbols in scope."""
     yield place, ir
     with inside(ir):
         for name, body in ir.functions.items():
@@ -95,7 +95,7 @@ def _graphs(ir: IR, place: str) -> Iterator[tuple[str, IR]]:
 
 
 class _Judge:
-    """Verdicts on the nodes of one graph; most nodes are like one before them, and need no second look."""
+    """Verdicts on the nodes of one graph, memoised by form."""
 
     def __init__(self, ir: IR, operators: Operators, changes: Changes, trusted: bool) -> None:
         self.writes = False  # whether any node writes in place
@@ -112,7 +112,7 @@ class _Judge:
         return found
 
     def _key(self, node: OpNode) -> Any:
-        """All that a verdict depends on."""
+        """Return all that a verdict depends on."""
         call = (node.op_type, node.is_layer, node._args, repr(node.attrs))
         if self._shapes is None:
             return call

@@ -23,7 +23,7 @@ import torch.export  # which the models of transformers ask for
 
 from torch_ir.capture import extract_ir
 from torch_ir.ir.files.temporary_folders import TemporaryFolder
-from torch_ir.run.child_process import LAST_WORDS, crash
+from torch_ir.run.child_process import GRACE_SECONDS, crash
 from torch_ir.run.reply import shortened
 from torch_ir.sweep import child
 from torch_ir.sweep.case import Case
@@ -103,10 +103,10 @@ def _wait(process: int, until: float) -> tuple[int | None, int]:
 def _stop(process: int) -> tuple[int, int]:
     """End a child that is out of time; it may say first where it is."""
     os.kill(process, signal.SIGTERM)
-    status, peak = _wait(process, time.monotonic() + LAST_WORDS)
+    status, peak = _wait(process, time.monotonic() + GRACE_SECONDS)
     if status is None:
         os.kill(process, signal.SIGKILL)
-        status, peak = _wait(process, time.monotonic() + 60 * LAST_WORDS)
+        status, peak = _wait(process, time.monotonic() + 60 * GRACE_SECONDS)
     return status or 0, peak
 
 

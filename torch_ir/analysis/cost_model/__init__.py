@@ -1,1 +1,1 @@
-"""What a graph costs: FLOPs, bytes and time, by node, module or operator."""
+"""The cost model: FLOPs, bytes and time, by node, module or operator."""

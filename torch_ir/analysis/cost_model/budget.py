@@ -1,4 +1,4 @@
-"""Budgets: how much more a graph may cost than the one before it: `flops+5%`, `nodes+0`, `peak+10MB`."""
+"""Budgets: by how much the cost of a graph may grow: `flops+5%`, `nodes+0`, `peak+10MB`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCALES = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 @dataclass(frozen=True)
 class Budget:
-    """A measure, and how much it may grow: by a number, or by part of what it was."""
+    """A measure, and how much it may grow: by an absolute amount, or by a share of its old value."""
 
     name: str
     growth: float
@@ -30,23 +30,23 @@ class Budget:
         found = _SPELLING.fullmatch(text.strip())
         if found is None or found[1] not in TITLES:
             hint = did_you_mean(found[1], TITLES) if found else ", such as flops+5%, nodes+0 or peak+10MB"
-            raise CommandError(f"{text!r:.60} is no budget{hint}; measures are {', '.join(TITLES)}")
+            raise CommandError(f"invalid budget {text!r:.60}{hint}; measures are {', '.join(TITLES)}")
         number = float(found[2] or 0)
         growth = number / 100 if found[3] else number * _SCALES[found[4] or ""]
         return cls(found[1], growth, bool(found[3]), text.strip())
 
     def excess(self, delta: CostDelta) -> str:
-        """A sentence on how the second graph costs more than allowed; nothing where it does not."""
+        """Return a sentence on how far the second graph exceeds the budget; empty if it does not."""
         old, new = getattr(delta.before, self.name), getattr(delta.after, self.name)
         before, after = weight_of(old), weight_of(new)
         if after <= before + (before * self.growth if self.is_share else self.growth):
             return ""
         title, unit = TITLES[self.name]
-        told = f", {change(old, new)}" if change(old, new) else ""
-        return f"{title} grew from {human(old, unit)} to {human(new, unit)}{told}; the budget is {self.text}"
+        message = f", {change(old, new)}" if change(old, new) else ""
+        return f"{title} grew from {human(old, unit)} to {human(new, unit)}{message}; the budget is {self.text}"
 
 
 def excesses(budgets: Iterable[Budget], deltas: Mapping[str, CostDelta]) -> list[str]:
-    """A sentence on every budget that is not kept, for every entry point."""
+    """Return a sentence for every exceeded budget, for every entry point."""
     found = [(name, budget.excess(delta)) for budget in budgets for name, delta in deltas.items()]
-    return [f"{name}: {told}" if name else told for name, told in found if told]
+    return [f"{name}: {message}" if name else message for name, message in found if message]

@@ -1,8 +1,8 @@
-"""How many bytes one rank sends to others, by collective and number of ranks, as rings of ranks do it.
+"""Bytes that one rank sends, by collective and number of ranks, assuming ring algorithms.
 
-all_gather       n - 1 pieces, each of the size that a rank gives
-reduce_scatter   n - 1 pieces, each of the size that a rank gets
-all_reduce       a reduce_scatter and an all_gather of pieces that are an nth of the whole
+all_gather       n - 1 pieces of the size of a rank's input
+reduce_scatter   n - 1 pieces of the size of a rank's output
+all_reduce       a reduce_scatter and an all_gather of pieces of 1/n of the tensor
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch_ir.ir.json.json_fields import Dim
 
 
 def communication(node: OpNode, mesh: Mapping[str, int]) -> Dim:
-    """The bytes that one rank of a mesh sends for a node; 0 for what is no collective."""
+    """Return the bytes that one rank of a mesh sends for a node; 0 unless it is a collective."""
     formula = _FORMULAS.get(base_name(node.op_type))
     ranks = mesh.get(node.attrs.get("group_name", ""), 1)
     return formula(node, ranks) if formula is not None and node.inputs and node.outputs else 0

@@ -1,4 +1,4 @@
-"""A report on what a graph costs: a row for every module, operator or node, totals, memory, and time on a device.
+"""Cost report of a graph: a row for every module, operator or node, totals, memory, and time on a device.
 
 report = cost_report(ir, by="op", sizes={"batch": 8}, device=Roofline.parse("peak=312TFLOPs,bw=2.0TB/s"))
 report.rows, report.total, report.memory.peak
@@ -38,9 +38,9 @@ GROUPINGS = ("module", "op", "node")
 
 @dataclass(frozen=True)
 class CostReport:
-    """What a graph costs in every run; `once` is what is computed of weights alone, when they are bound.
+    """Cost of one run of a graph; `once` is what depends on weights alone and is computed when they are bound.
 
-    Where sizes are open, amounts are expressions; order, shares, intensities and times are those with 1024 for each.
+    With open sizes, amounts are expressions; order, shares, intensities and times assume 1024 for each.
     """
 
     model_name: str
@@ -58,7 +58,7 @@ class CostReport:
     device: Roofline | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The report for `json.dumps`."""
+        """Return the report for `json.dumps`."""
         at = self.memory.at
         return {
             "model_name": self.model_name,
@@ -86,7 +86,7 @@ class CostReport:
         return {**row.to_dict(), **({"seconds": row.seconds, "bound": row.bound} if self.device else {})}
 
     def text(self, width: int | None = None) -> str:
-        """The report for people, in a table that is at most that wide."""
+        """Format the report as a table of at most this width."""
         from torch_ir.analysis.cost_model.table_text import as_text
 
         return as_text(self, width)
@@ -104,10 +104,10 @@ def cost_report(
     sizes: Mapping[str, int] | None = None,
     device: Roofline | None = None,
 ) -> CostReport:
-    """What a graph costs by module, operator or node: what costs most first, and all after `top` rows in one.
+    """Return the cost of a graph by module, operator or node, largest first; rows after `top` are merged.
 
-    With `depth`, a module counts for all that lies deeper. Of a call the nodes inside count; a row of a node is the
-    whole call.
+    With `depth`, deeper modules are merged into their parent. The nodes inside a call are counted; with by="node", the
+    row is the whole call.
     """
     if by not in GROUPINGS:
         raise GraphError(f"{by!r} is not one of {', '.join(GROUPINGS)}")

@@ -1,4 +1,4 @@
-"""What the change from one graph to another costs: totals before and after, and the modules or operators behind it.
+"""Cost difference of two graphs: totals before and after, and the modules or operators that cause it.
 
 delta = cost_delta(one, other, by="op", sizes={"batch": 8})
 delta.before.flops, delta.after.flops, delta.rows[0].name
@@ -29,7 +29,7 @@ _NOTHING = Work()
 
 @dataclass(frozen=True)
 class RowDelta:
-    """The work of a module or of an operator in both graphs; no work where it is in one of them alone."""
+    """The work of a module or operator in both graphs; zero if only one graph has it."""
 
     name: str
     nodes: tuple[int, int]
@@ -38,7 +38,7 @@ class RowDelta:
 
     @property
     def size(self) -> tuple[float, float, int]:
-        """How much it is that differs: FLOPs, bytes, nodes."""
+        """Size of the change, for sorting: FLOPs, bytes, nodes."""
         return (
             abs(weight_of(self.after.flops) - weight_of(self.before.flops)),
             abs(weight_of(self.after.bytes) - weight_of(self.before.bytes)),
@@ -53,9 +53,9 @@ class RowDelta:
 
 @dataclass(frozen=True)
 class CostDelta:
-    """What two graphs cost, and the rows in which that differs, the largest change first.
+    """The costs of two graphs, and the rows that differ, largest change first.
 
-    Where sizes are open, amounts are expressions, and per cent and order are those with 1024 for each.
+    With open sizes, amounts are expressions; percentages and order assume 1024 for each.
     """
 
     before: Measure
@@ -74,20 +74,20 @@ class CostDelta:
         }
 
     def totals(self) -> list[list[str]]:
-        """The cells of the table of totals."""
+        """Return the cells of the table of totals."""
         return list(side_by_side(self.before, self.after))
 
     def parts(self, top: int | None = None) -> list[list[str]]:
-        """The cells of the table of the rows that changed most; only the titles where none did."""
+        """Return the cells of the table of the largest changes; only titles if there are none."""
         return [[self.by, "nodes", "FLOPs", "change", "bytes", "change"], *map(_cells, self.rows[:top])]
 
     @property
     def note(self) -> str:
-        """What per cent stand for, where sizes are open."""
-        return f"open: {', '.join(self.open_sizes)}; changes are those with 1024 for each" if self.open_sizes else ""
+        """Explanation of the percentages if sizes are open."""
+        return f"open sizes: {', '.join(self.open_sizes)}; changes assume 1024 for each" if self.open_sizes else ""
 
     def text(self, top: int | None = None, width: int | None = None) -> str:
-        """Both tables for people."""
+        """Format both tables."""
         lines = aligned(self.totals(), width=width)
         lines += [self.note] if self.note else []
         if self.rows:
@@ -101,26 +101,26 @@ class CostDelta:
 
 
 def cost_delta(one: IR, other: IR, *, by: str = "op", sizes: Mapping[str, int] | None = None) -> CostDelta:
-    """What two graphs cost, and in which modules or operators that differs.
+    """Return the costs of two graphs, and the modules or operators in which they differ.
 
-    Each graph takes those of the sizes that it has; one that neither has is refused.
+    Each graph uses those of the sizes that it has; a GraphError if neither has one.
     """
-    wanted = sizes or {}
+    chosen = sizes or {}
     known = {**one.symbols, **other.symbols}
     if by not in GROUPINGS:
         raise GraphError(f"{by!r:.60} is not one of {', '.join(GROUPINGS)}")
-    _check_sizes(wanted, known)
-    given = [{name: size for name, size in wanted.items() if name in ir.symbols} for ir in (one, other)]
+    _check_sizes(chosen, known)
+    given = [{name: size for name, size in chosen.items() if name in ir.symbols} for ir in (one, other)]
     costs = [cost(ir, own) for ir, own in zip((one, other), given, strict=True)]
     before, after = map(measured, (one, other), costs, given)
     rows = _rows(*(_work_by(each, by) for each in costs))
-    return CostDelta(before, after, by, tuple(rows), tuple(name for name in known if name not in wanted))
+    return CostDelta(before, after, by, tuple(rows), tuple(name for name in known if name not in chosen))
 
 
 def cost_deltas(one: IR, other: IR, *, by: str = "op", sizes: Mapping[str, int] | None = None) -> dict[str, CostDelta]:
-    """One for each entry point that both files have, by name; that of the graph itself is under no name.
+    """Return a delta for each entry point that both files have, by name; the main graph has an empty name.
 
-    Each takes those of the sizes that it has.
+    Each uses those of the sizes that it has.
     """
     mine, its = entry_points(one), entry_points(other)
     known = {name: {**mine[name].symbols, **its[name].symbols} for name in mine if name in its}
@@ -136,8 +136,8 @@ def cost_deltas(one: IR, other: IR, *, by: str = "op", sizes: Mapping[str, int] 
 def _check_sizes(sizes: Collection[str], known: Collection[str]) -> None:
     for name in sizes:
         if name not in known:
-            told = f"no size is called {name!r:.80}{did_you_mean(name, known)}"
-            raise GraphError(f"{told}; open sizes: {', '.join(dict.fromkeys(known)) or 'none'}")
+            message = f"unknown size {name!r:.80}{did_you_mean(name, known)}"
+            raise GraphError(f"{message}; open sizes: {', '.join(dict.fromkeys(known)) or 'none'}")
 
 
 def _work_by(costs: Cost, by: str) -> dict[str, tuple[int, Work]]:

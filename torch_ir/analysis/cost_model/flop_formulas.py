@@ -1,6 +1,6 @@
-"""How many multiplications and additions an operator makes: one row per operator, keyed by its name without overload.
+"""Multiply-adds of operators: one formula per operator, keyed by its name without overload.
 
-Only contractions have a row: products of matrices, convolutions, attention, recurrent layers. The counts are those of
+Only contractions have a formula: matrix products, convolutions, attention, recurrent layers. The counts are those of
 `torch.utils.flop_counter`: padding and causal masks save nothing, a bias is free.
 """
 
@@ -18,27 +18,27 @@ Shape = tuple[Dim, ...]
 
 
 def macs(node: OpNode) -> Dim:
-    """The multiply-adds of one call; 0 for what is no contraction."""
+    """Return the multiply-adds of one call; 0 if it is not a contraction."""
     formula = FORMULAS.get(base_name(node.op_type))
     try:
         return 0 if formula is None else formula(node)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        raise GraphError(f"{node!r} is not called as its operator is, so its cost is unknown") from None
+        raise GraphError(f"{node!r} does not match the arguments of its operator, so its cost is unknown") from None
 
 
 def how_counted(op_type: str) -> str:
-    """How the multiply-adds of an operator are counted, in words; empty for what is no contraction."""
+    """Describe how the multiply-adds of an operator are counted; empty if it is not a contraction."""
     return (getattr(FORMULAS.get(base_name(op_type)), "__doc__", None) or "").partition("\n")[0]
 
 
 @lru_cache(maxsize=4096)
 def base_name(op_type: str) -> str:
-    """`aten.conv2d` of `aten.conv2d.default`."""
+    """Return `aten.conv2d` for `aten.conv2d.default`."""
     return ".".join(op_type.split(".")[:2])
 
 
 def _shape(node: OpNode, argument: str, rank: int = 1) -> Shape:
-    """The shape of an argument that must be a tensor of at least this rank."""
+    """Return the shape of a tensor argument that must have at least this rank."""
     shape: Shape = node[argument].shape
     if len(shape) < rank:
         raise ValueError(argument)
@@ -48,19 +48,19 @@ def _shape(node: OpNode, argument: str, rank: int = 1) -> Shape:
 def _matrices(left: str) -> Callable[[OpNode], Dim]:
 
     def formula(node: OpNode) -> Dim:
-        """A row of the left operand for every element of the result."""
+        """One row of the left operand per element of the result."""
         return product(*node.outputs[0].shape, _shape(node, left)[-1])
 
     return formula
 
 
 def _summed_matrices(node: OpNode) -> Dim:
-    """Products of a batch of matrices, added up."""
+    """A batch of matrix products, summed."""
     return product(*_shape(node, "batch1", 3), _shape(node, "batch2", 3)[-1])
 
 
 def _grouped_matrices(node: OpNode) -> Dim:
-    """Every group takes part of the rows, of the columns, or of what is summed over."""
+    """Groups split the rows, the columns, or the contracted dimension."""
     left, right = _shape(node, "self", 2), _shape(node, "mat2", 2)
     if len(left) == len(right) == 2:
         return product(*left, right[-1])
@@ -68,19 +68,19 @@ def _grouped_matrices(node: OpNode) -> Dim:
 
 
 def _tensordot(node: OpNode) -> Dim:
-    """What is summed over, for every element of the result."""
+    """The contracted dimensions, for every element of the result."""
     left = _shape(node, "self", 0)
     return product(*node.outputs[0].shape, *(left[dim] for dim in node["dims_self"]))
 
 
 def _bilinear(node: OpNode) -> Dim:
-    """The weight with the first input, and what that gives with the second."""
+    """The weight times the first input, and the result times the second input."""
     first, second = _shape(node, "input1"), _shape(node, "input2")
     return total([product(*first[:-1], *_shape(node, "weight", 3)), product(*node.outputs[0].shape, second[-1])])
 
 
 def _convolution(node: OpNode) -> Dim:
-    """The whole weight for every place of the result, or of the input where the convolution is transposed."""
+    """The whole weight for every spatial position of the output, or of the input if transposed."""
     read, kernel = ("X", "W") if base_name(node.op_type) in _PACKED else ("input", "weight")
     weight = _shape(node, kernel, 3)
     is_transposed = base_name(node.op_type) in _TRANSPOSED or node.attrs.get("transposed") is True
@@ -90,26 +90,26 @@ def _convolution(node: OpNode) -> Dim:
 
 
 def _attention(node: OpNode) -> Dim:
-    """Scores of every query with every key, and as many values weighed by them; heads are those of the query."""
+    """Scores of every query with every key, and the weighted sum of values; heads are those of the query."""
     query, key, value = (_shape(node, name, 2) for name in ("query", "key", "value"))
     return product(*query[:-1], key[-2], total([query[-1], value[-1]]))
 
 
 def _recurrent(node: OpNode) -> Dim:
-    """Every weight matrix once for every step of every sequence."""
+    """Every weight matrix once per step of every sequence."""
     steps = _shape(node, "data" if "data" in node.args else "input")[:-1]
     weights = [weight.shape for weight in node.elements("params") if isinstance(weight, TensorMeta)]
     return product(*steps, total(product(*shape) for shape in weights if len(shape) == 2))
 
 
 def _recurrent_cell(node: OpNode) -> Dim:
-    """Both weight matrices once for every sequence."""
+    """Both weight matrices once per sequence."""
     weights = [product(*_shape(node, name, 2)) for name in ("w_ih", "w_hh")]
     return product(*_shape(node, "input")[:-1], total(weights))
 
 
 def _einsum(node: OpNode) -> Dim:
-    """One operand after the other: all labels of a pair, without those that are summed before they meet."""
+    """Operands are contracted left to right: all labels of a pair, except those already summed."""
     equation = str(node["equation"]).replace(" ", "")
     left, arrow, result = equation.partition("->")
     operands = [tensor.shape for tensor in node.elements("tensors") if isinstance(tensor, TensorMeta)]
@@ -130,7 +130,7 @@ def _einsum(node: OpNode) -> Dim:
 
 
 def _labels(text: str, rank: int) -> list[str]:
-    """The label of each dimension; those of an ellipsis are numbered from the last."""
+    """Return the label of each dimension; those of an ellipsis are numbered from the last."""
     before, dots, after = text.partition("...")
     hidden = rank - len(before) - len(after) if dots else 0
     return [*before, *(f".{number}" for number in range(hidden, 0, -1)), *after]
@@ -168,5 +168,5 @@ FORMULAS: dict[str, Callable[[OpNode], Dim]] = {
     "aten.bilinear": _bilinear,
     "aten.einsum": _einsum,
     "higher_order.flex_attention": _attention,
-    "transformers.grouped_mm_fallback": _matrices("input"),  # the experts of its mixtures
+    "transformers.grouped_mm_fallback": _matrices("input"),  # the experts of its mixture models
 }

@@ -1,4 +1,4 @@
-"""What a graph costs in a few numbers, and two such measures side by side: before, after, and the change."""
+"""Summary of a graph's cost in a few numbers, and comparison of two such summaries."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Measure:
-    """What a graph costs in every run; `once` are the nodes that are computed only when weights are bound.
+    """Cost of one run of a graph; `once` counts the nodes computed only when weights are bound.
 
-    `peak` is the most memory that activations take, `weights` the bytes of all weights and constants.
+    `peak` is the peak memory of activations, `weights` the bytes of all weights and constants.
     """
 
     nodes: int
@@ -44,7 +44,7 @@ class Measure:
 
 
 def measured(ir: IR, costs: Cost, sizes: Mapping[str, int] | None = None) -> Measure:
-    """The measure of a graph of which the costs at these sizes are known; functions that it does not call are apart."""
+    """Return the measure of a graph with these costs at these sizes; functions that it does not call are excluded."""
     return Measure(
         len(costs.per_run.nodes),
         len(costs.once.nodes),
@@ -58,7 +58,7 @@ def measured(ir: IR, costs: Cost, sizes: Mapping[str, int] | None = None) -> Mea
 
 
 def measured_in_all(ir: IR) -> Measure:
-    """The measure of a file: of all of its entry points, over one table of weights."""
+    """Return the measure of a file: all of its entry points, over one set of weights."""
     parts = [measured(graph, cost(graph)) for graph in entry_points(ir).values()]
     return Measure(
         sum(part.nodes for part in parts),
@@ -73,13 +73,13 @@ def measured_in_all(ir: IR) -> Measure:
 
 
 def entry_points(ir: IR) -> dict[str, IR]:
-    """The graph itself, under no name, and the functions that no node names."""
+    """Return the graph itself, under an empty name, and the functions that no node references."""
     free = unnamed_functions(ir)
     return {"": ir, **{name: body for name, body in ir.functions.items() if name in free}}
 
 
 def side_by_side(before: Measure, after: Measure, names: Collection[str] = tuple(TITLES)) -> Iterator[list[str]]:
-    """The rows of a table, with its titles."""
+    """Yield the rows of the table, titles first."""
     yield ["", "before", "after", "change"]
     for name in names:
         title, unit = TITLES[name]
@@ -88,11 +88,11 @@ def side_by_side(before: Measure, after: Measure, names: Collection[str] = tuple
 
 
 def change(old: Dim, new: Dim) -> str:
-    """How much more or less it is, in per cent; sizes that are open count as 1024."""
+    """Return the change in per cent; open sizes count as 1024."""
     before, after = weight_of(old), weight_of(new)
     return "" if not before or before == after else f"{(after - before) / before:+.1%}"
 
 
 def _is_read(param: TensorMeta) -> bool:
-    """Whether this is a weight of a checkpoint, not a constant of the graph itself, and some node needs it."""
+    """Whether this is a weight of the checkpoint, not a constant of the graph, and some node reads it."""
     return bool(param.consumers) and param.param is not None and param.param.in_state_dict

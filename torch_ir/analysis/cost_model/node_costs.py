@@ -1,13 +1,12 @@
-"""What a graph costs: multiply-adds, FLOPs and memory traffic of every node, and of all of them.
+"""Cost of a graph: multiply-adds, FLOPs and memory traffic of every node, and their totals.
 
     costs = cost(ir)                      # or cost(ir, sizes={"batch": 8})
     costs.flops, costs.bytes              # numbers, or expressions such as "1024*batch"
     costs.by_module(depth=2), costs.by_op()
     costs.once, costs.per_run             # what depends on weights alone, and the rest
 
-`flops` is twice `macs`, and counts contractions alone, as `torch.utils.flop_counter` does; what element-wise
-operators, reductions and normalisations cost shows in the bytes. `traffic.py`
-counts the bytes.
+`flops` is twice `macs` and counts only contractions, as `torch.utils.flop_counter` does; the cost of element-wise
+operators, reductions and normalisations shows in the bytes, which `traffic.py` counts.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from torch_ir.ir.regroup.functions import FUSED, called_by
 from torch_ir.ir.sizes.specialize import replace_symbols, substitute
 
 _COND = "higher_order.cond"
-# Namespaces whose operators are contractions only if there is a formula.
+# Namespaces whose operators without a formula are known not to be contractions.
 _COUNTED = frozenset(("_c10d_functional", "aten", "prims", "higher_order", "torch_ir"))
-# Operators whose body runs once for every item of this argument.
+# Operators that run their body once per item of this argument.
 _LOOPS = {"higher_order.scan": "xs.0", "higher_order.map_impl": "arg1.0"}
 
 
 @dataclass(frozen=True)
 class Work:
-    """Amounts of work: each a number, or an expression over the sizes that the graph leaves open."""
+    """Amounts of work: numbers, or expressions over the open sizes of the graph."""
 
     macs: Dim = 0
     flops: Dim = 0
@@ -52,7 +51,7 @@ class Work:
 
     @property
     def intensity(self) -> float:
-        """FLOPs per byte, with sizes that are open as 1024; 0 where nothing moves."""
+        """FLOPs per byte, with open sizes as 1024; 0 if nothing moves."""
         moved = weight_of(self.bytes)
         return weight_of(self.flops) / moved if moved else 0.0
 
@@ -65,16 +64,16 @@ class Work:
 
 @dataclass(frozen=True)
 class NodeCost(Work):
-    """The work of one node, with that of the functions that it runs."""
+    """The work of one node, including the functions that it runs."""
 
     node: OpNode = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class Cost(Work):
-    """The work of a graph; `functions` has that of each function by name, as if it ran once.
+    """The work of a graph; `functions` has that of each function by name, for one run.
 
-    `unknown` names the operators that are neither torch's own nor have a body: they count as no FLOPs.
+    `unknown` names the operators that are not torch's and have no body: they count as 0 FLOPs.
     """
 
     nodes: tuple[NodeCost, ...] = ()
@@ -84,7 +83,7 @@ class Cost(Work):
 
     @cached_property
     def once(self) -> Cost:
-        """The part that depends on weights alone, which is computed when weights are bound and never again."""
+        """The part that depends on weights alone and is computed only when they are bound."""
         return self._part(self._prologue)
 
     @cached_property
@@ -94,7 +93,7 @@ class Cost(Work):
 
     @cached_property
     def _prologue(self) -> set[str]:
-        """Names, as the nodes that were counted may be copies with sizes put in."""
+        """Names, as the counted nodes may be copies with substituted sizes."""
         return set() if self._counted is None else {node.name for node in split_prologue(self._counted)[0]}
 
     def _part(self, names: set[str]) -> Cost:
@@ -102,21 +101,21 @@ class Cost(Work):
         return Cost(*added(rows).amounts(), rows, self.functions, self.unknown)
 
     def __getitem__(self, node: str) -> NodeCost:
-        """The cost of the node of that name."""
+        """Return the cost of the node of that name."""
         for row in self.nodes:
             if row.node.name == node:
                 return row
         raise KeyError(f"no node is called {node!r}{did_you_mean(node, (row.node.name for row in self.nodes))}")
 
     def by_op(self, *, whole_calls: bool = False) -> dict[str, Work]:
-        """The work of all nodes of each op_type, most FLOPs first, then most bytes.
+        """Return the work of each op_type, most FLOPs first, then most bytes.
 
-        Of a call the nodes inside count, as if it were put inline; with `whole_calls`, it counts under its own op_type.
+        The nodes inside a call are counted; with `whole_calls`, it counts under its own op_type.
         """
         return _sorted(self._by_op(whole_calls))
 
     def by_module(self, depth: int | None = None, *, whole_calls: bool = False) -> dict[str, Work]:
-        """The work of all nodes of each module; with `depth`, a module counts for all that lies deeper."""
+        """Return the work of each module; with `depth`, deeper modules are merged into their parent."""
         end = None if depth is None else depth + 1
         modules = self._by_module(whole_calls).items()
         return _sorted(_rolled_up((modules_around(path)[:end][-1], work) for path, work in modules))
@@ -136,25 +135,25 @@ class Cost(Work):
         )
 
     def _inside(self, ask: Callable[[Cost], dict[str, Work]]) -> dict[str, dict[str, Work]]:
-        """What the functions that calls name answer, each asked once."""
+        """Apply `ask` once to each called function."""
         names = called_by(row.node for row in self.nodes if row.node.is_call)
         return {name: ask(self.functions[name]) for name in names if name in self.functions}
 
 
 def cost(ir: IR, sizes: Mapping[str, int] | None = None) -> Cost:
-    """The cost of a graph; what depends on sizes that vary, and that `sizes` does not give, is an expression of them.
+    """Return the cost of a graph; what depends on open sizes not given in `sizes` is an expression of them.
 
-    A call costs what its body costs; one of a fused operator moves only what it reads and gives. Of a `cond` the
-    branch that costs more FLOPs, then bytes, counts; the body of a `while_loop` counts once, as nobody knows how often
-    it runs; those of `scan` and `map` count for every item.
+    A call costs what its body costs; a fused operator only moves its inputs and outputs. Of a `cond`, the branch with
+    more FLOPs, then bytes, counts; the body of a `while_loop` counts once, as the number of iterations is unknown;
+    those of `scan` and `map` count per item.
     """
     return replace(_Counting(ir.mesh).graph(sized(ir, sizes or {})), _counted=ir)
 
 
 def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
-    """The graph with these sizes put in and arguments named; the graph itself where there is nothing to do.
+    """Return the graph with these sizes substituted and arguments named; the graph itself if nothing changes.
 
-    Other than `IR.specialize`, this also takes sizes that the data decides: they are assumed.
+    Unlike `IR.specialize`, this also accepts data-dependent sizes, as assumptions.
     """
     check_sizes(ir, sizes)
     unnamed = any(not node.has_named_args for graph in graphs_of(ir) for node in graph.nodes)
@@ -168,29 +167,29 @@ def sized(ir: IR, sizes: Mapping[str, int]) -> IR:
 
 
 def check_sizes(ir: IR, sizes: Mapping[str, int]) -> None:
-    """Refuse sizes that the graph does not have, or does not admit."""
+    """Raise GraphError for sizes that the graph does not have or does not allow."""
     for name, size in sizes.items():
         if name not in ir.symbols:
             known = ", ".join(ir.symbols) or "none"
             hint = did_you_mean(name, ir.symbols) or f"; open sizes: {known}"
-            raise GraphError(f"no size is called {name!r}{hint}")
+            raise GraphError(f"unknown size {name!r}{hint}")
         if isinstance(size, bool) or not isinstance(size, int) or not ir.symbols[name].admits(size):
             raise GraphError(f"{name} = {size!r:.40} is out of range: {ir.symbols[name].range}")
     for text in ir.constraints:
         if substitute(text, sizes) is False:
-            told = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-            raise GraphError(f"the graph holds only where {text}, but {told}")
+            message = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            raise GraphError(f"the graph holds only where {text}, but {message}")
 
 
 def graphs_of(ir: IR) -> Iterator[IR]:
-    """A graph, and its functions, and theirs."""
+    """Yield a graph and its functions, recursively."""
     yield ir
     for body in ir.functions.values():
         yield from graphs_of(body)
 
 
 def _name_arguments(ir: IR) -> None:
-    from torch_ir.ops.schema import name_arguments  # imports torch, which graphs with named arguments do without
+    from torch_ir.ops.schema import name_arguments  # imports torch, which graphs with named arguments do not need
 
     for graph in graphs_of(ir):
         for node in graph.nodes:
@@ -198,7 +197,7 @@ def _name_arguments(ir: IR) -> None:
 
 
 class _Counting:
-    """One count; a function that many nodes call is counted once, and so are nodes that are alike."""
+    """Counts a graph; shared functions and nodes of the same form are counted once."""
 
     def __init__(self, mesh: Mapping[str, int]) -> None:
         self.mesh = mesh
@@ -230,29 +229,29 @@ def _of_bodies(node: OpNode, bodies: list[Cost]) -> Work:
 
 
 def is_open(node: OpNode) -> bool:
-    """Whether the nodes inside a node count one by one: it is a call, and not of a fused operator."""
+    """Whether the nodes inside a node are counted one by one: it is a call, and not a fused operator."""
     return node.is_call and not node.op_type.startswith(FUSED)
 
 
 def bodies_of(node: OpNode) -> list[FunctionRef]:
-    """The functions that a node runs, but for those that its formula counts already."""
+    """Return the functions that a node runs, except those already counted by its formula."""
     return [] if base_name(node.op_type) in FORMULAS else called_by([node])
 
 
 def rounds(node: OpNode) -> Dim:
-    """How often a node runs its bodies, as far as that is known."""
+    """Return how often a node runs its bodies, as far as known."""
     loop = _LOOPS.get(node.op_type)
     return 1 if loop not in node.args else node.inputs[node.args.index(loop)].shape[0]
 
 
 def added(rows: Iterable[Work]) -> Work:
-    """The work of all of these."""
+    """Return the sum of the work."""
     columns = list(zip(*(row.amounts() for row in rows), strict=True))
     return Work(*map(total, columns))
 
 
 def _parts(row: NodeCost, inside: Mapping[str, dict[str, Work]]) -> dict[str, Work]:
-    """The work inside a call; nothing for what is no call, or fused: what is inside moves nothing."""
+    """Return the work inside a call; empty for other nodes and for fused operators."""
     return inside.get(row.node.attrs["function"], {}) if is_open(row.node) else {}
 
 

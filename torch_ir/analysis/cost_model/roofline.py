@@ -1,7 +1,7 @@
-"""The roofline: how long work takes on a device that computes so fast and moves memory so fast, at best.
+"""Roofline model: the minimum time of work on a device with a given compute peak and memory bandwidth.
 
 device = Roofline.parse("peak=312TFLOPs,bw=2.0TB/s")
-device.seconds(work)            # the longer of computing and moving
+device.seconds(work)            # max of compute time and memory time
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXAMPLE = "write it as peak=312TFLOPs,bw=2.0TB/s"
 
 @dataclass(frozen=True)
 class Roofline:
-    """How many FLOPs a device computes, and how many bytes of memory it moves, in a second."""
+    """A device's peak FLOPs and memory bytes per second."""
 
     peak: float
     bandwidth: float
@@ -33,27 +33,27 @@ class Roofline:
 
     @classmethod
     def parse(cls, text: str) -> Roofline:
-        """A device from its figures: `peak=312TFLOPs,bw=2.0TB/s`; without units, FLOPs and bytes per second."""
+        """Parse `peak=312TFLOPs,bw=2.0TB/s`; without units, FLOPs and bytes per second."""
         found: dict[str, float] = {}
         for part in text.split(","):
             name, _, amount = (piece.strip() for piece in part.partition("="))
             if name not in _UNITS:
-                raise DeviceError(f"{part.strip()!r} is no figure of a device{did_you_mean(name, _UNITS)}; {_EXAMPLE}")
+                raise DeviceError(f"invalid device figure {part.strip()!r}{did_you_mean(name, _UNITS)}; {_EXAMPLE}")
             if name in found:
-                raise DeviceError(f"{name!r} of the device is given twice")
+                raise DeviceError(f"duplicate {name!r} of the device")
             found[name] = _amount(name, amount)
         missing = next((name for name in _UNITS if name not in found), None)
         if missing is not None:
-            raise DeviceError(f"the device {text!r} is without {missing!r}; {_EXAMPLE}")
+            raise DeviceError(f"the device {text!r} lacks {missing!r}; {_EXAMPLE}")
         return cls(found["peak"], found["bw"])
 
     @property
     def ridge(self) -> float:
-        """The FLOPs per byte from which on computing takes longer than moving."""
+        """FLOPs per byte above which work is compute-bound."""
         return self.peak / self.bandwidth
 
     def seconds(self, work: Work) -> float:
-        """The longer of computing and moving, with sizes that are open as 1024."""
+        """Return the maximum of compute and memory time, with open sizes as 1024."""
         return max(weight_of(work.flops) / self.peak, weight_of(work.bytes) / self.bandwidth)
 
     def is_compute_bound(self, work: Work) -> bool:
@@ -63,5 +63,5 @@ class Roofline:
 def _amount(name: str, text: str) -> float:
     match = re.fullmatch(rf"([0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?)\s*([KMGTP]?)(?:{_UNITS[name]})?", text, re.IGNORECASE)
     if match is None:
-        raise DeviceError(f"{name}={text} is no figure of a device; {_EXAMPLE}")
+        raise DeviceError(f"invalid device figure {name}={text}; {_EXAMPLE}")
     return float(match[1]) * _PREFIXES[match[2].upper()]

@@ -1,4 +1,4 @@
-"""The rows of a cost report: work, parameters and time, by module, operator or node."""
+"""Rows of a cost report: work, parameters and time, by module, operator or node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTHING: Weights = frozenset()
 class Row:
     """The work of a group of nodes, and the parameters that they read or that the module owns.
 
-    `computing` is the time of those nodes that computing holds up, `moving` that of those that memory does, in seconds.
+    `computing` is the time of compute-bound nodes, `moving` that of memory-bound nodes, in seconds.
     """
 
     name: str
@@ -38,22 +38,22 @@ class Row:
 
     @property
     def bound(self) -> str:
-        """What takes most of the time."""
+        """Whether most of the time is compute- or memory-bound."""
         return "compute" if self.computing > self.moving else "memory"
 
     def to_dict(self) -> dict[str, Any]:
         names = ("macs", "flops", "bytes_read", "bytes_written", "communication")
         amounts = dict(zip(names, self.work.amounts(), strict=True))
-        if not self.work.communication:  # as of all graphs that are not sharded
+        if not self.work.communication:  # the graph is not sharded
             del amounts["communication"]
         facts = {"name": self.name, "nodes": self.count, **amounts, "intensity": self.work.intensity}
         return {**facts, "params": self.params}
 
 
 class Leaf(NamedTuple):
-    """A node that does work, maybe deep inside a call, and the weights that reach it."""
+    """A node that does work, possibly nested in calls, and the weights that it uses."""
 
-    top: str  # the node of the graph in which it lies
+    top: str  # the enclosing node of the main graph
     module: str
     op_type: str
     work: Work
@@ -61,7 +61,7 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(costs: Cost, carried: dict[str, Weights], module: str = "", top: str = "") -> Iterator[Leaf]:
-    """The nodes of a graph, and those inside its calls; `carried` are the weights behind tensors, by name."""
+    """Yield the nodes of a graph, and those inside its calls; `carried` are the weights behind tensors, by name."""
     for row in costs.nodes:
         node, path, name = row.node, joined(module, row.node.origin.module), top or row.node.name
         body = costs.functions.get(node.attrs["function"]) if is_open(node) else None
@@ -73,7 +73,7 @@ def leaves_of(costs: Cost, carried: dict[str, Weights], module: str = "", top: s
 
 
 def weights_behind(params: Iterable[TensorMeta], once: Iterable[OpNode]) -> dict[str, Weights]:
-    """The weights, and those behind what is computed of weights alone, by name of the tensor."""
+    """Map tensor names to weights: weights themselves, and those behind tensors computed from weights alone."""
     carried: dict[str, Weights] = {param.name: frozenset([param]) for param in params}
     for node in once:
         reached = _NOTHING.union(*(carried.get(tensor.name, _NOTHING) for tensor in node.inputs))
@@ -89,7 +89,7 @@ def row_of(name: str, leaves: Sequence[Leaf], device: Roofline | None) -> Row:
 
 
 def rows_of(leaves: Iterable[Leaf], group: Group, device: Roofline | None) -> list[Row]:
-    """A row for every group."""
+    """Return a row for every group."""
     groups: dict[str, list[Leaf]] = {}
     for leaf in leaves:
         groups.setdefault(group(leaf), []).append(leaf)
@@ -99,7 +99,7 @@ def rows_of(leaves: Iterable[Leaf], group: Group, device: Roofline | None) -> li
 def rows_by_module(
     leaves: Iterable[Leaf], params: Iterable[TensorMeta], depth: int | None, device: Roofline | None
 ) -> list[Row]:
-    """A row for every module, with the parameters that it owns by their keys, whoever reads them."""
+    """Return a row for every module, with the parameters that it owns according to their keys."""
 
     def shown(path: str) -> str:
         return modules_around(path)[: None if depth is None else depth + 1][-1]
@@ -115,7 +115,7 @@ def rows_by_module(
 
 
 def most_first(rows: Iterable[Row], top: int | None) -> list[Row]:
-    """Rows by time, then FLOPs, then bytes; those after the first `top` become one."""
+    """Sort rows by time, then FLOPs, then bytes; merge those after the first `top`."""
     found = sorted(rows, key=lambda row: (-row.seconds, -weight_of(row.work.flops), -weight_of(row.work.bytes)))
     kept, rest = (found, []) if top is None or len(found) <= top + 1 else (found[:top], found[top:])
     return [*kept, *([_joined(rest)] if rest else [])]
@@ -133,5 +133,5 @@ def _joined(rows: Sequence[Row]) -> Row:
 
 
 def parameters(weights: Iterable[TensorMeta]) -> Dim:
-    """How many numbers are learnt: those of parameters, without buffers and constants."""
+    """Return the number of learnt values: those of parameters, without buffers and constants."""
     return total(product(*weight.shape) for weight in weights if weight.param and weight.param.kind == "parameter")

@@ -1,4 +1,4 @@
-"""A cost report for people: a table, and lines about what a table cannot say."""
+"""Text of a cost report: a table, and notes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LONG_NUMBER = re.compile(r"\b\d{4,}\b")
 _NAME_WIDTH = 44
 _AMOUNT_WIDTH = 36  # of an expression
 _SHOWN_ALIVE = 3
-_LEAST = (5, 8, 4, 2, 6)  # columns that a narrow terminal goes without: FLOPs/byte, shares, params
+_LEAST = (5, 8, 4, 2, 6)  # columns to drop on a narrow terminal: FLOPs/byte, shares, params
 
 
 def as_text(report: CostReport, width: int | None = None) -> str:
-    """The report in lines, the table at most that wide; rows of views alone, which cost nothing, are left out."""
+    """Format the report; rows that contain only views, which cost nothing, are omitted."""
     rows = [row for row in report.rows if row.params or any(row.work.amounts())]
     cells = [_titles(report), *(_cells(report, row) for row in (*rows, report.total))]
     *table, whole = aligned(cells, width=width, least=[index for index in _LEAST if index < len(cells[0])])
@@ -33,7 +33,7 @@ def as_text(report: CostReport, width: int | None = None) -> str:
 
 
 def human(amount: Dim, unit: str = "") -> str:
-    """Three digits and a prefix: `3.63 GB`; in an expression, of every long number: `3.63G*batch`."""
+    """Format with three digits and a prefix: `3.63 GB`; in an expression, every long number: `3.63G*batch`."""
     if isinstance(amount, str):
         text = _LONG_NUMBER.sub(lambda match: _scaled(int(match[0]), ""), amount)
         return f"{text} {unit}".strip()
@@ -55,7 +55,7 @@ def _scaled(number: float, gap: str) -> str:
 
 
 def _digits(number: float) -> str:
-    """Three of them: 3.63, 36.3, 363."""
+    """Format with three digits: 3.63, 36.3, 363."""
     return f"{number:.{2 if number < 9.995 else 1 if number < 99.95 else 0}f}"
 
 
@@ -65,11 +65,11 @@ def _head(report: CostReport) -> Iterator[str]:
     if report.sizes:
         yield f"with {', '.join(f'{name} = {size}' for name, size in report.sizes.items())}"
     if report.open_sizes:
-        yield f"open: {', '.join(report.open_sizes)}; shares, intensities, order and times are those with 1024 for each"
+        yield f"open sizes: {', '.join(report.open_sizes)}; shares, intensities, order and times assume 1024 for each"
     if report.device:
         device = report.device
         figures = f"{human(round(device.peak), 'FLOP/s')}, {human(round(device.bandwidth), 'B/s')}"
-        yield f"device: {figures}; computing takes longer than moving from {_digits(device.ridge)} FLOPs per byte"
+        yield f"device: {figures}; compute-bound above {_digits(device.ridge)} FLOPs per byte"
 
 
 def _titles(report: CostReport) -> list[str]:
@@ -102,21 +102,21 @@ def _notes(report: CostReport) -> Iterator[str]:
             yield f"{name} per run: {amount}"
     for row in report.collectives:
         name = row.name.split(".")[1]
-        yield f"sent by each rank: {human(row.work.communication, 'B')} in {row.count} times {name}"
+        yield f"sent by each rank: {human(row.work.communication, 'B')} in {row.count} {name} calls"
     if once.count:
         work = f"{human(once.work.flops)} FLOPs, {human(once.work.bytes, 'B')} moved"
         yield f"once, when weights are bound: {once.count} nodes, {work}, {human(memory.once, 'B')} kept"
     if memory.at:
         yield f"peak activation memory: {human(memory.peak, 'B')} at {memory.at.node.name}: {_alive(memory, memory.at)}"
-    yield f"held besides: inputs {human(memory.inputs, 'B')}, weights {human(memory.weights, 'B')}"
+    yield f"also held: inputs {human(memory.inputs, 'B')}, weights {human(memory.weights, 'B')}"
     if cache.given or cache.left:
-        yield f"KV cache: {human(cache.bytes_given, 'B')} given, {human(cache.bytes_left, 'B')} left"
+        yield f"KV cache: {human(cache.bytes_given, 'B')} in, {human(cache.bytes_left, 'B')} out"
     if report.unknown:
-        yield f"no FLOPs are known of: {', '.join(report.unknown)}"
+        yield f"no FLOP formula for: {', '.join(report.unknown)}"
 
 
 def _alive(memory: Liveness, step: Step) -> str:
-    """The tensors of a step, the largest first."""
+    """List the tensors of a step, largest first."""
     parts = {tensor.name: size for tensor, size in memory.alive(step).items()}
     if step.inside:
         parts["inside it"] = step.inside

@@ -1,11 +1,11 @@
-"""Tables of text: aligned columns, as wide as they are or as wide as somebody can see."""
+"""Text tables with aligned columns, optionally limited to a width."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
 _GAP = "  "
-_NARROWEST = 12  # letters that are left of a column that is cut
+_NARROWEST = 12  # characters left of a column that is cut
 
 
 def aligned(
@@ -16,10 +16,10 @@ def aligned(
     least: Sequence[int] = (),
     long: int = 0,
 ) -> list[str]:
-    """Rows in columns, those of `left` to the left and all others to the right.
+    """Format rows in columns; those of `left` are left-aligned, others right-aligned.
 
-    Where that is wider than `width`, the columns of `least` are left out one after the other, and then the column
-    `long` is cut: names at their beginning, as their end tells more, text at its end.
+    If the table is wider than `width`, the columns of `least` are dropped one by one, and then the column `long` is
+    cut: names at their start, as the end is more specific, text at its end.
     """
     table = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -41,7 +41,7 @@ def aligned(
 
 
 def cut(text: str, width: int | None) -> str:
-    """Text that is too long with an ellipsis: a name without its beginning, a sentence without its end."""
+    """Shorten text with an ellipsis: a name at its start, a sentence at its end."""
     if width is None or len(text) <= width:
         return text
     return f"{text[: width - 1]}…" if " " in text else f"…{text[1 - width :]}"

@@ -1,7 +1,7 @@
-"""How many bytes an operator reads and writes, if nothing is fused and nothing stays in a cache.
+"""Bytes that an operator reads and writes, without fusion and caches.
 
-Every tensor that a node reads counts once, every tensor that it makes once; elements that a stride of 0 repeats count
-once. A view moves nothing. A look-up reads as much of its table as it gives, not the whole table.
+Each distinct input and each output counts once; elements repeated by a stride of 0 count once. A view moves nothing. A
+look-up reads as much of its table as it returns, not the whole table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VIEWS = frozenset(
         "view_as_complex", "view_as_real", "vsplit",
     )
 )  # fmt: skip
-# They copy only where they must: for another dtype, for other strides, or when they are told to.
+# They copy only if needed: for another dtype, for other strides, or on request.
 SOMETIMES_VIEWS = frozenset(
     f"aten.{name}"
     for name in (
@@ -33,9 +33,9 @@ SOMETIMES_VIEWS = frozenset(
 )  # fmt: skip
 _DROPOUTS = frozenset(
     f"aten.{name}dropout" for name in ("", "alpha_", "feature_", "feature_alpha_")
-)  # nothing, but in training
-_WAITING = "_c10d_functional.wait_tensor"  # gives what it waits for
-# What they read of the table under this argument is what they give.
+)  # a no-op except in training
+_WAITING = "_c10d_functional.wait_tensor"  # returns its input
+# They read as much of this argument as they return.
 _LOOK_UPS = {
     "aten.embedding": "weight", "aten.index": "self", "aten._unsafe_index": "self", "aten.index_select": "self",
     "aten.gather": "self", "aten.take": "self", "aten.take_along_dim": "self",
@@ -43,14 +43,14 @@ _LOOK_UPS = {
 
 
 def bytes_of(tensor: TensorMeta) -> Dim:
-    """The size of a tensor, without repetitions."""
+    """Return the size of a tensor in bytes, without repeated elements."""
     strides = tensor.stride or (1,) * len(tensor.shape)
     return product(DTYPES[tensor.dtype], *(dim for dim, step in zip(tensor.shape, strides, strict=True) if step != 0))
 
 
 def traffic(node: OpNode) -> tuple[Dim, Dim]:
-    """The bytes that one call reads and writes."""
-    if is_view(node) or not node.outputs:  # without outputs it is a check, which is not part of the work
+    """Return the bytes that one call reads and writes."""
+    if is_view(node) or not node.outputs:  # no outputs: an assertion, which is not counted
         return 0, 0
     written = total(map(bytes_of, node.outputs))
     table = _LOOK_UPS.get(base_name(node.op_type))
@@ -60,7 +60,7 @@ def traffic(node: OpNode) -> tuple[Dim, Dim]:
 
 
 def is_view(node: OpNode) -> bool:
-    """Whether what a node gives is what it reads, seen in another way."""
+    """Whether a node returns a view of its input."""
     name = base_name(node.op_type)
     if name in _DROPOUTS:
         return node.attrs.get("train") is False

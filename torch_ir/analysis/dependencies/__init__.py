@@ -1,1 +1,1 @@
-"""What depends on what: order, slices, functions, partitions."""
+"""Dependencies: order, slices, function references, partitions."""

@@ -1,4 +1,4 @@
-"""Which operators a graph uses: how often, where first, and in which dtypes."""
+"""Operators used by a graph: how often, where first, and with which dtypes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch_ir.ir.regroup.functions import called_by, further_entries
 
 @dataclass(frozen=True)
 class OperatorUse:
-    """An operator of a graph; `count` is how often it would occur with every call put inline."""
+    """An operator of a graph; `count` is its number of occurrences with every call inlined."""
 
     op_type: str
     count: int
-    node: str  # the first that uses it
-    module: str  # where that came from
-    dtypes: tuple[str, ...]  # of what it makes
+    node: str  # the first node that uses it
+    module: str  # the module of that node
+    dtypes: tuple[str, ...]  # of its outputs
 
 
 def operator_uses(ir: IR) -> list[OperatorUse]:
-    """The operators of a graph and of its other entry points, the most frequent first."""
+    """Return the operators of a graph and of its other entry points, most frequent first."""
     counts = sum(map(_counts, further_entries(ir).values()), _counts(ir))
     nodes: dict[str, OpNode] = {}
     dtypes: dict[str, dict[str, None]] = {}
@@ -35,7 +35,7 @@ def operator_uses(ir: IR) -> list[OperatorUse]:
 
 
 def _counts(ir: IR) -> Counter[str]:
-    """How often each operator occurs; the bodies of control flow count once."""
+    """Count the occurrences of each operator; the bodies of control flow count once."""
     inside = {name: _counts(body) for name, body in ir.functions.items()}
     counts: Counter[str] = Counter()
     for node in ir.nodes:

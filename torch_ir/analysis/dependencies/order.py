@@ -1,47 +1,39 @@
-"""Orders in which nodes can run."""
+"""Topological order of nodes."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from torch_ir.errors import GraphError
 from torch_ir.ir import OpNode
 
-_SHOWN = 8  # nodes of a cycle
+_SHOWN = 8  # nodes of a cycle in an error
 
 
 def topological_order(nodes: Iterable[OpNode]) -> list[OpNode]:
-    """The nodes, each after those that it reads from, and otherwise as near to the given order as can be."""
+    """Sort nodes topologically, as close to the given order as possible."""
     given = list(dict.fromkeys(nodes))
     places = {node: place for place, node in enumerate(given)}
-    missing = {node: {t.producer for t in node.inputs if t.producer in places} for node in given}
-    readers: dict[OpNode | None, list[OpNode]] = {}
-    for node, producers in missing.items():
-        for producer in producers:
-            readers.setdefault(producer, []).append(node)
-    ready = [place for node, place in places.items() if not missing[node]]  # sorted, so a heap
-    order = []
-    while ready:
-        node = given[heapq.heappop(ready)]
-        order.append(node)
-        del missing[node]
-        for reader in readers.get(node, ()):
-            missing[reader].discard(node)
-            if not missing[reader]:
-                heapq.heappush(ready, places[reader])
-    if missing:
-        raise GraphError(f"nodes read from each other in a circle: {_circle(missing)}")
+    producers = {node: {t.producer for t in node.inputs if t.producer in places} for node in given}
+    sorter = TopologicalSorter(producers)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        raise GraphError(f"the nodes form a cycle: {_cycle_text(error.args[1][1:], places)}") from None
+    ready: list[int] = []
+    order: list[OpNode] = []
+    while sorter.is_active():
+        for node in sorter.get_ready():
+            heapq.heappush(ready, places[node])
+        order.append(given[heapq.heappop(ready)])
+        sorter.done(order[-1])
     return order
 
 
-def _circle(missing: Mapping[OpNode, Iterable[OpNode | None]]) -> str:
-    """A circle among nodes that wait for each other: `'a' -> 'b' -> 'a'`."""
-    path: list[OpNode] = []
-    node = next(iter(missing))
-    while node not in path:
-        path.append(node)
-        node = next(producer for producer in missing[node] if producer is not None)
-    circle = [node, *path[: path.index(node) : -1], node]
-    names = [repr(member.name) for member in circle]
+def _cycle_text(cycle: Sequence[OpNode], places: dict[OpNode, int]) -> str:
+    """Describe a cycle, starting with its first node: `'a' -> 'b' -> 'a'`."""
+    first = min(range(len(cycle)), key=lambda at: places[cycle[at]])
+    names = [repr(node.name) for node in (*cycle[first:], *cycle[: first + 1])]
     return " -> ".join(names if len(names) <= _SHOWN else [*names[: _SHOWN - 2], "...", names[-1]])

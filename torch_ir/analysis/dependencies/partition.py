@@ -1,4 +1,4 @@
-"""Islands: the pieces of a graph that one device can run without handing over in between."""
+"""Islands: connected parts of a graph that one device can run without handing over in between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.ir.json.json_fields import Dim
 
 @dataclass(frozen=True)
 class Island:
-    """Nodes that run in one piece, in program order, and the bytes that go in before and come out after."""
+    """Nodes that run together, in program order, and the bytes transferred into and out of them."""
 
     nodes: tuple[OpNode, ...]
     bytes_in: Dim
@@ -21,15 +21,15 @@ class Island:
 
 
 def islands(ir: IR, chosen: Container[OpNode], weights: Container[TensorMeta] = ()) -> list[Island]:
-    """The chosen nodes in as few pieces as joining neighbours can give, in the order of their first nodes.
+    """Partition the chosen nodes into as few islands as greedy merging finds, ordered by first node.
 
-    A piece is connected, and convex: nothing that it makes comes back to it through a node outside. Nodes are taken in
-    program order; each joins every piece that it reads from, unless it also depends on that piece through a node of
-    another piece or none. So no two pieces in which one reads from the other could be run as one.
+    An island is connected and convex: none of its outputs comes back to it through a node outside. Nodes are visited in
+    program order; each joins every island that it reads from, unless it also depends on that island through a node of
+    another island or of none. So no two islands of which one reads from the other could be merged.
 
-    What goes in is every tensor that a piece reads and does not make, params and `weights` excepted; what comes out is
-    every tensor that it makes and somebody else reads, the caller of the graph included. Each counts once. A node that
-    makes nothing is an assertion: it lies in no piece, and nothing is handed over to it.
+    `bytes_in` counts tensors that an island reads but does not produce, except params and `weights`; `bytes_out` counts
+    tensors that it produces and other nodes, or the caller, read. Each tensor counts once. A node without outputs is an
+    assertion: it belongs to no island, and nothing is transferred to it.
     """
     pieces = _Pieces()
     for node in ir.nodes:
@@ -59,17 +59,17 @@ def _with_borders(nodes: list[OpNode], readers: Container[OpNode], weights: Cont
 
 
 class _Pieces:
-    """The nodes so far as pieces that depend on each other in one direction; one that is not chosen is alone.
+    """Partition of the nodes visited so far; the dependencies between pieces are acyclic, and unchosen nodes are alone.
 
-    A set of pieces is a number with a bit for each. A piece that nobody is going to read from any more is closed.
+    A set of pieces is an int with a bit for each. A piece without remaining readers is closed.
     """
 
     def __init__(self) -> None:
         self.positions: dict[OpNode, int] = {}
         self.piece: dict[OpNode, int] = {}
         self.nodes: dict[int, list[OpNode]] = {}
-        self.before: dict[int, int] = {}  # of each open piece, all pieces that have to run before it
-        self.readers: dict[int, int] = {}  # of each open piece, how many times it is still read
+        self.before: dict[int, int] = {}  # open piece -> all pieces that must run before it
+        self.readers: dict[int, int] = {}  # open piece -> number of remaining reads
         self.joinable: set[int] = set()
 
     def add(self, node: OpNode, is_chosen: bool) -> None:
@@ -82,7 +82,7 @@ class _Pieces:
         known = self.before.get(own, 0)
         self.before[own] = known | self._all_before(sources - set(joined))
         if joined and self.before[own] != known:
-            self._tell_later([own], self.before[own])
+            self._add_predecessors([own], self.before[own])
         self.piece[node] = own
         self.nodes.setdefault(own, []).append(node)
         if is_chosen:
@@ -96,11 +96,11 @@ class _Pieces:
                 del self.before[piece], self.readers[piece]
 
     def _can_join(self, piece: int, sources: Iterable[int]) -> bool:
-        """Whether nothing else that a node reads depends on that piece."""
+        """Whether none of the node's other sources depends on that piece."""
         return piece in self.joinable and not any(self.before[other] >> piece & 1 for other in sources)
 
     def _merge(self, own: int, others: list[int]) -> None:
-        """Make others part of a piece on which they do not depend, nor it on them."""
+        """Merge other pieces, which are independent of it, into a piece."""
         if not others:
             return
         for other in others:
@@ -109,10 +109,10 @@ class _Pieces:
             self.before[own] |= self.before.pop(other)
             self.readers[own] += self.readers.pop(other)
         self.nodes[own].sort(key=self.positions.__getitem__)
-        self._tell_later([own, *others], self.before[own] | 1 << own)
+        self._add_predecessors([own, *others], self.before[own] | 1 << own)
 
-    def _tell_later(self, pieces: Iterable[int], needed: int) -> None:
-        """Whatever depends on one of these pieces now depends on all that they need."""
+    def _add_predecessors(self, pieces: Iterable[int], needed: int) -> None:
+        """Add predecessors to every piece that depends on one of these pieces."""
         mask = sum(1 << piece for piece in pieces)
         for piece, before in self.before.items():
             if before & mask:

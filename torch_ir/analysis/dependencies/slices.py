@@ -1,6 +1,6 @@
-"""What depends on what: the nodes before and after tensors, those in between, and a graph cut out of another.
+"""Dependencies between tensors: nodes before, after and between them, and extraction of a subgraph.
 
-Tensors are given as they are in the graph, or by name; nodes come in program order. A call of a function is one node.
+Tensors are passed as objects of the graph, or by name; nodes are returned in program order. A call is one node.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Tensors = Iterable[Union[TensorMeta, str]]
 
 
 def ancestors(ir: IR, tensors: Tensors, *, stop: Tensors = ()) -> list[OpNode]:
-    """The nodes that these tensors depend on; the way back ends at the tensors of `stop`."""
+    """Return the nodes that these tensors depend on, searching back to the tensors of `stop`."""
     known = set(_found(ir, stop))
     needed = set(_found(ir, tensors)) - known
     nodes = []
@@ -30,7 +30,7 @@ def ancestors(ir: IR, tensors: Tensors, *, stop: Tensors = ()) -> list[OpNode]:
 
 
 def descendants(ir: IR, tensors: Tensors) -> list[OpNode]:
-    """The nodes that depend on any of these tensors."""
+    """Return the nodes that depend on any of these tensors."""
     reached = set(_found(ir, tensors))
     nodes = []
     for node in ir.nodes:
@@ -41,17 +41,17 @@ def descendants(ir: IR, tensors: Tensors) -> list[OpNode]:
 
 
 def slice_between(ir: IR, inputs: Tensors, outputs: Tensors) -> list[OpNode]:
-    """The nodes on the way from any of these inputs to any of these outputs."""
+    """Return the nodes on paths from any of these inputs to any of these outputs."""
     first = _found(ir, inputs)
     after = set(descendants(ir, first))
     return [node for node in ancestors(ir, outputs, stop=first) if node in after]
 
 
 def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
-    """A graph of its own that makes these outputs of these inputs; it runs with the weights of the whole.
+    """Extract the graph that computes these outputs from these inputs; it uses the weights of the whole model.
 
-    Whatever the outputs need beside the inputs comes along: nodes over weights, functions, and the weights themselves.
-    What the whole graph writes to buffers and inputs stays behind.
+    Everything else that the outputs need is included: nodes over weights, functions, and the weights themselves.
+    Mutations of buffers and inputs are not.
     """
     first, last = _found(ir, inputs), _found(ir, outputs)
     nodes = ancestors(ir, last, stop=first)
@@ -85,7 +85,7 @@ def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
 
 
 def names_of(value: Any) -> Iterator[str]:
-    """The sizes that an argument, or what is nested in it, speaks of."""
+    """Yield the symbols that an argument reads, also in nested lists."""
     if isinstance(value, Expr):
         yield from names_in(value)
     elif isinstance(value, (list, tuple)):
@@ -94,17 +94,17 @@ def names_of(value: Any) -> Iterator[str]:
 
 
 def _found(ir: IR, tensors: Tensors) -> list[TensorMeta]:
-    """The tensors of the graph that are meant, each once."""
+    """Look up tensors in the graph, each once."""
     by_name = {tensor.name: tensor for tensor in ir.tensors()}
     names = [tensor if isinstance(tensor, str) else tensor.name for tensor in tensors]
     for name in names:
         if name not in by_name:
-            raise GraphError(f"no tensor is called {name!r}{did_you_mean(name, by_name)}")
+            raise GraphError(f"unknown tensor {name!r}{did_you_mean(name, by_name)}")
     return [by_name[name] for name in dict.fromkeys(names)]
 
 
 def sizes_of(nodes: Iterable[OpNode], tensors: Iterable[TensorMeta], functions: Iterable[IR]) -> set[str]:
-    """The sizes that a part of a graph speaks of."""
+    """Return the symbols that a part of a graph reads."""
     bodies = list(functions)
     inner = [node for body in bodies for node in body.all_nodes()]
     every = [*tensors, *(tensor for body in bodies for tensor in body.tensors())]
@@ -114,11 +114,11 @@ def sizes_of(nodes: Iterable[OpNode], tensors: Iterable[TensorMeta], functions: 
 
 
 def _bound(symbol: Symbol, inputs: Sequence[TensorMeta], copies: dict[TensorMeta, TensorMeta]) -> Symbol:
-    """A size of the whole graph as the part knows it: read off where it was, or off an input that shows it."""
+    """Bind a symbol of the whole graph in the part: to the same tensor, or to an input that has it as a size."""
     if symbol.tensor is None or symbol.tensor in copies:
         return replace(symbol, tensor=symbol.tensor and copies[symbol.tensor])
     for tensor in inputs:
         for at, dim in enumerate(tensor.shape):
             if dim == symbol.name:
                 return replace(symbol, tensor=copies[tensor], dim=at)
-    raise GraphError(f"no input of the part shows the size {symbol.name!r}; cut where one does")
+    raise GraphError(f"no input of the subgraph determines the size {symbol.name!r}; choose inputs that do")

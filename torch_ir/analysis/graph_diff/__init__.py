@@ -1,1 +1,1 @@
-"""Two graphs: which nodes match, and how they differ."""
+"""Diff of two graphs: node matching and differences."""

@@ -1,4 +1,4 @@
-"""Two sequences side by side: which items of the one belong to which of the other."""
+"""Alignment of two sequences: which items correspond to each other."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 Pair = tuple[int, int]
-_MOST_EDITS = 64  # that are looked for at once; the time for long sequences that have little in common grows with it
+_MOST_EDITS = 64  # searched at once; bounds the time for long sequences with little in common
 
 
 def aligned(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[Pair]:
-    """Places of equal items, in the order of both.
+    """Return positions of equal items, increasing in both sequences.
 
-    What both begin and end with is paired at once. Between, items that occur once in both hold the sides together, so
-    that long sequences that differ in a few places are told apart quickly.
+    Common prefixes and suffixes are paired first. In between, items that occur once in both serve as anchors, so that
+    long sequences with few differences are aligned quickly.
     """
     start, end = _common_ends(one, other)
     middle = _anchored(one[start : len(one) - end], other[start : len(other) - end])
@@ -26,9 +26,9 @@ def aligned(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[Pair]:
 
 
 def in_order(pairs: Iterable[Pair]) -> list[Pair]:
-    """The most of these pairs, sorted by their first places, of which the second places rise too."""
-    last: list[int] = []  # the lowest end of a rising row of each length
-    rows: list[tuple[Pair, int]] = []  # each pair, and how long a row it ends
+    """Return a longest subsequence of these pairs, sorted by first position, whose second positions increase, too."""
+    last: list[int] = []  # smallest end of an increasing subsequence of each length
+    rows: list[tuple[Pair, int]] = []  # each pair, and the length of the subsequence that it ends
     for pair in pairs:
         length = bisect_left(last, pair[1])
         last[length : length + 1] = [pair[1]]
@@ -43,7 +43,7 @@ def in_order(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _common_ends(one: Sequence[Hashable], other: Sequence[Hashable]) -> tuple[int, int]:
-    """How many items both begin with, and how many of the rest both end with."""
+    """Return the length of the common prefix, and of the common suffix of the rest."""
     shorter = min(len(one), len(other))
     start = next((at for at in range(shorter) if one[at] != other[at]), shorter)
     rest = shorter - start
@@ -64,7 +64,7 @@ def _anchored(one: Sequence[Hashable], other: Sequence[Hashable]) -> Iterator[Pa
 
 
 def _matches(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[Pair]:
-    """Equal items that leave few others, found one stretch after the other."""
+    """Return pairs of equal items with few edits, segment by segment."""
     if set(one).isdisjoint(other):
         return []
     found: list[Pair] = []
@@ -78,12 +78,12 @@ def _matches(one: Sequence[Hashable], other: Sequence[Hashable]) -> list[Pair]:
 def _fewest_edits(
     one: Sequence[Hashable], other: Sequence[Hashable], start: int, other_start: int
 ) -> tuple[list[Pair], int, int]:
-    """The equal items of a stretch that leave the fewest others, and where the stretch ends, after Myers (1986).
+    """Return the pairs of a segment with the fewest edits, and where the segment ends, after Myers (1986).
 
-    It ends where both do, or as far as so many edits lead. A diagonal is how much further the walk is in the first.
+    It ends where both do, or after `_MOST_EDITS`. A diagonal is the lead of the position in the first sequence.
     """
     offset = start - other_start
-    reached = {1: start}  # from a diagonal to the furthest place in the first
+    reached = {1: start}  # diagonal -> furthest position in the first sequence
     history = []
     for edits in range(_MOST_EDITS + 1):
         history.append(reached)
@@ -102,7 +102,7 @@ def _fewest_edits(
 
 
 def _step(reached: dict[int, int], diagonal: int, edits: int) -> tuple[int, bool]:
-    """Where one more edit leads to on a diagonal, and whether an item of the second is passed over for it."""
+    """Return where one more edit leads on a diagonal, and whether it skips an item of the second sequence."""
     if diagonal == -edits or (diagonal != edits and reached[diagonal - 1] < reached[diagonal + 1]):
         return reached[diagonal + 1], True
     return reached[diagonal - 1] + 1, False

@@ -1,4 +1,4 @@
-"""A diff for people: a summary, then the nodes that differ in unified style, module by module; as text or Markdown.
+"""Diff as text or Markdown: a summary, then the differing nodes in unified style, module by module.
 
 2 added, 1 removed, 0 changed, 0 renamed, 14 same
 
@@ -20,16 +20,16 @@ from torch_ir.escaping import as_markdown_block, in_markdown
 
 SIGNS = {"added": "+", "removed": "-", "changed": "~", "renamed": "="}
 DIFFERING = ("added", "removed", "changed")
-_LONGEST_COMMENT = 50_000  # characters; GitHub takes 65,536
+_LONGEST_COMMENT = 50_000  # characters; GitHub's limit is 65,536
 
 
 def summary_text(found: Diff) -> str:
-    """How many nodes have which status: `3 added, 2 removed, 1 changed, 40 renamed, 210 same`."""
+    """Count the nodes by status: `3 added, 2 removed, 1 changed, 40 renamed, 210 same`."""
     return ", ".join(f"{count} {status}" for status, count in found.summary.items() if count) or "no nodes"
 
 
 def diff_lines(found: Diff, only: Collection[str] = DIFFERING, title: str = "") -> Iterator[str]:
-    """The summary, and every node of these statuses below its module; functions that differ come after."""
+    """Yield the summary, and every node of these statuses below its module, then differing functions."""
     yield f"{title}{summary_text(found)}"
     if found.besides and {*only} >= {*DIFFERING}:
         yield from ("", "@@ signature @@", *map(_signature_line, found.besides))
@@ -51,13 +51,13 @@ def as_text(
     over: Collection[str] = (),
     width: int | None = None,
 ) -> str:
-    """The whole report, with the budgets that are not kept; where nothing is shown of equal graphs, one line."""
+    """Format the whole report, with exceeded budgets; one line if the graphs are equal and nothing is shown."""
     is_short = found.is_equal and not any(found.summary[status] for status in only)
     lines = ["the graphs are equal"] if found.is_equal else []
     lines += [] if is_short else diff_lines(found, only)
     if not found.is_equal:
         lines += [line for name, delta in deltas.items() for line in ("", *_titled(name), delta.text(top, width))]
-    return "\n".join([*lines, *(f"over budget: {told}" for told in over)])
+    return "\n".join([*lines, *(f"over budget: {message}" for message in over)])
 
 
 def as_markdown(
@@ -68,10 +68,10 @@ def as_markdown(
     top: int | None = None,
     over: Collection[str] = (),
 ) -> str:
-    """The whole report as a comment on a pull request, which folds the nodes away."""
+    """Format the whole report as a pull request comment, with the nodes collapsed."""
     if found.is_equal:
         return f"**The graphs are equal**: {summary_text(found)}"
-    parts = [*(f"**Over budget**: {told}" for told in over), f"**The graphs differ**: {summary_text(found)}"]
+    parts = [*(f"**Over budget**: {message}" for message in over), f"**The graphs differ**: {summary_text(found)}"]
     for name, delta in deltas.items():
         parts += [*_titled(in_markdown(name)), _table(delta.totals()), *filter(None, [delta.note])]
         parts += [_table(delta.parts(top))] if delta.rows else []
@@ -85,7 +85,7 @@ def _titled(name: str) -> list[str]:
 
 
 def _sections(found: Diff, only: Collection[str]) -> Iterator[tuple[str, list[NodeDiff]]]:
-    """The nodes to show, with a title: what replaces what together, and runs of nodes of one block of the model."""
+    """Yield the nodes to show, with a title: replacements, and runs of nodes from one block of the model."""
     of_first = {name: group for group in found.replacements for name in group.first}
     of_second = {name: group for group in found.replacements for name in group.second}
 
@@ -111,7 +111,7 @@ def _is_new(row: NodeDiff) -> bool:
 
 
 def _block(path: str) -> str:
-    """What a module is part of: a layer with a number, or the module around."""
+    """Return the block of a module: a layer with a number, or the parent module."""
     outer, _, last = path.rpartition(".")
     return path if last.isdigit() or not outer else outer
 
@@ -127,8 +127,8 @@ def _line(row: NodeDiff) -> str:
     if row.status in ("added", "removed"):
         return f"{SIGNS[row.status]} {node_text(row.node)}"
     mine, its = row.names
-    told = f": {'; '.join(row.details)}" if row.details else ""
-    return f"{SIGNS.get(row.status, ' ')} {mine if mine == its else f'{mine} -> {its}'}, {row.node.op_type}{told}"
+    message = f": {'; '.join(row.details)}" if row.details else ""
+    return f"{SIGNS.get(row.status, ' ')} {mine if mine == its else f'{mine} -> {its}'}, {row.node.op_type}{message}"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
@@ -138,7 +138,7 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _shortened(lines: Sequence[str]) -> Iterator[str]:
-    """As many lines as a comment takes, with the sign that Markdown colours for what has changed."""
+    """Yield as many lines as fit into a comment, with the sign that Markdown colours as changed."""
     length = 0
     for number, line in enumerate(lines):
         length += len(line) + 1

@@ -1,4 +1,4 @@
-"""Diff: in what two graphs differ, node by node; names of nodes and tensors apart, whether they are the same.
+"""Diff of two graphs, node by node, ignoring the names of nodes and tensors.
 
     found = diff(one, other)
     found.is_equal            # the same operators, arguments, order, weights, wiring and signature
@@ -6,8 +6,8 @@
     found.nodes               # every node of both: same, renamed, changed, added or removed
     found.marks()             # the same by name, for pictures
 
-Functions are compared with functions, each pair once, and calls with calls; nothing is put inline unless only one side
-has calls, or the sides call differently often. Fused operators are operators: they stay as they are.
+Functions are compared with functions, each pair once, and calls with calls; calls are inlined only if one side has
+none, or the sides have different numbers of them. Fused operators are never inlined.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ IGNORABLE = ("order", "weights")
 
 @dataclass(frozen=True)
 class Diff:
-    """What two graphs differ in, a line each; none where they are equal.
+    """The differences of two graphs, one line each; empty if they are equal.
 
-    `nodes` are those of both graphs in the order of the program, `besides` the lines on anything but them, `functions`
-    the comparisons of functions by the names of both. `first` and `second` are the graphs that were compared: those
-    given, or copies with calls put inline.
+    `nodes` are those of both graphs in program order, `besides` the lines on everything else, `functions` the diffs of
+    functions by the names of both. `first` and `second` are the compared graphs: the given ones, or copies with calls
+    inlined.
     """
 
     differences: tuple[str, ...]
@@ -60,33 +60,33 @@ class Diff:
 
     @property
     def is_equal(self) -> bool:
-        """Whether nothing differs."""
+        """Whether there are no differences."""
         return not self.differences
 
     @property
     def summary(self) -> dict[str, int]:
-        """How many nodes have each status."""
+        """Number of nodes by status."""
         counts = Counter(row.status for row in self.nodes)
         return {status: counts[status] for status in STATUSES}
 
     def marks(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The status of every node by name, in the first graph and in the second."""
+        """Return the status of every node by name, in the first graph and in the second."""
         return (
             {row.first.name: row.status for row in self.nodes if row.first},
             {row.second.name: row.status for row in self.nodes if row.second},
         )
 
     def counterparts(self) -> dict[str, str]:
-        """From the name of each node of the first graph that is in the second too, to its name there."""
+        """Map the name of each node of the first graph that has a match in the second to its name there."""
         return {row.first.name: row.second.name for row in self.nodes if row.first and row.second}
 
     @cached_property
     def replacements(self) -> tuple[Replacement, ...]:
-        """Nodes of the first graph for which other nodes of the second stand, as passes tell: fused, folded, merged."""
+        """Groups of nodes of the first graph that passes replaced in the second: fused, folded, merged."""
         return tuple(replacements(self.nodes))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it for `json.dumps`."""
+        """Return the diff for `json.dumps`."""
         return {
             "is_equal": self.is_equal,
             "summary": self.summary,
@@ -103,12 +103,12 @@ class Diff:
 
 
 def diff(one: IR, other: IR, *, ignore_origins: bool = True, ignore: Collection[str] = ()) -> Diff:
-    """In what two graphs differ, names of nodes, tensors, functions and models apart.
+    """Compare two graphs, ignoring the names of nodes, tensors, functions and models.
 
-    Values have types here: 1, 1.0 and True differ. Weights are told by their keys, and are equal if their kinds and
-    values are too. Symbolic sizes are told by their names. Without `ignore_origins`, nodes must also have come from the
-    same calls of modules and lines of code. `ignore` may name `order`, that of nodes and weights, and `weights`: then
-    any weight is as good as another.
+    Values are compared with their types: 1, 1.0 and True differ. Weights are identified by key, and are equal if kind
+    and values are. Symbolic sizes are identified by name. Without `ignore_origins`, nodes must also have the same
+    module calls and source lines. `ignore` may contain `order`, of nodes and weights, and `weights`: then any weight
+    equals any other.
     """
     for word in ignore:
         if word not in IGNORABLE:
@@ -129,7 +129,7 @@ def _put_inline(ir: IR) -> IR:
 
 
 class _Rules(NamedTuple):
-    """What counts besides what graphs compute: where nodes come from, their order, and which weights they read."""
+    """What is compared besides the computation: origins of nodes, their order, and which weights they read."""
 
     origins: bool
     order: bool
@@ -137,7 +137,7 @@ class _Rules(NamedTuple):
 
 
 class _Comparison:
-    """One comparison; a pair of functions that many nodes name is compared once."""
+    """Compares two graphs; a pair of functions that many nodes reference is compared once."""
 
     def __init__(self, one: IR, other: IR, rules: _Rules) -> None:
         self._graphs = one, other
@@ -157,7 +157,7 @@ class _Comparison:
         return Diff(differences, one, other, nodes, (*before, *after), functions)
 
     def _ahead(self) -> Iterator[str]:
-        """What is to say before the nodes."""
+        """Yield the differences to list before the nodes."""
         one, other = self._graphs
         yield from signature_diff.signatures(one, other, with_modules=self._rules.origins)
         if self._rules.weights:
@@ -169,12 +169,12 @@ class _Comparison:
             yield from _moved(other, self._pairs)
 
     def _behind(self) -> Iterator[str]:
-        """What is to say after the nodes."""
+        """Yield the differences to list after the nodes."""
         yield from signature_diff.returns(*self._graphs, self._counterparts)
         yield from signature_diff.sizes(*self._graphs, self._counterparts)
 
     def _bodies(self) -> list[tuple[str, str]]:
-        """The functions that nodes of both sides name, and those that no node names, by name."""
+        """Return pairs of functions: those referenced by matched nodes, and unreferenced ones of equal name."""
         one, other = self._graphs
         if not one.functions and not other.functions:
             return []
@@ -207,7 +207,7 @@ def _of_functions(functions: Mapping[tuple[str, str], Diff]) -> Iterator[str]:
 
 
 def _lines(left: int | None, right: int | None, row: NodeDiff) -> Iterator[str]:
-    """What is to say about a node that is alone, or differs."""
+    """Yield the differences of a node."""
     if left is None or right is None:
         place, side = (right, "second") if left is None else (left, "first")
         yield f"node {place}: {node_text(row.node)} only in the {side}"
@@ -217,7 +217,7 @@ def _lines(left: int | None, right: int | None, row: NodeDiff) -> Iterator[str]:
 
 
 def _moved(other: IR, pairs: list[Pair]) -> Iterator[str]:
-    """The nodes that come earlier or later than the others."""
+    """Yield a line on the nodes whose order changed."""
     kept = {right for _, right in in_order(pairs)}
     names = [other.nodes[right].name for _, right in pairs if right not in kept]
     if names:
@@ -225,7 +225,7 @@ def _moved(other: IR, pairs: list[Pair]) -> Iterator[str]:
 
 
 def _looked_into(row: NodeDiff, functions: Mapping[tuple[str, str], Diff]) -> NodeDiff:
-    """A node that names functions which differ has changed, too."""
+    """Mark a node as changed if functions that it references differ."""
     if not functions or not row.first or not row.second:
         return row
     names = dict.fromkeys(function_pairs(row.first, row.second))

@@ -1,9 +1,9 @@
-"""Matching: which nodes of two graphs belong together, whatever they are called and in whatever order they come.
+"""Match the nodes of two graphs, independent of names and order.
 
-Only nodes of one operator belong together. Several ways are tried, and the one that leaves least to say is taken: node
-by node in turn, where the operators are the same in turn; or first all that computes the same from the inputs on, then
-all that leads to the outputs in the same way, then what else is alike, with weights told by shape, or by key, or with
-nodes told by name.
+Only nodes of the same operator match. Several strategies are tried, and the one with the fewest differences is used: by
+position, if the sequences of operators are equal; or first nodes that compute the same from the inputs on, then nodes
+that lead to the outputs in the same way, then similar nodes, with weights identified by shape, or by key, or with nodes
+identified by name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch_ir.analysis.graph_diff.node_keys import Keys, NodeKeys
 from torch_ir.analysis.graph_diff.tensor_pairs import Counterparts
 from torch_ir.ir import IR, OpNode, TensorMeta
 
-# Signs by which nodes are told, the surest first.
+# Strategies: kinds of keys that identify nodes, most reliable first.
 _WAYS = (
     ("forward", "backward", "alike forward", "alike backward", "alike", "module", "operator"),
     ("forward", "own at its place", "backward", "own", "module", "operator"),
@@ -27,8 +27,8 @@ _IN_ANY_ORDER = frozenset(("forward", "backward", "alike forward", "alike backwa
 
 
 def matched(one: IR, other: IR) -> list[Pair]:
-    """The places of the nodes that belong together, sorted by those in the first graph."""
-    if _rank(other) < _rank(one):  # the same nodes belong together whichever graph is named first
+    """Return the positions of matching nodes, sorted by those in the first graph."""
+    if _rank(other) < _rank(one):  # the result does not depend on which graph comes first
         return sorted((left, right) for right, left in matched(other, one))
     signs = _Signs(one, other)
     found = []
@@ -54,7 +54,7 @@ def _ways(one: IR, other: IR, signs: _Signs) -> Iterator[list[Pair]]:
 
 
 def _related(one: IR, other: IR, pairs: list[Pair]) -> Iterator[Pair]:
-    """Without those that have nothing in common but the operator: no name, no module, no operand, no reader."""
+    """Drop pairs that have nothing in common but the operator: no name, module, operand or reader."""
     counterparts = Counterparts(one, other, pairs)
     read = set(zip(one.returns.inputs, other.returns.inputs, strict=False))
     for left, right in pairs:
@@ -71,7 +71,7 @@ def _related(one: IR, other: IR, pairs: list[Pair]) -> Iterator[Pair]:
 
 
 class _Signs:
-    """The keys of the nodes of two graphs, by the sign that they go by."""
+    """The keys of the nodes of two graphs, by kind of key."""
 
     def __init__(self, one: IR, other: IR) -> None:
         self._graphs = one, other
@@ -80,9 +80,9 @@ class _Signs:
         self.by = cache(lambda sign: [keys.by(sign) for keys in self._keys])
 
     def differing(self, pairs: list[Pair]) -> int:
-        """How many nodes are alone, or belong together but differ in what they are or read; outputs count as one.
+        """Count the unmatched nodes, and the matched ones that differ in what they are or read; outputs count as one.
 
-        Two that come from different modules count as much as two that are alone, if they do not differ in weights only.
+        A pair from different modules counts as two unmatched nodes, unless it differs in weights only.
         """
         one, other = self._graphs
         counterparts = Counterparts(one, other, pairs)
@@ -108,7 +108,7 @@ def _are_all(counterparts: Counterparts, mine: Sequence[TensorMeta], its: Sequen
 
 
 class _Pairs:
-    """The nodes that were found to belong together, by their places."""
+    """The matched nodes, by position."""
 
     def __init__(self, one: IR, other: IR) -> None:
         self._names = [node.name for node in one.nodes], [node.name for node in other.nodes]
@@ -116,7 +116,7 @@ class _Pairs:
         self._taken: set[int] = set()
 
     def add_in_any_order(self, mine: Keys, its: Keys) -> None:
-        """Pair nodes of equal keys: first those of one name, the others in turn."""
+        """Pair nodes of equal keys: first those of equal names, then the others in order."""
         named = [list(zip(keys, names, strict=True)) for keys, names in zip((mine, its), self._names, strict=True)]
         for left, right in (named, (mine, its)):
             waiting: dict[Hashable, list[int]] = {}
@@ -128,7 +128,7 @@ class _Pairs:
                     self._add(at, waiting[key].pop())
 
     def add_in_order(self, mine: Keys, its: Keys) -> None:
-        """Pair nodes of equal keys in the order of both, between pairs that are in order already."""
+        """Pair nodes of equal keys in the order of both, between pairs that are already in order."""
         kept = in_order(sorted(self.found.items()))
         left = self._waiting(mine, self.found, {place: number for number, (place, _) in enumerate(kept)})
         right = self._waiting(its, self._taken, {place: number for number, (_, place) in enumerate(kept)})
@@ -138,7 +138,7 @@ class _Pairs:
 
     @staticmethod
     def _waiting(keys: Keys, found: Container[int], kept: dict[int, int]) -> list[tuple[int, Hashable]]:
-        """The places of nodes that are still alone, and of the pairs that hold both sides together, with a key each."""
+        """Return the positions of unmatched nodes, and of the pairs in order as anchors, with a key each."""
         places = ((at, ("kept", kept[at]) if at in kept else ("alone", key)) for at, key in enumerate(keys))
         return [(at, key) for at, key in places if at in kept or at not in found]
 

@@ -1,4 +1,4 @@
-"""In what nodes that belong together differ, and two programs as one: what is in both, only here, or only there."""
+"""Differences between matching nodes, and the merged sequence of the nodes of both graphs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch_ir.analysis.graph_diff.tensor_pairs import Counterparts
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.text.printer import print_node, print_value
 
-_LONGEST = 160  # characters of a node
+_LONGEST = 160  # characters of a node in a diff
 STATUSES = ("added", "removed", "changed", "renamed", "same")
 
 
 @dataclass(frozen=True)
 class NodeDiff:
-    """A node of the first graph, of the second, or of both, and what became of it.
+    """A node of the first graph, of the second, or of both, and its status.
 
-    `status` is `same`; `renamed`, where nothing but names of the node or of what it makes differ; `changed`, where both
-    are the same operator at the same place, but with other attributes, shapes or operands; `added` or `removed`, where
-    there is none on the other side. `details` are texts that say in what they differ, or what is in its place.
+    `status` is `same`; `renamed`, if only names of the node or its outputs differ; `changed`, if it is the same
+    operator with other attributes, shapes or operands; `added` or `removed`, if the other graph has no match. `details`
+    describe the differences, or the nodes that replace it.
     """
 
     status: str
@@ -39,7 +39,7 @@ class NodeDiff:
 
     @property
     def names(self) -> tuple[str | None, str | None]:
-        """The name of the node in the first graph, and in the second; None where there is none."""
+        """The name of the node in the first graph, and in the second; None if absent."""
         return self.first.name if self.first else None, self.second.name if self.second else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class NodeDiff:
 
 
 def both_programs(one: IR, other: IR, pairs: list[Pair]) -> Iterator[tuple[int | None, int | None]]:
-    """The places of all nodes in the order of the second; what is only in the first stands where it would be."""
+    """Yield the positions of all nodes in the order of the second graph, with removed nodes at their old places."""
     found, back = dict(pairs), {right: left for left, right in pairs}
     left = right = 0
     for stop_left, stop_right in [*in_order(pairs), (len(one.nodes), len(other.nodes))]:
@@ -66,7 +66,7 @@ def both_programs(one: IR, other: IR, pairs: list[Pair]) -> Iterator[tuple[int |
 
 
 def arguments(ir: IR, node: OpNode) -> dict[str, TensorMeta]:
-    """What a node reads, by argument; the arguments of a call are numbered, as functions name theirs as they like."""
+    """Return the inputs of a node by argument; arguments of a call are numbered, as functions name them freely."""
     given = dict(zip(node.args, node.inputs, strict=True))
     body = ir.functions.get(node.attrs["function"]) if node.is_call else None
     if body is None:
@@ -75,7 +75,7 @@ def arguments(ir: IR, node: OpNode) -> dict[str, TensorMeta]:
 
 
 def reads(mine: dict[str, TensorMeta], its: dict[str, TensorMeta], counterparts: Counterparts) -> Iterator[str]:
-    """In what the arguments of two nodes differ."""
+    """Yield the differences between the arguments of two nodes."""
     for name in {**mine, **its}:
         left, right = mine.get(name), its.get(name)
         if left is None or right is None:
@@ -85,10 +85,10 @@ def reads(mine: dict[str, TensorMeta], its: dict[str, TensorMeta], counterparts:
 
 
 def properties(one: OpNode, other: OpNode, *, with_origins: bool) -> Iterator[str]:
-    """What two nodes of the same operator differ in, besides what they read."""
+    """Yield the differences between two nodes of the same operator, except their inputs."""
     yield from tables(one.attrs, other.attrs)
     if [*map(facts, one.outputs)] != [*map(facts, other.outputs)]:
-        yield f"gives {', '.join(map(described, one.outputs))} / {', '.join(map(described, other.outputs))}"
+        yield f"returns {', '.join(map(described, one.outputs))} / {', '.join(map(described, other.outputs))}"
     if with_origins and one.origin != other.origin:
         fields = zip(one.origin._fields, one.origin, other.origin, strict=True)
         yield f"comes from another {', '.join(f'{n} {x!r} / {y!r}' for n, x, y in fields if x != y)}"
@@ -99,7 +99,7 @@ def has_other_names(one: OpNode, other: OpNode) -> bool:
 
 
 def tables(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """In what two tables of values differ."""
+    """Yield the differences between two tables of values."""
     for name in {**one, **other}:
         if name not in one or name not in other:
             value = print_value({**one, **other}[name])
@@ -110,7 +110,7 @@ def tables(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
 
 
 def node_text(node: OpNode) -> str:
-    """A node in a line that is not too long."""
+    """Print a node, shortened to one line of limited length."""
     text = print_node(node)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 

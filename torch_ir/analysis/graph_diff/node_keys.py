@@ -1,4 +1,4 @@
-"""Keys of nodes for comparing graphs: what a node is by itself, and by all that it reads or all that reads it."""
+"""Keys of nodes for matching: of a node alone, and including everything that it reads or that reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Keys = Sequence[Hashable]  # of the nodes of a graph, in order
 
 
 class NodeKeys:
-    """The keys of the nodes of one graph; graphs that share `numbers` can be compared: equal keys have one number."""
+    """The keys of the nodes of one graph; graphs that share `numbers` are comparable: equal keys have equal numbers."""
 
     def __init__(self, ir: IR, numbers: dict[Hashable, int]) -> None:
         self._ir = ir
@@ -20,39 +20,39 @@ class NodeKeys:
         self.plain = [self._number(_plain(node)) for node in ir.nodes]
 
     def by(self, sign: str) -> Keys:
-        """The keys that tell nodes by a sign."""
+        """Return the keys of this kind."""
         return _SIGNS[sign](self)
 
     @cached_property
     def own(self) -> list[int]:
-        """What each node is without the graph around it, with the keys of its weights."""
+        """Keys of each node alone, including the keys of its weights."""
         return self._with_weights(lambda weight: weight.param and weight.param.keys)
 
     @cached_property
     def alike(self) -> list[int]:
-        """What each node is without the graph around it; of its weights only what they are like."""
+        """Keys of each node alone; weights are identified by shape and dtype."""
         return self._with_weights(facts)
 
-    def told(self, ask: Callable[[OpNode], Hashable]) -> Keys:
-        return [(node.op_type, ask(node)) for node in self._ir.nodes]
+    def with_fact(self, fact: Callable[[OpNode], Hashable]) -> Keys:
+        return [(node.op_type, fact(node)) for node in self._ir.nodes]
 
     def placed(self) -> Keys:
-        """The own key of each node, with the call of the module that it came from."""
+        """Return the own key of each node, with the module call that it came from."""
         origins = (node.origin for node in self._ir.nodes)
         return [(key, origin.module, origin.call) for key, origin in zip(self.own, origins, strict=True)]
 
     def forward(self, own: Sequence[int]) -> Keys:
-        """What each node computes: its own key, and the keys of all that it reads, from the inputs on."""
+        """Return keys of what each node computes: its own key and the keys of all that it reads, from the inputs on."""
         made: dict[TensorMeta, Hashable] = {tensor: -1 - at for at, tensor in enumerate(self._ir.graph_inputs)}
         keys = []
         for key, node in zip(own, self._ir.nodes, strict=True):
-            read = tuple([made.get(tensor) for tensor in node.inputs])  # of a weight the node's own key tells
+            read = tuple([made.get(tensor) for tensor in node.inputs])  # weights are part of the node's own key
             keys.append(self._number(("forward", key, read)))
             made.update((tensor, (keys[-1], tensor.index)) for tensor in node.outputs)
         return keys
 
     def backward(self, own: Sequence[int]) -> Keys:
-        """What becomes of what each node makes: its own key, and the keys of all readers, from the outputs back."""
+        """Return keys of how outputs are used: own key and the keys of all readers, from the outputs back."""
         uses: dict[TensorMeta, list[tuple[int, int]]] = {}
         for place, tensor in enumerate(self._ir.returns.inputs):
             uses.setdefault(tensor, []).append((-1, place))
@@ -80,14 +80,14 @@ _SIGNS: dict[str, Callable[[NodeKeys], Keys]] = {
     "own": lambda keys: keys.own,
     "own at its place": lambda keys: keys.placed(),
     "alike": lambda keys: keys.alike,
-    "name": lambda keys: keys.told(lambda node: node.origins),
-    "module": lambda keys: keys.told(lambda node: (node.origin.module, node.origin.call, node.origin.function)),
-    "operator": lambda keys: keys.told(lambda node: None),
+    "name": lambda keys: keys.with_fact(lambda node: node.origins),
+    "module": lambda keys: keys.with_fact(lambda node: (node.origin.module, node.origin.call, node.origin.function)),
+    "operator": lambda keys: keys.with_fact(lambda node: None),
 }
 
 
 def typed(value: Any) -> str:
-    """A value as text that tells 1 from 1.0 and from True; functions are compared by what they compute."""
+    """Return a value as text that distinguishes 1, 1.0 and True; functions are compared by their content elsewhere."""
     if isinstance(value, FunctionRef):
         return "@"
     if isinstance(value, (list, tuple)):
@@ -100,6 +100,6 @@ def facts(tensor: TensorMeta) -> Hashable:
 
 
 def _plain(node: OpNode) -> Hashable:
-    """A node without the graph around it; functions name their arguments as they like."""
+    """Return a key of a node alone; call arguments are ignored, as functions name them freely."""
     attrs = tuple([(name, typed(node.attrs[name])) for name in sorted(node.attrs)])
     return node.op_type, () if node.is_call else node.args, attrs, tuple(map(facts, node.outputs))

@@ -1,4 +1,4 @@
-"""Replacements: what stands in the second graph for nodes of the first, as the nodes themselves tell by `origins`."""
+"""Replacements: nodes of the second graph that replace nodes of the first, according to their `origins`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _SHOWN = 4  # names in a detail
 
 @dataclass(frozen=True)
 class Replacement:
-    """Nodes of the first graph, and those of the second that stand for them, by name."""
+    """Names of nodes of the first graph, and of those that replace them in the second."""
 
     first: tuple[str, ...]
     second: tuple[str, ...]
 
 
 def replacements(rows: Iterable[NodeDiff]) -> list[Replacement]:
-    """Groups of nodes that differ and share captured nodes, as far as passes have made new nodes of them."""
+    """Return groups of differing nodes that share captured nodes, if a pass created some of them."""
     differing = [row for row in rows if row.status in ("added", "removed", "changed")]
     groups = _Groups()
     for row in differing:
         for made in filter(None, (row.first, row.second)):
-            if _stands_for_others(made):
+            if _replaces_others(made):
                 groups.join(made.origins)
     members: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for row in differing:
@@ -39,28 +39,28 @@ def replacements(rows: Iterable[NodeDiff]) -> list[Replacement]:
 
 
 def with_replacements(rows: Sequence[NodeDiff]) -> list[NodeDiff]:
-    """The rows, with details on what added nodes stand for, and on what stands for removed ones."""
+    """Return the rows with details: which nodes an added one replaces, and what replaces a removed one."""
     captured = {name for row in rows if row.first for name in row.first.origins}
-    standing: dict[str, dict[str, None]] = {}
+    replacing: dict[str, dict[str, None]] = {}
     for row in rows:
-        if row.second and row.status in ("added", "changed") and _stands_for_others(row.second):
+        if row.second and row.status in ("added", "changed") and _replaces_others(row.second):
             for name in row.second.origins:
-                standing.setdefault(name, {})[row.second.name] = None
-    return [_detailed(row, captured, standing) for row in rows]
+                replacing.setdefault(name, {})[row.second.name] = None
+    return [_detailed(row, captured, replacing) for row in rows]
 
 
-def _detailed(row: NodeDiff, captured: set[str], standing: dict[str, dict[str, None]]) -> NodeDiff:
-    if row.status == "added" and _stands_for_others(row.node):
+def _detailed(row: NodeDiff, captured: set[str], replacing: dict[str, dict[str, None]]) -> NodeDiff:
+    if row.status == "added" and _replaces_others(row.node):
         names = [name for name in row.node.origins if name in captured]
-        return replace(row, details=(f"stands for {listed(names)}",)) if names else row
+        return replace(row, details=(f"replaces {listed(names)}",)) if names else row
     if row.status == "removed":
-        names = list(dict.fromkeys(name for origin in row.node.origins for name in standing.get(origin, ())))
-        # what is computed of weights alone comes first in a program, and tells least
+        names = list(dict.fromkeys(name for origin in row.node.origins for name in replacing.get(origin, ())))
+        # nodes over weights alone come first in a program, and are least informative
         return replace(row, details=(f"now in {listed(names[::-1])}",)) if names else row
     return row
 
 
-def _stands_for_others(node: OpNode) -> bool:
+def _replaces_others(node: OpNode) -> bool:
     return node.origins != (node.name,)
 
 
@@ -70,7 +70,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 class _Groups:
-    """Names that belong together, directly or by way of others."""
+    """Disjoint sets of names (union-find)."""
 
     def __init__(self) -> None:
         self._above: dict[str, str] = {}

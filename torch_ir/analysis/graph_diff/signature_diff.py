@@ -1,4 +1,4 @@
-"""In what two graphs differ besides their nodes: inputs, weights, outputs, sizes, and what each says about itself."""
+"""Differences between graphs besides their nodes: inputs, weights, outputs, sizes and header fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_ir.ir import IR
 
 
 def signatures(one: IR, other: IR, *, with_modules: bool) -> Iterator[str]:
-    """All that a graph says about itself besides its weights, nodes and functions."""
+    """Yield differences in everything besides weights, nodes and functions."""
     if len(one.graph_inputs) != len(other.graph_inputs):
         yield f"{len(one.graph_inputs)} / {len(other.graph_inputs)} inputs"
     for at, (mine, its) in enumerate(zip(one.graph_inputs, other.graph_inputs, strict=False)):
@@ -46,7 +46,7 @@ def weights(one: IR, other: IR, *, with_order: bool) -> Iterator[str]:
 
 
 def returns(one: IR, other: IR, counterparts: Counterparts) -> Iterator[str]:
-    """Outputs, and the values that inputs and weights are given."""
+    """Yield differences in outputs and mutations."""
     if len(one.graph_outputs) != len(other.graph_outputs):
         yield f"{len(one.graph_outputs)} / {len(other.graph_outputs)} outputs"
     for at, (mine, its) in enumerate(zip(one.graph_outputs, other.graph_outputs, strict=False)):
@@ -60,7 +60,7 @@ def returns(one: IR, other: IR, counterparts: Counterparts) -> Iterator[str]:
 
 
 def sizes(one: IR, other: IR, counterparts: Counterparts) -> Iterator[str]:
-    """Where symbolic sizes are read off."""
+    """Yield differences in the tensors that symbolic sizes are bound to."""
     for name in (name for name in one.symbols if name in other.symbols):
         mine, its = one.symbols[name], other.symbols[name]
         if not counterparts.are(mine.tensor, its.tensor) or mine.dim != its.dim:

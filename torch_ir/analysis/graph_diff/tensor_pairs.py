@@ -1,4 +1,4 @@
-"""Counterparts: the tensor of another graph for each tensor that has one there."""
+"""Counterparts: the corresponding tensor in another graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_ir.ir import IR, TensorMeta
 
 
 class Counterparts:
-    """Inputs belong together by place, weights by key, and what nodes make by the nodes that belong together.
+    """Inputs correspond by position, weights by key, and node outputs by matching nodes.
 
     Without `with_weights`, any weight is the counterpart of any other.
     """
@@ -29,21 +29,21 @@ class Counterparts:
         return self._of.get(mine) is its
 
     def are(self, mine: TensorMeta | None, its: TensorMeta | None) -> bool:
-        """Whether these two are; so are two that have none, as it is told already that they are there.
+        """Whether these two correspond; so do two without counterparts, as that is reported elsewhere.
 
-        What a pass has made in place of several nodes gives what the last of them gave.
+        The output of a node that replaces several nodes corresponds to that of the last of them.
         """
         if mine is None or its is None:
             return mine is its
         if mine.param and its.param and not self._with_weights:
             return True
         if mine in self._of:
-            return self.has(mine, its) or (its not in self._found and _stands_for(mine, its))
-        return its not in self._found or _stands_for(its, mine)
+            return self.has(mine, its) or (its not in self._found and _replaces(mine, its))
+        return its not in self._found or _replaces(its, mine)
 
 
-def _stands_for(made: TensorMeta, replaced: TensorMeta) -> bool:
-    """Whether a tensor is made by a node that stands for the maker of another one, which looks the same."""
+def _replaces(made: TensorMeta, replaced: TensorMeta) -> bool:
+    """Whether the producer of a tensor replaces that of another tensor of equal shape and dtype."""
     new, old = made.producer, replaced.producer
     if new is None or old is None:
         return False
@@ -51,5 +51,5 @@ def _stands_for(made: TensorMeta, replaced: TensorMeta) -> bool:
 
 
 def keys_of(tensor: TensorMeta) -> tuple[str, ...]:
-    """The keys of a weight."""
+    """Return the keys of a weight."""
     return tensor.param.keys if tensor.param else (tensor.name,)

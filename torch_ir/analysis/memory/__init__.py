@@ -1,1 +1,1 @@
-"""Memory: which tensors are alive, share memory, or are bounded by a file's sizes."""
+"""Memory: live tensors, aliasing, schedules, and bounds from declared sizes."""

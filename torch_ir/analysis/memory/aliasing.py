@@ -1,4 +1,4 @@
-"""Memory: which tensors share it, and what of it the caller gets to hold."""
+"""Aliasing: which tensors share storage, and which storage the caller holds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch_ir.ops.torch_internals import OpOverload
 Functions = Mapping[str, IR]
 _NONE: Functions = MappingProxyType({})
 _RETURN = "return"
-_MOST_STEPS = 64  # of views of views; models have ten
+_MOST_STEPS = 64  # views of views; models have about ten
 _MOST_VIEWS = 256  # of one tensor
 _COPIES_OTHER_STRIDES = frozenset(("aten.contiguous", "aten.to"))
 
 
 def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
-    """Whether what a node makes may lie where something that it reads lies; a call is judged by its body, if given."""
+    """Whether an output of a node may share storage with an input; a call is judged by its body, if given."""
     operator = find_operator(node.op_type)
     if executor_of(node) is not None or gives_its_input(node.op_type, node.attrs):
         return True
@@ -32,12 +32,12 @@ def shares_memory(node: OpNode, functions: Functions = _NONE) -> bool:
         return body is None or _gives_inputs(body)
     if base_name(node.op_type) not in SOMETIMES_VIEWS:
         return may_alias(operator)
-    is_open = not all(made.is_static for made in node.outputs)  # what copies at most sizes is a view at a size of 1
+    is_open = not all(made.is_static for made in node.outputs)  # what copies at most sizes is a view at size 1
     return is_view(node) or (is_open and node.inputs[0].dtype == node.outputs[0].dtype and not node.attrs.get("copy"))
 
 
 def _gives_inputs(body: IR) -> bool:
-    """Whether a result of a function may lie in one of its inputs."""
+    """Whether an output of a function may share storage with an input."""
     given = set(body.graph_inputs)
     found = (memory_of(result, body.functions) for result in body.graph_outputs)
     return any(memory is None or not given.isdisjoint(memory) for memory in found)
@@ -46,7 +46,7 @@ def _gives_inputs(body: IR) -> bool:
 def memory_of(tensor: TensorMeta, functions: Functions = _NONE) -> set[TensorMeta] | None:
     """Return the tensors whose storage this one may share: inputs, weights, or results that own their storage.
 
-    Return None where the chain of views is longer than `_MOST_STEPS`.
+    Return None if the chain of views is longer than `_MOST_STEPS`.
     """
     found: set[TensorMeta] = set()
     seen = {tensor}
@@ -65,7 +65,7 @@ def memory_of(tensor: TensorMeta, functions: Functions = _NONE) -> set[TensorMet
 
 
 def home_of(tensor: TensorMeta) -> TensorMeta:
-    """Return the tensor whose storage this one certainly shares; on a chain of many views, one part of the way up."""
+    """Return the tensor whose storage this one certainly shares; for a long chain of views, an intermediate one."""
     for _ in range(_MOST_STEPS):
         if (maker := tensor.producer) is None or not _is_sure_to_share(maker):
             break
@@ -74,7 +74,7 @@ def home_of(tensor: TensorMeta) -> TensorMeta:
 
 
 def _is_sure_to_share(node: OpNode) -> bool:
-    """Whether what a node makes lies where the first tensor that it reads lies, whatever it is given."""
+    """Whether the output of a node always shares storage with its first input."""
     name = base_name(node.op_type)
     if executor_of(node) is not None or not (len(node.inputs) == 1 or name.endswith("_as")):
         return False
@@ -86,7 +86,7 @@ def _is_sure_to_share(node: OpNode) -> bool:
 
 
 def is_held_by_caller(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
-    """Return whether a result of the graph may share storage with this tensor; True if it has too many views."""
+    """Whether a graph output may share storage with this tensor; True if it has too many views."""
     seen = {tensor}
     left = [tensor]
     while left:
@@ -102,7 +102,7 @@ def is_held_by_caller(tensor: TensorMeta, functions: Functions = _NONE) -> bool:
 
 
 def moves_results(old: TensorMeta, new: TensorMeta, functions: Functions = _NONE) -> bool:
-    """Whether the caller would see that `new` stands for `old`: a result would share memory that it did not share."""
+    """Whether the caller could notice that `new` replaces `old`: an output would newly share storage."""
     if not is_held_by_caller(old, functions):
         return False
     found = memory_of(new, functions)

@@ -1,9 +1,9 @@
-"""The cache of a language model among what goes into a graph and comes out of it.
+"""KV cache of a language model among the inputs and outputs of a graph.
 
-A cache has at least three dimensions, and is known in one of three ways:
-- it is an input or output whose path or name says so: `cache`, `past`, `present`, `kv`;
-- it is an input or buffer that the graph changes;
-- it is an output that one node makes of such an input, as `cat` does when the cache grows.
+A cache tensor has at least three dimensions, and is recognised in one of three ways:
+- an input or output whose path or name contains `cache`, `past`, `present` or `kv`;
+- an input or buffer that the graph mutates;
+- an output that one node computes from such an input, as `cat` does when the cache grows.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch_ir.ir.graph.io_tree import Tree, leaves
 from torch_ir.ir.json.json_fields import Dim
 
 _WORDS = re.compile(r"(?:^|[^a-z])(?:\w*cache|past|present|kv)(?:[^a-z]|$)", re.IGNORECASE)
-_LEAST_RANK = 3  # batch, place, width: positions and lengths have fewer
+_LEAST_RANK = 3  # batch, position, width: positions and lengths have fewer
 
 
 @dataclass(frozen=True)
 class KvCache:
-    """The tensors of the cache that a run is given, and those that it leaves."""
+    """The cache tensors that a run takes, and those that it returns."""
 
     given: tuple[TensorMeta, ...]
     left: tuple[TensorMeta, ...]
@@ -39,7 +39,7 @@ class KvCache:
 
 
 def kv_cache(ir: IR) -> KvCache:
-    """The cache of a graph; of a graph without one, nothing."""
+    """Return the cache of a graph; empty if it has none."""
     changed = [(target, value) for target, value in ir.mutations if len(target.shape) >= _LEAST_RANK]
     given = [*_named(ir.input_tree, ir.graph_inputs), *(target for target, _ in changed)]
     grown = [tensor for tensor in ir.graph_outputs if _is_grown(tensor, given)]

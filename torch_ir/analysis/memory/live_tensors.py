@@ -1,12 +1,12 @@
-"""Which tensors are alive when, and how much memory they take at every step.
+"""Liveness: which tensors are alive at every step, and how much memory they take.
 
     memory = liveness(ir)                        # or liveness(ir, sizes={"batch": 8})
     memory.peak, memory.at.node, memory.alive(memory.at)
 
-A tensor is alive from the node that makes it to the last node that reads it or a view of it; outputs, and new values
-of what the graph changes, are alive to the end. A view has no memory of its own: it stands for what it shows. Inputs,
-weights, and what is computed once of weights are held by whoever runs the graph, and are counted apart. This is what
-`IRExecutor` does; what a kernel takes for itself while it runs comes on top.
+A tensor is alive from its producer to the last node that reads it or a view of it; outputs and mutated values are alive
+to the end. A view has no memory of its own: its base counts. Inputs, weights, and tensors computed once from weights
+are held by the caller and counted separately. This is what `IRExecutor` does; workspace memory of kernels is not
+included.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from torch_ir.ir.sizes.specialize import substitute
 
 _COND = "higher_order.cond"
 _MOST_CHARACTERS = 1 << 20  # of the sums of all steps
-_CHARACTERS_PER_NODE = 200  # beside them
+_CHARACTERS_PER_NODE = 200  # in addition
 
 
 @dataclass(frozen=True)
 class Step:
-    """A node, and the bytes that are held while it runs.
+    """A node, and the bytes held while it runs.
 
-    `makes` are the tensors that it gives memory to, with their bytes; `dies` are those that nobody reads afterwards.
-    `inside` is what the functions that it runs hold beside their results.
+    `makes` are the tensors that it allocates, with their bytes; `dies` are those that are not read afterwards. `inside`
+    is what the functions that it runs hold in addition to their results.
     """
 
     node: OpNode
@@ -50,26 +50,26 @@ class Step:
 class Liveness:
     """The steps of a run in order, and what is held all the time.
 
-    Where sizes are open, amounts are expressions, and `at` is the step that needs most if every open size is 1024.
+    With open sizes, amounts are expressions, and `at` is the step that needs most if every open size is 1024.
     """
 
     steps: tuple[Step, ...]
     inputs: Dim
     weights: Dim
-    once: Dim  # computed of weights, and kept
+    once: Dim  # computed from weights, and kept
 
     @cached_property
     def at(self) -> Step | None:
-        """The first step that needs most memory; None for a graph without nodes."""
+        """The first step with the peak memory; None for a graph without nodes."""
         return max(self.steps, key=lambda step: weight_of(step.bytes), default=None)
 
     @property
     def peak(self) -> Dim:
-        """The memory of activations, outputs included, where it is most."""
+        """Peak memory of activations, including outputs."""
         return self.at.bytes if self.at else 0
 
     def alive(self, step: Step) -> dict[TensorMeta, Dim]:
-        """The tensors that have memory while a step runs, with their bytes."""
+        """Return the tensors allocated while a step runs, with their bytes."""
         alive: dict[TensorMeta, Dim] = {}
         for each in self.steps:
             alive.update(each.makes)
@@ -81,9 +81,9 @@ class Liveness:
 
 
 def liveness(ir: IR, sizes: Mapping[str, int] | None = None) -> Liveness:
-    """What is alive at every step of the graph in program order, at these sizes.
+    """Return what is alive at every step of the graph in program order, at these sizes.
 
-    A call needs what its body needs. Of a `cond` the branch that needs more counts; of loops one round.
+    A call needs what its body needs. Of a `cond`, the branch that needs more counts; of a loop, one iteration.
     """
     check_sizes(ir, sizes or {})
     once, every = split_prologue(ir)
@@ -99,9 +99,9 @@ def liveness(ir: IR, sizes: Mapping[str, int] | None = None) -> Liveness:
 
 
 class Memory:
-    """The memory of a graph: which tensor shares that of which, how large each is, and what nodes hold inside.
+    """Memory model of a graph: which tensors share storage, the size of each, and what nodes hold inside.
 
-    `nodes` are those that run; whatever they read and do not make is held by others.
+    `nodes` are those that run; what they read but do not produce is held by the caller.
     """
 
     def __init__(self, ir: IR, nodes: Sequence[OpNode], sizes: Mapping[str, int]) -> None:
@@ -124,11 +124,11 @@ class Memory:
 
     @cached_property
     def peak(self) -> Dim:
-        """The peak in the order that was given."""
+        """The peak in the given order."""
         return self.peak_of(self._nodes)
 
     def size(self, tensor: TensorMeta) -> Dim:
-        """The bytes of the memory that a tensor owns; a result of a call may show part of what its body made."""
+        """Return the bytes of a tensor's storage; for a call's result, as allocated by its body."""
         if tensor not in self._known:
             self._known[tensor] = product(substitute(bytes_of(tensor), self.sizes))
         return self._known[tensor]
@@ -137,7 +137,7 @@ class Memory:
         return total(map(self.size, tensors))
 
     def steps(self, nodes: Sequence[OpNode]) -> Iterator[Step]:
-        """What is alive if the nodes run in this order."""
+        """Yield the steps if the nodes run in this order."""
         dying = self._last_reads(nodes)
         held: Dim = 0
         work = Budget(_MOST_CHARACTERS + _CHARACTERS_PER_NODE * len(nodes))
@@ -151,15 +151,15 @@ class Memory:
             held = total([held, product(-1, self.sum(dying[node]))])
 
     def peak_of(self, nodes: Sequence[OpNode]) -> Dim:
-        """The memory at the step that needs most, if the nodes run in this order."""
+        """Return the peak memory if the nodes run in this order."""
         return _largest(step.bytes for step in self.steps(nodes))
 
     def read_by(self, node: OpNode) -> list[TensorMeta]:
-        """The owners of the memory that a node reads, each once."""
+        """Return the owners of the storage that a node reads, each once."""
         return list(dict.fromkeys(self.owner[tensor] for tensor in node.inputs))
 
     def _last_reads(self, nodes: Sequence[OpNode]) -> dict[OpNode, list[TensorMeta]]:
-        """What goes after each node: read for the last time, or made and never read."""
+        """Map each node to the tensors freed after it: read for the last time, or never read."""
         seen = set(self.kept)
         mortal = {tensor for node in nodes for tensor in self.made[node]}
         dying: dict[OpNode, list[TensorMeta]] = {}
@@ -170,21 +170,21 @@ class Memory:
         return dying
 
     def _made_by(self, node: OpNode) -> list[TensorMeta]:
-        """The tensors to which a node gives memory of their own."""
+        """Return the outputs for which a node allocates storage."""
         return [tensor for tensor in node.outputs if self.owner[tensor] is tensor]
 
     def _owners(self, node: OpNode, bodies: Sequence[Memory]) -> list[TensorMeta]:
-        """The tensor whose memory each output has."""
+        """Return the owner of each output's storage."""
         if node.is_call and bodies:
             return self._owners_of_results(node, bodies[0])
         if not is_view(node) or not node.inputs:
             return list(node.outputs)
-        several = len(node.outputs) == len(node.inputs)  # each output shows an input, as of `broadcast_tensors`
+        several = len(node.outputs) == len(node.inputs)  # each output is a view of an input, as of `broadcast_tensors`
         shown = node.inputs if several else [node.inputs[0]] * len(node.outputs)
         return [self.owner[tensor] for tensor in shown]
 
     def _owners_of_results(self, node: OpNode, body: Memory) -> list[TensorMeta]:
-        """A result of a body may show one of its inputs, or share its memory with another result."""
+        """Return the owners of a call's outputs; a result of a body may alias an input or another result."""
         operands = dict(zip(node.args, node.inputs, strict=True))
         owners = {tensor: self.owner[operands[tensor.name]] for tensor in body.given if tensor.name in operands}
         found = []
@@ -194,7 +194,7 @@ class Memory:
         return found
 
     def _inside(self, node: OpNode, bodies: Sequence[Memory]) -> Dim:
-        """What bodies hold at most; their results are those of the node, but for loops. A fused one holds nothing."""
+        """Return the peak inside the bodies, without their results except for loops; a fused operator holds nothing."""
         if node.op_type.startswith(FUSED):
             return 0
         ends_with_results = node.is_call or node.op_type == _COND

@@ -1,11 +1,11 @@
-"""What a run holds at most, by sizes that a file declares and nobody vouches for.
+"""Upper bound of a run's memory from the sizes that an untrusted file declares.
 
     demand = Demand(ir)
-    demand.bound(sizes)          # quick: as if nothing ever went
-    demand.peak(sizes)           # Peak(bytes=…, node=…): what is read for the last time goes
+    demand.bound(sizes)          # quick: as if nothing were ever freed
+    demand.peak(sizes)           # Peak(bytes=…, node=…): tensors are freed after their last use
 
-Where `liveness` says what a graph needs, this says what it could need: strides are not believed, and what copies only
-where it must counts as a copy. Sizes that the data decides are not known before a run, and do not count.
+`liveness` computes what a graph needs; this computes what it could need: declared strides are not trusted, and
+operators that may copy count as copies. Data-dependent sizes are unknown before a run, and do not count.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Sizes = Mapping[str, Number]
 
 
 class Peak(NamedTuple):
-    """The most bytes that are held at once, and the node that takes most of them."""
+    """The peak memory in bytes, and the node that needs the most of it."""
 
     bytes: int
     node: OpNode | None
 
 
 class Demand:
-    """The memory that one graph asks for; with `streamed`, weights are held from their first use to their last."""
+    """The memory demand of one graph; with `streamed`, weights are held from their first use to their last."""
 
     def __init__(self, ir: IR, *, streamed: bool = False) -> None:
         self._ir = ir
@@ -43,7 +43,7 @@ class Demand:
         self._bodies = {name: Demand(ir.functions[name]) for name in called}
 
     def bound(self, sizes: Sizes) -> int:
-        """The bytes of everything that is given or made."""
+        """Return the bytes of all inputs, weights and outputs of nodes."""
         return sum(_number(amount, sizes) for names, amount in self._amounts.items() if sizes.keys() >= names)
 
     @cached_property
@@ -62,7 +62,7 @@ class Demand:
                 yield from self._bodies[name]._amounts.values() if name in self._bodies else ()
 
     def peak(self, sizes: Sizes) -> Peak:
-        """What is held where most is held, if every value goes after its last use."""
+        """Return the peak memory if every tensor is freed after its last use."""
         inside = {name: body.peak(sizes).bytes for name, body in self._bodies.items()}
         begins, ends = self._lives()
         held = _sum(map(bytes_of, [*self._ir.graph_inputs, *(() if self._streamed else self._ir.params)]), sizes)
@@ -76,7 +76,7 @@ class Demand:
         return Peak(peak, where)
 
     def _lives(self) -> tuple[list[list[TensorMeta]], list[list[TensorMeta]]]:
-        """For each node, the tensors that get memory with it, and those that give it back after it."""
+        """For each node, list the tensors allocated at it, and those freed after it."""
         nodes = self._ir.nodes
         last = _last_uses(nodes, self._ir.returns.inputs)
         begins = [_made(node) for node in nodes]
@@ -93,7 +93,7 @@ class Demand:
 
 
 def _last_uses(nodes: Sequence[OpNode], returned: Iterable[TensorMeta]) -> dict[TensorMeta, int]:
-    """The position of the node after which each tensor can go; what a view shows stays as long as the view."""
+    """Map each tensor to the position of the node after which it can be freed; a view keeps its base alive."""
     last = dict.fromkeys(returned, len(nodes))
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
@@ -104,7 +104,7 @@ def _last_uses(nodes: Sequence[OpNode], returned: Iterable[TensorMeta]) -> dict[
 
 
 def _made(node: OpNode) -> list[TensorMeta]:
-    """The outputs that have memory of their own; those on meta have none."""
+    """Return the outputs with storage of their own; those on meta have none."""
     return [] if _is_view(node) or node.attrs.get("device") == Device("meta") else list(node.outputs)
 
 

@@ -1,4 +1,4 @@
-"""An order of nodes that needs less memory than the order of the program."""
+"""Reorder nodes to reduce peak memory."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from torch_ir.ir.regroup.functions import called_by
 
 @dataclass(frozen=True)
 class Schedule:
-    """All nodes of a graph in an order in which they can run, and the peaks of memory with it and before.
+    """All nodes of a graph in a valid order, and the peak memory with it and before.
 
-    `ir.nodes = list(schedule.nodes)` puts it into effect.
+    `ir.nodes = list(schedule.nodes)` applies it.
     """
 
     nodes: tuple[OpNode, ...]
@@ -29,10 +29,10 @@ class Schedule:
 
 
 def schedule(ir: IR, sizes: Mapping[str, int] | None = None) -> Schedule:
-    """The best order found, at these sizes; sizes that stay open count as 1024. The graph stays as it is.
+    """Return the best order found, at these sizes; open sizes count as 1024. The graph is not changed.
 
-    Two greedy orders are tried: at every step the node that leaves least memory behind, or one that goes on with what
-    was made last. The order of the program stays where neither needs less, or where a node writes in place. Nodes that
+    Two greedy orders are tried: at every step the node that leaves the least memory allocated, or one that continues
+    with the latest results. The program order is kept if neither needs less, or if a node writes in place. Nodes that
     draw random numbers or assert keep their order.
     """
     from torch_ir.ops.effects import writes_in_place  # imports torch
@@ -50,7 +50,7 @@ def schedule(ir: IR, sizes: Mapping[str, int] | None = None) -> Schedule:
 
 
 def _needed(ir: IR, nodes: Sequence[OpNode]) -> dict[OpNode, set[OpNode]]:
-    """The nodes that must run before each: those it reads from, that give its sizes, or whose effect comes first."""
+    """Map each node to those that must run before it: producers of its inputs and sizes, and earlier effects."""
     makers = {name: symbol.tensor.producer for name, symbol in ir.symbols.items() if symbol.tensor is not None}
     running = set(nodes)
     last_effect: OpNode | None = None
@@ -65,7 +65,7 @@ def _needed(ir: IR, nodes: Sequence[OpNode]) -> dict[OpNode, set[OpNode]]:
 
 
 def _sizes_read(ir: IR, node: OpNode) -> set[str]:
-    """The sizes that a node, or a function that it runs, takes as numbers."""
+    """Return the symbols that a node, or a function that it runs, takes as numbers."""
     inner = [body for name in called_by([node]) for body in ir.functions[name].all_nodes()]
     return {name for each in (node, *inner) for name in names_of(list(each.attrs.values()))}
 
@@ -80,7 +80,7 @@ def _has_effect(ir: IR, node: OpNode) -> bool:
 
 
 def _greedy(nodes: Sequence[OpNode], needed: Mapping[OpNode, set[OpNode]], memory: Memory, deep: bool) -> list[OpNode]:
-    """At every step the ready node that leaves least behind; with `deep`, those that read what was made last first."""
+    """Schedule the ready node that leaves the least memory; with `deep`, prefer readers of the latest results."""
     places = {node: place for place, node in enumerate(nodes)}
     waiting = {node: set(before) for node, before in needed.items()}
     followers: dict[OpNode, list[OpNode]] = {}
@@ -111,7 +111,7 @@ def _greedy(nodes: Sequence[OpNode], needed: Mapping[OpNode, set[OpNode]], memor
 
 
 class _Held:
-    """The memory of a run that is under way: how many nodes are still to read each tensor."""
+    """Memory during a simulated run: the number of remaining readers of each tensor."""
 
     def __init__(self, nodes: Sequence[OpNode], memory: Memory) -> None:
         self.memory = memory
@@ -121,7 +121,7 @@ class _Held:
         self.readers.update(memory.kept)
 
     def left_by(self, node: OpNode) -> float:
-        """How much more memory is held after a node than before it."""
+        """Return the change in allocated memory when a node runs."""
         made = sum(self.size[tensor] for tensor in self.memory.made[node] if self.readers[tensor])
         gone = [tensor for tensor in self.memory.read_by(node) if self.readers[tensor] == 1]
         return made - sum(self.size.get(tensor, 0) for tensor in gone)

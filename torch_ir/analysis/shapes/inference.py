@@ -1,11 +1,11 @@
-"""Shapes, dtypes and strides of what an operator makes, asked of torch without a value and without a weight.
+"""Shape inference: shapes, dtypes and strides of an operator's outputs, from torch's rules without values or weights.
 
     shapes = Shapes(ir)
     shapes.results("aten.mm.default", {"self": x, "mat2": w}, {})     # [TensorMeta("", (2, 8), "float32")]
-    wrong_shapes(ir)                                                  # nodes that do not make what the graph says
+    wrong_shapes(ir)                                                  # nodes that contradict the graph
 
-Answers are kept for the whole process. Where sizes are open, torch is asked at several sizes that the graph admits,
-and a size of the result is the expression that is right at all of them.
+Results are cached for the whole process. If sizes are open, torch's rule is called at several sizes that the graph
+allows, and each size of the result is an expression that matches all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
+from torch_ir.analysis.dependencies.slices import names_of
 from torch_ir.analysis.shapes.open_sizes import Points, decided_by_data, expressed, inside, points_of, products
 from torch_ir.analysis.shapes.shape_rules import Made, call_rule
 from torch_ir.analysis.shapes.shape_worker import WORKER
@@ -22,17 +23,17 @@ from torch_ir.ir import IR, Dim, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ops.effects import gives_new_values, is_forbidden
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.safe_shape_calls import is_safe_in_process, may_be_asked
+from torch_ir.ops.safe_shape_calls import is_safe_in_process, may_call_rule
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
 
 Sizes = Mapping[str, Any]
-_MOST_KNOWN = 1 << 16  # answers; a process that reads many files starts again
-_NUMBERS: Points = ({},)  # where no size is open, one look is enough
+_MOST_KNOWN = 1 << 16  # results; cleared when full
+_NUMBERS: Points = ({},)  # without open sizes, one call suffices
 
 
 class Shapes:
-    """What operators make of the tensors of one graph."""
+    """Shape inference for the tensors of one graph."""
 
     known: ClassVar[dict[Any, list[Made] | str]] = {}
 
@@ -43,9 +44,9 @@ class Shapes:
     def results(
         self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], hints: Sequence[Dim] = ()
     ) -> list[TensorMeta] | None:
-        """What a call makes, as tensors without names; None where torch cannot say.
+        """Return the outputs of a call, as tensors without names; None if torch has no shape rule.
 
-        Arguments that do not go together are a ShapeError. `hints` are sizes that the result may well have.
+        Incompatible arguments raise ShapeError. `hints` are expressions to try for the sizes of the result.
         """
         found = self.at_points(op_type, inputs, attrs)
         if found is None:
@@ -60,7 +61,7 @@ class Shapes:
     def at_points(
         self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
     ) -> tuple[Points, list[list[Made]]] | None:
-        """What a call makes in numbers, at one choice of the open sizes or several; None where torch cannot say."""
+        """Return the outputs of a call in numbers, at one or several choices of the open sizes; None without a rule."""
         operator = find_operator(op_type)
         if not isinstance(operator, OpOverload) or is_forbidden(op_type):
             return None
@@ -70,41 +71,41 @@ class Shapes:
         except ShapeError:
             if not self.is_decided(inputs, attrs):
                 raise
-            return None  # sizes that the data decides may go together in a way that nobody told
+            return None  # data-dependent sizes may be compatible for reasons that the graph does not state
         at_points = [rows for rows in made if rows is not None]
         return (points, at_points) if made and len(at_points) == len(made) else None
 
     @property
     def points(self) -> Points:
-        """Sizes that the graph admits, to ask at."""
+        """Sizes that the graph allows, at which rules are called."""
         if self._points is None:
             self._points = points_of(self._ir)
         return self._points
 
     @cached_property
     def decided(self) -> frozenset[str]:
-        """The open sizes that no caller chooses."""
+        """The open sizes that depend on data."""
         return decided_by_data(self._ir)
 
     def is_decided(self, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]) -> bool:
-        """Whether a call speaks of an open size that no caller chooses."""
+        """Whether a call reads a data-dependent size."""
         return not self.decided.isdisjoint(_names(inputs.values(), attrs))
 
     def of(self, node: OpNode) -> list[TensorMeta] | None:
-        """What a node makes of what it reads; None where torch cannot say."""
+        """Return the outputs of a node; None if torch has no shape rule."""
         if executor_of(node) is not None or gives_new_values(node):
             return None
-        said = [dim for tensor in node.outputs for dim in (*tensor.shape, *(tensor.stride or ()))]
-        return self.results(node.op_type, dict(zip(node.args, node.inputs, strict=True)), node.attrs, said)
+        declared = [dim for tensor in node.outputs for dim in (*tensor.shape, *(tensor.stride or ()))]
+        return self.results(node.op_type, dict(zip(node.args, node.inputs, strict=True)), node.attrs, declared)
 
     def agree(self, one: TensorMeta, other: TensorMeta) -> bool:
-        """Whether two tensors have the same shape and dtype, however their sizes are written."""
+        """Whether two tensors have equal shape and dtype, however their sizes are written."""
         if one.dtype != other.dtype or len(one.shape) != len(other.shape):
             return False
         return one.shape == other.shape or all(map(self.is_same_size, one.shape, other.shape))
 
     def is_same_size(self, one: Any, other: Any) -> bool:
-        """Whether two sizes are equal wherever the graph holds."""
+        """Whether two sizes are equal at all sizes that the graph allows."""
         if one == other or (isinstance(one, int) and isinstance(other, int)):
             return bool(one == other)
         return bool(self.points) and all(evaluate(one, point) == evaluate(other, point) for point in self.points)
@@ -112,19 +113,19 @@ class Shapes:
     def _at(
         self, sizes: Sizes, operator: OpOverload, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any]
     ) -> list[Made] | None:
-        """What a call makes at some sizes, remembered."""
+        """Return the outputs of a call at some sizes, cached."""
         try:
             tensors = {name: _numbers(tensor, sizes) for name, tensor in inputs.items()}
             values = {name: _number(value, sizes) for name, value in attrs.items()} if sizes else attrs
-        except (ExpressionError, OverflowError, ValueError) as error:  # the latter two of a size that is inf or nan
-            raise ShapeError(f"{operator} would be given a size that is none: {error}") from None
+        except (ExpressionError, OverflowError, ValueError) as error:  # the latter two for a size of inf or nan
+            raise ShapeError(f"{operator} would get an invalid size: {error}") from None
         if sizes and any(size < 0 for shape, _, _ in tensors.values() for size in shape):
-            raise ShapeError(f"{operator} would be given a negative size")
+            raise ShapeError(f"{operator} would get a negative size")
         key = (operator, tuple(tensors.items()), repr(values))
         found = self.known.get(key)
         if found is None:
             found = _rule_result(operator, tensors, values)
-            if operator.namespace in ("aten", "mkldnn"):  # the rule of a custom operator may be registered anew
+            if operator.namespace in ("aten", "mkldnn"):  # the rule of a custom operator may be registered again
                 if len(self.known) >= _MOST_KNOWN:
                     self.known.clear()
                 self.known[key] = found
@@ -137,7 +138,7 @@ class Shapes:
     def _expressed(self, op_type: str, made: list[list[Made]], known: Sequence[Dim]) -> list[TensorMeta]:
         tensors = []
         if len({tuple(len(shape) for shape, _, _ in rows) for rows in made}) > 1:
-            raise ShapeError(f"{op_type} gives a number of results or dimensions that depends on the sizes")
+            raise ShapeError(f"{op_type} has a number of outputs or dimensions that depends on the sizes")
         for rows in zip(*made, strict=True):
             shapes, dtypes, strides = zip(*rows, strict=True)
             shape = self._sizes(op_type, shapes, known)
@@ -145,7 +146,7 @@ class Shapes:
             if None not in strides:
                 laid = self._sizes(op_type, strides, [*known, *products(shape)])
             elif any(stride is not None for stride in strides):
-                raise ShapeError(f"{op_type} gives strides that depend on the sizes in a way that has no expression")
+                raise ShapeError(f"{op_type} has output strides without an expression")
             tensors.append(TensorMeta("", shape, dtypes[0], stride=laid))
         return tensors
 
@@ -154,13 +155,13 @@ class Shapes:
         for values in zip(*columns, strict=True):
             size = expressed(values, known, self.points)
             if size is None:
-                raise ShapeError(f"{op_type} gives sizes, {', '.join(map(str, values))}, that have no expression")
+                raise ShapeError(f"{op_type} has output sizes without an expression: {', '.join(map(str, values))}")
             found.append(size)
         return found
 
 
 def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
-    """Nodes that do not make what the graph says, here and in functions, each with what is wrong."""
+    """Yield nodes whose outputs differ from the inferred ones, in the graph and its functions, with a description."""
     shapes = Shapes(ir)
     for node in ir.nodes:
         try:
@@ -178,9 +179,9 @@ def wrong_shapes(ir: IR) -> Iterator[tuple[OpNode, str]]:
 
 
 def _rule_result(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
-    """Return what torch's shape rule says, called in this process only where it is known to check its operands."""
+    """Return the result of torch's shape rule, called in this process only if it is known to check its operands."""
     shapes = [shape for shape, _, _ in tensors.values()]
-    if not may_be_asked(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
+    if not may_call_rule(operator, shapes, {dtype for _, dtype, _ in tensors.values()}, attrs):
         return ""
     if is_safe_in_process(operator, shapes, attrs):
         return call_rule(operator, tensors, attrs)
@@ -210,13 +211,11 @@ def _is_open(tensors: Any, attrs: Mapping[str, Any]) -> bool:
 
 
 def _names(tensors: Iterable[TensorMeta], attrs: Mapping[str, Any]) -> Iterator[str]:
-    """The open sizes that a call speaks of."""
+    """Yield the symbols that a call reads."""
     for tensor in tensors:
         for dim in (*tensor.shape, *(tensor.stride or ())):
             yield from names_in(dim)
-    for value in _leaves(list(attrs.values())):
-        if isinstance(value, Expr):
-            yield from names_in(value)
+    yield from names_of(list(attrs.values()))
 
 
 def _leaves(value: Any) -> Iterator[Any]:

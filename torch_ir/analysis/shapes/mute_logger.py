@@ -1,14 +1,13 @@
-"""A logger that is silent while anybody asks for it, in however many threads, and afterwards as it was before."""
+"""Disable a logger while any thread needs that, and restore it afterwards."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from types import TracebackType
 
 
 class Silence:
-    """A context manager that many threads may be inside at once."""
+    """A reentrant context manager for many threads."""
 
     def __init__(self, logger: str) -> None:
         self._logger = logging.getLogger(logger)
@@ -22,9 +21,7 @@ class Silence:
                 self._was_disabled, self._logger.disabled = self._logger.disabled, True
             self._inside += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:

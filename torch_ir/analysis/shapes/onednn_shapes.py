@@ -1,7 +1,7 @@
-"""What oneDNN's operators make that torch itself has no rule of shapes for.
+"""Shape rules for oneDNN operators for which torch has none.
 
-A packed weight keeps the shape of the weight; how its elements lie is known to oneDNN alone, and no operator but those
-that take packed weights reads it.
+A packed weight keeps the shape of the weight; its memory layout is private to oneDNN, and only operators that take
+packed weights read it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ def _packed(self: Tensor, **how: Any) -> Tensor:
 
 
 def _packed_transposed(self: Tensor, groups: int, **how: Any) -> Tensor:
-    """What is read and what is made change places, within each group."""
+    """Input and output channels are swapped, within each group."""
     reads, makes, *kernel = self.shape
     return self.new_empty(makes * groups, reads // groups, *kernel)
 
 
 def _convolution_and(other: Tensor, **call: Any) -> Tensor:
-    """A convolution, and its sum with something of the shape that it makes."""
+    """A convolution, added to a tensor of its output shape."""
     same = {name: call[name] for name in ("X", "W", "B", "padding", "stride", "dilation", "groups")}
     made: Tensor = torch.ops.mkldnn._convolution_pointwise.default(**same, attr="none", scalars=[], algorithm="")
     if other.shape != made.shape:
-        raise ValueError(f"what is added is of shape {list(other.shape)}, not {list(made.shape)}")
+        raise ValueError(f"the summand has shape {list(other.shape)}, expected {list(made.shape)}")
     return made
 
 

@@ -1,4 +1,4 @@
-"""Open sizes: numbers that a graph admits for them, and the expression behind numbers that were seen at several."""
+"""Open sizes: valid sample values, and the expression that matches values observed at several samples."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from torch_ir.ir.json.json_fields import Dim
 Points = tuple[Mapping[str, int], ...]
 _WANTED = 5
 _TRIES = 20_000
-_MOST_READ = 1_000_000  # symbols drawn and characters of constraints read, in all tries together
+_MOST_READ = 1_000_000  # symbols drawn and characters of constraints parsed, over all tries
 _MOST_PRODUCTS = 1024
-_MOST_PAIRED = 64  # sizes that are combined two by two
+_MOST_PAIRED = 64  # sizes that are combined pairwise
 _LARGEST_DIVISOR = 32
-_MOST = 4096  # of a size that has no bound
+_MOST = 4096  # of an unbounded size
 
 
-_around: ContextVar[tuple[IR, ...]] = ContextVar("the graphs around, the outermost first", default=())
+_around: ContextVar[tuple[IR, ...]] = ContextVar("enclosing graphs, outermost first", default=())
 
 
 @contextmanager
 def inside(ir: IR) -> Iterator[None]:
-    """While functions of this graph are looked at, they may speak of its sizes and of those of graphs around it."""
+    """While functions of this graph are analysed, allow them to read its sizes and those of enclosing graphs."""
     token = _around.set((*_around.get(), ir))
     try:
         yield
@@ -37,12 +37,12 @@ def inside(ir: IR) -> Iterator[None]:
 
 
 def is_inside() -> bool:
-    """Whether what is looked at is a function of a graph."""
+    """Whether a function of a graph is being analysed."""
     return bool(_around.get())
 
 
 def decided_by_data(ir: IR) -> frozenset[str]:
-    """The open sizes that no caller chooses, so that nobody knows which of them go together."""
+    """Return the data-dependent open sizes, of which it is unknown which values are compatible."""
     graphs = (*_around.get(), ir)
     symbols = {name: symbol for graph in graphs for name, symbol in graph.symbols.items()}
     given = {id(tensor) for graph in graphs for tensor in graph.graph_inputs}
@@ -50,7 +50,7 @@ def decided_by_data(ir: IR) -> frozenset[str]:
 
 
 def points_of(ir: IR) -> Points:
-    """Several choices of the open sizes that the graph admits, different in every size where that is possible."""
+    """Return several valid choices of the open sizes, different in every size if possible."""
     found: Points = ()
     for graph in (*(each for each in _around.get() if each is not ir), ir):
         if graph.symbols:
@@ -61,13 +61,13 @@ def points_of(ir: IR) -> Points:
 
 
 def _found_points(ir: IR, outer: Points) -> Points:
-    """Choices of the graph's own sizes, beside those of the graphs around it."""
+    """Choose the graph's own sizes, in addition to those of enclosing graphs."""
     draw = random.Random(0)
     found: list[dict[str, int]] = []
     texts = (*ir.symbols, *ir.constraints, *(dim for tensor in ir.graph_inputs for dim in tensor.shape))
     length = sum(len(str(text)) for text in texts)
     for attempt in range(min(_TRIES, _MOST_READ // (length + 1) + _WANTED)):
-        most = _MOST if attempt % 2 else 64  # some are small, so that one of two sizes may be the smaller one
+        most = _MOST if attempt % 2 else 64  # some are small, so that either of two sizes may be the smaller one
         sizes = dict(outer[len(found) % len(outer)])
         for name, symbol in ir.symbols.items():
             low = max(symbol.min or 0, 2)
@@ -91,7 +91,7 @@ def admits(ir: IR, sizes: Mapping[str, int]) -> bool:
 
 
 def expressed(values: Sequence[int], known: Sequence[Dim], points: Points) -> Dim | None:
-    """The expression that has these values at these points: a number, a size that is known, or one made of such."""
+    """Return an expression with these values at these points: a number, a known size, or a combination of them."""
     if len(set(values)) == 1 and len(points) > 1:
         return values[0]
     seen = list(zip(points, values, strict=True))
@@ -106,7 +106,7 @@ def expressed(values: Sequence[int], known: Sequence[Dim], points: Points) -> Di
 
 
 def products(shape: Sequence[Dim]) -> list[Dim]:
-    """Every product of some of these sizes, which strides are made of; of a high rank, those of the last dimensions."""
+    """Return the products of subsets of these sizes, as in strides; for a high rank, only of the last dimensions."""
     found: dict[Dim, None] = {1: None}
     for dim in reversed(shape):
         if len(found) > _MOST_PRODUCTS:
@@ -116,7 +116,7 @@ def products(shape: Sequence[Dim]) -> list[Dim]:
 
 
 def _candidates(known: Sequence[Dim], points: Points) -> Iterator[Dim]:
-    """Sizes that are known, then single symbols, then sums, multiples and products of two of these."""
+    """Yield the known sizes, then single symbols, then sums, multiples and products of two of these."""
     names = list(points[0]) if points else []
     sizes = list(dict.fromkeys([*known, *names]))
     yield from (size for size in sizes if isinstance(size, str))
@@ -129,7 +129,7 @@ def _candidates(known: Sequence[Dim], points: Points) -> Iterator[Dim]:
 
 
 def _divided(size: str, seen: Sequence[tuple[Mapping[str, int], int]]) -> Dim | None:
-    """A size over a small number, rounded down, as windows and steps make it; `(height - 1) // 2 + 1`."""
+    """Match a size divided by a small number and rounded down, as for windows and steps: `(height - 1) // 2 + 1`."""
     for divisor in range(1, _LARGEST_DIVISOR + 1):
         for shift in range(divisor):
             rest = {value - (evaluate(size, point) - shift) // divisor for point, value in seen}

@@ -1,4 +1,4 @@
-"""Calls of torch's shape rules: what an operator makes of tensors without memory."""
+"""Calls of torch's shape rules on tensors without memory."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from torch_ir.ops.torch_internals import (
 )
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_torch
 
-# One result in numbers: shape, dtype, and strides, None for row-major order.
+# One output in numbers: shape, dtype, and strides, None for row-major order.
 Made = tuple[tuple[int, ...], str, "tuple[int, ...] | None"]
 _CPU = torch.device("cpu")
-_silence = Silence(FAKE_TENSOR_LOGGER)  # which logs a traceback for every call that torch refuses
+_silence = Silence(FAKE_TENSOR_LOGGER)  # it logs a traceback for every call that torch refuses
 
 
 def call_rule(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]) -> list[Made] | str:
-    """Return the results, the reason why the call is refused, or an empty text where torch has no shape rule.
+    """Return the outputs, the reason why the call is refused, or an empty string if torch has no shape rule.
 
     A rule that raises can leave dispatch keys excluded; the exception restores them late and wrong when it is freed,
     after which fake tensors are taken for real ones. So the dispatch state of this thread is restored here.
@@ -56,7 +56,7 @@ def _answer(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[st
         check_dims(str(operator), arguments)
         with _silence, NeutralState(), enable_python_dispatcher(), mode:
             made = results(RULES.get(str(operator), operator), arguments)
-    except ArithmeticError:  # a mistake of the shape rule, not of the call
+    except ArithmeticError:  # an error in the shape rule, not in the call
         return ""
     except Exception as error:
         is_unknown = type(error).__module__.startswith("torch") or "no fake impl registered" in str(error)
@@ -65,7 +65,7 @@ def _answer(operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[st
 
 
 def _is_plain(made: Any) -> bool:
-    """Whether a result is a strided tensor of known sizes; rules that check too little make others."""
+    """Whether an output is a strided tensor of known sizes; rules that check too little return others."""
     if not isinstance(made, torch.Tensor) or made.layout is not torch.strided:
         return False
     shape, stride = tuple(made.shape), made.stride()
@@ -78,7 +78,7 @@ def _described(tensor: torch.Tensor) -> Made:
 
 
 def is_row_major(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the elements are stored in the order in which they are counted."""
+    """Whether the elements are stored in row-major order."""
     expected = 1
     for size, step in zip(reversed(shape), reversed(stride), strict=True):
         if size != 1 and step != expected and 0 not in shape:

@@ -1,8 +1,8 @@
-"""Shape rules in a child process, which a rule may crash.
+"""Shape worker: a child process for shape rules that might crash.
 
-torch's shape rules check less than its kernels do: some divide by a size that may be 0, or read an operand that is not
-there. The rules of the operators in `ops.asking` run in this process. Every other rule runs in a forked copy of it,
-which answers one call after another; a rule that ends it, or takes too long, has no answer.
+torch's shape rules check less than its kernels do: some divide by a size that may be 0, or read a missing operand. The
+rules of the operators in `ops.safe_shape_calls` run in this process. Every other rule runs in a forked worker, which
+serves one call after another; a rule that crashes it, or takes too long, has no result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch_ir.ops.torch_internals import OpOverload
 
 _SECONDS = 5  # for one call
 _BYTES = 1 << 24  # of one answer
-_MEMORY = 4 << 30  # that the child may take beyond what this process has
+_MEMORY = 4 << 30  # that the child may use beyond the memory of this process
 _RANK = 1 << 10
 _CAN_FORK = hasattr(os, "fork")
 
@@ -38,13 +38,13 @@ class ShapeWorker:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pipes: tuple[Connection, Connection] | None = None  # questions and answers
+        self._pipes: tuple[Connection, Connection] | None = None  # requests and replies
         self._process = 0
 
     def call_rule(
         self, operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]
     ) -> list[Made] | str:
-        """Return what `shape_rules.call_rule` does, and an empty text where the child does not answer."""
+        """Return what `shape_rules.call_rule` does, and an empty string if the child does not answer."""
         if not _CAN_FORK:
             return ""
         question = pickle.dumps((str(operator), dict(tensors), dict(attrs)))
@@ -79,30 +79,30 @@ class ShapeWorker:
         self._pipes = None
 
     def _start(self) -> tuple[Connection, Connection]:
-        (asked, questions), (answers, told) = Pipe(duplex=False), Pipe(duplex=False)
+        (requests, questions), (answers, replies) = Pipe(duplex=False), Pipe(duplex=False)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of other threads: the child needs none of them
+            warnings.simplefilter("ignore", DeprecationWarning)  # about other threads, which the child does not need
             process = os.fork()
         if process == 0:
             try:
-                _serve(asked, told)
+                _serve(requests, replies)
             finally:
                 os._exit(1)
-        asked.close()
-        told.close()
+        requests.close()
+        replies.close()
         self._process = process
         return questions, answers
 
 
 def _serve(questions: Connection, answers: Connection) -> None:
-    """Answer calls until the other end of the questions is closed."""
-    gc.disable()  # what it would free belongs to the parent
+    """Serve calls until the request pipe is closed."""
+    gc.disable()  # objects belong to the parent
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
-    # an open copy of the parent's pipes and sockets would keep their readers waiting
+    # open copies of the parent's pipes and sockets would block their readers
     first, second = sorted((questions.fileno(), answers.fileno()))
     for start, stop in ((3, first), (first + 1, second), (second + 1, os.sysconf("SC_OPEN_MAX"))):
         os.closerange(start, stop)

@@ -1,4 +1,4 @@
-"""Sums and products of sizes: numbers, or expressions over the sizes that a graph leaves open.
+"""Sums and products of sizes: numbers, or expressions over open sizes.
 
 product(2, "batch", 512)        ->  "1024*batch"
 total(["1024*batch", "batch"])  ->  "1025*batch"
@@ -14,14 +14,14 @@ from functools import lru_cache
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.sizes.expressions import SIGNS, Call, evaluate, names_in, parse
 
-# A polynomial: from the factors of each term, sorted, to how often the term is taken.
+# A polynomial: maps the sorted factors of each term to its coefficient.
 Terms = dict[tuple[str, ...], int]
-_LONG = 1000  # characters of an expression that is not kept
-_MOST_TERMS = 1000  # of a product; a longer one is not multiplied out
+_LONG = 1000  # characters; longer expressions are not cached
+_MOST_TERMS = 1000  # a longer product is not expanded
 
 
 def product(*sizes: Dim) -> Dim:
-    """All of these, multiplied."""
+    """Return the product of sizes."""
     if all(isinstance(size, int) for size in sizes):
         return math.prod(size for size in sizes if isinstance(size, int))
     factors = [_terms(size) for size in sizes]
@@ -34,7 +34,7 @@ def product(*sizes: Dim) -> Dim:
 
 
 def total(sizes: Iterable[Dim]) -> Dim:
-    """All of these, added."""
+    """Return the sum of sizes."""
     sizes = list(sizes)
     number = sum(size for size in sizes if isinstance(size, int))
     expressions = [size for size in sizes if isinstance(size, str)]
@@ -47,7 +47,7 @@ def total(sizes: Iterable[Dim]) -> Dim:
 
 
 def weight_of(size: Dim) -> float:
-    """How large an amount is, for comparing: sizes that are open count as 1024."""
+    """Return an amount as a number, for comparison: open sizes count as 1024."""
     try:
         return float(evaluate(size, dict.fromkeys(names_in(size), 1024)))
     except OverflowError:
@@ -66,7 +66,7 @@ def _kept(text: str) -> Terms:
 
 
 def _parsed(text: str) -> Terms:
-    """An expression of sums and products multiplied out; any other is one factor as it stands."""
+    """Expand an expression of sums and products; any other is a single factor."""
     whole: Terms = {(_bracketed(text),): 1}
     stack: list[Terms] = []
     for step in parse(text):
@@ -85,7 +85,7 @@ def _parsed(text: str) -> Terms:
 
 
 def _bracketed(text: str) -> str:
-    """The text in brackets; one that has them around the whole of it stays as it is."""
+    """Parenthesise text, unless it already is."""
     depth = 0
     for at, sign in enumerate(text):
         depth += (sign == "(") - (sign == ")")
@@ -102,7 +102,7 @@ def _applied(sign: str, sides: list[Terms]) -> Terms:
 
 
 def _add(terms: Terms, more: Terms) -> Terms:
-    """Add to the first of these in place: a sum of many is read term by term."""
+    """Add to the first of these in place, as sums may have many terms."""
     for factors, count in more.items():
         terms[factors] = terms.get(factors, 0) + count
     return terms
@@ -117,7 +117,7 @@ def _times(one: Terms, other: Terms) -> Terms:
 
 
 def _text(terms: Terms) -> Dim:
-    """The number, or the expression with the terms of most factors first."""
+    """Return the number, or the expression with the terms of highest degree first."""
     kept = sorted(((factors, count) for factors, count in terms.items() if count), key=lambda t: (-len(t[0]), t[0]))
     if not any(factors for factors, _ in kept):
         return kept[0][1] if kept else 0

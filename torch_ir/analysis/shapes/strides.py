@@ -1,4 +1,4 @@
-"""Strides: how what is computed from a tensor would lie in memory, if the tensor lay otherwise."""
+"""Propagate a change of strides: how tensors computed from one would be laid out in memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def moved_by(
     stride: Sequence[Dim] | None,
     objection: Callable[[OpNode], str] = lambda reader: "",
 ) -> dict[TensorMeta, Stride]:
-    """The tensors that would have other strides if this one had these, with their strides; nothing is changed.
+    """Return the tensors that would have other strides if this one had these, with their strides; nothing is changed.
 
-    A reader that cannot do with such strides, as a `view` may not, is a ShapeError, and so is one that `objection`,
-    which sees it with these strides, has something against.
+    Raise ShapeError if a reader does not accept such strides, as a `view` may not, or if `objection`, called for each
+    reader with these strides, returns a reason.
     """
     before: dict[TensorMeta, Stride] = {tensor: tensor.stride}
     tensor.stride = None if stride is None else tuple(stride)

@@ -1,1 +1,1 @@
-"""Values that are known: constants, what depends on weights alone, facts for rewriting."""
+"""Known values: constants, tensors that depend on weights alone, and the rewrite context."""

@@ -1,10 +1,10 @@
-"""Constants: values that are known without any weight, and the one number that fills a whole tensor.
+"""Constants: values known without any weight, and the single number that fills a tensor.
 
     known = Constants(ir)
-    known.value(mask)          # a tensor of torch, or None
-    known.scalar_of(scale)     # 0.125 where every element is that, or None
+    known.value(mask)          # a torch tensor, or None
+    known.scalar_of(scale)     # 0.125 if every element has that value, else None
 
-Known are constants and temporaries whose values the graph holds, and whatever is computed from them, or from nothing.
+Known are constants and temporaries with values in the graph, and whatever is computed from them, or from no inputs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from torch_ir.ops.tensor_data import from_tensor, to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 
 Number = Union[bool, int, float, complex]
-_LIMIT = 1 << 20  # bytes of a value that is looked at
-_BUDGET = 1 << 28  # bytes of all values that are computed
-# All their elements are one number, whatever the tensor that they read holds.
+_LIMIT = 1 << 20  # bytes of a single value
+_BUDGET = 1 << 28  # bytes of all computed values
+# All their elements are one number, whatever their input tensor contains.
 _FILLS = frozenset(
     f"aten.{name}"
     for name in (
@@ -40,7 +40,7 @@ _FILLS = frozenset(
         "ones_like",
     )
 )  # fmt: skip
-# Their elements are elements of their tensor, as they are.
+# Their elements are elements of their input, unchanged.
 _KEEP_ELEMENTS = frozenset(
     f"aten.{name}"
     for name in (
@@ -51,12 +51,12 @@ _KEEP_ELEMENTS = frozenset(
 
 
 def new_budget() -> Budget:
-    """Bytes of values that may be computed for one optimisation; they are kept, so that memory is bounded as well."""
+    """Return the bytes of values that one optimisation may compute; values are kept, so this also bounds memory."""
     return Budget(_BUDGET)
 
 
 class Constants:
-    """What is known about the values of one graph; the graph may change in between, as values stay what they are."""
+    """The known values of one graph; the graph may be rewritten meanwhile, as long as tensors keep their values."""
 
     def __init__(self, ir: IR, budget: Budget | None = None) -> None:
         self._budget = budget or new_budget()
@@ -66,15 +66,15 @@ class Constants:
         self._scalars: dict[TensorMeta, Number | None] = {}
 
     def assume(self, tensor: TensorMeta, value: torch.Tensor | None) -> None:
-        """Take an input of a function for a constant, as every call gives it that one."""
+        """Treat an input of a function as a constant, because every call passes it."""
         if value is None or self._values.get(tensor) is not None:
             return
-        self._scalars.clear()  # what was not known may be known now
+        self._scalars.clear()  # unknown values may be known now
         self._values = {one: known for one, known in self._values.items() if known is not None or one in self._never}
         self._values[tensor] = value
 
     def value(self, tensor: TensorMeta) -> torch.Tensor | None:
-        """The value of a tensor, which is not to be changed; None where it is not known, or large."""
+        """Return the value of a tensor, which must not be modified; None if it is unknown or large."""
         left = [tensor]
         while left:
             maker = (one := left[-1]).producer
@@ -89,7 +89,7 @@ class Constants:
         return self._values[tensor]
 
     def scalar_of(self, tensor: TensorMeta) -> Number | None:
-        """The number that every element of a tensor is, bit for bit; None where there is none."""
+        """Return the number that every element of a tensor is, bit for bit; None if there is none."""
         if tensor not in self._scalars:
             self._scalars[tensor] = self._scalar_of(tensor)
         return self._scalars[tensor]
@@ -106,7 +106,7 @@ class Constants:
         return None if value is None else _uniform(value)
 
     def _computed(self, node: OpNode) -> Sequence[torch.Tensor | None]:
-        """What a node makes of values that are known; nothing where one of them is not, or torch refuses."""
+        """Compute the outputs of a node with known inputs; None for each if one is unknown, or torch refuses."""
         unknown = [None] * len(node.outputs)
         sources = _read(node)
         given = [value for source in sources if (value := self._values[source]) is not None]
@@ -123,12 +123,12 @@ class Constants:
         try:
             with NeutralState():
                 made = results(operator, keywords(values, node.attrs))
-        except Exception:  # what torch refuses now, it refuses when the graph runs
+        except Exception:  # torch will refuse it again when the graph runs
             return unknown
         return made if len(made) == len(node.outputs) and all(map(_is_like, made, node.outputs)) else unknown
 
     def _is_sound(self, node: OpNode) -> bool:
-        """Whether a node makes what the graph says; a kernel that is given anything else may crash or fill memory."""
+        """Whether a node has the declared outputs; on other inputs, a kernel may crash or exhaust memory."""
         try:
             made = self._shapes.of(node)
         except ShapeError:
@@ -137,24 +137,24 @@ class Constants:
 
 
 def _is_computable(node: OpNode) -> bool:
-    """Whether a node always makes the same of the same inputs, on the CPU, by a kernel that is safe on any values."""
+    """Whether a node is deterministic, runs on the CPU, and has a kernel that is safe for any values."""
     return is_foldable(node) and _is_on_cpu(node) and is_fixed(node)
 
 
 def _is_on_cpu(node: OpNode) -> bool:
-    """Whether a node asks for no other device, and for no other layout than a dense one."""
-    wanted = {value for value in node.attrs.values() if isinstance(value, (Device, Layout))}
-    return wanted <= {"cpu", "strided"}
+    """Whether a node requests no other device, and no other layout than a dense one."""
+    requested = {value for value in node.attrs.values() if isinstance(value, (Device, Layout))}
+    return requested <= {"cpu", "strided"}
 
 
 def is_small(tensor: TensorMeta, limit: int = _LIMIT) -> bool:
-    """Whether a tensor takes no more than so many bytes."""
+    """Whether a tensor takes at most `limit` bytes."""
     size = size_in_bytes(tensor)
     return size is not None and size <= limit
 
 
 def size_in_bytes(tensor: TensorMeta) -> int | None:
-    """How many bytes the elements of a tensor take; None where its sizes are open."""
+    """Return the size of a tensor's elements in bytes; None if its sizes are open."""
     size = DTYPES[tensor.dtype]
     for dim in tensor.shape:
         if not isinstance(dim, int):
@@ -164,55 +164,55 @@ def size_in_bytes(tensor: TensorMeta) -> int | None:
 
 
 def _spent_on(node: OpNode) -> int:
-    """The bytes of what a node reads and makes."""
+    """Return the bytes of a node's inputs and outputs."""
     return sum(size_in_bytes(tensor) or 0 for tensor in (*node.inputs, *node.outputs))
 
 
 def _read(node: OpNode) -> Sequence[TensorMeta]:
-    """The tensors on whose values the result depends."""
+    """Return the tensors whose values determine the result."""
     return () if base_name(node.op_type) in _FILLS else node.inputs
 
 
 def _held(tensor: TensorMeta) -> torch.Tensor | None:
-    """The value of a constant that the graph holds."""
+    """Return the value of a constant stored in the graph."""
     param = tensor.param
     if param is None or param.in_state_dict or param.data is None or not is_small(tensor):
         return None
     return to_tensor(param.data, tensor.stride)
 
 
-def _is_like(made: object, wanted: TensorMeta) -> bool:
+def _is_like(made: object, expected: TensorMeta) -> bool:
     if not isinstance(made, torch.Tensor) or made.layout != torch.strided or made.is_quantized:
         return False
-    return tuple(made.shape) == wanted.shape and dtype_name(made.dtype) == wanted.dtype
+    return tuple(made.shape) == expected.shape and dtype_name(made.dtype) == expected.dtype
 
 
 def _filled(node: OpNode) -> torch.Tensor | None:
-    """The value of a tensor that one number fills."""
+    """Return the value of a tensor filled with one number."""
     number = _filling(node) if _is_on_cpu(node) else None
     shape = [int(dim) for dim in node.output.shape]
     return None if number is None else torch.full(shape, number, dtype=TORCH_DTYPES[node.output.dtype], device="cpu")
 
 
 def _filling(node: OpNode) -> Number | None:
-    """The number with which a node fills its result, as its dtype holds it."""
+    """Return the number with which a node fills its output, converted to its dtype."""
     default = 1 if "ones" in node.op_type else 0
     number = node.attrs.get("fill_value", node.attrs.get("s", default))
     if isinstance(number, Expr) or get_execution_fn(node.op_type) is not None:
         return None
     try:
         return _item(torch.full([], number, dtype=TORCH_DTYPES[node.output.dtype], device="cpu"))
-    except (RuntimeError, TypeError):  # a number that the dtype cannot hold, or a dtype that cannot be filled
+    except (RuntimeError, TypeError):  # a number that the dtype cannot represent, or a dtype that cannot be filled
         return None
 
 
 def _item(value: torch.Tensor) -> Number | None:
-    """The only element; NaN is no number."""
+    """Return the only element; None for NaN."""
     number: Number = value.item()
     return number if number == number else None
 
 
 def _uniform(value: torch.Tensor) -> Number | None:
-    """The element that all are, bit for bit."""
+    """Return the element that all others equal, bit for bit."""
     raw = from_tensor(value).raw
     return _item(value.flatten()[0]) if raw == raw[: value.element_size()] * value.numel() else None

@@ -1,4 +1,4 @@
-"""Forms: a node without names, so that what is asked of one node is answered for all that are like it."""
+"""Memoise functions of nodes by form: a node without names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def form_of(node: OpNode) -> Hashable:
-    """The operator, its arguments, and shape, dtype and strides of all tensors; which of them are one is told too."""
+    """Return a key of the operator, its arguments, and the shapes, dtypes, strides and identity of its tensors."""
     numbers: dict[TensorMeta, int] = {}
     read = tuple([numbers.setdefault(tensor, len(numbers)) for tensor in node.inputs])
     tensors = tuple([(tensor.shape, tensor.dtype, tensor.stride) for tensor in (*numbers, *node.outputs)])
@@ -19,7 +19,7 @@ def form_of(node: OpNode) -> Hashable:
 
 
 def once_per_form(ask: Callable[[OpNode], T]) -> Callable[[OpNode], T]:
-    """A question about nodes that is asked once for all nodes of a form."""
+    """Memoise a function of nodes by their form."""
     answers: dict[Hashable, T] = {}
 
     def answer(node: OpNode) -> T:

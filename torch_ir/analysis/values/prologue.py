@@ -1,6 +1,6 @@
-"""Which nodes depend on weights alone, so that they are computed once when weights are bound.
+"""Prologue: the nodes that depend on weights alone, which are computed once when weights are bound.
 
-torch, which knows what operators do, is imported only for a graph that has such nodes.
+torch, which knows the effects of operators, is imported only for graphs that have such nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch_ir.ir import IR, Expr, FunctionRef, OpNode, TensorMeta
 
 
 def split_prologue(ir: IR) -> tuple[list[OpNode], list[OpNode]]:
-    """The nodes to compute once, and the nodes to compute in every run; all of them where any writes in place."""
+    """Return the nodes to compute once, and those for every run; the latter are all if a node writes in place."""
     if not any(is_fixed(node, ir.functions) for node in _over_weights(ir)) or _writes(ir):
         return [], list(ir.nodes)
     changing = {target for target, _ in ir.mutations}
@@ -31,18 +31,18 @@ def split_prologue(ir: IR) -> tuple[list[OpNode], list[OpNode]]:
 
 
 def crossing(once: Iterable[OpNode], every: Iterable[OpNode], ir: IR) -> list[TensorMeta]:
-    """What the prologue makes and the rest reads."""
+    """Return the outputs of the prologue that the rest reads."""
     read = {tensor for node in [*every, ir.returns] for tensor in node.inputs}
     return [tensor for node in once for tensor in node.outputs if tensor in read]
 
 
 def _over_weights(ir: IR) -> list[OpNode]:
-    """The nodes that read nothing but weights: without any of them, none depends on weights alone."""
+    """Return the nodes that read only weights: without any, no node depends on weights alone."""
     return [node for node in ir.nodes if node.outputs and all(tensor.param is not None for tensor in node.inputs)]
 
 
 def is_fixed(node: OpNode, functions: Mapping[str, IR] = MappingProxyType({})) -> bool:
-    """Whether the same inputs always give the same outputs; a call is judged by its body, if given and plain."""
+    """Whether equal inputs always produce equal outputs; a call is judged by its body, if given and plain."""
     body = functions.get(node.attrs["function"]) if node.is_call and _runs_body(node) else None
     if any(_is_steered(value) for name, value in node.attrs.items() if body is None or name != "function"):
         return False
@@ -61,14 +61,14 @@ def _writes(ir: IR) -> bool:
 
 
 def _is_steered(value: object) -> bool:
-    """Whether an attribute depends on the run, or names a function."""
+    """Whether an attribute depends on the run, or references a function."""
     return any(map(_is_steered, value)) if isinstance(value, (list, tuple)) else isinstance(value, (Expr, FunctionRef))
 
 
 def _escaping(ir: IR) -> set[TensorMeta]:
-    """Tensors that the caller gets to hold, themselves or through a view: those are made anew in every run."""
+    """Return the tensors that the caller receives, directly or through a view: those are computed in every run."""
     escaping = set(ir.returns.inputs)
-    lent: dict[str, set[str]] = {}  # by function: the inputs in whose memory its outputs may lie
+    lent: dict[str, set[str]] = {}  # function -> inputs that its outputs may alias
     for node in reversed(ir.nodes):
         if escaping.isdisjoint(node.outputs) or _makes_anew(node):
             continue
@@ -83,7 +83,7 @@ def _escaping(ir: IR) -> set[TensorMeta]:
 
 
 def _runs_body(node: OpNode) -> bool:
-    """Whether a node is nothing but a call of a function of the graph."""
+    """Whether a node is a plain call of a function of the graph."""
     from torch_ir.ops.registry import get_execution_fn
     from torch_ir.ops.schema import find_operator
 
@@ -91,7 +91,7 @@ def _runs_body(node: OpNode) -> bool:
 
 
 def _makes_anew(node: OpNode) -> bool:
-    """Whether the outputs are sure to share no memory with the inputs."""
+    """Whether the outputs certainly share no memory with the inputs."""
     from torch_ir.ops.effects import may_alias
     from torch_ir.ops.registry import get_execution_fn
     from torch_ir.ops.schema import find_operator

@@ -1,4 +1,4 @@
-"""What is known about a graph while it is rewritten: operators, shapes, weights, memory."""
+"""Rewrite context: facts about a graph during rewriting: operators, shapes, weights, memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch_ir.analysis.values.prologue import is_fixed
 from torch_ir.errors import ShapeError, UnknownOperatorError
 from torch_ir.ir import IR, Device, Dim, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
+from torch_ir.ops.calling import mapped
 from torch_ir.ops.effects import is_pure
 from torch_ir.ops.known_names import objection, operator_objection
 from torch_ir.ops.schema import bind, find_operator
@@ -27,7 +28,7 @@ _kept: ContextVar[tuple[dict[IR, Knowledge], Budget] | None] = ContextVar("knowl
 
 @contextmanager
 def remembering() -> Iterator[None]:
-    """Until the end of the block, what is found out about a graph is kept, also while it is rewritten."""
+    """Keep facts about graphs until the end of the block, also across rewrites."""
     token = _kept.set(({}, new_budget()))
     try:
         yield
@@ -36,11 +37,11 @@ def remembering() -> Iterator[None]:
 
 
 class Knowledge:
-    """Answers about one graph; it may change in between, as long as tensors keep their values."""
+    """Facts about one graph; it may be rewritten meanwhile, as long as tensors keep their values."""
 
     @classmethod
     def of(cls, ir: IR) -> Knowledge:
-        """What is known about a graph already, or a fresh start."""
+        """Return the facts already known about a graph, or a new object."""
         kept = _kept.get()
         return cls(ir) if kept is None else _kept_in(*kept, ir)
 
@@ -53,40 +54,40 @@ class Knowledge:
         self._sizes = {symbol.tensor: name for name, symbol in ir.symbols.items() if symbol.tensor is not None}
 
     def assume(self, tensor: TensorMeta, values: Collection[TensorMeta], outer: Knowledge) -> None:
-        """Take an input of a function for what all its calls give it: a weight, or one and the same constant."""
+        """Treat an input of a function as what all its calls pass: a weight, or one constant."""
         self._fixed[tensor] = self._fixed.get(tensor, False) or all(map(outer.is_weight, values))
         if self._fixed[tensor] and len(values) == 1:
             self.constants.assume(tensor, outer.value_of(*values))
 
     def assume_weights(self, tensors: Iterable[TensorMeta]) -> None:
-        """Take these inputs of a function for weights."""
+        """Treat these inputs of a function as weights."""
         self._fixed.update(dict.fromkeys(tensors, True))
 
     def call(
         self, op_type: str, arguments: Mapping[str, Any], hints: Sequence[Dim] = ()
     ) -> tuple[dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]:
-        """A call in full: its tensors and attributes by name, defaults filled in, and what it makes."""
+        """Return a complete call: its tensors and attributes by name, with defaults filled in, and its outputs."""
         operator = find_operator(op_type)
         if operator is None:
             raise UnknownOperatorError(operator_objection(op_type) or f"there is no operator {op_type!r}")
-        if told := objection([op_type], arguments):
-            raise UnknownOperatorError(told)
+        if message := objection([op_type], arguments):
+            raise UnknownOperatorError(message)
         inputs: dict[str, TensorMeta] = {}
         attrs: dict[str, Any] = {}
         for name, value in bind(operator, (), arguments).items():
             _sort(name, value, inputs, attrs)
         made = self.shapes.results(op_type, inputs, attrs, hints)
         if made is None:
-            raise ShapeError(f"nobody can say what {op_type} makes here")
+            raise ShapeError(f"no shape inference for {op_type}")
         return inputs, attrs, made
 
     def ask_again(self) -> None:
-        """Forget what was no weight: it may be one now that something else stands for what it is made of."""
+        """Forget which tensors are not weights: after a replacement, they may be."""
         self._fixed = {tensor: True for tensor, is_weight in self._fixed.items() if is_weight}
         self._fixed.update((target, False) for target, _ in self._ir.mutations)
 
     def is_weight(self, tensor: TensorMeta) -> bool:
-        """Whether a tensor depends on weights and constants alone, so that it is computed once when they are bound."""
+        """Whether a tensor depends only on weights and constants, so that it is computed once when they are bound."""
         left = [tensor]
         while left:
             one = left[-1]
@@ -105,45 +106,45 @@ class Knowledge:
         return self._fixed[tensor]
 
     def is_home(self, device: str | None) -> bool:
-        """Whether everything is on that device, which is the graph's, or is not given: no node speaks of another."""
+        """Whether everything is on that device, or on the graph's if None: no node names another one."""
         if self._devices is None:
             named = (value for node in self._ir.nodes for value in node.attrs.values() if type(value) is Device)
             self._devices = {self._ir.device, *named}
         return self._devices == {device or self._ir.device}
 
     def scalar_of(self, tensor: TensorMeta) -> Number | None:
-        """The number that every element of a tensor is known to be without any weight; None where there is none."""
+        """Return the number that every element of a tensor is known to be without weights; None if there is none."""
         return self.constants.scalar_of(tensor)
 
     def value_of(self, tensor: TensorMeta) -> torch.Tensor | None:
-        """The value of a tensor, which is not to be changed; None where it is not known without weights, or large."""
+        """Return the value of a tensor, which must not be modified; None if it is unknown without weights, or large."""
         return self.constants.value(tensor)
 
     def is_idle(self, node: OpNode) -> bool:
-        """Whether a node may go: nobody reads it, it does nothing else, and no size is read off it."""
+        """Whether a node can be removed: its outputs are unused, it has no effect, and it determines no size."""
         return not any(made._uses for made in node.outputs) and is_pure(node) and self.names_no_size(node)
 
     def names_no_size(self, node: OpNode) -> bool:
         return not any(made in self._sizes for made in node.outputs)
 
     def agree(self, one: TensorMeta, other: TensorMeta) -> bool:
-        """Whether two tensors have the same shape and dtype, however their sizes are written."""
+        """Whether two tensors have equal shape and dtype, however their sizes are written."""
         return self.shapes.agree(one, other)
 
     def is_held(self, tensor: TensorMeta) -> bool:
-        """Whether the caller gets to hold this tensor, itself or through a view."""
+        """Whether the caller receives this tensor, directly or through a view."""
         return is_held_by_caller(tensor, self._ir.functions)
 
     def objection(self, old: TensorMeta, new: TensorMeta) -> str:
-        """Why `new` cannot stand for `old` wherever that is read, or nothing."""
+        """Return why `new` cannot replace `old` everywhere; empty if it can."""
         if old in self._sizes:
-            return f"the graph reads the size {self._sizes[old]!r} off it"
+            return f"it determines the size {self._sizes[old]!r}"
         if old.placement != new.placement:
-            return "the two lie on the ranks of the mesh in different ways"
+            return "the two have different placements on the mesh"
         if any(reader.op_type.startswith("aten.as_strided") for reader in old._uses):
-            return "a node reads the memory where its elements lie"
+            return "an as_strided node reads its storage"
         if moves_results(old, new, self._ir.functions):
-            return "the caller would hold a tensor that shares memory with another one"
+            return "the caller would receive a tensor that shares memory with another one"
         try:
             if old.stride != new.stride:
                 moved_by(self.shapes, old, new.stride)
@@ -152,7 +153,7 @@ class Knowledge:
         return ""
 
     def replace(self, old: TensorMeta, new: TensorMeta) -> None:
-        """Let `new` stand for `old`; where it lies otherwise, what is computed from it may too, and says so."""
+        """Replace `old` by `new`; if its strides differ, update those of the tensors computed from it."""
         moved = moved_by(self.shapes, old, new.stride) if old.stride != new.stride else {}
         old.replace_all_uses_with(new)
         for tensor, stride in moved.items():
@@ -168,15 +169,11 @@ def _kept_in(kept: dict[IR, Knowledge], budget: Budget, ir: IR) -> Knowledge:
 
 
 def _sort(name: str, value: Any, inputs: dict[str, TensorMeta], attrs: dict[str, Any]) -> None:
-    """An argument to the tensors or to the attributes; a list with tensors goes element by element."""
+    """Add an argument to the tensors or the attributes; a list with tensors is added element by element."""
     if isinstance(value, TensorMeta):
         inputs[name] = value
     elif isinstance(value, (list, tuple)) and any(isinstance(item, TensorMeta) for item in value):
         for index, item in enumerate(value):
             _sort(f"{name}.{index}", item, inputs, attrs)
     else:
-        attrs[name] = _named(value)
-
-
-def _named(value: Any) -> Any:
-    return [_named(item) for item in value] if isinstance(value, (list, tuple)) else to_name(value)
+        attrs[name] = mapped(value, to_name)

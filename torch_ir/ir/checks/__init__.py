@@ -1,1 +1,1 @@
-"""What must hold in a graph: one file per part, with the rules, limits and JSON paths of errors."""
+"""Graph invariants: one file per part, plus the rules, limits and JSON paths that errors use."""

@@ -1,4 +1,4 @@
-"""Judge the calls of a graph: operators by the grammar of their names, arguments, attributes, functions."""
+"""Check the calls of a graph: operator names, arguments, attributes, function calls."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import GraphError, suggestion
-from torch_ir.ir.checks.check_context import Known
+from torch_ir.ir.checks.check_context import CheckContext
 from torch_ir.ir.checks.limits import allow_more
 from torch_ir.ir.graph.attr_types import (
     DTYPES,
@@ -15,7 +15,6 @@ from torch_ir.ir.graph.attr_types import (
     MEMORY_FORMATS,
     Device,
     Dtype,
-    Expr,
     FunctionRef,
     Layout,
     MemoryFormat,
@@ -24,11 +23,12 @@ from torch_ir.ir.graph.attr_types import (
 from torch_ir.ir.graph.name_grammar import bad_name, is_line
 from torch_ir.ir.graph.node import OpNode
 from torch_ir.ir.json.json_values import MAX_NESTING, PLAIN, TAGS
+from torch_ir.ir.sizes.expressions import Expr
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
-_LIST_LEVELS = 8  # of lists of tensors in lists of tensors: `tensors.0.1`
+_LIST_LEVELS = 8  # nested lists of tensors: `tensors.0.1`
 _CLOSED: dict[type, Callable[[str], bool]] = {
     Dtype: DTYPES.__contains__,
     Device: is_device,
@@ -37,26 +37,26 @@ _CLOSED: dict[type, Callable[[str], bool]] = {
 }
 
 
-def check_calls(ir: IR, known: Known) -> None:
-    """Operators and arguments; most nodes are like one before them, and their names need no second look."""
-    plain: dict[tuple[Any, ...], bool] = {}  # whether calls with these names and types have plain attributes only
-    most = known.limits.list_length
+def check_calls(ir: IR, context: CheckContext) -> None:
+    """Check operators and arguments; the names of nodes with an already checked signature are skipped."""
+    plain: dict[tuple[Any, ...], bool] = {}  # by signature: whether all attributes are plain
+    most = context.limits.list_length
     number = -1
     try:
-        for number, node in enumerate(ir.nodes):  # noqa: B007  # an error asks for it
+        for number, node in enumerate(ir.nodes):  # noqa: B007  # used in the error handler
             args, attrs = node._args, node.attrs
             if args and len(args) != len(node._inputs):
-                told = f"{node!r:.200} has {len(node._inputs)} inputs, but {len(args)} argument names"
-                raise GraphError(told, "$.args", rule="R7")
+                message = f"{node!r:.200} has {len(node._inputs)} inputs, but {len(args)} argument names"
+                raise GraphError(message, "$.args", rule="R7")
             kinds = (*map(type, attrs.values()),)
-            if (alike := (node.op_type, args or len(node._inputs), *attrs, *kinds)) not in plain:
+            if (signature := (node.op_type, args or len(node._inputs), *attrs, *kinds)) not in plain:
                 if len(node._inputs) > most:
                     raise too_long(node, "inputs", len(node._inputs), most)
-                _check_names(node, known.limits.name_length)
-                plain[alike] = PLAIN.issuperset(kinds)
-            for name, value in () if plain[alike] else attrs.items():
-                if type(value) not in PLAIN and not _is_in_order(value, most):
-                    _Values(node, known, ir.functions).check(value, f"$.attrs.{name:.200}")
+                _check_names(node, context.limits.name_length)
+                plain[signature] = PLAIN.issuperset(kinds)
+            for name, value in () if plain[signature] else attrs.items():
+                if type(value) not in PLAIN and not _is_simple(value, most):
+                    _Values(node, context, ir.functions).check(value, f"$.attrs.{name:.200}")
             if "function" in attrs and node.is_call:
                 _check_function_call(node, ir.functions[attrs["function"]])
     except GraphError as error:
@@ -65,20 +65,20 @@ def check_calls(ir: IR, known: Known) -> None:
 
 
 def too_long(node: OpNode, key: str, count: int, most: int) -> GraphError:
-    """The error about a node that has too many inputs or outputs."""
-    told = f"{node!r:.200} has {count} {key}, more than {most}"
-    return GraphError(told, f"$.{key}", rule="R2", hint=allow_more("list_length"))
+    """Return the error for a node with too many inputs or outputs."""
+    message = f"{node!r:.200} has {count} {key}, more than {most}"
+    return GraphError(message, f"$.{key}", rule="R2", hint=allow_more("list_length"))
 
 
 def _check_names(node: OpNode, longest: int) -> None:
     if not is_line(node.op_type, longest) or node.op_type == "return":
-        told = f"{node!r:.200} has an operator name that cannot be"
-        raise bad_name(node.op_type, told, "$.op_type", longest)
+        message = f"{node!r:.200} has an invalid operator name"
+        raise bad_name(node.op_type, message, "$.op_type", longest)
     names = [*node.args, *node.attrs]
     for index, name in enumerate(names):
         if not is_line(name, longest) or name.count(".") > _LIST_LEVELS:
-            told = f"{node!r:.200} has an argument whose name cannot be: {name!r:.80}"
-            raise bad_name(name, told, _argument_path(node, index), longest)
+            message = f"{node!r:.200} has an invalid argument name {name!r:.80}"
+            raise bad_name(name, message, _argument_path(node, index), longest)
     if len(set(names)) != len(names):
         twice = Counter(names).most_common(1)[0][0]
         path = _argument_path(node, len(names) - 1 - names[::-1].index(twice))
@@ -87,13 +87,13 @@ def _check_names(node: OpNode, longest: int) -> None:
 
 
 def _argument_path(node: OpNode, index: int) -> str:
-    """The path of an argument's name, by its number among inputs and attributes."""
+    """Return the JSON path of an argument, by its index among inputs and attributes."""
     inputs = len(node.inputs)
     return f"$.args[{index}]" if index < inputs else f"$.attrs.{list(node.attrs)[index - inputs]!s:.200}"
 
 
 def _check_elements(node: OpNode, names: list[str]) -> None:
-    """Elements of a list are numbered from 0 without a gap: `tensors.0`, `tensors.1`."""
+    """Check that list elements are numbered from 0 without gaps: `tensors.0`, `tensors.1`."""
     elements: dict[str, set[str]] = {}
     for name in names:
         while "." in name:
@@ -102,12 +102,12 @@ def _check_elements(node: OpNode, names: list[str]) -> None:
     for name, found in elements.items():
         if name in names or found != set(map(str, range(len(found)))):
             listed = ", ".join(sorted(found)[:10])
-            told = f"{node!r:.200} has elements {listed:.200} of {name!r:.80}, which is no list from 0 on"
-            raise GraphError(told, "$.args", rule="R11")
+            message = f"{node!r:.200} has elements {listed:.200} of {name!r:.80}; expected consecutive numbers from 0"
+            raise GraphError(message, "$.args", rule="R11")
 
 
-def _is_in_order(value: Any, most: int) -> bool:
-    """Whether this is an attribute as many are, such as a list of numbers or a dtype; it needs no second look."""
+def _is_simple(value: Any, most: int) -> bool:
+    """Whether this is a common valid attribute, such as a list of numbers or a dtype, that needs no further check."""
     kind = type(value)
     if kind is list:
         return len(value) <= most and PLAIN.issuperset(map(type, value))
@@ -115,10 +115,10 @@ def _is_in_order(value: Any, most: int) -> bool:
 
 
 class _Values:
-    """Judges the values of a node's attributes."""
+    """Checks the values of a node's attributes."""
 
-    def __init__(self, node: OpNode, known: Known, functions: Mapping[str, IR]) -> None:
-        self._node, self._known, self._functions = node, known, functions
+    def __init__(self, node: OpNode, context: CheckContext, functions: Mapping[str, IR]) -> None:
+        self._node, self._context, self._functions = node, context, functions
 
     def check(self, value: Any, path: str, depth: int = 0) -> None:
         kind = type(value)
@@ -134,47 +134,47 @@ class _Values:
             elif not PLAIN.issuperset(map(type, value)):
                 self._check_items(value, path, depth)
         else:
-            told = f"{self._node!r:.200} has an attribute {value!r:.80}, which no attribute can be"
-            raise GraphError(told, path, rule="R11")
+            message = f"{self._node!r:.200} has an attribute {value!r:.80} of type {kind.__name__}"
+            raise GraphError(message, path, rule="R11")
 
     def _check_items(self, items: Sequence[Any], path: str, depth: int) -> None:
         index = 0
         try:
-            for index, item in enumerate(items):  # noqa: B007  # an error asks for it
+            for index, item in enumerate(items):  # noqa: B007  # used in the error handler
                 self.check(item, "$", depth + 1)
         except GraphError as error:
             error.prefix(f"{path}[{index}]")
             raise
 
     def _check_size(self, value: Any, path: str, depth: int) -> None:
-        most = self._known.limits.list_length
+        most = self._context.limits.list_length
         if depth > MAX_NESTING:
-            told = f"{self._node!r:.200} has an attribute that is nested deeper than {MAX_NESTING} levels"
-            raise GraphError(told, path, rule="R2")
+            message = f"{self._node!r:.200} has an attribute that is nested deeper than {MAX_NESTING} levels"
+            raise GraphError(message, path, rule="R2")
         if len(value) > most:
-            told = f"{self._node!r:.200} has an attribute of {len(value)} items, more than {most}"
-            raise GraphError(told, path, rule="R2", hint=allow_more("list_length"))
+            message = f"{self._node!r:.200} has an attribute of {len(value)} items, more than {most}"
+            raise GraphError(message, path, rule="R2", hint=allow_more("list_length"))
 
     def _check_tagged(self, value: Any, path: str) -> None:
         kind = type(value)
         if kind is Expr:
-            self._known.check_expression(value, f"{self._node!r:.200}", path)
+            self._context.check_expression(value, f"{self._node!r:.200}", path)
         elif kind is FunctionRef:
             if value not in self._functions:
-                told = f"{self._node!r:.200} calls {str(value)!r:.80}, which is not a function"
-                raise GraphError(told, path, rule="R8", hint=suggestion(value, self._functions))
+                message = f"{self._node!r:.200} calls {str(value)!r:.80}, which is not a function"
+                raise GraphError(message, path, rule="R8", hint=suggestion(value, self._functions))
         elif not _CLOSED[kind](value):
-            told = f"{self._node!r:.200} has an attribute {value!r:.80}, which is unknown"
-            raise GraphError(told, path, rule="R5")
+            message = f"{self._node!r:.200} has an unknown attribute value {value!r:.80}"
+            raise GraphError(message, path, rule="R5")
 
 
 def _check_function_call(node: OpNode, body: IR) -> None:
-    """A call gives a function what it takes, and gets what it gives."""
+    """Check that a call matches the inputs and outputs of its function."""
     taken = {tensor.name: (tensor.shape, tensor.dtype) for tensor in body.graph_inputs}
     given = {name: (tensor.shape, tensor.dtype) for name, tensor in zip(node.args, node.inputs, strict=True)}
     if given != taken:
         wrong = next(name for name in {**taken, **given} if taken.get(name) != given.get(name))
-        told = f"{node!r:.200} does not give its function the argument {wrong!r:.80} that it takes"
-        raise GraphError(told, f"$.inputs[{node.args.index(wrong)}]" if wrong in given else "$.inputs", rule="R7")
+        message = f"{node!r:.200} does not match input {wrong!r:.80} of its function"
+        raise GraphError(message, f"$.inputs[{node.args.index(wrong)}]" if wrong in given else "$.inputs", rule="R7")
     if [(t.shape, t.dtype) for t in node.outputs] != [(t.shape, t.dtype) for t in body.graph_outputs]:
-        raise GraphError(f"{node!r:.200} does not have the outputs that its function gives", "$.outputs", rule="R7")
+        raise GraphError(f"{node!r:.200} does not match the outputs of its function", "$.outputs", rule="R7")

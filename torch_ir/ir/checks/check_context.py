@@ -1,4 +1,4 @@
-"""What the parts of a graph are judged by: limits, the sizes that have names, and what expressions read."""
+"""Context of the checks: limits, symbols in scope, and the symbols that each expression reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_ir.ir.sizes.expressions import TooLargeError, names_in
 
 
 class _NamesRead(dict[str, frozenset[str]]):
-    """The symbols that each expression reads, as long as there is room for more."""
+    """Memoised symbols of each expression, limited by the total length of all expressions."""
 
     def __init__(self, limits: Limits) -> None:
         self._limit = self._room = limits.expression_bytes
@@ -18,8 +18,8 @@ class _NamesRead(dict[str, frozenset[str]]):
     def __missing__(self, text: str) -> frozenset[str]:
         self._room -= len(text)
         if self._room < 0:
-            told = f"all expressions together have more than {self._limit} characters"
-            raise GraphError(told, rule="R2", hint=allow_more("expression_bytes"))
+            message = f"all expressions together have more than {self._limit} characters"
+            raise GraphError(message, rule="R2", hint=allow_more("expression_bytes"))
         try:
             self[text] = names = names_in(text)
         except ExpressionError as error:
@@ -28,29 +28,29 @@ class _NamesRead(dict[str, frozenset[str]]):
         return names
 
 
-class Known:
-    """Limits and symbols; a function knows those of the graph around it, too."""
+class CheckContext:
+    """Limits and symbols in scope; a function also sees those of the enclosing graph."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.symbols: frozenset[str] = frozenset()
         self._names_read = _NamesRead(limits)
 
-    def inside(self, symbols: Iterable[str]) -> Known:
-        """What is known in a graph that has these symbols of its own."""
-        inner = Known(self.limits)
+    def inside(self, symbols: Iterable[str]) -> CheckContext:
+        """Return the context of a graph that defines these symbols."""
+        inner = CheckContext(self.limits)
         inner.symbols = self.symbols.union(symbols)
         inner._names_read = self._names_read
         return inner
 
     def check_expression(self, text: str, place: str, path: str) -> None:
-        """An expression is in the language, and speaks of known symbols only."""
+        """Check that an expression parses and reads only known symbols."""
         try:
             unknown = self._names_read[text] - self.symbols
             if unknown:
                 name = min(unknown)
-                told = f"{str(text)!r:.80} speaks of an unknown symbol {name!r}"
-                raise GraphError(told, rule="R8", hint=suggestion(name, self.symbols))
+                message = f"{str(text)!r:.80} reads an undefined symbol {name!r}"
+                raise GraphError(message, rule="R8", hint=suggestion(name, self.symbols))
         except GraphError as error:
             error.prefix(path, f"{place}: ")
             raise

@@ -1,4 +1,4 @@
-"""Judge a graph: everything that must hold, and where it does not, as a path in the document of the graph."""
+"""Check the invariants of a graph; errors carry the JSON path of the violation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_ir.errors import GraphError, suggestion
 from torch_ir.ir.checks.call_check import check_calls, too_long
-from torch_ir.ir.checks.check_context import Known
+from torch_ir.ir.checks.check_context import CheckContext
 from torch_ir.ir.checks.json_paths import given_path, returned_path
 from torch_ir.ir.checks.limits import UNLIMITED, Limits, allow_more
 from torch_ir.ir.checks.mesh_check import check_mesh
@@ -31,7 +31,7 @@ _READS, _USES = attrgetter("_inputs"), attrgetter("_uses")
 
 
 class _Around(NamedTuple):
-    """The graph that a graph is a function of, if any."""
+    """The graph that contains this one as a function, if any."""
 
     graph: IR | None
     mesh: Mapping[str, int]
@@ -39,79 +39,79 @@ class _Around(NamedTuple):
 
 
 def check(ir: IR, limits: Limits = UNLIMITED) -> None:
-    """Raise GraphError, naming rule and place, unless the graph and all its functions hold together."""
-    _check(ir, Known(limits), _Around(None, {}, 0))
+    """Raise GraphError, naming rule and place, unless the graph and all its functions are valid."""
+    _check(ir, CheckContext(limits), _Around(None, {}, 0))
 
 
-def _check(ir: IR, outer: Known, around: _Around) -> None:
+def _check(ir: IR, outer: CheckContext, around: _Around) -> None:
     if around.depth > MAX_FUNCTION_DEPTH:
         raise GraphError(f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels", "$", rule="R2")
-    known = outer.inside(ir.symbols)
+    context = outer.inside(ir.symbols)
     mesh = ir.mesh or around.mesh
     _check_header(ir)
-    check_mesh(ir, _check_definitions(ir, known, around.graph), mesh, around.graph)
-    _check_symbols(ir, known)
-    check_signature(ir, known, around.graph)  # before functions, which may share its weights
+    check_mesh(ir, _check_definitions(ir, context, around.graph), mesh, around.graph)
+    _check_symbols(ir, context)
+    check_signature(ir, context, around.graph)  # before functions, which may share weights
     for name, body in ir.functions.items():
         path = f"$.functions.{name!s:.200}"
-        if not is_name(name, known.limits.name_length):
-            told = f"{name!r:.80} cannot be the name of a function"
-            raise bad_name(name, told, path, known.limits.name_length)
+        if not is_name(name, context.limits.name_length):
+            message = f"invalid function name {name!r:.80}"
+            raise bad_name(name, message, path, context.limits.name_length)
         try:
-            # a body sees the sizes around it, but only functions of its own, so nothing recurses
-            _check(body, known, _Around(ir, mesh, around.depth + 1))
+            # a body sees the enclosing symbols, but only its own functions, so there is no recursion
+            _check(body, context, _Around(ir, mesh, around.depth + 1))
         except GraphError as error:
             error.prefix(path, f"function {name!r}: ")
             raise
-    check_calls(ir, known)
+    check_calls(ir, context)
     check_origins(ir)
 
 
 def _check_header(ir: IR) -> None:
     for key, text in (("model_name", ir.model_name), ("pytorch_version", ir.pytorch_version)):
         if not isinstance(text, str) or not text.isprintable():
-            told = f"{text!r:.80} cannot be the name of a model or a version: it cannot be printed"
-            raise GraphError(told, f"$.{key}", rule="R6")
+            message = f"{key} {text!r:.80} is not printable"
+            raise GraphError(message, f"$.{key}", rule="R6")
 
 
 # -- tensors ----------------------------------------------------------------------------------------------------------
 
 
-def _check_definitions(ir: IR, known: Known, outer: IR | None) -> Collection[TensorMeta]:
-    """Every name is defined once, before its use, and every link is two-sided; gives all tensors."""
+def _check_definitions(ir: IR, context: CheckContext, outer: IR | None) -> Collection[TensorMeta]:
+    """Check that every name is defined once, before its use, and that links are consistent; return all tensors."""
     tensors: dict[str, TensorMeta] = {}
     try:
         for tensor in [*ir.graph_inputs, *ir.params]:
-            _check_tensor(tensor, known, "$")
+            _check_tensor(tensor, context, "$")
             if tensor.producer is not None or tensor.producer_node not in (None, tensor.name) or tensor.index != 0:
-                told = f"{tensor!r:.200} is given to the graph, but {tensor.producer_node!r:.80} claims to make it"
-                raise GraphError(told, "$.producer_node", rule="R7")
+                message = f"{tensor!r:.200} is an input or weight, but has the producer {tensor.producer_node!r:.80}"
+                raise GraphError(message, "$.producer_node", rule="R7")
             if tensor.name in tensors:
                 raise _defined_twice(tensor, "$.name")
             tensors[tensor.name] = tensor
     except GraphError as error:
         error.path = given_path(ir, len(tensors), error.path, outer)
         raise
-    _check_nodes(ir.nodes, tensors, known)
+    _check_nodes(ir.nodes, tensors, context)
     _check_reads(ir.returns, tensors, lambda index: returned_path(ir, index))
     _check_readers(ir, tensors.values())
     for symbol in ir.symbols.values():
         if symbol.tensor is not None and tensors.get(symbol.tensor.name) is not symbol.tensor:
-            told = f"symbol {symbol.name!r} is bound to {symbol.tensor!r:.200}, which is not part of the graph"
-            raise GraphError(told, f"$.symbols.{symbol.name!s:.200}.tensor", rule="R8")
+            message = f"symbol {symbol.name!r} is bound to {symbol.tensor!r:.200}, which is not part of the graph"
+            raise GraphError(message, f"$.symbols.{symbol.name!s:.200}.tensor", rule="R8")
     return tensors.values()
 
 
-def _check_nodes(nodes: Iterable[OpNode], tensors: dict[str, TensorMeta], known: Known) -> None:
+def _check_nodes(nodes: Iterable[OpNode], tensors: dict[str, TensorMeta], context: CheckContext) -> None:
     names: set[str] = set()
-    shapes: dict[tuple[int, int], Any] = {}  # those that are in order, with strides, since many tensors share one
-    longest, most = known.limits.name_length, known.limits.list_length
+    layouts: dict[tuple[int, int], Any] = {}  # shapes and strides already checked; many tensors share them
+    longest, most = context.limits.name_length, context.limits.list_length
     number = index = -1
     try:
-        for number, node in enumerate(nodes):  # noqa: B007  # an error asks for it
+        for number, node in enumerate(nodes):  # noqa: B007  # used in the error handler
             name = node.name
             if not is_name(name, longest):
-                raise bad_name(name, f"{name!r:.80} cannot be the name of a node", "$.name", longest)
+                raise bad_name(name, f"invalid node name {name!r:.80}", "$.name", longest)
             if name in names:
                 raise GraphError(f"two nodes are called {name!r}", "$.name", rule="R8")
             names.add(name)
@@ -120,12 +120,12 @@ def _check_nodes(nodes: Iterable[OpNode], tensors: dict[str, TensorMeta], known:
                     _check_reads(node, tensors, "$.inputs[{}]".format)
             for index, tensor in enumerate(node._outputs):
                 layout = (id(tensor.shape), id(tensor.stride))
-                if layout not in shapes or tensor.name != name or tensor.dtype not in DTYPES:
-                    _check_tensor(tensor, known, f"$.outputs[{index}]")
-                    shapes[layout] = tensor.shape, tensor.stride
+                if layout not in layouts or tensor.name != name or tensor.dtype not in DTYPES:
+                    _check_tensor(tensor, context, f"$.outputs[{index}]")
+                    layouts[layout] = tensor.shape, tensor.stride
                 if tensor.producer is not node or tensor.index != index:
-                    told = f"{tensor!r:.200} does not know that it is output {index} of {node!r:.200}"
-                    raise GraphError(told, f"$.outputs[{index}]", rule="R7")
+                    message = f"{tensor!r:.200} is not linked as output {index} of {node!r:.200}"
+                    raise GraphError(message, f"$.outputs[{index}]", rule="R7")
                 if tensor.name in tensors:
                     raise _defined_twice(tensor, f"$.outputs[{index}].name")
                 tensors[tensor.name] = tensor
@@ -144,18 +144,18 @@ def _check_reads(node: OpNode, made: dict[str, TensorMeta], path: Callable[[int]
     for index, tensor in enumerate(node.inputs):
         if made.get(tensor.name) is not tensor:
             if tensor.name in made:
-                told = f"{node!r:.200} reads a {tensor.name!r:.80} that is not the one of this graph"
-                raise GraphError(told, path(index), rule="R8")
-            told = f"{node!r:.200} reads {tensor.name!r:.80}, which nothing before it makes"
-            raise GraphError(told, path(index), rule="R8", hint=suggestion(tensor.name, made))
+                message = f"{node!r:.200} reads another tensor {tensor.name!r:.80} than the one of this graph"
+                raise GraphError(message, path(index), rule="R8")
+            message = f"{node!r:.200} reads {tensor.name!r:.80}, which nothing before it makes"
+            raise GraphError(message, path(index), rule="R8", hint=suggestion(tensor.name, made))
         if node not in tensor._uses:
-            raise GraphError(f"{tensor!r:.200} does not know that {node!r:.200} reads it", path(index), rule="R7")
+            raise GraphError(f"{tensor!r:.200} does not list {node!r:.200} as a consumer", path(index), rule="R7")
 
 
 def _check_readers(ir: IR, tensors: Collection[TensorMeta]) -> None:
-    """Every node that a tensor counts among its readers is in the graph, and reads it that often.
+    """Check that every consumer of a tensor is in the graph and reads it that often.
 
-    That every node is known to what it reads was checked, so the two counts tell; only if they differ is it looked up.
+    Every read is already context to be a use, so equal totals suffice; details are computed only if they differ.
     """
     nodes = [*ir.nodes, ir.returns]
     if sum(map(len, map(_READS, nodes))) == sum(map(sum, map(dict.values, map(_USES, tensors)))):
@@ -163,52 +163,52 @@ def _check_readers(ir: IR, tensors: Collection[TensorMeta]) -> None:
     inside = set(nodes)
     for tensor in tensors:
         for node, count in tensor._uses.items():
-            told = f"{tensor!r:.200} counts {node!r:.200} among its readers"
+            message = f"{tensor!r:.200} lists {node!r:.200} as a consumer"
             if node not in inside:
-                hint = "a node that is taken out of ir.nodes lets go of what it reads: node.inputs = ()"
-                raise GraphError(f"{told}, which is not in the graph", rule="R7", node=node.name, hint=hint)
+                hint = "remove nodes with ir.erase, or set node.inputs = ()"
+                raise GraphError(f"{message}, which is not in the graph", rule="R7", node=node.name, hint=hint)
             if node._inputs.count(tensor) != count:
-                hint = "assign node.inputs, which counts readers"
-                told = f"{told} {count} times, but is read {node._inputs.count(tensor)} times"
-                raise GraphError(told, rule="R7", node=node.name, hint=hint)
+                hint = "assign node.inputs, which updates the uses"
+                message = f"{message} {count} times, but is read {node._inputs.count(tensor)} times"
+                raise GraphError(message, rule="R7", node=node.name, hint=hint)
 
 
-def _check_tensor(tensor: TensorMeta, known: Known, path: str) -> None:
-    if not is_name(tensor.name, known.limits.name_length):
-        told = f"{tensor.name!r:.80} cannot be the name of a tensor"
-        raise bad_name(tensor.name, told, f"{path}.name", known.limits.name_length)
+def _check_tensor(tensor: TensorMeta, context: CheckContext, path: str) -> None:
+    if not is_name(tensor.name, context.limits.name_length):
+        message = f"invalid tensor name {tensor.name!r:.80}"
+        raise bad_name(tensor.name, message, f"{path}.name", context.limits.name_length)
     if tensor.dtype not in DTYPES:
         hint = suggestion(str(tensor.dtype), DTYPES)
         raise GraphError(f"{tensor!r:.200} has an unknown dtype", f"{path}.dtype", rule="R5", hint=hint)
-    if len(tensor.shape) > known.limits.rank:
-        told = f"{tensor.name!r:.80} has {len(tensor.shape)} dimensions, more than {known.limits.rank}"
-        raise GraphError(told, f"{path}.shape", rule="R2", hint=allow_more("rank"))
-    elements = _check_dims(tensor.shape, tensor, known, f"{path}.shape")
+    if len(tensor.shape) > context.limits.rank:
+        message = f"{tensor.name!r:.80} has {len(tensor.shape)} dimensions, more than {context.limits.rank}"
+        raise GraphError(message, f"{path}.shape", rule="R2", hint=allow_more("rank"))
+    elements = _check_dims(tensor.shape, tensor, context, f"{path}.shape")
     if tensor.stride is not None:
         if len(tensor.stride) != len(tensor.shape):
             raise GraphError(f"{tensor!r:.200} has {len(tensor.stride)} strides", f"{path}.stride", rule="R7")
-        _check_dims(tensor.stride, tensor, known, f"{path}.stride")
+        _check_dims(tensor.stride, tensor, context, f"{path}.stride")
         elements = max(elements, _span(tensor.shape, tensor.stride))
-    if elements > known.limits.elements:
-        told = f"{tensor!r:.200} has more than {known.limits.elements} elements"
-        raise GraphError(told, f"{path}.shape", rule="R2", hint=allow_more("elements"))
+    if elements > context.limits.elements:
+        message = f"{tensor!r:.200} has more than {context.limits.elements} elements"
+        raise GraphError(message, f"{path}.shape", rule="R2", hint=allow_more("elements"))
 
 
-def _check_dims(dims: tuple[Dim, ...], tensor: TensorMeta, known: Known, path: str) -> int:
-    """Each is a number from 0 or an expression; gives the product of the numbers, as if 0 were 1."""
+def _check_dims(dims: tuple[Dim, ...], tensor: TensorMeta, context: CheckContext, path: str) -> int:
+    """Check that each dim is a number >= 0 or an expression; return the product of the numbers, counting 0 as 1."""
     product = 1
     for index, dim in enumerate(dims):
         if type(dim) is int and 0 <= dim < _INT64:
             product *= dim or 1
         elif isinstance(dim, str):
-            known.check_expression(dim, f"{tensor!r:.200}", f"{path}[{index}]")
+            context.check_expression(dim, f"{tensor!r:.200}", f"{path}[{index}]")
         else:
             raise GraphError(f"{tensor!r:.200} has a dimension of {dim!r:.80}", f"{path}[{index}]", rule="R4")
     return product
 
 
 def _span(shape: tuple[Dim, ...], stride: tuple[Dim, ...]) -> int:
-    """How far the last element lies from the first, as far as numbers say."""
+    """Return the distance from the first element to the last, counting static dimensions only."""
     pairs = zip(shape, stride, strict=True)
     return 1 + sum((size - 1) * step for size, step in pairs if isinstance(size, int) and isinstance(step, int))
 
@@ -216,27 +216,27 @@ def _span(shape: tuple[Dim, ...], stride: tuple[Dim, ...]) -> int:
 # -- symbols ----------------------------------------------------------------------------------------------------------
 
 
-def _check_symbols(ir: IR, known: Known) -> None:
+def _check_symbols(ir: IR, context: CheckContext) -> None:
     for name, symbol in ir.symbols.items():
         if not is_symbol(name) or name in KEYWORDS or name != symbol.name:
-            told = f"{name!r:.80} cannot be the name of a symbol"
-            raise GraphError(told, f"$.symbols.{name!s:.200}", rule="R6")
+            message = f"invalid symbol name {name!r:.80}"
+            raise GraphError(message, f"$.symbols.{name!s:.200}", rule="R6")
         try:
             _check_symbol(symbol)
         except GraphError as error:
             error.prefix(f"$.symbols.{name}", f"symbol {name!r} ")
             raise
     for index, text in enumerate(ir.constraints):
-        known.check_expression(text, "constraint", f"$.constraints[{index}]")
+        context.check_expression(text, "constraint", f"$.constraints[{index}]")
 
 
 def _check_symbol(symbol: Symbol) -> None:
     tensor, dim = symbol.tensor, symbol.dim
     low, high = (-_INT64 if symbol.min is None else symbol.min), (_INT64 - 1 if symbol.max is None else symbol.max)
     if type(low) is not int or type(high) is not int or not -_INT64 <= low <= high < _INT64:
-        raise GraphError(f"can have no value: {symbol.range:.200}", "$", rule="R8")
+        raise GraphError(f"has an empty range: {symbol.range:.200}", "$", rule="R8")
     if tensor is None:
-        raise GraphError("is bound to nothing", "$", rule="R8")
+        raise GraphError("is not bound to a tensor", "$", rule="R8")
     if dim is None:
         return
     if type(dim) is not int or not 0 <= dim < len(tensor.shape):

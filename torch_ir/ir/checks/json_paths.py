@@ -1,4 +1,4 @@
-"""Where the parts of a graph stand in its document, as JSON paths; asked only for errors."""
+"""JSON paths of the parts of a graph in its document, for error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def given_path(ir: IR, number: int, path: str = "$", outer: IR | None = None) -> str:
-    """The path of an input, or else a weight, by its number among both; `path` is one within its record."""
+    """Return the path of an input or weight, by its index among both; `path` is one within its record."""
     tail = path.removeprefix("$")
     if number < len(ir.graph_inputs):
         return f"$.graph_inputs[{number}]{tail}"
@@ -23,19 +23,19 @@ def given_path(ir: IR, number: int, path: str = "$", outer: IR | None = None) ->
 
 
 def weight_path(ir: IR, number: int, outer: IR | None = None) -> str:
-    """The path of a weight, by its number; a function does not list those that the graph around it has, too."""
+    """Return the path of a weight; a function lists the weights it shares with the enclosing graph separately."""
     shared = 0 if outer is None else len(shared_weights(outer, ir))
     return f"$.shared_weights[{number}]" if number < shared else f"$.weights[{number - shared}]"
 
 
 def returned_path(ir: IR, number: int) -> str:
-    """The path of an output, or else of the new value of something that the graph changes."""
+    """Return the path of an output, or of the new value of a mutated tensor."""
     outputs = len(ir.graph_outputs)
     return f"$.graph_outputs[{number}]" if number < outputs else f"$.mutations[{number - outputs}].value"
 
 
 def tensor_path(ir: IR, tensor: TensorMeta, outer: IR | None = None) -> str:
-    """The path of the place that defines a tensor."""
+    """Return the path of a tensor's definition."""
     for number, given in enumerate([*ir.graph_inputs, *ir.params]):
         if given is tensor:
             return given_path(ir, number, "$", outer)

@@ -1,4 +1,4 @@
-"""Where nodes came from: text that people are shown, so all of it can be printed (R6)."""
+"""Check that the origins of nodes, which are shown to users, are printable (R6)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch_ir.ir.graph.node import OpNode, Origin
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
-_OUTER = re.compile(r".*@\d{1,18}")  # a module, and which call of it
+_OUTER = re.compile(r".*@\d{1,18}")  # module path and number of the call
 
 
 def check_origins(ir: IR) -> None:
-    """Refuse origins, and tables of modules, that cannot be printed."""
+    """Raise GraphError for origins, and module tables, that are not printable."""
     seen: set[Origin] = set()
     for index, node in enumerate(ir.nodes):
         if node.origin not in seen:
@@ -36,12 +36,12 @@ def _check_origin(node: OpNode, path: str) -> None:
         if not text.isprintable():
             raise _unprintable(f"{path}.{key}", node.name)
     if origin.call < 0:
-        raise GraphError(f"calls are counted from 0, not {origin.call}", f"{path}.call", rule="R4", node=node.name)
+        raise GraphError(f"call numbers start at 0, found {origin.call}", f"{path}.call", rule="R4", node=node.name)
     for index, text in enumerate(origin.outer):
         if not _OUTER.fullmatch(text):
-            told = f"{text!r:.80} is not the call of a module, such as 'block@2'"
-            raise GraphError(told, f"{path}.outer[{index}]", rule="R4", node=node.name)
+            message = f"{text!r:.80} is not a module call such as 'block@2'"
+            raise GraphError(message, f"{path}.outer[{index}]", rule="R4", node=node.name)
 
 
 def _unprintable(path: str, node: str = "") -> GraphError:
-    return GraphError("where a node came from is told by text that cannot be printed", path, rule="R6", node=node)
+    return GraphError("the origin of a node is not printable", path, rule="R6", node=node)

@@ -1,1 +1,1 @@
-"""Files: atomic writes, locks, side files, temporary folders, and what a file is that is not a graph."""
+"""Files: atomic writes, locks, side files, temporary folders, and detection of files that are not graphs."""

@@ -1,7 +1,7 @@
-"""A file and what lies beside it under a name made of its contents: both are replaced, or neither.
+"""Replace a file and its side files atomically: all of them or none.
 
-What lies beside is there before the file speaks of it, and goes when the file no longer does. Until that is settled, a
-hidden note says what it is about, so that the next save can end what a dead process began.
+A side file is named after its content digest. It is written before the file that references it, and removed when the
+file no longer does. Meanwhile a hidden note lists the files involved, so that the next save can clean up after a crash.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch_ir.ir.files.regular_file import IrregularFileError, TooLargeError, cr
 from torch_ir.ir.json.gzip_text import MAGIC, decompress
 
 _NOTE_BYTES = 1 << 16  # a note lists a few names
-_TARGET_BYTES = 1 << 31  # as much as protobuf can hold
+_TARGET_BYTES = 1 << 31  # the maximum size of a protobuf file
 _TEXT_BYTES = Limits().expanded_bytes
 
 
 class Beside:
-    """The files that lie beside a target under names of its own, which end in twelve digits of their digests."""
+    """The side files of a target, whose names start with its own and end in twelve digits of their digests."""
 
     def __init__(self, target: Path, own: str) -> None:
         self.target = target
@@ -35,30 +35,30 @@ class Beside:
         self._pattern = re.compile(re.escape(own) + r"[0-9a-f]{12}\.safetensors")
 
     def path(self, digest: str) -> Path:
-        """The name for contents with a digest."""
+        """Return the side file path for content with this digest."""
         return self.target.with_name(f"{self._own}{digest[:12]}.safetensors")
 
-    def spoken_of(self) -> list[Path]:
-        """Those that the target speaks of."""
+    def referenced(self) -> list[Path]:
+        """Return the side files that the target references."""
         try:
             found = self._own_names(os.listdir(self.target.parent))
-        except OSError:  # the folder may be written to, but not read
+        except OSError:  # the folder is writable but not readable
             return []
         try:
             content = self._content() if found else b""
-        except (TooLargeError, SerializationError):  # its text is unknown, and all that lies beside it stays
+        except (TooLargeError, SerializationError):  # the content is unknown, so keep all side files
             return []
         return [self.target.with_name(name) for name in found if os.fsencode(name) in content]
 
     def replace(self, content: bytes, new: Mapping[Path, Draft]) -> None:
-        """Write the target, and before it the new files beside it that it speaks of."""
+        """Write the new side files, then the target that references them."""
         with draft(self.target) as main:
             main.write(content)
             main.complete()
             with folder_lock(self.target.parent) as is_alone:
                 if is_alone:
-                    self._end_what_was_begun()
-                suspects = self.spoken_of() + [path for path in new if not path.exists()]
+                    self._recover()
+                suspects = self.referenced() + [path for path in new if not path.exists()]
                 try:
                     if is_alone and suspects:
                         create_regular(self._note, b"\n".join(os.fsencode(path.name) for path in suspects))
@@ -74,11 +74,11 @@ class Beside:
 
     @property
     def _note(self) -> Path:
-        """What lists the files that may have to go; only who holds the folder writes or reads it."""
+        """Path of the note that lists files that may have to be removed; only used while holding the folder lock."""
         return hidden_name(self.target, "note")
 
-    def _end_what_was_begun(self) -> None:
-        """Remove what a dead process left; what has the name of the note and is none goes unread."""
+    def _recover(self) -> None:
+        """Remove what a crashed process left; anything else under the note's name is removed unread."""
         for left in left_behind(self.target):
             remove(left)
         with suppress(OSError):
@@ -87,16 +87,16 @@ class Beside:
         remove(self._note)
 
     def _settle(self, suspects: Iterable[Path]) -> None:
-        """Remove those that the target does not speak of."""
+        """Remove those files that the target does not reference."""
         suspects = list(suspects)
-        with suppress(OSError, SerializationError):  # where that cannot be known, all stay
+        with suppress(OSError, SerializationError):  # if that is unknown, keep all
             content = self._content() if suspects else b""
             for path in suspects:
                 if os.fsencode(path.name) not in content:
                     remove(path)
 
     def _content(self) -> bytes:
-        """The bytes of the target, decompressed where they are gzip; none if it is not there yet."""
+        """Return the bytes of the target, decompressed if they are gzip; empty if it does not exist yet."""
         try:
             facts = self.target.lstat()
             if not stat.S_ISREG(facts.st_mode):

@@ -1,7 +1,7 @@
-"""Files are written whole or not at all.
+"""Atomic file writes.
 
-A new file has no name until it is complete, where the system can do that, and a hidden one for the instant before it
-takes the target's place. Whoever writes holds a lock on it, so that the next one knows what a dead process left.
+A new file is unnamed until it is complete, if the system supports that, and has a hidden name just before it replaces
+the target. The writer holds a lock on it, so that the next writer can recognise what a crashed process left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BINARY = getattr(os, "O_BINARY", 0)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Replace a text file in one step."""
+    """Replace a text file atomically."""
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -37,7 +37,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
-    """Replace a file in one step: whoever looks sees the old file or the new, never a part."""
+    """Replace a file atomically: readers see the old file or the new one, never a part."""
     target = real_target(path)
     if is_stream(target):
         _write_straight(target, data)
@@ -51,18 +51,18 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
         sync_folder(target.parent)
 
 
-# -- where it goes ----------------------------------------------------------------------------------------------------
+# -- targets ----------------------------------------------------------------------------------------------------------
 
 
 def real_target(path: str | os.PathLike[str]) -> Path:
-    """The file that is to be replaced: of a link, what it points to; folders are refused."""
+    """Return the file to replace, following a link; raise SerializationError for a folder."""
     target = Path(path)
-    with told(target):
+    with write_errors(target):
         try:
             mode = os.stat(target).st_mode
         except FileNotFoundError:
             mode = 0
-        except ValueError as error:  # a name with a zero in it
+        except ValueError as error:  # a name with a NUL
             raise OSError(str(error)) from None
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -70,8 +70,8 @@ def real_target(path: str | os.PathLike[str]) -> Path:
 
 
 def plain_target(path: Path) -> Path:
-    """Return a path to write to whose name the user did not choose; refuse a link, a pipe, a device and a folder."""
-    with told(path), suppress(FileNotFoundError):
+    """Return a path to write to whose name torch_ir derived; refuse a link, pipe, device or folder."""
+    with write_errors(path), suppress(FileNotFoundError):
         mode = os.lstat(path).st_mode
         if not stat.S_ISREG(mode):
             kind = "a link, which could lead anywhere" if stat.S_ISLNK(mode) else "not a plain file"
@@ -80,12 +80,12 @@ def plain_target(path: Path) -> Path:
 
 
 def without_link(path: Path) -> Path:
-    """The file that a name stands for."""
+    """Resolve a symbolic link."""
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def is_stream(target: Path) -> bool:
-    """Whether bytes go straight there: to a pipe or device, or to what this process prints to."""
+    """Whether bytes are written directly: to a pipe or device, or to this process's stdout."""
     try:
         facts = os.stat(target)
     except OSError:
@@ -101,8 +101,8 @@ def _is_printed_to(facts: os.stat_result) -> bool:
 
 
 def _write_straight(target: Path, data: bytes) -> None:
-    """Write to a stream; where the reader of stdout has left, raise ClosedPipeError."""
-    with told(target):
+    """Write to a stream; raise ClosedPipeError if the reader of stdout has closed it."""
+    with write_errors(target):
         is_stdout = _is_printed_to(os.stat(target))
         if is_stdout and sys.stdout is not None:
             sys.stdout.flush()
@@ -118,8 +118,8 @@ def _write_straight(target: Path, data: bytes) -> None:
 
 
 @contextmanager
-def told(target: Path) -> Iterator[None]:
-    """Errors of the system in one sentence that names the file."""
+def write_errors(target: Path) -> Iterator[None]:
+    """Convert OSError to a SerializationError that names the file."""
     try:
         yield
     except TorchIRError:
@@ -128,48 +128,48 @@ def told(target: Path) -> Iterator[None]:
         raise SerializationError(f"cannot write {target}: {error.strerror or error}", rule="R18") from None
 
 
-# -- what will be there -----------------------------------------------------------------------------------------------
+# -- drafts -----------------------------------------------------------------------------------------------------------
 
 
 class Draft:
-    """A file that nobody sees before it is put in its place, made for a target or for what lies beside it."""
+    """A new file that stays invisible until it replaces its target or a side file."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        self._name: Path | None = None  # while it has one that is not the target's
+        self._name: Path | None = None  # its temporary name, if it has one
         self._handle = self._unnamed()
         if self._handle < 0:
             self._handle = self._named()
 
     def take_mode(self) -> None:
-        """Have the permissions of the target, if there is one; a new file has those of any new file."""
+        """Copy the permissions of the target, if it exists."""
         with suppress(FileNotFoundError):
             mode = self._target.stat().st_mode & 0o777
             if hasattr(os, "fchmod"):
                 os.fchmod(self._handle, mode)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Add to the file."""
+        """Append to the file."""
         _write_all(self._handle, data)
 
     def complete(self) -> None:
-        """See to it that everything that was written is on the disk."""
+        """Flush the file to disk."""
         os.fsync(self._handle)
 
     def put(self, target: Path) -> None:
-        """Take the place of a file in the same folder, in one step."""
+        """Rename it atomically to a file in the same folder."""
         name = self._give_name()
         if sys.platform == "win32":
-            self._close()  # what is open cannot be renamed there
+            self._close()  # Windows cannot rename open files
         os.replace(name, target)
         self._name = None
 
     def _give_name(self) -> Path:
-        """The hidden name of the file, which it now has."""
+        """Give the file a hidden name, and return it."""
         if self._name is None:
             name = hidden_name(self._target)
             try:
-                # Python follows the link to the file without a name only if it is given a handle, too.
+                # Python follows the /proc link to the unnamed file only with src_dir_fd.
                 os.link(f"/proc/self/fd/{self._handle}", name, src_dir_fd=self._handle, follow_symlinks=True)
                 self._name = name
             except OSError:
@@ -178,7 +178,7 @@ class Draft:
         return self._name
 
     def end(self) -> None:
-        """Let go of the file; if it was not put anywhere, it is gone."""
+        """Close the file, and remove it if it was not put anywhere."""
         name, self._name = self._name, None
         if sys.platform == "win32":
             self._close()
@@ -190,7 +190,7 @@ class Draft:
         flag: int = getattr(os, "O_TMPFILE", 0)
         try:
             handle = os.open(self._target.parent, os.O_RDWR | flag, 0o666) if flag else -1
-        except OSError:  # not every system can; if it is for another reason, the file with a name tells it
+        except OSError:  # unsupported; for any other reason, the named file fails with the same error
             return -1
         if handle >= 0:
             try_lock(handle)
@@ -204,10 +204,10 @@ class Draft:
             if os.fstat(handle).st_nlink:
                 self._name = name
                 return handle
-            os.close(handle)  # somebody took it for dead before it had its lock
+            os.close(handle)  # another process removed it before it was locked
 
     def _copy(self) -> None:
-        """Have a name from the beginning, where a file without one cannot get one."""
+        """Copy to a named file, where the unnamed one cannot be linked."""
         source = self._handle
         self._handle = self._named()
         os.fchmod(self._handle, stat.S_IMODE(os.fstat(source).st_mode))
@@ -224,8 +224,8 @@ class Draft:
 
 @contextmanager
 def draft(target: Path) -> Iterator[Draft]:
-    """A new file for a target, whose folder is made as needed; what was not put in its place at the end is gone."""
-    with told(target):
+    """Create a draft for a target, and its folder if needed; remove the draft at the end unless it was put."""
+    with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         new = Draft(target)
         try:
@@ -242,12 +242,12 @@ def _write_all(handle: int, data: bytes | memoryview) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """See to it that the names in a folder are on the disk."""
+    """Flush the names in a folder to disk."""
     if not hasattr(os, "O_DIRECTORY"):
         return
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:  # it may be written to, but not read
+    except PermissionError:  # writable but not readable
         return
     try:
         os.fsync(handle)
@@ -255,16 +255,16 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-# -- what was left there ----------------------------------------------------------------------------------------------
+# -- leftovers --------------------------------------------------------------------------------------------------------
 
 
 def hidden_name(target: Path, end: str = "") -> Path:
-    """A name beside a target, from which can be told what it is for; a new one, or one with a fixed end."""
+    """Return a hidden name beside a target, derived from it: a new one, or one with a fixed ending."""
     return target.parent / f"{_own(target)}{end or secrets.token_hex(_DIGITS // 2)}"
 
 
 def left_behind(target: Path) -> Iterator[Path]:
-    """Hidden files and folders for a target whose process is surely dead, each held until the next is asked for."""
+    """Yield hidden files and folders for a target whose process is dead, each locked until the next is requested."""
     pattern = re.compile(re.escape(_own(target)) + f"[0-9a-f]{{{_DIGITS}}}")
     try:
         found = [target.with_name(name) for name in os.listdir(target.parent) if pattern.fullmatch(name)]
@@ -283,12 +283,12 @@ def left_behind(target: Path) -> Iterator[Path]:
 
 
 def _own(target: Path) -> str:
-    """How hidden names for a target begin: of fixed length, however long or odd its own is."""
+    """Return the prefix of hidden names for a target, which has a fixed length."""
     return f".torch_ir-{hashlib.sha256(os.fsencode(target.name)).hexdigest()[:_DIGITS]}-"
 
 
 def remove(path: Path) -> None:
-    """Remove a hidden file or folder; one that cannot be removed does no harm."""
+    """Remove a hidden file or folder; ignore failures, which are harmless."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -1,4 +1,4 @@
-"""Locks on files and folders that end with the process that holds them, and of which nothing lies on the disk."""
+"""Locks on files and folders that end with the process holding them and leave nothing on disk."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-_PATIENCE = 20.0  # seconds; a process that was stopped must not stop all others
+_PATIENCE = 20.0  # seconds; a suspended process must not block all others
 _PAUSE = 0.001
 
 
 @contextmanager
 def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Hold a folder against others who put files there together; says whether it is held, which not all systems can."""
+    """Lock a folder against other writers of file pairs; yield whether it is locked, as not all systems support it."""
     try:
         handle = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    except OSError:  # on Windows, or of a folder that may be written to but not read
+    except OSError:  # Windows, or a folder that is writable but not readable
         handle = -1
     try:
         yield handle >= 0 and lock(handle, shared=shared)
@@ -32,7 +32,7 @@ def folder_lock(folder: Path, *, shared: bool = False) -> Iterator[bool]:
 
 
 def lock(handle: int, *, shared: bool = False) -> bool:
-    """Wait for a lock; says whether it was got."""
+    """Wait for a lock; return whether it was acquired."""
     end = time.monotonic() + _PATIENCE
     while (found := try_lock(handle, shared=shared)) is False and time.monotonic() < end:
         time.sleep(_PAUSE)
@@ -40,20 +40,20 @@ def lock(handle: int, *, shared: bool = False) -> bool:
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool | None:
-    """Take a lock, if nobody holds it; None where there are no locks."""
+    """Take a lock if it is free; return None if locks are not supported."""
     if sys.platform == "win32":
         return None
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # network drives may have none
+    except OSError:  # some network drives do not support locks
         return None
     return True
 
 
 def unlock(handle: int) -> None:
-    """Let go of a lock, also where a forked process still has the file open."""
+    """Release a lock, also if a forked process still has the file open."""
     if sys.platform != "win32":
         try:
             fcntl.flock(handle, fcntl.LOCK_UN)

@@ -1,7 +1,7 @@
-"""Open regular files only: never wait for a pipe, never read a device, and follow a link only where that is allowed.
+"""Open regular files only: never block on a pipe or read a device, and follow links only where that is allowed.
 
-Names in a folder may come from an archive that a stranger packed. A path that the user named may be a link; a name that
-torch_ir derives from it (a side file, a note, the files of a pack or of a sweep) may not.
+Names in a folder may come from an untrusted archive. A path that the user passed may be a link; a name that torch_ir
+derives from it (a side file, a note, the files of a pack or of a sweep) may not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class IrregularFileError(OSError):
 
 
 class TooLargeError(OSError):
-    """A file with more bytes than its reader takes; `size` is how many it has."""
+    """A file is larger than its reader accepts; `size` is its size."""
 
     def __init__(self, path: str, size: int, most: int) -> None:
         super().__init__(errno.EFBIG, f"{size} bytes are more than {most}", path)
@@ -45,15 +45,15 @@ def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY, *, foll
 
 
 def read_regular(path: str | os.PathLike[str], most: int, *, follow: bool) -> bytes:
-    """Return the bytes of a regular file; raise TooLargeError before any is read where there are more than `most`."""
+    """Return the bytes of a regular file; raise TooLargeError before reading any if there are more than `most`."""
     with os.fdopen(open_regular(path, follow=follow), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise TooLargeError(os.fspath(path), size, most)
-        return file.read(size)  # not what it grows by meanwhile
+        return file.read(size)  # ignore what is appended meanwhile
 
 
 def create_regular(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file that must not exist; whatever has its name, also a dangling link, is a FileExistsError."""
+    """Write a new file; raise FileExistsError if anything has its name, also a dangling link."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_WAIT | _NO_LINK, 0o666), "wb") as file:
         file.write(data)

@@ -1,4 +1,4 @@
-"""The documented functions that write: serialise and save; those that read are in `torch_ir.safety`."""
+"""The documented functions for writing graphs; those for reading are in `torch_ir.safety`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch_ir.ir.graph.graph import IR
 
 
 def serialize_ir(ir: IR) -> str:
-    """The graph as JSON text."""
+    """Return the graph as JSON text."""
     return ir.to_json()
 
 
 def save_ir(ir: IR, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT) -> None:
-    """Write a graph to a file, making folders as needed; constants over `inline_limit` bytes go beside it.
+    """Write a graph to a file, creating folders as needed; constants over `inline_limit` bytes go to a side file.
 
     A name that ends in `.gz` is compressed with gzip.
     """

@@ -1,7 +1,7 @@
-"""Large constants beside the file: a `.safetensors` file under a name made of its contents, read when first asked for.
+"""Side files: large constants in a `.safetensors` file beside the graph, named by content and read at first use.
 
-The file's own header is for other readers. Here, the graph's file says where each constant begins and what its digest
-is, so that nothing of the side file is trusted but bytes that were checked.
+The safetensors header is for other readers only. The graph's file states the offset and digest of each constant; only
+bytes that match their digest are used.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from torch_ir.ir.graph.constant_data import TensorData
 
 _Read = TypeVar("_Read")
 _LONG_NAME = 255 - len(".constants-0123456789ab.safetensors")  # bytes
-INLINE_LIMIT = 1 << 16  # bytes of a constant that stay in the file's text, where they are 88 KiB of base64
+INLINE_LIMIT = 1 << 16  # bytes; larger constants go to a side file, as base64 would take 88 KiB
 _NAME = re.compile(r"[\w.+-]+\.constants-[0-9a-f]{12}\.safetensors")
-# The dtypes that every reader of safetensors knows; others lie there as plain bytes.
+# The dtypes that every safetensors reader supports; others are stored as plain bytes.
 _SAFETENSORS = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "uint64": "U64",
     "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
 
-Place = dict[str, Any]  # {"file": name, "offset": where its bytes begin, "digest": of these bytes}
+Place = dict[str, Any]  # {"file": name, "offset": of its bytes, "digest": of its bytes}
 
 
 class SideFile:
-    """The contents of a side file to be written beside `target`, and the place of each constant in it."""
+    """The content of a side file for `target`, and the place of each constant in it."""
 
     def __init__(self, target: Path, constants: Iterable[tuple[str, TensorData]]) -> None:
-        named = sorted(_named(constants).items(), key=lambda item: -DTYPES[item[0].dtype])  # large ones first: aligned
+        named = sorted(_named(constants).items(), key=lambda item: -DTYPES[item[0].dtype])  # for alignment
         header = safetensors_header((name, data.dtype, data.shape, data.size) for data, name in named)
         self.content = b"".join([header, *(data.raw for data, _ in named)])
         self.path = _beside(target).path(_sha256(self.content))
@@ -57,7 +57,7 @@ class SideFile:
 
 
 def _beside(target: Path) -> Beside:
-    """Where side files of a graph's file lie; what their names may not hold, or is too long, is replaced by digits."""
+    """Return the side files of a graph's file; invalid or overlong names are replaced by a digest."""
     plain = re.sub(r"[^\w.+-]", "_", target.name)
     if plain != target.name or len(plain.encode()) > _LONG_NAME:
         short = plain.encode()[: _LONG_NAME - 13].decode(errors="ignore")
@@ -66,9 +66,9 @@ def _beside(target: Path) -> Beside:
 
 
 def _named(constants: Iterable[tuple[str, TensorData]]) -> dict[TensorData, str]:
-    """Each constant once, under its key or a free name like it."""
+    """Name each distinct constant by its key, with a number if that is taken."""
     names: dict[TensorData, str] = {}
-    taken = {"__metadata__"}  # which the format keeps for itself
+    taken = {"__metadata__"}  # reserved by the format
     for key, data in constants:
         if data not in names:
             name, number = key, 1
@@ -80,7 +80,7 @@ def _named(constants: Iterable[tuple[str, TensorData]]) -> dict[TensorData, str]
 
 
 def safetensors_header(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -> bytes:
-    """How a file of tensors begins that lie one after the other: the name, dtype, shape and size in bytes of each."""
+    """Return the header of a safetensors file of consecutive tensors, given as name, dtype, shape and size in bytes."""
     entries = {}
     start = 0
     for name, dtype, shape, size in tensors:
@@ -94,7 +94,7 @@ def safetensors_header(tensors: Iterable[tuple[str, str, Sequence[int], int]]) -
 
 
 def write_pair(target: Path, content: bytes, side: SideFile | None) -> None:
-    """Write a graph's file and its side file such that the old pair is whole until the new one is."""
+    """Write a graph's file and its side file atomically."""
     if side is not None:
         with draft(target) as new:
             new.write(side.content)
@@ -107,7 +107,7 @@ def write_pair(target: Path, content: bytes, side: SideFile | None) -> None:
 
 
 def read_pair(path: Path, limits: Limits, read: Callable[[Folder], _Read]) -> _Read:
-    """What a graph's file and its side file say; if both are just being replaced, that is waited for."""
+    """Read a graph's file and its side file, waiting if both are being replaced."""
     folder = without_link(path).parent
     try:
         return read(Folder(folder, limits))
@@ -117,12 +117,12 @@ def read_pair(path: Path, limits: Limits, read: Callable[[Folder], _Read]) -> _R
 
 
 def side_files(path: Path) -> list[Path]:
-    """The side files that lie beside a graph's file under its name, and that it speaks of."""
-    return _beside(without_link(path)).spoken_of()
+    """Return the side files of a graph's file that it references."""
+    return _beside(without_link(path)).referenced()
 
 
 class Folder:
-    """The folder of a graph's file, where side files are looked for."""
+    """The folder of a graph's file, in which side files are looked up."""
 
     def __init__(self, path: Path, limits: Limits) -> None:
         self.path = path
@@ -130,23 +130,23 @@ class Folder:
         self._open: dict[str, _OpenFile] = {}
 
     def find(self, name: str, shape: tuple[int, ...], dtype: str, offset: int, digest: str, path: str) -> TensorData:
-        """A constant that will be read when it is asked for; that its bytes are all there is known now."""
+        """Return a constant that is read at first use; that the file is long enough is checked now."""
         if not _NAME.fullmatch(name):
             raise SerializationError(f"{name!r:.80} is not the name of a side file", f"{path}.file", rule="R16")
         if name not in self._open:
             self._open[name] = _OpenFile(self.path / name, self.limits, f"{path}.file")
         data = StoredData(shape, dtype, self._open[name], offset, digest)
         if not 0 <= offset <= self._open[name].size - data.size:
-            told = f"{self.path / name} is cut short: it does not hold these bytes"
-            raise SerializationError(told, f"{path}.offset", rule="R16")
+            message = f"{self.path / name} is truncated: it does not contain these bytes"
+            raise SerializationError(message, f"{path}.offset", rule="R16")
         return data
 
 
 class _OpenFile:
-    """A side file, held open: a later save may remove its name, but not what this graph still has to read."""
+    """A side file kept open: a later save may remove its name, but the bytes stay readable."""
 
     def __init__(self, path: Path, limits: Limits, place: str) -> None:
-        """Open `path`; `place` is where the graph's file speaks of it."""
+        """Open `path`; `place` is the JSON path of the reference to it."""
         self.path = path
         try:
             self._file = os.fdopen(open_regular(path, follow=False), "rb")
@@ -154,14 +154,14 @@ class _OpenFile:
             raise SerializationError(f"{path} {error.strerror}", place, rule="R16") from None
         except OSError as error:
             kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
-            told = f"cannot read the constants in {path}: {error.strerror or error}"
-            raise kind(told, place, rule="R16") from None
+            message = f"cannot read the constants in {path}: {error.strerror or error}"
+            raise kind(message, place, rule="R16") from None
         weakref.finalize(self, self._file.close)
         self._lock = threading.Lock()
         self.size = os.fstat(self._file.fileno()).st_size
         if self.size > limits.file_bytes:
-            told = f"{path}: {self.size} bytes are more than {limits.file_bytes}"
-            raise SerializationError(told, place, rule="R2", hint=allow_more("file_bytes"))
+            message = f"{path}: {self.size} bytes are more than {limits.file_bytes}"
+            raise SerializationError(message, place, rule="R2", hint=allow_more("file_bytes"))
 
     def read(self, start: int, size: int) -> bytes:
         with self._lock:  # threads share the position
@@ -170,7 +170,7 @@ class _OpenFile:
 
 
 class StoredData(TensorData):
-    """The elements of a constant in a side file, read and checked at first use."""
+    """A constant in a side file, read and checked at first use."""
 
     _where: tuple[_OpenFile, int, str]
 
@@ -185,8 +185,8 @@ class StoredData(TensorData):
         file, offset, digest = self._where
         raw = file.read(offset, self.size)
         if f"sha256:{_sha256(raw)}" != digest:
-            told = f"{file.path} is damaged: a constant in it is not what was written"
-            raise SerializationError(told, rule="R16")
+            message = f"{file.path} is damaged: digest mismatch of a constant"
+            raise SerializationError(message, rule="R16")
         self._check_bytes(raw)
         return raw
 

@@ -1,4 +1,4 @@
-"""Files that were taken for graphs: what they are instead, in the place of what the reader stumbled over."""
+"""Detect what a file is that is not a graph, for a better error message."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ _OPENINGS = {
     b"<": "HTML, SVG or other XML",
     b"ML\xefR": "MLIR bytecode",
 }
-_MESSAGE = b"\x0a%c%s" % (len(FORMAT), FORMAT.encode())  # how a graph in protobuf begins: field 1, the format
-_HEAD = 4096  # bytes of a file that say what it is
-_HEADER_LENGTH = 8  # bytes at the start of a safetensors file
-_OTHERS = {  # by keys that they have
+_MESSAGE = b"\x0a%c%s" % (len(FORMAT), FORMAT.encode())  # start of a graph in protobuf: field 1, the format
+_HEAD = 4096  # bytes read to detect the type
+_HEADER_LENGTH = 8  # bytes of the length field at the start of a safetensors file
+_OTHERS = {  # by their keys
     ("target", "layers", "missing"): "the layers of a target, which `torch-ir lower` wrote",
     ("weight_map",): "the index of a checkpoint",
     ("model_type",): "a configuration of transformers",
 }
 _JSON = "is JSON, but not a torch-ir graph"
 _GRAPH_KEYS = ("nodes", "graph_inputs", "graph_outputs")
-_VALUES = {"[": "a list", '"': "a string"}  # by what they begin with
+_VALUES = {"[": "a list", '"': "a string"}  # by first character
 
 
 @contextmanager
-def told_apart(path: str | os.PathLike[str], limits: Limits, *, is_json: bool) -> Iterator[None]:
-    """Where reading a graph fails, say what the file is if it is no graph at all; else the error is as it was."""
+def sniffed_errors(path: str | os.PathLike[str], limits: Limits, *, is_json: bool) -> Iterator[None]:
+    """If reading a graph fails and the file is not a graph at all, replace the error by one that says what it is."""
     try:
         yield
     except MissingFileError:
         raise
     except SerializationError as error:
-        if error.rule == "R2":  # it asks for too much to be read a second time
+        if error.rule == "R2":  # over a limit: too large to read again
             raise
-        clear_frames(error.__traceback__)  # they hold the text, which is read once more
-        told = _what_else(path, limits, is_json)
-        if not told:
+        clear_frames(error.__traceback__)  # they hold the text, which is read again
+        message = _what_else(path, limits, is_json)
+        if not message:
             raise
-        raise MistakenFileError(f"{os.fspath(path)} {told}", error.path, rule=error.rule) from None
+        raise MistakenFileError(f"{os.fspath(path)} {message}", error.path, rule=error.rule) from None
 
 
 def _what_else(path: str | os.PathLike[str], limits: Limits, is_json: bool) -> str:
-    """What a file is that is no graph, or not one of the kind that its name says; nothing where that is not clear."""
+    """Return what a file is if it is not a graph, or not of the type its name says; empty if unknown."""
     if os.path.isdir(path):
         return "is a folder, not a graph file"
-    if not os.path.isfile(path):  # what is no plain file is not asked: a pipe may never answer
+    if not os.path.isfile(path):  # do not open a pipe, which may block
         return ""
     try:
         with open(path, "rb") as file:
@@ -86,7 +86,7 @@ def _what_json(path: str | os.PathLike[str], limits: Limits, is_json: bool) -> s
     except SerializationError:
         return ""
     if not text.strip():
-        return "is empty but for blanks"
+        return "contains only whitespace"
     try:
         document = parse_document(text, limits)
     except SerializationError as error:

@@ -1,7 +1,4 @@
-"""Temporary folders, removed also after a kill: each is locked, and a new one removes those of dead processes.
-
-A folder that cannot be written to is one sentence that names it and says what to set.
-"""
+"""Locked temporary folders; creating one removes the leftovers of crashed processes."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from torch_ir.errors import ExecutionError, TorchIRError, first_line
 from torch_ir.ir.files.atomic_write import remove
@@ -21,18 +17,18 @@ from torch_ir.ir.files.locks import try_lock
 
 _PREFIX = "torch_ir-run-"
 _NAME = re.compile(re.escape(_PREFIX) + r"\w{8}")
-_NEW = 60.0  # seconds in which a folder may not have its lock yet
+_NEW = 60.0  # seconds until a folder is surely locked
 
 
 class TemporaryFolder:
-    """A private folder with a lock, until `cleanup` or the end of the `with` block."""
+    """A private locked folder, until `cleanup` or the end of the `with` block."""
 
     def __init__(self) -> None:
         _remove_left()
         with explained():
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._handle = -1
-        with suppress(OSError):  # Windows opens no folders, and has no locks
+        with suppress(OSError):  # Windows cannot open folders, and has no such locks
             self._handle = os.open(self.path, os.O_RDONLY)
             try_lock(self._handle)
 
@@ -45,34 +41,32 @@ class TemporaryFolder:
     def __enter__(self) -> Path:
         return self.path
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.cleanup()
 
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Errors of writing to the temporary folder as one sentence; torch.save raises a RuntimeError on a full disk."""
+    """Convert errors of writing to the temporary folder; torch.save raises RuntimeError on a full disk."""
     try:
         yield
     except TorchIRError:
         raise
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
-        told = f"cannot write to the temporary folder {_place()}: {reason}"
-        raise ExecutionError(f"{told}; free some space, or set TMPDIR to another folder") from None
+        message = f"cannot write to the temporary folder {_place()}: {reason}"
+        raise ExecutionError(f"{message}; free some space, or set TMPDIR to another folder") from None
 
 
 def _place() -> str:
     try:
         return tempfile.gettempdir()
-    except OSError:  # none of the usual places can be written to
+    except OSError:  # none of the usual places is writable
         return os.environ.get("TMPDIR", "of this system")
 
 
 def _remove_left() -> None:
-    """Remove the folders of this user whose processes are dead."""
+    """Remove this user's folders whose processes are dead."""
     try:
         place = Path(tempfile.gettempdir())
         found = [place / name for name in os.listdir(place) if _NAME.fullmatch(name)]

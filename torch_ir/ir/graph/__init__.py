@@ -1,1 +1,1 @@
-"""The graph: tensors, nodes, the IR, and what they are made of."""
+"""The core data structures: tensors, nodes and the IR."""

@@ -1,7 +1,8 @@
-"""The order in which attributes are written: that of the operator's schema, however a node came by them.
+"""Write attributes in the order of the operator's schema, whatever order the node has them in.
 
-`attr_orders.txt` has it, so that equal graphs are equal bytes whether torch is there or not: a common order of all
-argument names, and the operators that have another one. Attributes of other operators keep the order of the node.
+`attr_orders.txt` stores that order, so that equal graphs serialise to equal bytes with or without torch: one
+common order of all argument names, and the operators that deviate from it. Attributes of other operators keep the order
+of the node.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _NAMESPACES = ("aten.", "prims.", "_c10d_functional.", "quantized_decomposed.")
 
 
 def ordered(op_type: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The attributes in the order of the schema; the same object where they are."""
+    """Return the attributes in schema order; the same object if they already are."""
     if len(attrs) < 2 or not op_type.startswith(_NAMESPACES):
         return attrs
     names = _ordered_names(op_type, tuple(attrs))
@@ -24,7 +25,7 @@ def ordered(op_type: str, attrs: Mapping[str, Any]) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=1 << 14)
 def _ordered_names(op_type: str, names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """These names in order; None where they are, or where one is no argument of an operator."""
+    """Return these names in schema order; None if they already are, or if one is not an operator argument."""
     common, own = _tables()
     places = own.get(op_type, common)
     if any(name.partition(".")[0] not in places for name in names):
@@ -34,14 +35,14 @@ def _ordered_names(op_type: str, names: tuple[str, ...]) -> tuple[str, ...] | No
 
 
 def _place(name: str, places: Mapping[str, int]) -> tuple[int, tuple[int, ...], str]:
-    """Where a name comes; elements of a list, such as `tensors.10`, come in their own order."""
+    """Return the sort key of a name; list elements such as `tensors.10` sort by their index."""
     base, *indices = name.split(".")
     return places[base], tuple(int(index) for index in indices if index.isdecimal()), name
 
 
 @cache
 def _tables() -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """The place of each name in the common order, and in that of operators which have another one."""
+    """Return the position of each name in the common order, and the orders of operators that deviate from it."""
     text = Path(__file__).with_name("attr_orders.txt").read_text(encoding="utf-8")
     common, _, rows = text.partition("\n\n")
     own = dict(row.split(": ") for row in rows.splitlines())

@@ -1,11 +1,9 @@
-"""What an attribute can be: plain Python values, and five kinds of typed names that torch schemas speak of.
+"""Types of attribute values: five kinds of typed names that occur in torch schemas, beside plain Python values.
 
-Each typed name is a `str`, so it reads, compares and sorts as its text: `node["dtype"] == "bfloat16"`.
+Each typed name is a `str`, so it prints, compares and sorts as its text: `node["dtype"] == "bfloat16"`.
 """
 
 from __future__ import annotations
-
-from torch_ir.ir.sizes.expressions import Expr
 
 # name -> bytes per element
 DTYPES: dict[str, int] = {
@@ -18,96 +16,54 @@ DTYPES: dict[str, int] = {
     **{f"bits{n}": size for n, size in [("8", 1), ("16", 2), ("1x8", 1), ("2x4", 1), ("4x2", 1)]},
     **{f"{sign}int{n}": 1 for sign in ("", "u") for n in range(1, 8)},
 }  # fmt: skip
-DEVICE_KINDS = frozenset(
-    [
-        "cpu",
-        "cuda",
-        "meta",
-        "mps",
-        "xpu",
-        "hpu",
-        "xla",
-        "mtia",
-        "ipu",
-        "ve",
-        "lazy",
-        "vulkan",
-        "privateuseone",
-        "fpga",
-        "maia",
-        "hip",
-        "opengl",
-        "opencl",
-        "ideep",
-        "mkldnn",
-    ]
-)
+DEVICE_KINDS = frozenset((
+    "cpu", "cuda", "meta", "mps", "xpu", "hpu", "xla", "mtia", "ipu", "ve", "lazy", "vulkan", "privateuseone", "fpga",
+    "maia", "hip", "opengl", "opencl", "ideep", "mkldnn",
+))  # fmt: skip
 LAYOUTS = frozenset(
     ["strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "_mkldnn", "jagged"]
 )
 MEMORY_FORMATS = frozenset(["contiguous_format", "preserve_format", "channels_last", "channels_last_3d"])
 
 
-class Dtype(str):
+class _TypedName(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+
+class Dtype(_TypedName):
     """An element type, such as `bfloat16`."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return f"Dtype({str(self)!r})"
 
-
-class Device(str):
+class Device(_TypedName):
     """A device, such as `cpu` or `cuda:1`."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return f"Device({str(self)!r})"
 
-
-class Layout(str):
+class Layout(_TypedName):
     """A tensor layout, such as `strided`."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return f"Layout({str(self)!r})"
 
-
-class MemoryFormat(str):
+class MemoryFormat(_TypedName):
     """A memory format, such as `channels_last`."""
 
     __slots__ = ()
 
-    def __repr__(self) -> str:
-        return f"MemoryFormat({str(self)!r})"
 
-
-class FunctionRef(str):
-    """The name of a function that the graph holds, such as the branch of a `cond`."""
+class FunctionRef(_TypedName):
+    """The name of a function of the graph, such as a branch of a `cond`."""
 
     __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"FunctionRef({str(self)!r})"
 
 
 def is_device(text: str) -> bool:
     """Whether `text` names a device of a known kind, with or without an index."""
     kind, colon, index = text.partition(":")
     return kind in DEVICE_KINDS and (not colon or (index.isascii() and index.isdecimal() and len(index) < 10))
-
-
-__all__ = [
-    "DTYPES",
-    "LAYOUTS",
-    "MEMORY_FORMATS",
-    "Device",
-    "Dtype",
-    "Expr",
-    "FunctionRef",
-    "Layout",
-    "MemoryFormat",
-    "is_device",
-]

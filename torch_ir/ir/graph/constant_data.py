@@ -1,10 +1,10 @@
-"""The values of a constant: raw little-endian bytes with a shape and a dtype, no torch needed."""
+"""Values of a constant: raw little-endian bytes with a shape and a dtype; no torch needed."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ _FORMATS = {
 
 
 class Array(Protocol):
-    """A tensor of torch or an array of numpy, without naming either."""
+    """A torch tensor or numpy array, without importing either."""
 
     @property
     def shape(self) -> Iterable[int]: ...
@@ -56,14 +56,14 @@ class TensorData:
 
     def _check_bytes(self, raw: bytes) -> None:
         if len(raw) != self.size:
-            told = f"{self.dtype}{list(self.shape)!r:.200} takes {self.size} bytes, but {len(raw)} were given"
-            raise GraphError(told, rule="R15")
+            message = f"{self.dtype}{list(self.shape)!r:.200} takes {self.size} bytes, but {len(raw)} were given"
+            raise GraphError(message, rule="R15")
         if self.dtype == "bool" and raw.strip(b"\0\1"):
             raise GraphError("a constant of dtype 'bool' holds bytes that are neither 0 nor 1", rule="R15")
 
     @property
     def size(self) -> int:
-        """How many bytes the elements take."""
+        """Size of the elements in bytes."""
         return math.prod(self.shape) * DTYPES[self.dtype]
 
     def __eq__(self, other: object) -> bool:
@@ -75,12 +75,12 @@ class TensorData:
         return hash((self.shape, self.dtype))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TensorData:
-        """The object itself, which never changes; its bytes may still be in a file."""
+        """Return the object itself: it is immutable, and its bytes may still be on disk."""
         return self
 
     @classmethod
     def of(cls, value: TensorData | Array) -> TensorData:
-        """Constants as they are, and tensors of torch or arrays of numpy by what they list."""
+        """Convert a torch tensor or numpy array; a TensorData is returned unchanged."""
         if isinstance(value, TensorData):
             return value
         numbers, dtype = value.tolist(), str(value.dtype).removeprefix("torch.")
@@ -88,21 +88,29 @@ class TensorData:
 
     @classmethod
     def from_numbers(cls, numbers: Any, dtype: str) -> TensorData:
-        """Elements written as nested lists of decimals, as the documented JSON has them."""
+        """Build a constant from nested lists of decimals, as in the documented JSON."""
         shape, flat = _flatten(numbers)
         if dtype not in _FORMATS and dtype != "bfloat16":
             raise GraphError(f"constants of dtype {dtype!r:.60} cannot be written as decimals", "$.dtype", rule="R15")
         if any(type(number) not in (int, float, bool) for number in flat):
             raise GraphError("a constant holds something that is not a number", "$.data", rule="R15")
         try:
-            if dtype == "bfloat16":  # the upper half of a float32; decimals of a bfloat16 are exact there
+            if dtype == "bfloat16":  # a bfloat16 is the upper half of a float32, so its decimals are exact there
                 raw = b"".join(struct.pack("<f", number)[2:] for number in flat)
             else:
                 raw = struct.pack(f"<{len(flat)}{_FORMATS[dtype]}", *flat)
         except (struct.error, OverflowError) as error:
-            told = f"a constant of dtype {dtype!r} cannot hold its numbers: {error}"
-            raise GraphError(told, "$.data", rule="R15") from None
+            message = f"a constant of dtype {dtype!r} cannot hold its numbers: {error}"
+            raise GraphError(message, "$.data", rule="R15") from None
         return cls(shape, dtype, raw)
+
+
+def static_shape(shape: Sequence[int | str]) -> tuple[int, ...]:
+    """Return the shape of a constant; raise GraphError if a size is symbolic."""
+    numbers = tuple(dim for dim in shape if isinstance(dim, int))
+    if len(numbers) != len(shape):
+        raise GraphError(f"a constant cannot have the shape {list(shape)!r:.200}", "$.shape", rule="R15")
+    return numbers
 
 
 def _flatten(numbers: Any) -> tuple[tuple[int, ...], list[Any]]:

@@ -1,4 +1,4 @@
-"""Edits of a graph's nodes: each is done whole, or refused with an error that leaves the graph as it was."""
+"""Edits of a graph's nodes: each is applied completely, or refused with an error that leaves the graph unchanged."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
 Nodes = Union[OpNode, Iterable[OpNode]]
-_LONGEST = 1000  # characters of a name, as files have them
+_LONGEST = 1000  # characters; the default of Limits.name_length
 
 
 def erase(ir: IR, nodes: Nodes) -> None:
-    """Remove nodes that nothing else reads, and let go of what they read."""
+    """Remove nodes whose outputs no other node reads, and drop their uses."""
     chosen = _listed(nodes)
     gone = set(chosen)
     for node in gone.difference(ir.nodes):
@@ -32,15 +32,15 @@ def erase(ir: IR, nodes: Nodes) -> None:
                 hint = "give its readers another tensor first: tensor.replace_all_uses_with(other)"
                 raise GraphError(f"cannot erase {tensor.name!r:.80}: {who}", rule="R8", node=node.name, hint=hint)
             if tensor in bound:
-                told = f"cannot erase {tensor.name!r:.80}: the size {bound[tensor]!r:.80} is read from it"
-                raise GraphError(told, rule="R8", node=node.name)
+                message = f"cannot erase {tensor.name!r:.80}: the size {bound[tensor]!r:.80} is read from it"
+                raise GraphError(message, rule="R8", node=node.name)
     for node in gone:
         node.inputs = ()
     ir.nodes[:] = [node for node in ir.nodes if node not in gone]
 
 
 def insert(ir: IR, anchor: OpNode, nodes: Nodes, *, after: bool) -> None:
-    """Put new nodes before or after a node of the graph."""
+    """Insert new nodes before or after a node of the graph."""
     added = _listed(nodes)
     if anchor not in ir.nodes:
         raise GraphError(f"{anchor!r:.200} is not in the graph", rule="R8", node=anchor.name)
@@ -64,7 +64,7 @@ def _listed(nodes: Nodes) -> list[OpNode]:
 
 
 def _check_names(ir: IR, added: Sequence[OpNode]) -> None:
-    """New nodes and their tensors have names that are free, and are not in a graph yet."""
+    """Check that new nodes are not in the graph yet, and that they and their outputs have free, valid names."""
     nodes = {node.name for node in ir.nodes}
     tensors = {tensor.name for tensor in ir.tensors()}
     present = set(ir.nodes)
@@ -72,9 +72,7 @@ def _check_names(ir: IR, added: Sequence[OpNode]) -> None:
         if node in present:
             raise GraphError(f"{node!r:.200} is in the graph already", rule="R8", node=node.name)
         present.add(node)
-        if node.name in nodes or not is_name(node.name, _LONGEST):
-            why = "two nodes would be called" if node.name in nodes else "no node can be called"
-            raise GraphError(f"{why} {node.name!r:.80}", rule="R8" if node.name in nodes else "R6", node=node.name)
+        _check_name("node", node.name, nodes, node)
         nodes.add(node.name)
         for index, tensor in enumerate(node.outputs):
             _check_output(node, index, tensor, tensors)
@@ -83,21 +81,26 @@ def _check_names(ir: IR, added: Sequence[OpNode]) -> None:
 
 def _check_output(node: OpNode, index: int, tensor: TensorMeta, taken: set[str]) -> None:
     if tensor.producer is not node or tensor.index != index:
-        told = f"{tensor!r:.200} is the output of {tensor.producer!r:.200}, not output {index} of {node!r:.200}"
-        raise GraphError(told, rule="R7", node=node.name)
-    if tensor.name in taken or not is_name(tensor.name, _LONGEST):
-        why = "two tensors would be called" if tensor.name in taken else "no tensor can be called"
-        raise GraphError(f"{why} {tensor.name!r:.80}", rule="R8" if tensor.name in taken else "R6", node=node.name)
+        message = f"{tensor!r:.200} is the output of {tensor.producer!r:.200}, not output {index} of {node!r:.200}"
+        raise GraphError(message, rule="R7", node=node.name)
+    _check_name("tensor", tensor.name, taken, node)
+
+
+def _check_name(kind: str, name: str, taken: set[str], node: OpNode) -> None:
+    if name in taken:
+        raise GraphError(f"two {kind}s would be called {name!r:.80}", rule="R8", node=node.name)
+    if not is_name(name, _LONGEST):
+        raise GraphError(f"invalid {kind} name {name!r:.80}", rule="R6", node=node.name)
 
 
 def _check_reads(node: OpNode, made: dict[str, TensorMeta], later: set[TensorMeta]) -> None:
     for tensor in node.inputs:
         if made.get(tensor.name) is tensor:
             continue
-        told = f"{node!r:.200} reads {tensor.name!r:.80}, "
+        message = f"{node!r:.200} reads {tensor.name!r:.80}, "
         if tensor in later:
-            raise GraphError(f"{told}which is made after it", rule="R8", node=node.name)
+            raise GraphError(f"{message}which is made after it", rule="R8", node=node.name)
         if tensor.name in made:
-            raise GraphError(f"{told}but another tensor of that name is in the graph", rule="R8", node=node.name)
+            raise GraphError(f"{message}but another tensor of that name is in the graph", rule="R8", node=node.name)
         hint = suggestion(tensor.name, made)
-        raise GraphError(f"{told}which is not in the graph", rule="R8", node=node.name, hint=hint)
+        raise GraphError(f"{message}which is not in the graph", rule="R8", node=node.name, hint=hint)

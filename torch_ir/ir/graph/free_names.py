@@ -1,4 +1,4 @@
-"""Names beside those that are taken."""
+"""Generate names that are not taken yet."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import Counter
 
 
 class FreeNames:
-    """Names beside those that are taken; what is given here is taken from then on."""
+    """A set of taken names; every name returned by `free` is added to it."""
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
         self._numbers: Counter[str] = Counter()
 
     def free(self, wanted: str) -> str:
-        """The name itself, else the next of its kind: `slice_7` after `slice_6`."""
+        """Return the name itself if it is free, else the next one of its series: `slice_7` after `slice_6`."""
         name, kind, number = wanted, *wanted.rpartition("_")[::2]
         kind = kind if kind and number.isdigit() else wanted
         while name in self.taken:

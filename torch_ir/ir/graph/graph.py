@@ -15,7 +15,7 @@ from torch_ir.ir.checks.json_paths import given_path
 from torch_ir.ir.checks.limits import UNLIMITED, Limits
 from torch_ir.ir.files.atomic_write import is_stream, real_target
 from torch_ir.ir.files.side_file import INLINE_LIMIT, Folder, SideFile, read_pair, write_pair
-from torch_ir.ir.files.sniff_file import told_apart
+from torch_ir.ir.files.sniff_file import sniffed_errors
 from torch_ir.ir.graph.constant_data import Array, TensorData
 from torch_ir.ir.graph.edits import erase, insert
 from torch_ir.ir.graph.io_tree import Branch, Tree, call, flat
@@ -39,11 +39,11 @@ _CHANGE_PARAMS = "change ir.params, each a tensor whose `param` says its keys, k
 class IR:
     """A model as a list of nodes in program order.
 
-    Tensors are joined by name once, here; after that the same `TensorMeta` object is what a node makes and others read.
+    The constructor joins tensors by name; after that, a producer and its consumers share one `TensorMeta` object.
     Graph outputs and the new values of mutated tensors are the inputs of one hidden node, `returns`.
     """
 
-    __slots__ = (  # so that assigning to a name that it does not have is an error
+    __slots__ = (  # so that assigning to an unknown attribute is an error
         "__weakref__", "_mutated", "_places", "constraints", "device", "extensions", "fixed_layout", "functions",
         "graph_inputs", "input_tree", "mesh", "model_name", "modules", "nodes", "output_tree", "params",
         "pytorch_version", "returns", "symbols",
@@ -66,7 +66,7 @@ class IR:
         symbols: Iterable[Symbol] = (),
         constraints: Iterable[str] = (),
         input_tree: Branch | None = None,
-        output_tree: Tree = ...,  # a plain tuple; None is a model that returns None
+        output_tree: Tree = ...,  # default: a plain tuple; None means that the model returns None
         device: str = "cpu",
         mesh: Mapping[str, int] | None = None,
         fixed_layout: str = "",
@@ -74,7 +74,7 @@ class IR:
         extensions: Mapping[str, Any] | None = None,
     ) -> None:
         self.nodes = list(nodes)
-        self._places: dict[str, int] = {}  # by the names of nodes, as `node` last found them
+        self._places: dict[str, int] = {}  # node name -> position, as of the last lookup
         self.graph_inputs = list(graph_inputs)
         self.params = _params(weights, weight_name_mapping or {}, constants or {}) if params is None else list(params)
         self.functions: dict[str, IR] = dict(functions or {})
@@ -84,8 +84,8 @@ class IR:
         self.pytorch_version = pytorch_version
         self.device = device
         self.mesh: dict[str, int] = dict(mesh or {})  # axes of a sharded graph, with their sizes
-        self.fixed_layout = fixed_layout  # the line of the model that asks for strides: inputs must lie as captured
-        self.modules: dict[str, str] = dict(modules or {})  # of the model: path -> full name of the class
+        self.fixed_layout = fixed_layout  # source line that reads strides: inputs must have the captured layout
+        self.modules: dict[str, str] = dict(modules or {})  # module path -> full name of its class
         self.extensions: dict[str, Any] = dict(extensions or {})
         joined = _join(self)
         outputs = [joined(tensor, f"$.graph_outputs[{index}]") for index, tensor in enumerate(graph_outputs)]
@@ -103,7 +103,7 @@ class IR:
 
     @property
     def graph_outputs(self) -> list[TensorMeta]:
-        """What the graph returns, flat and in order; assign it to return something else."""
+        """The outputs, flat and in order; assign a list to change them."""
         outputs = self.returns.inputs[: len(self.returns.inputs) - len(self._mutated)]
         return ListView(outputs, "assign ir.graph_outputs = [...]", is_assignable=True)
 
@@ -113,7 +113,7 @@ class IR:
 
     @property
     def mutations(self) -> list[tuple[TensorMeta, TensorMeta]]:
-        """Pairs of an input or buffer that the model changes, and the value that it holds afterwards; assign them."""
+        """Pairs of an input or buffer that the model changes and its value afterwards; assign a list to change them."""
         first = len(self.returns.inputs) - len(self._mutated)
         pairs = zip(self._mutated, self.returns.inputs[first:], strict=True)
         return ListView(pairs, "assign ir.mutations = [...]", is_assignable=True)
@@ -127,7 +127,7 @@ class IR:
 
     @property
     def weights(self) -> list[TensorMeta]:
-        """The weights by state-dict key; a read-only view of `params`."""
+        """The weights, named by state-dict key; a read-only view of `params`."""
         weights = [param.copy(param.key) for param in self.params]
         for weight in weights:
             weight.param = None
@@ -135,12 +135,12 @@ class IR:
 
     @property
     def weight_name_mapping(self) -> dict[str, str]:
-        """From the name that nodes read to the state-dict key; a read-only view of `params`."""
+        """Map from the name that nodes read to the state-dict key; a read-only view of `params`."""
         return DictView({param.name: param.key or param.name for param in self.params}, _CHANGE_PARAMS)
 
     @property
     def constants(self) -> dict[str, TensorData]:
-        """The weights whose values the graph itself holds, by key; a read-only view of `params`."""
+        """The weights whose values the graph contains, by key; a read-only view of `params`."""
         params = [(tensor, tensor.param) for tensor in self.params if tensor.param]
         found = {tensor.key or tensor.name: param.data for tensor, param in params if param.data}
         return DictView(found, _CHANGE_PARAMS)
@@ -157,20 +157,20 @@ class IR:
         return not self.symbols
 
     def tensors(self) -> Iterator[TensorMeta]:
-        """Every tensor in the order of definition: inputs, weights, node outputs."""
+        """Yield every tensor in order of definition: inputs, weights, node outputs."""
         yield from self.graph_inputs
         yield from self.params
         for node in self.nodes:
             yield from node.outputs
 
     def all_nodes(self) -> Iterator[OpNode]:
-        """The nodes of the graph and of its functions."""
+        """Yield the nodes of the graph and of its functions."""
         yield from self.nodes
         for body in self.functions.values():
             yield from body.all_nodes()
 
     def node(self, name: str) -> OpNode:
-        """The node of that name, by an index that is made again where nodes have changed since."""
+        """Return the node of that name, using an index that is rebuilt when nodes have changed."""
         places = self._places
         if name not in places or places[name] >= len(self.nodes) or self.nodes[places[name]].name != name:
             places = self._places = {node.name: place for place, node in reversed(list(enumerate(self.nodes)))}
@@ -179,31 +179,31 @@ class IR:
         raise KeyError(f"no node is called {name!r}{did_you_mean(name, (node.name for node in self.nodes))}")
 
     def erase(self, nodes: OpNode | Iterable[OpNode]) -> None:
-        """Remove nodes whose outputs nothing else reads; a GraphError names a reader and changes nothing."""
+        """Remove nodes whose outputs no other node reads; a GraphError names a reader and changes nothing."""
         erase(self, nodes)
 
     def insert_before(self, anchor: OpNode, nodes: OpNode | Iterable[OpNode]) -> None:
-        """Put new nodes before a node of the graph; a GraphError says what does not fit and changes nothing.
+        """Insert new nodes before a node of the graph; a GraphError says what is wrong and leaves the graph unchanged.
 
-        They read tensors that are made before that place, and they and their outputs have new names.
+        They may read tensors that are produced before that place, and they and their outputs need new names.
         """
         insert(self, anchor, nodes, after=False)
 
     def insert_after(self, anchor: OpNode, nodes: OpNode | Iterable[OpNode]) -> None:
-        """Put new nodes after a node of the graph, as `insert_before` does before one."""
+        """Insert new nodes after a node of the graph; see `insert_before`."""
         insert(self, anchor, nodes, after=True)
 
     def check(self, limits: Limits = UNLIMITED) -> IR:
-        """Raise GraphError at the first contradiction; return the graph itself."""
+        """Raise GraphError at the first violated invariant; return the graph itself."""
         check(self, limits)
         return self
 
     def clone(self) -> IR:
-        """An equal graph that shares nothing that can be changed."""
+        """Return an equal graph that shares no mutable object with this one."""
         return self.__deepcopy__({})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> IR:
-        """A clone whose nodes and tensors are those that `memo` has already."""
+        """Clone the graph, reusing nodes and tensors that are already in `memo`."""
 
         def copied(tensor: TensorMeta) -> TensorMeta:
             found: TensorMeta | None = memo.get(id(tensor))
@@ -219,15 +219,15 @@ class IR:
         return self._rebuilt(nodes, copied, {name: deepcopy(body, memo) for name, body in self.functions.items()})
 
     def __copy__(self) -> IR:
-        """A clone: nodes belong to one graph, so there is no copy that shares them."""
+        """Return a clone: a node belongs to one graph, so a shallow copy is not possible."""
         return self.clone()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: the arguments that make an equal graph."""
+        """For pickle: the arguments that construct an equal graph."""
         return _restored, (type(self), self._arguments())
 
     def _arguments(self) -> dict[str, Any]:
-        """What the constructor takes to make this graph again from its own parts."""
+        """Return the constructor arguments that rebuild this graph from its own parts."""
         plain = ("constraints", "input_tree", "output_tree", "model_name", "pytorch_version", "device", "mesh")
         return {
             "nodes": self.nodes,
@@ -243,84 +243,76 @@ class IR:
     def _rebuilt(
         self, nodes: Iterable[OpNode], copied: Callable[[TensorMeta], TensorMeta], functions: Mapping[str, IR]
     ) -> IR:
-        """A graph with other nodes and functions; `copied` gives their tensors for those of this graph."""
-        return IR(
-            nodes,
-            map(copied, self.graph_inputs),
-            map(copied, self.graph_outputs),
-            params=map(copied, self.params),
-            mutations=[(copied(target), copied(value)) for target, value in self.mutations],
-            functions=functions,
-            symbols=[replace(s, tensor=copied(s.tensor) if s.tensor else None) for s in self.symbols.values()],
-            constraints=self.constraints,
-            input_tree=self.input_tree,
-            output_tree=self.output_tree,
-            model_name=self.model_name,
-            pytorch_version=self.pytorch_version,
-            device=self.device,
-            mesh=self.mesh,
-            fixed_layout=self.fixed_layout,
-            modules=self.modules,
-            extensions=copy_value(self.extensions),
-        )
+        """Return this graph with other nodes and functions; `copied` maps each tensor to its copy."""
+        changed = {
+            "nodes": nodes,
+            "graph_inputs": map(copied, self.graph_inputs),
+            "graph_outputs": map(copied, self.graph_outputs),
+            "params": map(copied, self.params),
+            "mutations": [(copied(target), copied(value)) for target, value in self.mutations],
+            "functions": functions,
+            "symbols": [replace(s, tensor=copied(s.tensor) if s.tensor else None) for s in self.symbols.values()],
+            "extensions": copy_value(self.extensions),
+        }
+        return IR(**{**self._arguments(), **changed})
 
     def specialize(self, **sizes: int) -> IR:
-        """A copy in which these symbolic sizes are numbers, made without tracing again: `ir.specialize(batch=8)`."""
+        """Return a copy in which these symbolic sizes are numbers, without tracing again: `ir.specialize(batch=8)`."""
         return specialize(self, sizes)
 
     def at_level(self, level: str, leaf: Collection[str | type] = ()) -> IR:
-        """A copy at another granularity: a node is a layer (`module`), a torch `function`, or an operator (`aten`).
+        """Return a copy at the granularity `module` (layers), `function` (torch functions) or `aten` (operators).
 
-        Calls of the classes that `leaf` names, in full or for short, stay whole whatever runs inside.
+        Calls of the classes that `leaf` names, by full or short name, stay single nodes.
         """
         return at_level(self, level, leaf)
 
     def fold_blocks(self) -> IR:
-        """A copy in which repeated blocks, such as the layers of a language model, are calls of one function.
+        """Return a copy in which repeated blocks, such as the layers of a language model, are calls of one function.
 
-        `at_level("aten")` puts them inline again, and gives this graph to the letter.
+        `at_level("aten")` inlines them again and returns exactly this graph.
         """
         return fold_blocks(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The document of the file format as plain JSON values."""
+        """Return the document of the file format as plain JSON values."""
         return graph_document(self)
 
     @classmethod
     def from_dict(cls, document: dict[str, Any], limits: Limits = Limits()) -> IR:
-        """The graph of such a document; a SerializationError names the place of what is wrong."""
+        """Build the graph of a document; a SerializationError names the JSON path of what is wrong."""
         return read_graph(document, cls, limits)
 
     def to_json(self) -> str:
-        """The file's text; equal graphs give equal text."""
+        """Return the JSON text of the file; equal graphs have equal text."""
         with uncollected():
             return graph_text(self)
 
     @classmethod
     def from_json(cls, text: str, limits: Limits = Limits()) -> IR:
-        """The graph that a file's text holds; what needs torch to be checked is not (see `load_ir`)."""
+        """Read the JSON text of a file without the checks that need torch (see `load_ir`)."""
         with uncollected():
             return read_text(text, cls, limits)
 
     def to_text(self) -> str:
-        """The text form with the values of all constants; `str(ir)` leaves out those of long ones."""
+        """Return the text form with the values of all constants; `str(ir)` omits those of long ones."""
         return print_graph(self, whole=True)
 
     @classmethod
     def parse(
         cls, text: str, limits: Limits = Limits(), *, constants: Mapping[str, TensorData | Array] | None = None
     ) -> IR:
-        """The graph of a text form, as `print(ir)` shows it; a SerializationError names line and column.
+        """Parse the text form, as `print(ir)` shows it; a SerializationError names line and column.
 
-        `constants` are the values of long constants, by key, which `print` leaves out. Not in the text, and so not in
-        the graph: the version of torch, the table of modules, and where nodes came from (`origin` and `origins`).
-        Inputs that are numbered from 0 have no argument names.
+        `constants` supplies the values of long constants, by key, which `print` omits. The text, and so the parsed
+        graph, lacks the torch version, the module table, and the origins of nodes (`origin` and `origins`).
+        Inputs numbered from 0 have no argument names.
         """
         with uncollected():
             return parse_graph(text, cls, limits, constants or {})
 
     def save(self, path: str | os.PathLike[str], *, inline_limit: int | None = INLINE_LIMIT) -> None:
-        """Write the file whole or not at all; folders are made as needed.
+        """Write the file atomically; folders are created as needed.
 
         Constants of more than `inline_limit` bytes go into one `.safetensors` file beside it; None keeps all inside.
         A file whose name ends in `.gz` is compressed with gzip.
@@ -334,8 +326,8 @@ class IR:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], limits: Limits = Limits()) -> IR:
-        """Read a file: JSON, plain or gzip, or the text form; constants beside it are read when they are first used."""
-        with uncollected(), told_apart(path, limits, is_json=True):
+        """Read a JSON file, plain or gzip, or the text form; constants in a side file are read at first use."""
+        with uncollected(), sniffed_errors(path, limits, is_json=True):
             return read_pair(
                 Path(path), limits, lambda folder: _read(read_graph_text(path, limits), cls, limits, folder)
             )
@@ -344,8 +336,8 @@ class IR:
         return print_graph(self)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: a summary and a picture."""
-        from torch_ir.draw.notebook import to_html  # the one way up: notebooks ask the object itself
+        """Summary and picture for notebooks."""
+        from torch_ir.draw.notebook import to_html  # the only upward import: notebooks call this method
 
         return to_html(self)
 
@@ -367,15 +359,15 @@ def _restored(kind: type[IR], arguments: dict[str, Any]) -> IR:
 def _params(
     weights: Iterable[TensorMeta], names: Mapping[str, str], constants: Mapping[str, TensorData | Array]
 ) -> list[TensorMeta]:
-    """Weights as live tensors, from the documented tables."""
+    """Build the weight tensors from the documented tables."""
     by_key = {weight.name: weight for weight in weights}
     named = set(names.values())
     unnamed = {key: key for key in by_key if key not in named}
     params = []
     for name, key in {**names, **unnamed}.items():
         if key not in by_key:
-            told = f"weight_name_mapping sends {name!r} to {key!r}, which is not among the weights"
-            raise GraphError(told, f"$.weight_name_mapping.{name}", rule="R8", hint=suggestion(key, by_key))
+            message = f"weight_name_mapping sends {name!r} to {key!r}, which is not among the weights"
+            raise GraphError(message, f"$.weight_name_mapping.{name}", rule="R8", hint=suggestion(key, by_key))
         weight = by_key[key]
         kind = "constant" if key in constants else "buffer" if name.startswith("b_") else "parameter"
         param = Param((key,), kind, TensorData.of(constants[key]) if key in constants else None)
@@ -385,7 +377,7 @@ def _params(
 
 
 def _join(ir: IR) -> Callable[..., TensorMeta]:
-    """Let nodes share tensors by name; returns the function that finds the shared tensor, for a place that reads it."""
+    """Make nodes share tensors by name; return the function that maps a read tensor to the shared one."""
     table: dict[str, TensorMeta] = {}
 
     def joined(tensor: TensorMeta, path: str, node: str = "") -> TensorMeta:

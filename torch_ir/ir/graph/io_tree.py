@@ -1,4 +1,4 @@
-"""How a model nests its inputs and outputs: tuples, lists, dicts and objects whose leaves are tensors or values."""
+"""Nesting of a model's inputs and outputs: tuples, lists, dicts and objects whose leaves are tensors or values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Slot(int):
 
 @dataclass(frozen=True)
 class Branch:
-    """A container. `keys` are of a dict, a named tuple or an object with fields; the latter two have a `type_name`."""
+    """A container; dicts, named tuples and objects with fields have `keys`, the latter two also a `type_name`."""
 
     kind: str
     items: tuple[Tree, ...]
@@ -37,16 +37,16 @@ class Branch:
             raise GraphError(f"{self.kind!r:.60} is not one of {', '.join(BRANCH_KINDS)}", "$.$branch", rule="R5")
         wanted = {"dict": (len(self.items),), "list": (0,)}.get(self.kind, (0, len(self.items)))
         if len(self.keys) not in wanted:
-            told = f"a {self.kind} of {len(self.items)} items cannot have {len(self.keys)} keys"
-            raise GraphError(told, "$.keys", rule="R7")
+            message = f"a {self.kind} of {len(self.items)} items cannot have {len(self.keys)} keys"
+            raise GraphError(message, "$.keys", rule="R7")
 
 
-# A Slot, a Branch, or an attribute value (None, number, string, Expr, ...), which is a leaf that never changes.
+# A Slot, a Branch, or an attribute value (None, number, string, Expr, ...), which is a constant leaf.
 Tree = Union[Slot, Branch, Any]
 
 
 class Record(dict[Any, Any]):
-    """An object of the original model, as a dict whose fields can also be read as attributes and by position."""
+    """An object returned by the original model: a dict whose fields are also attributes and positions."""
 
     def __missing__(self, key: Any) -> Any:
         if isinstance(key, int):
@@ -61,17 +61,17 @@ class Record(dict[Any, Any]):
 
 
 def flat(count: int) -> Branch:
-    """A plain tuple of `count` tensors."""
+    """Return a plain tuple of `count` tensors."""
     return Branch("tuple", tuple(Slot(index) for index in range(count)))
 
 
 def call(positional: int) -> Branch:
-    """The inputs of a call with `positional` tensors and no keywords."""
+    """Return the inputs of a call with `positional` tensors and no keywords."""
     return Branch("tuple", (flat(positional), Branch("dict", ())))
 
 
 def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf with its path, such as `("[0].past.key", Slot(3))`, in order."""
+    """Yield every leaf with its path, such as `("[0].past.key", Slot(3))`, in order."""
     if not isinstance(tree, Branch):
         yield path, tree
         return
@@ -88,7 +88,7 @@ def _labels(branch: Branch) -> list[str]:
 
 
 def rebuild(tree: Tree, tensors: Sequence[Any], leaf: Callable[[Any], Any] = lambda value: value) -> Any:
-    """The nested containers with `tensors` in their slots and `leaf` of every other leaf; objects come as `Record`."""
+    """Return the containers with `tensors` in their slots and `leaf` applied to other leaves; objects are `Record`s."""
     if isinstance(tree, Slot):
         return tensors[tree]
     if not isinstance(tree, Branch):
@@ -105,5 +105,5 @@ def rebuild(tree: Tree, tensors: Sequence[Any], leaf: Callable[[Any], Any] = lam
 
 @lru_cache(maxsize=1024)
 def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
-    """A named tuple of these fields; a name that is not fit to be one is replaced."""
+    """Return a named tuple class with these fields; an invalid class name is replaced."""
     return namedtuple(name if name.isidentifier() and not iskeyword(name) else "Tuple", fields, rename=True)

@@ -1,4 +1,4 @@
-"""The grammar of names (rule R6): what can be printed on one line, and for some, needs no quoting."""
+"""Grammar of names (rule R6): printable on one line, and for some names without quoting."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _SYMBOL = re.compile(r"[A-Za-z_]\w{0,99}")
 
 
 def is_name(name: Any, length: int) -> bool:
-    """Whether this can be the name of a node, tensor or function."""
+    """Whether this is a valid name of a node, tensor or function."""
     if type(name) is str and name.isidentifier():
         return len(name) <= length
     return is_line(name, length) and not _QUOTING.search(name)
 
 
 def is_line(text: Any, length: int) -> bool:
-    """Whether this can be the name of an operator, argument or weight: all of it is printable."""
+    """Whether this is a valid name of an operator, argument or weight: a non-empty printable line."""
     return isinstance(text, str) and 0 < len(text) <= length and text.isprintable()
 
 
 def is_symbol(name: Any) -> bool:
-    """Whether this can be the name of a size, or of an axis of a mesh."""
+    """Whether this is a valid name of a symbol or mesh axis."""
     return isinstance(name, str) and _SYMBOL.fullmatch(name) is not None
 
 
 def bad_name(name: Any, message: str, path: str, length: int) -> GraphError:
-    """The error about a name that is none, or is too long."""
+    """Return the error for a name that is invalid or too long."""
     if isinstance(name, str) and len(name) > length:
-        told = f"a name of {len(name)} characters is longer than {length}"
-        return GraphError(told, path, rule="R2", hint=allow_more("name_length"))
+        problem = f"a name of {len(name)} characters is longer than {length}"
+        return GraphError(problem, path, rule="R2", hint=allow_more("name_length"))
     return GraphError(message, path, rule="R6")

@@ -19,14 +19,15 @@ _KEYS = frozenset(
         "module", "module_class", "call", "outer", "source", "function", "origins",
     )
 )  # fmt: skip
+_ORIGIN_KEYS = ("module_class", "call", "outer", "source", "function")
 _RARE = ("outer", "function")
 
 
 class Origin(NamedTuple):
-    """Where a node came from: module path, which call of that module, its class, and the user's source line.
+    """Where a node came from: module path, number of the call of that module, its class, and the user's source line.
 
-    `outer` are the modules around it that were called before, as `path@call`: `("encoder.block@3",)`. `function` is the
-    torch function that the model called, with the number of that call: `torch.nn.functional.gelu@2`.
+    `outer` lists the enclosing modules that had been called before, as `path@call`: `("encoder.block@3",)`. `function`
+    is the torch function that the model called, with the number of that call: `torch.nn.functional.gelu@2`.
     """
 
     module: str = ""
@@ -43,8 +44,8 @@ _NOWHERE = Origin()
 class OpNode:
     """An operator applied to tensors.
 
-    `args` says which argument each input is: `input`, `weight`, `tensors.0`. Everything else is in `attrs` under its
-    own name, with absent optionals as `None`; `node["weight"]` and `node["stride"]` ask for either.
+    `args` names the argument of each input: `input`, `weight`, `tensors.0`. All other arguments are in `attrs`, absent
+    optionals as `None`; `node["weight"]` and `node["stride"]` look up either.
     """
 
     __slots__ = ("_args", "_inputs", "_outputs", "attrs", "name", "op_type", "origin", "origins")
@@ -65,13 +66,11 @@ class OpNode:
         self.op_type = op_type
         self.attrs: dict[str, Any] = dict(attrs) if attrs else {}
         self.origin = origin
-        self.origins: tuple[str, ...] = tuple(origins) or (name,)  # the captured nodes that this one stands for
-        # what the setters of inputs and outputs do, which have something before to let go
+        self.origins: tuple[str, ...] = tuple(origins) or (name,)  # the captured nodes that this one replaces
+        # inlined from the setters of inputs and outputs: there are no earlier links to undo
         self._inputs = reads = tuple(inputs)
         self._args = args = tuple(args)
-        if args and len(args) != len(reads):
-            told = f"{self!r:.200} has {len(reads)} inputs, but {len(args)} argument names"
-            raise GraphError(told, "$.args", rule="R7", node=name)
+        self._check_arg_count(reads, args)
         for tensor in reads:
             uses = tensor._uses
             uses[self] = uses.get(self, 0) + 1
@@ -82,23 +81,23 @@ class OpNode:
 
     @property
     def inputs(self) -> tuple[TensorMeta, ...]:
-        """The tensors that it reads; assign them to rewire it."""
+        """The tensors that the node reads; assign a sequence to rewire it."""
         return self._inputs
 
     @inputs.setter
     def inputs(self, tensors: Iterable[TensorMeta]) -> None:
-        """The one point of rewiring: readers are counted here and nowhere else."""
+        """The only place that rewires a node and counts uses."""
         before, self._inputs = self._inputs, tuple(tensors)
         for new in self._inputs:
             new._uses[self] = new._uses.get(self, 0) + 1
-        for old in before:  # afterwards, so that a node keeps its place among the readers of what it still reads
+        for old in before:  # afterwards, so that a node keeps its place among the consumers of what it still reads
             if old._uses[self] == 1:
                 del old._uses[self]
             else:
                 old._uses[self] -= 1
 
     def replace_input(self, old: TensorMeta, new: TensorMeta) -> None:
-        """Read `new` wherever this node reads `old`; the readers of its other inputs, which may be many, stay as is."""
+        """Replace input `old` by `new`; the uses of its other inputs, which may be many, are not touched."""
         count = old._uses.pop(self)
         inputs, place = list(self._inputs), -1
         for _ in range(count):
@@ -109,26 +108,29 @@ class OpNode:
 
     @property
     def args(self) -> tuple[str, ...]:
-        """The argument name of each input; positions as text where no schema is known."""
+        """The argument name of each input; positions as text if there is no schema."""
         return self._args or tuple(map(str, range(len(self._inputs))))
 
     @property
     def has_named_args(self) -> bool:
-        """Whether its inputs go by the names of the schema, not by position."""
+        """Whether the inputs have schema names rather than positions."""
         return bool(self._args) or not self._inputs
 
     def set_inputs(self, tensors: Iterable[TensorMeta], args: Iterable[str]) -> None:
         """Assign inputs together with their argument names."""
         tensors, args = tuple(tensors), tuple(args)
-        if args and len(args) != len(tensors):
-            told = f"{self!r:.200} has {len(tensors)} inputs, but {len(args)} argument names"
-            raise GraphError(told, "$.args", rule="R7", node=self.name)
+        self._check_arg_count(tensors, args)
         self.inputs = tensors
         self._args = args
 
+    def _check_arg_count(self, tensors: tuple[TensorMeta, ...], args: tuple[str, ...]) -> None:
+        if args and len(args) != len(tensors):
+            message = f"{self!r:.200} has {len(tensors)} inputs, but {len(args)} argument names"
+            raise GraphError(message, "$.args", rule="R7", node=self.name)
+
     @property
     def outputs(self) -> tuple[TensorMeta, ...]:
-        """The tensors that it makes."""
+        """The tensors that the node produces."""
         return self._outputs
 
     @outputs.setter
@@ -140,18 +142,18 @@ class OpNode:
 
     @property
     def output(self) -> TensorMeta:
-        """The only output; an error where there are none or several."""
+        """The only output; raises GraphError if there are none or several."""
         if len(self._outputs) != 1:
             raise GraphError(f"{self!r:.200} has {len(self._outputs)} outputs, not one", rule="R7", node=self.name)
         return self._outputs[0]
 
     def __getitem__(self, argument: str) -> Any:
-        """An argument by name: a tensor, an attribute, or a list for arguments that are lists of tensors."""
+        """Return an argument by name: a tensor, an attribute, or a list if the argument is a list of tensors."""
         if argument in self.attrs:
             return self.attrs[argument]
         if argument in self._args:
             return self._inputs[self._args.index(argument)]
-        if argument in self.args:  # a position, where no schema is known
+        if argument in self.args:  # positional, without a schema
             return self._inputs[self.args.index(argument)]
         elements = self.elements(argument)
         if not elements:
@@ -160,7 +162,7 @@ class OpNode:
         return elements
 
     def elements(self, argument: str) -> list[Any]:
-        """The elements of a list argument, in order: tensors, numbers, None where one is absent, lists of these."""
+        """Return the elements of a list argument in order: tensors, numbers, None if absent, or lists of these."""
         start = len(argument) + 1
         names = [name for name in (*self.args, *self.attrs) if name.startswith(f"{argument}.")]
         count = len({name[start:].partition(".")[0] for name in names})
@@ -169,16 +171,16 @@ class OpNode:
 
     @property
     def is_call(self) -> bool:
-        """Whether this node computes what a function of the graph computes, the one that it names."""
+        """Whether this node calls a function of the graph."""
         return isinstance(self.attrs.get("function"), FunctionRef)
 
     @property
     def is_layer(self) -> bool:
-        """Whether this node is a whole call of a module, be it with a body or as a placeholder."""
+        """Whether this node is a whole module call, either with a body or as a placeholder."""
         return bool(self.origin.module_class) and self.op_type.rpartition(".")[2] == self.origin.module_class
 
     def copy(self, tensors: Callable[[TensorMeta], TensorMeta], name: str | None = None) -> OpNode:
-        """The same call on other tensors; nothing that can be changed is shared."""
+        """Return the same call on other tensors, sharing no mutable object."""
         return OpNode(
             name or self.name,
             self.op_type,
@@ -191,16 +193,16 @@ class OpNode:
         )
 
     def __copy__(self) -> NoReturn:
-        told = f"{self!r:.200} shares its tensors with a graph, and two nodes cannot make the same tensor"
-        raise ReadOnlyError(told, node=self.name, hint="use ir.clone(), or node.copy(tensors)")
+        message = f"{self!r:.200} shares its tensors with a graph, and two nodes cannot make the same tensor"
+        raise ReadOnlyError(message, node=self.name, hint="use ir.clone(), or node.copy(tensors)")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle and deepcopy: the node with its tensors, which do not lead to further nodes."""
+        """For pickle and deepcopy: the node with its tensors, which do not reference further nodes."""
         facts = (self.name, self.op_type, self._inputs, self._outputs, self.attrs)
         return _restored, (type(self), facts, self._args, self.origin, self.origins)
 
     def to_dict(self) -> dict[str, Any]:
-        """The node as it stands in a file."""
+        """Return the JSON record of the node."""
         record: dict[str, Any] = {
             "name": self.name,
             "op_type": self.op_type,
@@ -213,23 +215,15 @@ class OpNode:
         origin = self.origin
         if origin.module or origin.module_class:
             record["module"] = origin.module
-        if origin.module_class:
-            record["module_class"] = origin.module_class
-        if origin.call:
-            record["call"] = origin.call
-        if origin.outer:
-            record["outer"] = list(origin.outer)
-        if origin.source:
-            record["source"] = origin.source
-        if origin.function:
-            record["function"] = origin.function
+        fields = {**origin._asdict(), "outer": list(origin.outer)}
+        record.update((key, fields[key]) for key in _ORIGIN_KEYS if fields[key])
         if self.origins != (self.name,):
             record["origins"] = list(self.origins)
         return record
 
     @classmethod
     def from_dict(cls, record: dict[str, Any], path: str = "$", scope: Scope | None = None) -> OpNode:
-        """A node from its record; inputs are found in the scope, and outputs defined there."""
+        """Build a node from its record; inputs are looked up in the scope, and outputs are defined there."""
         allow_keys(record, _KEYS, path)
         name = field(record, "name", str, path)
         attrs = field(record, "attrs", dict, path) if "attrs" in record else {}
@@ -280,13 +274,13 @@ def read_origin(record: dict[str, Any], path: str) -> Origin:
 
 
 def _read_outputs(record: dict[str, Any], name: str, path: str) -> list[TensorMeta]:
-    """What a node makes; an output that says who makes it must say this node."""
+    """Read the outputs of a node; an output that names its producer must name this node."""
     outputs = read_tensors(record, "outputs", path)
     for index, tensor in enumerate(outputs):
         if tensor.producer_node is not None and (tensor.producer_node, tensor.index) != (name, index):
             other = f"output {tensor.index} of {tensor.producer_node!r:.80}"
-            told = f"output {index} of {name!r:.80} says that it is {other}"
-            raise SerializationError(told, f"{path}.outputs[{index}].producer_node", rule="R7", node=name)
+            message = f"output {index} of {name!r:.80} says that it is {other}"
+            raise SerializationError(message, f"{path}.outputs[{index}].producer_node", rule="R7", node=name)
     return outputs
 
 

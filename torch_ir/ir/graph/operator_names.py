@@ -1,7 +1,7 @@
-"""Check the names of operators and arguments that rules, patterns, targets and contracts are written with.
+"""Check the names of operators and arguments in rules, patterns, targets and contracts.
 
-Which names there are is known to torch, and nothing here imports it: `torch_ir.ops` installs the check when it is
-imported. Until then names pass, and are checked when a rule or a target is first applied.
+Only torch has the list of names, and nothing here imports it: `torch_ir.ops` installs the check when it is imported.
+Until then all names are accepted, and they are checked when a rule or target is first applied.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Callable, Collection
 
 from torch_ir.errors import RegistryError
 
-# Returns what is wrong with a call of one of some operators with arguments of these names; empty if nothing is.
+# Returns the problem with a call of one of these operators with arguments of these names; empty if there is none.
 Objection = Callable[[Collection[str], Collection[str]], str]
 _installed: list[Objection] = []
 
 
 def install_check(objection: Objection) -> None:
-    """Check names with this function from now on."""
+    """Use this function to check names from now on."""
     _installed[:] = [objection]
 
 
 def check_call(op_types: Collection[str], arguments: Collection[str], place: str) -> bool:
-    """Raise RegistryError for an operator or argument that torch does not have; return whether that could be told."""
+    """Raise RegistryError for an operator or argument that torch does not have; return whether a check is installed."""
     for objection in _installed:
-        if told := objection(op_types, arguments):
-            raise RegistryError(f"{place}: {told}")
+        if message := objection(op_types, arguments):
+            raise RegistryError(f"{place}: {message}")
     return bool(_installed)

@@ -1,4 +1,4 @@
-"""Origins of nodes among modules: what lies inside what, and how a call and the nodes of its body share a path."""
+"""Module paths of node origins: nesting, and conversion between a call and the nodes of its body."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from torch_ir.ir.graph.node import OpNode, Origin
 
 
 def is_below(path: str, outer: str) -> bool:
-    """Whether a module lies inside another one."""
+    """Whether a module is nested in another one."""
     return path != outer and (not outer or path.startswith(f"{outer}."))
 
 
 def modules_around(path: str) -> list[str]:
-    """The paths of a module and of all modules around it, outermost first: the model itself is ``."""
+    """Return the paths of a module and its enclosing modules, outermost first; the model itself is ``."""
     parts = path.split(".") if path else []
     return [".".join(parts[:count]) for count in range(len(parts) + 1)]
 
 
 def module_at(path: str, depth: int) -> str | None:
-    """The path of the module so many levels below the model, on the way to a module; None where that lies above."""
+    """Return the ancestor of a module at this depth below the model; None if the module is not that deep."""
     parts = path.split(".", depth) if path else []
     return ".".join(parts[:depth]) if len(parts) >= depth else None
 
 
 def call_around(origin: Origin, path: str) -> Origin:
-    """The call of a module around an origin, or of the module itself; the class of a module around is not known."""
+    """Return the call of an enclosing module, without its class, or of the origin's own module."""
     if path == origin.module:
         return origin
     calls = dict(text.rsplit("@", 1) for text in origin.outer)
@@ -35,7 +35,7 @@ def call_around(origin: Origin, path: str) -> Origin:
 
 
 def common_origin(nodes: Sequence[OpNode]) -> Origin:
-    """The innermost call of a module that all of these nodes come from; the source line is that of the last."""
+    """Return the innermost module call that contains all of these nodes; the source line is that of the last."""
     steps = zip(*(node.origin.module.split(".") for node in nodes), strict=False)
     path = [step[0] for step in takewhile(lambda step: len(set(step)) == 1, steps)]
     common = call_around(nodes[-1].origin, ".".join(path))
@@ -46,9 +46,9 @@ def common_origin(nodes: Sequence[OpNode]) -> Origin:
 
 
 def origin_for(nodes: Sequence[OpNode]) -> Origin:
-    """The origin of one node that takes the place of all of these: what they have in common, and no more.
+    """Return the origin of a node that replaces all of these: what they have in common.
 
-    A node that takes the place of nodes of several modules, or of several torch functions, belongs to none of them.
+    A node that replaces nodes of several modules, or of several torch functions, belongs to none of them.
     """
     if len({node.origin for node in nodes}) == 1:
         return nodes[-1].origin
@@ -58,14 +58,14 @@ def origin_for(nodes: Sequence[OpNode]) -> Origin:
 
 
 def call_of(origin: Origin) -> Origin:
-    """What all nodes of one call of a torch function have in common."""
+    """Return what the origins of all nodes of one torch function call have in common."""
     return origin._replace(source="", module_class="")
 
 
 def seen_from(call: Origin, origin: Origin) -> Origin:
-    """An origin inside a call as the body of the call tells it: paths and numbers of calls are counted from there.
+    """Return an origin relative to a call, as stored in the body: module paths and call numbers are relative to it.
 
-    A number of 0 is kept: in another call of the same module, that call of a module inside is not the first.
+    A call number of 0 is kept: for another call of the same module, the inner call is not the first one.
     """
     inner = [text.rsplit("@", 1) for text in origin.outer if is_below(text.rpartition("@")[0], call.module)]
     outer = tuple(f"{_without(call.module, path)}@{int(number) - call.call}" for path, number in inner)
@@ -74,7 +74,7 @@ def seen_from(call: Origin, origin: Origin) -> Origin:
 
 
 def placed_in(call: Origin, origin: Origin) -> Origin:
-    """An origin that a body tells, for the nodes of one call of it; what `seen_from` did, undone."""
+    """Return the absolute origin of a node in one call of a body; the inverse of `seen_from`."""
     module = joined(call.module, origin.module)
     inner = [text.rsplit("@", 1) for text in origin.outer]
     own = (f"{call.module}@{call.call}",) if call.call and origin.module else ()
@@ -89,5 +89,5 @@ def _without(outer: str, path: str) -> str:
 
 
 def joined(outer: str, path: str) -> str:
-    """The path of a module that lies inside another one, from its path there."""
+    """Return the path of a nested module from its path inside the outer one."""
     return ".".join(filter(None, (outer, path)))

@@ -1,4 +1,4 @@
-"""How a tensor lies on the ranks of one axis of a mesh: whole on each, cut along a dimension, or as terms of a sum."""
+"""Placement of a tensor on the ranks of one mesh axis: replicated, sharded along a dimension, or partial sums."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_ir.ir.graph.tensor import TensorMeta
 from torch_ir.ir.json.json_fields import Dim
 
 REDUCTIONS = ("sum", "avg", "min", "max", "product")
-PLACEMENT = re.compile(  # as files spell it, but that those count no dimension from the last
+PLACEMENT = re.compile(  # as in files, except that files have no negative dimensions
     r"replicate|shard\((?P<dim>-?\d{1,3})(?:, (?P<parts>[1-9]\d{0,8}))?\)"
     rf"|partial\((?P<reduction>{'|'.join(REDUCTIONS)})\)",
     re.ASCII,
@@ -20,7 +20,7 @@ PLACEMENT = re.compile(  # as files spell it, but that those count no dimension 
 
 @dataclass(frozen=True)
 class Replicate:
-    """Every rank holds the whole."""
+    """Every rank holds the whole tensor."""
 
     def __str__(self) -> str:
         return "replicate"
@@ -28,7 +28,7 @@ class Replicate:
 
 @dataclass(frozen=True)
 class Shard:
-    """Every rank holds an equal piece along `dim`; of each of `parts` equal parts, where several are packed there."""
+    """Every rank holds an equal piece along `dim`; if `parts` tensors are packed there, an equal piece of each."""
 
     dim: int
     parts: int = 1
@@ -41,14 +41,14 @@ class Shard:
 class Partial:
     """Every rank holds a term; their sum, or other reduction, is the value.
 
-    Terms with the same `support` are zero but in rows that are the rank's own, as those of its experts are.
+    Terms with the same `support` are non-zero only in the rows that belong to the rank, such as those of its experts.
     """
 
     reduction: str = "sum"
     support: str = ""
 
     def is_of(self, other: Placement) -> bool:
-        """Whether terms of this kind are those of another, wherever they are zero."""
+        """Whether terms of this kind can replace those of another, ignoring where they are zero."""
         return isinstance(other, Partial) and self.reduction == other.reduction and self.support in ("", other.support)
 
     def __str__(self) -> str:
@@ -61,16 +61,16 @@ PARTIAL = Partial()
 
 
 def rank_key(axis: str) -> str:
-    """The key of the weight that is a rank's number along an axis: `mesh.tp`."""
+    """Return the key of the weight that holds a rank's index along an axis: `mesh.tp`."""
     return f"mesh.{axis}"
 
 
 def parse(text: str) -> Placement:
-    """`shard(1)` and its like; a dimension may be counted from the last, and spaces may be left out."""
+    """Parse `shard(1)` etc.; the dimension may be negative, and spaces are optional."""
     found = PLACEMENT.fullmatch(", ".join(part.strip() for part in text.split(",")))
     if not found:
         raise ShardError(
-            f"{text!r:.80} is no placement; there are replicate, shard(DIM), shard(DIM, PARTS), partial(sum)"
+            f"invalid placement {text!r:.80}; expected replicate, shard(DIM), shard(DIM, PARTS) or partial(sum)"
         )
     if found["dim"]:
         return Shard(int(found["dim"]), int(found["parts"] or 1))
@@ -78,17 +78,17 @@ def parse(text: str) -> Placement:
 
 
 def plain(place: Placement) -> Placement:
-    """A placement as it is told where nobody knows which rows are whose."""
+    """Return the placement without its `support`."""
     return Partial(place.reduction) if isinstance(place, Partial) else place
 
 
 def counted(place: Placement, rank: int) -> Placement:
-    """A placement with its dimension counted from the first."""
+    """Return the placement with a non-negative dimension."""
     return replace(place, dim=place.dim + rank) if isinstance(place, Shard) and place.dim < 0 else place
 
 
 def local_shape(tensor: TensorMeta, place: Placement, ranks: int, where: str) -> tuple[Dim, ...]:
-    """The shape of what one rank holds; an error that names the place where pieces would not be equal."""
+    """Return the shape of one rank's piece; a ShardError names the place if the pieces would not be equal."""
     if not isinstance(place, Shard):
         return tensor.shape
     if not 0 <= place.dim < len(tensor.shape):
@@ -100,10 +100,10 @@ def local_shape(tensor: TensorMeta, place: Placement, ranks: int, where: str) ->
 
 
 def indivisible(where: str, tensor: TensorMeta, dim: int, ranks: int, parts: int = 1) -> ShardError:
-    """The error about a size that cannot be cut into equal pieces."""
+    """Return the error for a size that cannot be split into equal pieces."""
     size = tensor.shape[dim]
-    told = f"{where}: dimension {dim} of {tensor.name!r}, {list(tensor.shape)}, has size {size}"
+    message = f"{where}: dimension {dim} of {tensor.name!r}, {list(tensor.shape)}, has size {size}"
     if not isinstance(size, int):
-        return ShardError(f"{told}, which is open; specialize the graph before it is cut there")
+        return ShardError(f"{message}, which is open; specialize the graph before it is cut there")
     packed = f"{parts} packed parts, each for " if parts > 1 else ""
-    return ShardError(f"{told}, which cannot be divided among {packed}{ranks} ranks")
+    return ShardError(f"{message}, which cannot be divided among {packed}{ranks} ranks")

@@ -1,4 +1,4 @@
-"""Read-only lists and dicts, which computed properties return so that a change of one is never lost silently."""
+"""Read-only lists and dicts, returned by computed properties so that no change to them is lost silently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 
 class ListView(list[T]):
-    """A list that cannot be changed; `remedy` says what to do instead."""
+    """A list that cannot be modified; `remedy` says what to do instead."""
 
     __slots__ = ("_is_assignable", "_remedy")
 
@@ -28,7 +28,7 @@ class ListView(list[T]):
     __setitem__ = __delitem__ = __imul__ = _refuse
 
     def __iadd__(self, items: Iterable[T]) -> list[T]:  # type: ignore[override,misc]  # what is assigned is a new list
-        """`ir.graph_outputs += [tensor]` assigns, so it works wherever assigning does."""
+        """`ir.graph_outputs += [tensor]` is an assignment, so it works wherever assigning does."""
         return [*self, *items] if self._is_assignable else self._refuse()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -36,7 +36,7 @@ class ListView(list[T]):
 
 
 class DictView(dict[K, V]):
-    """A dict that cannot be changed; `remedy` says what to do instead."""
+    """A dict that cannot be modified; `remedy` says what to do instead."""
 
     __slots__ = ("_remedy",)
 

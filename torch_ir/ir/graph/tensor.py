@@ -1,4 +1,4 @@
-"""TensorMeta: a tensor's name, shape and dtype; inside a graph, also who makes it and who reads it."""
+"""TensorMeta: a tensor's name, shape and dtype; inside a graph, also its producer and consumers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Param:
 
 
 class TensorMeta:
-    """A value of the graph, shared by the node that makes it and the nodes that read it."""
+    """A value of the graph, shared by its producer and its consumers."""
 
     __slots__ = (
         "_producer_name", "_uses", "dtype", "index", "name", "param", "placement", "producer", "shape", "stride",
@@ -61,7 +61,7 @@ class TensorMeta:
         self.dtype = dtype
         self.stride: tuple[Dim, ...] | None = None if stride is None else tuple(stride)  # None: row-major
         self.param = param
-        # how a sharded graph lays it over each axis of its mesh: "shard(0)", "replicate" or "partial(sum)"
+        # placement on each mesh axis of a sharded graph: "shard(0)", "replicate" or "partial(sum)"
         self.placement: tuple[str, ...] | None = None if placement is None else tuple(placement)
         self.producer: OpNode | None = None
         self.index = producer_output_idx
@@ -70,23 +70,23 @@ class TensorMeta:
 
     @property
     def consumers(self) -> list[OpNode]:
-        """The nodes that read this tensor, in order, each as often as it reads it; read-only."""
+        """The nodes that read this tensor, in order, once per read; read-only."""
         readers = (node for node, count in self._uses.items() for _ in range(count))
         return ListView(readers, "assign the inputs of a node: node.inputs = (...)")
 
     @property
     def producer_node(self) -> str | None:
-        """The name of the node that makes it; None for inputs and weights."""
+        """Name of the producer; None for inputs and weights."""
         return self.producer.name if self.producer is not None else self._producer_name
 
     @property
     def producer_output_idx(self) -> int:
-        """Which output of that node it is; the same as `index`."""
+        """Index among the producer's outputs; the same as `index`."""
         return self.index
 
     @property
     def key(self) -> str | None:
-        """The state-dict key, if this is a weight."""
+        """State-dict key; None if this is not a weight."""
         return self.param.keys[0] if self.param else None
 
     @property
@@ -95,27 +95,27 @@ class TensorMeta:
         return all(isinstance(dim, int) for dim in self.shape)
 
     def replace_all_uses_with(self, other: TensorMeta) -> None:
-        """Let every reader of this tensor, graph outputs included, read `other` instead."""
+        """Replace this tensor by `other` in every reader, including the graph outputs."""
         if other is not self:
             for node in tuple(self._uses):
                 node.replace_input(self, other)
 
     def agree_with(self, read: TensorMeta) -> None:
-        """Where a reader restates what is made here, it must say the same."""
+        """Raise GraphError if a reader's restatement of this tensor contradicts it."""
         for key in ("shape", "dtype", "stride", "placement"):
-            said = getattr(read, key)
-            if said != getattr(self, key) and (said is not None or key in _SHORT):
-                told = f"{self.name!r:.80} is made as {_facts(self):.200}, but read as {_facts(read):.200}"
-                raise GraphError(told, f"$.{key}", rule="R7")
+            restated_value = getattr(read, key)
+            if restated_value != getattr(self, key) and (restated_value is not None or key in _SHORT):
+                message = f"{self.name!r:.80} is made as {_facts(self):.200}, but read as {_facts(read):.200}"
+                raise GraphError(message, f"$.{key}", rule="R7")
         made_by = (self.producer_node or self.name, self.index)
         if read.producer_node is not None and made_by != (read.producer_node, read.index):
-            told = f"but a reader says output {read.index} of {read.producer_node!r:.80}"
-            told = f"{self.name!r:.80} is output {self.index} of {made_by[0]!r:.80}, {told}"
+            message = f"but a reader says output {read.index} of {read.producer_node!r:.80}"
+            message = f"{self.name!r:.80} is output {self.index} of {made_by[0]!r:.80}, {message}"
             key = "producer_node" if made_by[0] != read.producer_node else "producer_output_idx"
-            raise GraphError(told, f"$.{key}", rule="R7")
+            raise GraphError(message, f"$.{key}", rule="R7")
 
     def copy(self, name: str | None = None) -> TensorMeta:
-        """The same description as a free-standing tensor."""
+        """Return the same description as a tensor outside of any graph."""
         return TensorMeta(
             name or self.name, self.shape, self.dtype, stride=self.stride, param=self.param, placement=self.placement
         )
@@ -123,12 +123,12 @@ class TensorMeta:
     __copy__ = copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle and deepcopy: the description alone. Nodes restore the links, so that no recursion is deep."""
+        """For pickle and deepcopy: only the description. Nodes restore the links, so that recursion stays shallow."""
         facts = (self.name, self.shape, self.dtype, self._producer_name, self.index)
         return _restored, (type(self), facts, self.stride, self.param, self.placement)
 
     def to_dict(self) -> dict[str, Any]:
-        """The tensor as it stands in a file."""
+        """Return the JSON record of the tensor."""
         record: dict[str, Any] = {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
         if self.producer_node is not None:
             record["producer_node"] = self.producer_node
@@ -138,14 +138,14 @@ class TensorMeta:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any], path: str = "$") -> TensorMeta:
-        """The tensor of such a record; `path` is where errors say that it stands."""
+        """Build a tensor from its record; `path` is its JSON path for error messages."""
         allow_keys(record, _KEYS, path)
         strides = field(record, "stride", list, path) if "stride" in record else None
         producer = optional(record, "producer_node", str, path)
         index = optional(record, "producer_output_idx", int, path) or 0
         if index and producer is None:
-            told = "it says which output it is, but not of which node"
-            raise SerializationError(told, f"{path}.producer_output_idx", rule="R7")
+            message = "`producer_output_idx` without `producer_node`"
+            raise SerializationError(message, f"{path}.producer_output_idx", rule="R7")
         return cls(
             field(record, "name", str, path),
             read_dims(field(record, "shape", list, path), f"{path}.shape"),
@@ -165,23 +165,23 @@ def _restored(kind: type[TensorMeta], facts: tuple[Any, ...], stride: Any, param
 
 
 class Scope:
-    """The tensors met so far while a file is read: what a reader's record speaks of is found, not made again."""
+    """The tensors defined so far while a file is read; readers' records are resolved to them."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, TensorMeta] = {}
         self._restated: dict[str, dict[str, Any]] = {}
 
     def define(self, tensor: TensorMeta) -> None:
-        """From now on, readers may name this tensor."""
+        """Make this tensor available to readers."""
         self.tensors[tensor.name] = tensor
         self._restated.pop(tensor.name, None)
 
     def find(self, records: list[Any], path: str) -> list[TensorMeta]:
-        """The tensors that readers' records name; all that they restate must be so."""
+        """Resolve readers' records to tensors; whatever a record restates must match."""
         found = []
         for index, record in enumerate(records):
             name = record.get("name") if type(record) is dict else None
-            if type(name) is str and name in self.tensors and _is_same(self._said_of(name), record):
+            if type(name) is str and name in self.tensors and _is_same(self._expected_record(name), record):
                 found.append(self.tensors[name])
                 continue
             read = TensorMeta.from_dict(record, f"{path}[{index}]")
@@ -193,15 +193,15 @@ class Scope:
             found.append(made)
         return found
 
-    def _said_of(self, name: str) -> dict[str, Any]:
-        """What readers say about a tensor, made when the first one speaks of it."""
+    def _expected_record(self, name: str) -> dict[str, Any]:
+        """Return the record that readers use for a tensor, built at first use."""
         if name not in self._restated:
             self._restated[name] = restated(self.tensors[name])
         return self._restated[name]
 
 
 def read_tensors(record: dict[str, Any], key: str, path: str) -> list[TensorMeta]:
-    """The list of tensors under `key` of a record."""
+    """Read the list of tensors under `key` of a record."""
     found = field(record, key, list, path)
     return [
         TensorMeta(item["name"], item["shape"], item["dtype"])
@@ -212,7 +212,7 @@ def read_tensors(record: dict[str, Any], key: str, path: str) -> list[TensorMeta
 
 
 def bare(tensor: TensorMeta) -> dict[str, Any]:
-    """What the place where a tensor is defined says about it."""
+    """Return the record of a tensor at its definition."""
     record: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
     _add_layout(tensor, record)
     return record
@@ -226,7 +226,7 @@ def _add_layout(tensor: TensorMeta, record: dict[str, Any]) -> None:
 
 
 def restated(tensor: TensorMeta) -> dict[str, Any]:
-    """What a reader says about the tensor that it reads."""
+    """Return the record of a tensor at a reader."""
     record: dict[str, Any] = {"name": tensor.name, "shape": list(tensor.shape), "dtype": tensor.dtype}
     if tensor.param is None:
         producer = tensor.producer
@@ -236,7 +236,7 @@ def restated(tensor: TensorMeta) -> dict[str, Any]:
 
 
 def _is_short(record: Any) -> bool:
-    """Whether this is a record as most are: a name, a shape of plain numbers and a dtype, all as they should be."""
+    """Whether this is the common case: a valid record of a name, a static shape and a dtype."""
     if type(record) is not dict or record.keys() != _SHORT or type(record["shape"]) is not list:
         return False
     for dim in record["shape"]:
@@ -245,9 +245,9 @@ def _is_short(record: Any) -> bool:
     return type(record["name"]) is str and type(record["dtype"]) is str and record["dtype"] in DTYPES
 
 
-def _is_same(said: dict[str, Any], record: dict[str, Any]) -> bool:
-    """Whether a record is just what it should be; in Python, 1 is also True and 1.0."""
-    if said != record or list(map(type, said["shape"])) != list(map(type, record["shape"])):
+def _is_same(expected: dict[str, Any], record: dict[str, Any]) -> bool:
+    """Whether a record is exactly the expected one; in Python, 1 equals True and 1.0."""
+    if expected != record or list(map(type, expected["shape"])) != list(map(type, record["shape"])):
         return False
     return type(record.get("producer_output_idx", 0)) is int
 

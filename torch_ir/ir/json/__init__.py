@@ -1,1 +1,1 @@
-"""The JSON document of a graph: values, records, nodes, and the text of the file."""
+"""The JSON format of a graph: values, records, nodes, and the text of the file."""

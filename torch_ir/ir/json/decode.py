@@ -1,4 +1,4 @@
-"""The JSON document back to an IR: every field is checked, every error names its JSON path."""
+"""Decode the JSON document to an IR: every field is checked, and every error has its JSON path."""
 
 from __future__ import annotations
 
@@ -10,22 +10,12 @@ from torch_ir.errors import GraphError, SerializationError, suggestion
 from torch_ir.ir.checks.limits import Counter, Limits
 from torch_ir.ir.files.side_file import Folder
 from torch_ir.ir.graph.attr_types import is_device
-from torch_ir.ir.graph.constant_data import TensorData
+from torch_ir.ir.graph.constant_data import TensorData, static_shape
 from torch_ir.ir.graph.io_tree import Branch
 from torch_ir.ir.graph.node import OpNode
 from torch_ir.ir.graph.tensor import PARAM_KINDS, Param, Scope, TensorMeta, read_tensors
 from torch_ir.ir.json.encode import FORMAT, MAX_FUNCTION_DEPTH, VERSION
-from torch_ir.ir.json.json_fields import (
-    Dim,
-    T,
-    allow_keys,
-    field,
-    optional,
-    read_dims,
-    read_dtype,
-    texts,
-    typed,
-)
+from torch_ir.ir.json.json_fields import T, allow_keys, field, optional, read_dims, read_dtype, texts, typed
 from torch_ir.ir.json.json_text import parse_around_nodes, parse_document, uncollected
 from torch_ir.ir.json.json_values import decode, plain_json
 from torch_ir.ir.json.legacy_json import upgrade
@@ -35,47 +25,27 @@ from torch_ir.ir.sizes.symbols import Symbol
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
-_HEADER = frozenset(("format", "version", "digest"))  # a digest speaks of the text, which is no longer here
+_HEADER = frozenset(("format", "version", "digest"))  # the digest was checked with the text
 _INLINE = frozenset(("shape", "dtype", "base64"))
 _BESIDE = frozenset(("shape", "dtype", "file", "offset", "digest"))
 _DECIMAL = frozenset(("dtype", "data"))
-_NAMING = frozenset(("mutations", "symbols"))  # they speak of tensors by name
-_GRAPH = frozenset(
-    [
-        "model_name",
-        "pytorch_version",
-        "graph_inputs",
-        "graph_outputs",
-        "weights",
-        "weight_name_mapping",
-        "nodes",
-        "constants",
-        "params",
-        "shared_weights",
-        "mutations",
-        "symbols",
-        "constraints",
-        "input_tree",
-        "output_tree",
-        "functions",
-        "device",
-        "mesh",
-        "fixed_layout",
-        "modules",
-        "extensions",
-    ]
-)
+_NAMING = frozenset(("mutations", "symbols"))  # these reference tensors by name
+_GRAPH = frozenset((
+    "model_name", "pytorch_version", "graph_inputs", "graph_outputs", "weights", "weight_name_mapping", "nodes",
+    "constants", "params", "shared_weights", "mutations", "symbols", "constraints", "input_tree", "output_tree",
+    "functions", "device", "mesh", "fixed_layout", "modules", "extensions",
+))  # fmt: skip
 
 
 class Unmade(NamedTuple):
-    """Nodes of which a document holds no records: how many, and what makes them and the outputs over given tensors."""
+    """Nodes without records in the document: their number, and a function that creates them and the outputs."""
 
     total: int
     make: Callable[[Scope], tuple[list[OpNode], list[TensorMeta]]]
 
 
 class _Source:
-    """What the graphs of one file have in common."""
+    """What the graphs of one file share."""
 
     def __init__(self, cls: type[IR], limits: Limits, folder: Folder | None) -> None:
         self.cls, self.folder = cls, folder
@@ -83,9 +53,9 @@ class _Source:
 
 
 def read_text(text: str, cls: type[IR], limits: Limits, folder: Folder | None = None) -> IR:
-    """An IR from a file's text.
+    """Read an IR from a file's text.
 
-    Text as it was written is read by its lines. All else, another spelling or a mistake, is read as JSON at large.
+    Canonical text is read line by line, which is fast. Anything else is parsed as general JSON, which reports errors.
     """
     try:
         found = parse_around_nodes(text, limits)
@@ -93,7 +63,7 @@ def read_text(text: str, cls: type[IR], limits: Limits, folder: Folder | None = 
             document, lines = found
             return read_graph({**document, "nodes": _by_lines(document, lines)}, cls, limits, folder)
     except SerializationError:
-        pass  # what is wrong, and where, is said below
+        pass  # reported by the general parser below
     return read_graph(parse_document(text, limits), cls, limits, folder)
 
 
@@ -109,9 +79,9 @@ def _by_lines(document: dict[str, Any], lines: Sequence[str]) -> Unmade:
 
 
 def read_graph(document: dict[str, Any], cls: type[IR], limits: Limits = Limits(), folder: Folder | None = None) -> IR:
-    """An IR from a document of this format, or of the documented one that has no header (version 0).
+    """Read an IR from a document of this format, or of the documented one without a header (version 0).
 
-    Constants that lie beside the file are found in `folder`.
+    Constants in a side file are looked up in `folder`.
     """
     if not isinstance(document, dict):
         raise SerializationError(f"expected an object, found {type(document).__name__}", "$", rule="R4")
@@ -131,20 +101,20 @@ def read_graph(document: dict[str, Any], cls: type[IR], limits: Limits = Limits(
 
 def _check_header(document: dict[str, Any]) -> None:
     if document.get("format") != FORMAT:
-        told = f"format is {document.get('format')!r:.60}, not {FORMAT!r}"
-        raise SerializationError(told, "$.format", rule="R4")
+        message = f"format is {document.get('format')!r:.60}, not {FORMAT!r}"
+        raise SerializationError(message, "$.format", rule="R4")
     version = field(document, "version", int, "$")
     if not 1 <= version <= VERSION:
-        told = f"the file has format version {version}, but this torch_ir reads versions up to {VERSION}"
-        raise SerializationError(told, "$.version", rule="R4")
+        message = f"the file has format version {version}, but this torch_ir reads versions up to {VERSION}"
+        raise SerializationError(message, "$.version", rule="R4")
 
 
 def _read(record: dict[str, Any], source: _Source, path: str, around: Sequence[TensorMeta] = (), depth: int = 0) -> IR:
-    """One graph; `around` are the weights of the graph that it is a function of."""
+    """Read one graph; `around` are the weights of the enclosing graph, if it is a function."""
     allow_keys(record, _GRAPH, path)
     if depth > MAX_FUNCTION_DEPTH:
-        told = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
-        raise SerializationError(told, path, rule="R2")
+        message = f"functions are nested deeper than {MAX_FUNCTION_DEPTH} levels"
+        raise SerializationError(message, path, rule="R2")
     functions: dict[str, Any] = optional(record, "functions", dict, path) or {}
     source.counter.add("functions", len(functions), f"{path}.functions")
     device = optional(record, "device", str, path) or "cpu"
@@ -199,7 +169,7 @@ def _read_nodes(
 
 
 def _read_table(record: dict[str, Any], key: str, kind: type[T], path: str) -> dict[str, T]:
-    """An object whose values are all of one kind."""
+    """Read an object whose values all have one type."""
     found: dict[str, Any] = optional(record, key, dict, path) or {}
     return {name: typed(value, kind, f"{path}.{key}.{name:.200}") for name, value in found.items()}
 
@@ -211,13 +181,13 @@ def _read_params(record: dict[str, Any], source: _Source, path: str) -> list[Ten
     details: dict[str, Any] = optional(record, "params", dict, path) or {}
     constants = dict(optional(record, "constants", dict, path) or {})
     if len(names) != len(weights) or not details.keys() <= names.keys():
-        told = "weights, weight_name_mapping and params speak of different weights"
-        raise SerializationError(told, f"{path}.weight_name_mapping", rule="R7")
+        message = "weights, weight_name_mapping and params list different weights"
+        raise SerializationError(message, f"{path}.weight_name_mapping", rule="R7")
     params = []
     for weight, (name, key) in zip(weights, names.items(), strict=True):
         if weight.name != key or weight.producer_node is not None:
-            told = f"{name!r:.80} stands for {key!r:.60}, but the weight there is {weight.name!r:.80}"
-            raise SerializationError(told, f"{path}.weight_name_mapping.{name:.200}", rule="R7")
+            message = f"{name!r:.80} maps to {key!r:.60}, but the weight there is {weight.name!r:.80}"
+            raise SerializationError(message, f"{path}.weight_name_mapping.{name:.200}", rule="R7")
         place = f"{path}.constants.{key:.200}"
         data = _read_data(constants.pop(key), weight, source.folder, place) if key in constants else None
         param = _read_param(key, details.get(name, {}), data, f"{path}.params.{name:.200}")
@@ -225,18 +195,18 @@ def _read_params(record: dict[str, Any], source: _Source, path: str) -> list[Ten
         params[-1].param = param
     if constants:
         key = next(iter(constants))
-        raise SerializationError(f"no weight is called {key!r:.60}", f"{path}.constants.{key:.200}", rule="R8")
+        raise SerializationError(f"unknown weight {key!r:.60}", f"{path}.constants.{key:.200}", rule="R8")
     return params
 
 
 def _find_shared(record: dict[str, Any], around: Sequence[TensorMeta], path: str) -> list[TensorMeta]:
-    """Copies of the weights that a function has in common with the graph around it."""
+    """Return copies of the weights that a function shares with the enclosing graph."""
     known = {tensor.name: tensor for tensor in around}
     shared = []
     for index, name in enumerate(texts(record, "shared_weights", path)):
         if name not in known:
-            told, place = f"the graph around has no weight {name!r:.60}", f"{path}.shared_weights[{index}]"
-            raise SerializationError(told, place, rule="R8", hint=suggestion(name, known))
+            message, place = f"the enclosing graph has no weight {name!r:.60}", f"{path}.shared_weights[{index}]"
+            raise SerializationError(message, place, rule="R8", hint=suggestion(name, known))
         shared.append(known[name].copy())
     return shared
 
@@ -245,13 +215,13 @@ def _read_param(key: str, record: Any, data: TensorData | None, path: str) -> Pa
     allow_keys(record, frozenset(("kind", "tied")), path)
     kind = optional(record, "kind", str, path) or "parameter"
     if kind not in PARAM_KINDS:
-        told = f"{kind!r:.60} is not one of {', '.join(PARAM_KINDS)}"
-        raise SerializationError(told, f"{path}.kind", rule="R5")
+        message = f"{kind!r:.60} is not one of {', '.join(PARAM_KINDS)}"
+        raise SerializationError(message, f"{path}.kind", rule="R5")
     return Param((key, *texts(record, "tied", path)), kind, data)
 
 
 def _read_data(record: Any, weight: TensorMeta, folder: Folder | None, path: str) -> TensorData:
-    """Raw bytes as base64 or beside the file, or the documented decimal form, which does not say its shape."""
+    """Read raw bytes, inline as base64 or from a side file, or the documented decimal form, which has no shape."""
     keys = record.keys() if isinstance(record, dict) else ()
     form = _DECIMAL if "data" in keys else _BESIDE if "file" in keys else _INLINE
     allow_keys(record, form, path)
@@ -259,8 +229,8 @@ def _read_data(record: Any, weight: TensorMeta, folder: Folder | None, path: str
     try:
         if form is _DECIMAL:
             data = TensorData.from_numbers(record["data"], dtype)
-            return data if data.raw else TensorData(_whole(weight.shape), dtype, b"")  # [] has lost its other sizes
-        shape = _whole(read_dims(field(record, "shape", list, path), f"{path}.shape"))
+            return data if data.raw else TensorData(static_shape(weight.shape), dtype, b"")  # [] loses the other sizes
+        shape = static_shape(read_dims(field(record, "shape", list, path), f"{path}.shape"))
         if form is _BESIDE:
             return _find_data(record, shape, dtype, folder, path)
         return TensorData(shape, dtype, _read_base64(field(record, "base64", str, path), f"{path}.base64"))
@@ -271,7 +241,7 @@ def _read_data(record: Any, weight: TensorMeta, folder: Folder | None, path: str
 def _read_base64(text: str, path: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError as error:  # also where a character is not ASCII
+    except ValueError as error:  # also for non-ASCII characters
         raise SerializationError(str(error), path, rule="R15") from None
 
 
@@ -281,16 +251,9 @@ def _find_data(
     name = field(record, "file", str, path)
     offset, digest = field(record, "offset", int, path), field(record, "digest", str, path)
     if folder is None:
-        told = f"the values lie in {name!r:.80} beside the graph's file"
-        raise SerializationError(told, f"{path}.file", rule="R16", hint="use IR.load(path)")
+        message = f"the values are in the side file {name!r:.80}"
+        raise SerializationError(message, f"{path}.file", rule="R16", hint="use IR.load(path)")
     return folder.find(name, shape, dtype, offset, digest, path)
-
-
-def _whole(shape: Sequence[Dim]) -> tuple[int, ...]:
-    numbers = tuple(dim for dim in shape if isinstance(dim, int))
-    if len(numbers) != len(shape):
-        raise GraphError(f"a constant cannot have the shape {list(shape)!r:.200}", "$.shape", rule="R15")
-    return numbers
 
 
 def _read_mutations(
@@ -320,21 +283,21 @@ def _read_symbols(record: dict[str, Any], known: dict[str, TensorMeta], path: st
 def _known(record: dict[str, Any], key: str, known: dict[str, TensorMeta], path: str) -> TensorMeta:
     name = field(record, key, str, path)
     if name not in known:
-        told = f"no tensor is called {name!r:.60}"
-        raise SerializationError(told, f"{path}.{key}", rule="R8", hint=suggestion(name, known))
+        message = f"unknown tensor {name!r:.60}"
+        raise SerializationError(message, f"{path}.{key}", rule="R8", hint=suggestion(name, known))
     return known[name]
 
 
 def _read_input_tree(record: dict[str, Any], path: str) -> Branch | None:
     tree = decode(record.get("input_tree"), f"{path}.input_tree")
     if tree is not None and not isinstance(tree, Branch):
-        told = "the inputs of a call are a tuple of arguments and keywords"
-        raise SerializationError(told, f"{path}.input_tree", rule="R4")
+        message = "the inputs of a call are a tuple of arguments and keywords"
+        raise SerializationError(message, f"{path}.input_tree", rule="R4")
     return tree
 
 
 def _read_output_tree(record: dict[str, Any], path: str) -> Any:
-    """The nesting of the outputs; it is wrapped, because a model may well return a plain None."""
+    """Read the structure of the outputs; it is wrapped because a model may return None."""
     if "output_tree" not in record:
         return ...
     wrapped = field(record, "output_tree", dict, path)

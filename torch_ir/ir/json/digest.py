@@ -1,4 +1,4 @@
-"""The digest at the end of a graph file's text: how it is made, where it stands, and what it says."""
+"""The digest at the end of a graph file's text."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import re
 from typing import NamedTuple
 
 _LAST_KEY = re.compile(rb',\n"digest": "(sha256:[0-9a-f]{64})"\n}\n?\Z')
-LENGTH = 100  # bytes of the last key, and a little more
+LENGTH = 100  # bytes that contain the last key
 
 
 class StatedDigest(NamedTuple):
-    """What a text says its digest is, and where the text ends that it speaks of."""
+    """The digest that a text states, and the end of the bytes it covers."""
 
     digest: str
     start: int
 
 
 def digest_of(body: bytes | memoryview) -> str:
-    """The digest of these bytes, as files state it."""
+    """Return the digest of these bytes, as stated in files."""
     return f"sha256:{hashlib.sha256(body).hexdigest()}"
 
 
 def stated_digest(raw: bytes) -> StatedDigest | None:
-    """The digest that a graph file's text ends with; its last `LENGTH` bytes are enough."""
+    """Return the digest at the end of a graph file's text; its last `LENGTH` bytes suffice."""
     found = _LAST_KEY.search(raw, max(0, len(raw) - LENGTH))
     return StatedDigest(found[1].decode(), found.start()) if found else None

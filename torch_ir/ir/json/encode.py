@@ -1,4 +1,4 @@
-"""IR to the JSON document: the documented fields in the documented order, ours beside them."""
+"""Encode an IR as the JSON document: documented fields in documented order, followed by ours."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ VERSION = 1
 MAX_FUNCTION_DEPTH = 20
 
 
-Places = Mapping[TensorData, dict[str, Any]]  # of constants that are not in the document itself
+Places = Mapping[TensorData, dict[str, Any]]  # records of constants stored outside the document
 
 
 def graph_document(
     ir: IR, places: Places = MappingProxyType({}), nodes: Callable[[IR], Any] | None = None
 ) -> dict[str, Any]:
-    """The whole document of a graph, with its header; constants that have a place elsewhere are not in it.
+    """Return the document of a graph with its header; constants in `places` are references.
 
-    What `nodes` gives for a graph or function stands in the place of the records of its nodes.
+    `nodes`, if given, replaces the node records of a graph or function.
     """
     return {"format": FORMAT, "version": VERSION, **_graph_record(ir, places, nodes or _records)}
 
 
 def graph_text(ir: IR, places: Places = MappingProxyType({})) -> str:
-    """The file's text of the whole document."""
+    """Return the text of the file."""
     try:
         lines = Lines(node_lines(ir.nodes))
         return write_document(graph_document(ir, places, lambda graph: lines if graph is ir else _records(graph)))
-    except TypeError as error:  # a name that is no string
+    except TypeError as error:  # a name that is not a string
         raise SerializationError(f"cannot be written as JSON: {error}", rule="R17") from None
 
 
@@ -52,7 +52,7 @@ def _records(ir: IR) -> list[dict[str, Any]]:
 
 
 def constants_over(ir: IR, limit: int) -> Iterator[tuple[str, TensorData]]:
-    """The constants of a graph and its functions that take more bytes than `limit`."""
+    """Yield the constants of a graph and its functions that are larger than `limit` bytes."""
     yield from ((key, data) for key, data in ir.constants.items() if data.size > limit)
     for body in ir.functions.values():
         yield from constants_over(body, limit)
@@ -99,7 +99,7 @@ def _graph_record(
 
 
 def shared_weights(outer: IR, ir: IR) -> list[TensorMeta]:
-    """The first weights of a function that are weights of the graph around it, under the same names."""
+    """Return the leading weights of a function that the enclosing graph has under the same names."""
     known = {tensor.name: tensor for tensor in outer.params}
 
     def is_shared(tensor: TensorMeta) -> bool:
@@ -118,7 +118,7 @@ def _param_record(param: Param) -> dict[str, Any]:
 
 def _data_record(data: TensorData, places: Places) -> dict[str, Any]:
     facts = {"shape": list(data.shape), "dtype": data.dtype}
-    if places and data in places:  # asking costs the bytes of a constant
+    if places and data in places:  # hashing reads the bytes of a constant
         return {**facts, **places[data]}
     return {**facts, "base64": base64.b64encode(data.raw).decode("ascii")}
 

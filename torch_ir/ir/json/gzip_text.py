@@ -16,7 +16,7 @@ from torch_ir.ir.json.json_text import decode_text, read_bytes
 MAGIC = b"\x1f\x8b"
 _HEADER = MAGIC + b"\x08\0\0\0\0\0\0\xff"  # deflate, no flags, time 0, no file name, unknown system
 _DEFLATE, _GZIP = -15, 31  # zlib's names of a bare stream, and of one with gzip's header and trailer
-_GIVEN, _PIECE = 1 << 16, 1 << 20  # bytes in and out at a time where only their number is wanted
+_GIVEN, _PIECE = 1 << 16, 1 << 20  # input and output buffer sizes while counting bytes
 
 
 def is_gzip_name(path: str | os.PathLike[str]) -> bool:
@@ -32,7 +32,7 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes, path: str | os.PathLike[str], most: int) -> bytes:
-    """Return what a gzip file holds; refuse more than `most` bytes, damage, and data after the end of the stream."""
+    """Return the content of a gzip file; refuse more than `most` bytes, damage, and data after the stream."""
     try:
         size = _count(data, path, most)
         return zlib.decompress(data, wbits=_GZIP, bufsize=max(1, size))
@@ -41,7 +41,7 @@ def decompress(data: bytes, path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def first_bytes(data: bytes) -> bytes:
-    """Return a few bytes of what a gzip file holds that begins with `data`; none where it is damaged."""
+    """Return the first bytes of a gzip file's content from its own first bytes; empty if it is damaged."""
     try:
         return zlib.decompressobj(wbits=_GZIP).decompress(data, len(data))
     except zlib.error:
@@ -49,7 +49,7 @@ def first_bytes(data: bytes) -> bytes:
 
 
 def _count(data: bytes, path: str | os.PathLike[str], most: int) -> int:
-    """Return how many bytes a gzip file holds, without keeping them: what the file itself states may be a lie."""
+    """Return the decompressed size without keeping the data: the size stated in the file may be wrong."""
     stream, count = zlib.decompressobj(wbits=_GZIP), 0
     for start in range(0, len(data), _GIVEN):
         given = data[start : start + _GIVEN]
@@ -57,8 +57,8 @@ def _count(data: bytes, path: str | os.PathLike[str], most: int) -> int:
             count += len(stream.decompress(given, _PIECE))
             given = stream.unconsumed_tail
             if count > most:
-                told = f"{os.fspath(path)}: the gzip data expand to more than {most} bytes"
-                raise SerializationError(told, rule="R2", hint=allow_more("expanded_bytes"))
+                message = f"{os.fspath(path)}: the gzip data expand to more than {most} bytes"
+                raise SerializationError(message, rule="R2", hint=allow_more("expanded_bytes"))
         if stream.unused_data or (stream.eof and start + _GIVEN < len(data)):
             raise _damaged(path, "data follow the end of the stream")
     if not stream.eof:

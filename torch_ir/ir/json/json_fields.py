@@ -1,4 +1,4 @@
-"""Reading fields of JSON records: each mistake is an error with the JSON path of the offender."""
+"""Read fields of JSON records; every error has the JSON path of the field."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _WORDS = {str: "a string", int: "a whole number", list: "a list", dict: "an obje
 
 
 def field(record: Any, key: str, kind: type[T], path: str) -> T:
-    """The value under a key that must be there."""
+    """Return the value of a required key."""
     if not isinstance(record, dict):
         raise SerializationError(f"expected an object, found {type(record).__name__}", path, rule="R4")
     value = record.get(key)
-    if type(value) is kind:  # as JSON gives it: no path needs to be spelled out
+    if type(value) is kind:  # fast path: no path is formatted
         return value
     if key not in record:
         raise SerializationError(f"{key!r} is missing", path, rule="R4")
@@ -29,7 +29,7 @@ def field(record: Any, key: str, kind: type[T], path: str) -> T:
 
 
 def optional(record: dict[str, Any], key: str, kind: type[T], path: str) -> T | None:
-    """The value under a key that may be absent."""
+    """Return the value of an optional key."""
     value = record.get(key)
     if value is None or type(value) is kind:
         return value
@@ -43,7 +43,7 @@ def typed(value: Any, kind: type[T], path: str) -> T:
 
 
 def texts(record: dict[str, Any], key: str, path: str) -> list[str]:
-    """A list of strings under a key that may be absent."""
+    """Return the list of strings of an optional key."""
     found: list[Any] = optional(record, key, list, path) or []
     if not all(type(item) is str for item in found):
         return [typed(item, str, f"{path}.{key}[{index}]") for index, item in enumerate(found)]
@@ -59,7 +59,7 @@ def allow_keys(record: Any, known: Set[str], path: str) -> None:
 
 
 def read_dims(dims: Iterable[Any], path: str) -> list[Dim]:
-    """A shape or stride: whole numbers from 0, or expressions, at which `check` looks."""
+    """Read a shape or stride: non-negative numbers or expressions, which `check` parses."""
     found: list[Dim] = []
     for index, dim in enumerate(dims):
         if not isinstance(dim, str) and typed(dim, int, f"{path}[{index}]") < 0:

@@ -1,4 +1,4 @@
-"""The file's text: strict JSON in, canonical bytes out."""
+"""The text of the file: parse strict JSON, write canonical bytes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from torch_ir.ir.json.digest import StatedDigest, digest_of, stated_digest
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _NODES = '\n"nodes": [\n'
-_NODE_DEPTH = 2  # levels around a node
-_PIECE_DEPTH = 60  # levels in a piece of its line: values nest less
+_NODE_DEPTH = 2  # levels of brackets around a node
+_PIECE_DEPTH = 60  # levels within a piece of a node's line
 _PER_LINE = frozenset(("graph_inputs", "graph_outputs", "weights", "nodes"))
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _NEITHER_QUOTE_NOR_BRACKET = bytes(set(range(256)) - set(b'"[]{}'))
 _BLANKS = (b" ", b"\n", b"\t", b"\r")
 _PIECE = 1 << 20  # bytes
-_LONGEST_SIGN = 32  # bytes by which a large number is known
+_LONGEST_SIGN = 32  # bytes that identify a large number
 _ALL_DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
 
 
 _freezing = threading.Lock()
-_frozen: list[bool] = []  # whether a thread has
+_frozen: list[bool] = []  # non-empty while a thread has frozen the garbage collector
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """What is read or written here makes no garbage, so looking for garbage meanwhile would only cost time."""
+    """Disable garbage collection while reading or writing, which creates no garbage."""
     if not gc.isenabled():
         yield
         return
@@ -46,7 +46,7 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        with _freezing:  # what was made here is old from the start: the next look need not go through it
+        with _freezing:  # move what was created here to the oldest generation, so that the next collection skips it
             if not _frozen and not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()
@@ -55,7 +55,7 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def frozen() -> Iterator[bool]:
-    """Let the garbage collector show only what is made from here on; False where the user has it hold back things."""
+    """Make the garbage collector show only objects created from here on; yield False if the user has frozen it."""
     with _freezing:
         is_ours = not _frozen and not gc.get_freeze_count()
         if is_ours:
@@ -72,7 +72,7 @@ def frozen() -> Iterator[bool]:
 
 @contextmanager
 def unfrozen() -> Iterator[None]:
-    """Let the garbage collector show everything, in the middle of that."""
+    """Make the garbage collector show all objects, inside `frozen`."""
     with _freezing:
         if not _frozen:
             yield
@@ -85,15 +85,15 @@ def unfrozen() -> Iterator[None]:
 
 
 class Lines(list[str]):
-    """Records that are JSON already."""
+    """Records that are already JSON text."""
 
 
 def write_document(document: dict[str, Any]) -> str:
-    """Canonical text: a line per key, a line per record of the long lists, and a digest of all of it at the end."""
+    """Return canonical text: a line per key, a line per record of the long lists, and a digest at the end."""
     try:
         body = ",\n".join(f'"{key}": {_write_entry(key, value)}' for key, value in document.items())
         digest = digest_of(body.encode())
-    except (TypeError, ValueError) as error:  # a name that is no string, half of a surrogate pair
+    except (TypeError, ValueError) as error:  # a name that is not a string, or half of a surrogate pair
         raise SerializationError(f"cannot be written as JSON: {error}", rule="R17") from None
     return f'{{\n{body},\n"digest": "{digest}"\n}}\n'
 
@@ -105,13 +105,13 @@ def _write_entry(key: str, value: Any) -> str:
 
 
 def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
-    """The document that `text` holds, or a SerializationError that says what is wrong with it."""
+    """Parse the document in `text`; raise SerializationError if it is invalid."""
     raw, digest = _encode(text)
     check_count(raw, limits)
     _check_depth(raw, limits.depth)
     document = _parse(text, raw, None if digest is None else digest.start)
     if not isinstance(document, dict):
-        raise SerializationError("the file holds no JSON object", "$", rule="R1")
+        raise SerializationError("expected a JSON object", "$", rule="R1")
     if _SURROGATE.search(raw):
         _check_surrogates(document)
     _check_digest(document, raw, digest)
@@ -119,9 +119,9 @@ def parse_document(text: str, limits: Limits = Limits()) -> dict[str, Any]:
 
 
 def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[str]] | None:
-    """The document less its nodes, and their lines, each with a comma; None if the text is not as it was written."""
+    """Return the document without its nodes, and their lines, each with a comma; None if the text is not canonical."""
     raw, digest = _encode(text)
-    start, end = text.find(_NODES), text.rfind("\n]")  # the last of the long lists
+    start, end = text.find(_NODES), text.rfind("\n]")  # nodes are the last of the long lists
     if not 0 <= start < end or b"\\" in raw or limits.depth < _NODE_DEPTH + _PIECE_DEPTH:
         return None
     check_count(raw, limits)
@@ -136,19 +136,19 @@ def parse_around_nodes(text: str, limits: Limits) -> tuple[dict[str, Any], list[
 
 
 def parse_piece(text: str) -> Any:
-    """What a piece of a node's line holds, which is no deep nesting."""
+    """Parse a piece of a node's line, which is not deeply nested."""
     raw = text.encode()
     _check_depth(raw, _PIECE_DEPTH)
     return _parse(text, raw)
 
 
 def parse_json(text: str) -> Any:
-    """What strict JSON holds, where its nesting is known to be no deeper than it may be."""
+    """Parse strict JSON whose nesting is known to be within limits."""
     return _parse(text, text.encode())
 
 
 def _encode(text: str) -> tuple[bytes, StatedDigest | None]:
-    """The text as bytes, and the digest at their end."""
+    """Return the text as bytes, and the digest at their end."""
     try:
         raw = text.encode()
     except UnicodeEncodeError:
@@ -159,29 +159,31 @@ def _encode(text: str) -> tuple[bytes, StatedDigest | None]:
 
 
 def _parse(text: str, raw: bytes, end: int | None = None) -> Any:
-    """What strict JSON holds; the bytes of it from `end` on hold no numbers."""
+    """Parse strict JSON; the bytes from `end` on contain no numbers."""
     decoder = _WITH_NUMBERS if _may_hold_large_numbers(raw, end) else _STRICT
     try:
         return decoder.decode(text)
     except json.JSONDecodeError as error:
-        told = f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise SerializationError(told, "$", rule="R3") from None
+        message = f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        raise SerializationError(message, "$", rule="R3") from None
 
 
 def _check_digest(document: dict[str, Any], raw: bytes, digest: StatedDigest | None) -> None:
-    """Take the digest out of the document; the text must be what it was made of."""
+    """Remove the digest from the document, and check that it matches the text."""
     if "digest" not in document:
         return
     stated = document.pop("digest")
     if digest is None or stated != digest_of(memoryview(raw)[2 : digest.start]):
-        hint = "if it was changed on purpose, delete its digest line"
-        raise SerializationError("the text is not what was written", "$.digest", rule="R17", hint=hint)
+        hint = "if that was intended, delete the digest line"
+        raise SerializationError(
+            "digest mismatch: the file was modified after it was saved", "$.digest", rule="R17", hint=hint
+        )
 
 
 def check_count(raw: bytes, limits: Limits) -> None:
-    """Refuse many blanks, and many values before the parser makes them.
+    """Refuse too many blanks or values before the parser creates them.
 
-    Each value stands after a comma or an opening bracket.
+    Each value follows a comma or an opening bracket.
     """
     counter = Counter(limits)
     counter.add("values", raw.count(b",") + raw.count(b"[") + raw.count(b"{"), "$")
@@ -189,7 +191,7 @@ def check_count(raw: bytes, limits: Limits) -> None:
 
 
 def _check_depth(raw: bytes, limit: int) -> None:
-    """Refuse deep nesting before the parser recurses: peel one level of brackets after another."""
+    """Refuse deep nesting before the parser recurses, by removing one level of brackets at a time."""
     if raw.count(b"[") + raw.count(b"{") <= limit:
         return
     brackets, too_deep = _brackets(raw), b"[" * (limit + 1)
@@ -202,18 +204,18 @@ def _check_depth(raw: bytes, limit: int) -> None:
 
 
 def _brackets(raw: bytes) -> bytes:
-    """The brackets outside strings, square ones for all."""
+    """Return the brackets outside strings, all as square brackets."""
     if b"\\" in raw:
         raw = raw.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # what is left of a string are its quotes, and taking out pairs of quotes changes nobody's side
+    # only the quotes of a string are left, and removing pairs of quotes keeps inside and outside apart
     left = raw.translate(_SQUARE, _NEITHER_QUOTE_NOR_BRACKET).replace(b'""', b"")
     return b"".join(left.split(b'"')[::2])
 
 
 def _may_hold_large_numbers(raw: bytes, end: int | None = None) -> bool:
-    """Whether any run of digits could leave int64, or any exponent the range of a float; strings count, too.
+    """Whether any run of digits could exceed int64, or any exponent the range of a float; strings count, too.
 
-    Looks at one piece after another, so that there is no second copy of a large file; pieces overlap.
+    Works on overlapping pieces, to avoid a second copy of a large file.
     """
     for start in range(0, len(raw) if end is None else end, _PIECE):
         alike = raw[start : start + _PIECE + _LONGEST_SIGN].translate(_ALL_DIGITS_ALIKE, b"+")
@@ -226,7 +228,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         twice = Tally(key for key, _ in pairs).most_common(1)[0][0]
-        raise SerializationError(f"the key {twice!r:.60} stands twice in one object", "$", rule="R3")
+        raise SerializationError(f"duplicate key {twice!r:.60}", "$", rule="R3")
     return found
 
 
@@ -261,7 +263,7 @@ def _check_surrogates(document: dict[str, Any]) -> None:
 
 
 def read_text(path: str | os.PathLike[str], limits: Limits = Limits(), *, follow: bool = True) -> str:
-    """The text of a file, refused unread when it is too large, and when it is a link unless `follow`."""
+    """Read the text of a file; refuse one that is too large, or a link unless `follow`."""
     return decode_text(read_bytes(path, limits, follow=follow), path)
 
 
@@ -270,22 +272,20 @@ def decode_text(data: bytes, path: str | os.PathLike[str]) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        told = f"{os.fspath(path)} is not UTF-8 text (byte {error.start})"
-        raise SerializationError(told, rule="R1") from None
+        message = f"{os.fspath(path)} is not UTF-8 text (byte {error.start})"
+        raise SerializationError(message, rule="R1") from None
 
 
 def read_bytes(path: str | os.PathLike[str], limits: Limits = Limits(), *, follow: bool = True) -> bytes:
-    """The bytes of a regular file, refused unread when they are too many."""
+    """Read the bytes of a regular file; refuse one that is too large."""
     try:
         return read_regular(path, limits.file_bytes, follow=follow)
     except IrregularFileError as error:
         raise SerializationError(f"{os.fspath(path)} {error.strerror}", rule="R1") from None
     except TooLargeError as error:
-        raise _too_large(f"{os.fspath(path)}: {error.strerror}") from None
+        raise SerializationError(
+            f"{os.fspath(path)}: {error.strerror}", rule="R2", hint=allow_more("file_bytes")
+        ) from None
     except OSError as error:
         kind = MissingFileError if isinstance(error, FileNotFoundError) else SerializationError
         raise kind(f"cannot read {os.fspath(path)}: {error.strerror or error}") from None
-
-
-def _too_large(told: str) -> SerializationError:
-    return SerializationError(told, rule="R2", hint=allow_more("file_bytes"))

@@ -1,4 +1,4 @@
-"""Attribute values and structures as JSON: one lossless spelling for each; what JSON lacks is a one-key `{"$…": …}`.
+"""Attribute values and structures as JSON, lossless and canonical; what JSON lacks is a one-key `{"$…": …}`.
 
 bfloat16          {"$dtype": "bfloat16"}          -inf         {"$float": "-inf"}
 cuda:0            {"$device": "cuda:0"}           1+2j         {"$complex": [1.0, 2.0]}
@@ -19,7 +19,6 @@ from torch_ir.ir.graph.attr_types import (
     MEMORY_FORMATS,
     Device,
     Dtype,
-    Expr,
     FunctionRef,
     Layout,
     MemoryFormat,
@@ -27,8 +26,9 @@ from torch_ir.ir.graph.attr_types import (
 )
 from torch_ir.ir.graph.io_tree import BRANCH_KINDS, Branch, Slot
 from torch_ir.ir.json.json_fields import allow_keys, field, optional, read_dtype, typed
+from torch_ir.ir.sizes.expressions import Expr
 
-MAX_NESTING = 50  # levels of lists and structures in one value; a whole file has more, see `Limits`
+MAX_NESTING = 50  # levels of lists and structures in one value; for a whole file see `Limits`
 MAX_DIGITS = 100
 PLAIN = frozenset((type(None), bool, int, float, str))
 INT64 = 1 << 63
@@ -45,7 +45,7 @@ TAGS: dict[type, str] = {
 
 
 def encode(value: Any, depth: int = 0) -> Any:
-    """A value as JSON can hold it."""
+    """Encode a value as JSON."""
     kind = type(value)
     if kind is int:
         return value if -INT64 <= value < INT64 else _encode_large(value)
@@ -67,7 +67,7 @@ def encode(value: Any, depth: int = 0) -> Any:
         return _encode_branch(value, depth)
     if kind is dict and all(isinstance(key, str) and not key.startswith("$") for key in value):
         return {key: encode(item, depth + 1) for key, item in value.items()}
-    raise SerializationError(f"{value!r:.80} of type {kind.__name__} has no spelling in the file", rule="R11")
+    raise SerializationError(f"{value!r:.80} of type {kind.__name__} cannot be written to a file", rule="R11")
 
 
 def _encode_large(value: int) -> dict[str, str]:
@@ -86,7 +86,7 @@ def _encode_branch(branch: Branch, depth: int) -> dict[str, Any]:
 
 
 def decode(value: Any, path: str, depth: int = 0) -> Any:
-    """The value that `encode` wrote."""
+    """Decode a value written by `encode`."""
     if type(value) in PLAIN:
         return value
     try:
@@ -97,7 +97,7 @@ def decode(value: Any, path: str, depth: int = 0) -> Any:
 
 
 def _decode(value: Any, depth: int) -> Any:
-    """The same, for values that are not plain; the path of an error is put together as it goes up."""
+    """Decode a value that is not plain; callers prepend to the path of an error."""
     if depth > MAX_NESTING:
         raise SerializationError(f"a value is nested deeper than {MAX_NESTING} levels", "$", rule="R2")
     if isinstance(value, (list, tuple)):
@@ -137,7 +137,7 @@ def _decode_branch(record: dict[str, Any], path: str, depth: int) -> Branch:
         for index, key in enumerate(optional(record, "keys", list, path) or [])
     )
     if len(set(keys)) != len(keys):
-        raise SerializationError("the same key stands twice", f"{path}.keys", rule="R8")
+        raise SerializationError("duplicate key", f"{path}.keys", rule="R8")
     try:
         return Branch(kind, items, keys, optional(record, "type", str, path) or "")
     except GraphError as error:
@@ -145,7 +145,7 @@ def _decode_branch(record: dict[str, Any], path: str, depth: int) -> Branch:
 
 
 def _decode_key(key: Any, path: str, depth: int) -> Any:
-    """A key of a dict: a plain value, or a tuple of them."""
+    """Decode a key of a dict: a plain value, or a tuple of them."""
     if isinstance(key, (list, tuple)):
         if depth > MAX_NESTING:
             raise SerializationError(f"a key is nested deeper than {MAX_NESTING} levels", path, rule="R2")
@@ -157,7 +157,7 @@ def _decode_key(key: Any, path: str, depth: int) -> Any:
 
 
 def plain_json(value: Any, path: str, depth: int = 0) -> Any:
-    """The value itself, if JSON can hold it without any of our spellings."""
+    """Return the value if it is plain JSON that needs no tags."""
     if depth > MAX_NESTING:
         raise SerializationError(f"nested deeper than {MAX_NESTING} levels", path, rule="R2")
     if isinstance(value, dict) and all(type(key) is str for key in value):
@@ -165,8 +165,8 @@ def plain_json(value: Any, path: str, depth: int = 0) -> Any:
     if isinstance(value, list):
         return [plain_json(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     if type(value) not in PLAIN or isinstance(encode(value), dict):
-        told = f"{value!r:.60} of type {type(value).__name__} cannot be written as JSON"
-        raise SerializationError(told, path, rule="R3")
+        message = f"{value!r:.60} of type {type(value).__name__} cannot be written as JSON"
+        raise SerializationError(message, path, rule="R3")
     return value
 
 
@@ -179,8 +179,8 @@ def _one_of(value: Any, known: Any, path: str) -> str:
 def _read_int(text: Any, path: str) -> int:
     digits = typed(text, str, path).removeprefix("-")
     if len(digits) > MAX_DIGITS or not (digits.isascii() and digits.isdecimal()):
-        told = f"{text!r:.60} is not a whole number of at most {MAX_DIGITS} digits"
-        raise SerializationError(told, path, rule="R3")
+        message = f"{text!r:.60} is not a whole number of at most {MAX_DIGITS} digits"
+        raise SerializationError(message, path, rule="R3")
     return int(text)
 
 

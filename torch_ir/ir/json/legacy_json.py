@@ -1,8 +1,8 @@
-"""Files of the documented format, which has no header, made into today's document.
+"""Convert files of the documented format, which has no header, to the current document.
 
-There, an element of a multi-output node is read through a `getitem` node that lists all outputs and says an index;
-here, readers name the output itself. Argument names are not in such files: they are bound by position when torch is
-at hand.
+There, an element of a multi-output node is read through a `getitem` node that lists all outputs and states an index;
+here, readers reference the output itself. Such files have no argument names: they are bound by position when torch is
+available.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Record = dict[str, Any]
 
 
 def upgrade(document: Record) -> Record:
-    """The same graph without getitem nodes, with every weight named and every restated fact filled in."""
+    """Return the same graph without getitem nodes, with every weight named and every restated field filled in."""
     nodes = [typed(node, dict, f"$.nodes[{index}]") for index, node in enumerate(field(document, "nodes", list, "$"))]
     tables = _weight_tables(document, nodes)
     dtypes = _given_dtypes(document, tables["weight_name_mapping"])
-    aliases: dict[str, Record] = {}  # from the name of a getitem's output to the record of the tensor that it picks
+    aliases: dict[str, Record] = {}  # from the output name of a getitem to the record of the tensor that it selects
     kept = []
     for index, node in enumerate(nodes):
         path = f"$.nodes[{index}]"
@@ -39,7 +39,7 @@ def upgrade(document: Record) -> Record:
 
 
 def _tensors(record: Record, key: str, path: str) -> list[Record]:
-    """The tensor records under a key; each has at least a name."""
+    """Return the tensor records of a key; each has at least a name."""
     found: list[Record] = field(record, key, list, path)
     for index, tensor in enumerate(found):
         field(tensor, "name", str, f"{path}.{key}[{index}]")
@@ -51,14 +51,16 @@ def _read_through(tensor: Record, aliases: dict[str, Record]) -> Record:
 
 
 def _picked(node: Record, inputs: list[Record], outputs: list[Record], path: str) -> Record:
-    """The input that a getitem picks; what it says about its output must be so."""
+    """Return the input that a getitem selects; its output record must match."""
     index = field(field(node, "attrs", dict, path), "index", int, f"{path}.attrs")
     if not 0 <= index < len(inputs) or len(outputs) != 1:
-        raise SerializationError(f"getitem picks {index} of {len(inputs)} tensors", f"{path}.attrs.index", rule="R8")
+        raise SerializationError(
+            f"getitem index {index} is out of range for {len(inputs)} tensors", f"{path}.attrs.index", rule="R8"
+        )
     picked, given = inputs[index], outputs[0]
     if any(picked.get(key) != given.get(key) for key in ("shape", "dtype")):
-        told = f"{given['name']!r:.80} is not like {picked['name']!r:.80}, which it picks"
-        raise SerializationError(told, f"{path}.outputs[0]", rule="R7")
+        message = f"{given['name']!r:.80} does not match {picked['name']!r:.80}, which it selects"
+        raise SerializationError(message, f"{path}.outputs[0]", rule="R7")
     return picked
 
 
@@ -67,7 +69,7 @@ def _bare(record: Record) -> Record:
 
 
 def _weight_tables(document: Record, nodes: list[Record]) -> Record:
-    """One mapping entry per weight, in the order of the weights; constants say that they are constants."""
+    """Return the mapping with one entry per weight, in their order, and mark constants as such."""
     names: Record = optional(document, "weight_name_mapping", dict, "$") or {}
     constants: Record = optional(document, "constants", dict, "$") or {}
     read = {tensor["name"] for i, node in enumerate(nodes) for tensor in _tensors(node, "inputs", f"$.nodes[{i}]")}
@@ -80,21 +82,21 @@ def _weight_tables(document: Record, nodes: list[Record]) -> Record:
 
 
 def _placeholders(names: Record, known: dict[str, None]) -> dict[str, str]:
-    """From the key of a weight to the name that nodes read; an entry without a weight is a mistake in the file."""
+    """Map the key of a weight to the name that nodes read; an entry without a weight is an error."""
     found: dict[str, str] = {}
     for name, key in names.items():
         path = f"$.weight_name_mapping.{name:.80}"
         if typed(key, str, path) not in known:
             raise SerializationError(f"there is no weight {key!r:.80}{did_you_mean(key, known)}", path, rule="R8")
         if key in found:
-            told = f"weight {key!r:.80} has two names, {found[key]!r:.80} and {name!r:.80}"
-            raise SerializationError(told, path, rule="R8")
+            message = f"weight {key!r:.80} has two names, {found[key]!r:.80} and {name!r:.80}"
+            raise SerializationError(message, path, rule="R8")
         found[key] = name
     return found
 
 
 def _placeholder(key: str, read: set[str]) -> str:
-    """The name that nodes give to a weight where the file has no table of names: `fc1.weight` is `p_fc1_weight`."""
+    """Return the name under which nodes read a weight without a mapping entry: `fc1.weight` is `p_fc1_weight`."""
     plain = re.sub(r"[^a-zA-Z0-9]", "_", key)
     return next((name for prefix in "pbc" if (name := f"{prefix}_{plain}") in read), key)
 
@@ -106,14 +108,14 @@ def _kind(name: str, key: str, constants: Record) -> str:
 
 
 def _given_dtypes(document: Record, mapping: dict[str, str]) -> dict[str, Any]:
-    """The dtypes of inputs and weights, by the names that nodes read."""
+    """Return the dtypes of inputs and weights, by the names that nodes read."""
     keys = {key: name for name, key in mapping.items()}
     weights = [{**weight, "name": keys.get(weight["name"], weight["name"])} for weight in document["weights"]]
     return {tensor["name"]: tensor.get("dtype") for tensor in [*_tensors(document, "graph_inputs", "$"), *weights]}
 
 
 def _with_dtypes(records: list[Record], dtypes: dict[str, Any], default: Any) -> list[Record]:
-    """A record that does not say its dtype has that of the tensor which it names, or else the default."""
+    """Fill in missing dtypes: that of the tensor of the same name, or else the default."""
     found = []
     for record in records:
         dtype = record["dtype"] if "dtype" in record else dtypes.get(record["name"], default)

@@ -1,15 +1,15 @@
-"""Nodes as lines of the file, put together from pieces; and read back by knowing the pieces again.
+"""Write nodes as lines of JSON, and read such lines back quickly by memoising their pieces.
 
-Most of a line was said before: what it reads is told as in the lines of other readers, and its arguments are those of
-other calls. The reader looks such a piece up by its text and parses only what is new. It takes lines as they are
-written here; any other spelling is an `UnfamiliarError`, upon which `decode` reads the document as JSON at large, and
-says what is wrong where something is.
+Most pieces of a line occurred in lines before: references to the same tensors, the same attributes. The reader looks a
+piece up by its text and parses only new ones. It accepts only lines as written here; anything else raises
+`UnfamiliarError`, and `decode` then parses the document as general JSON, which reports errors.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from json.encoder import encode_basestring
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from torch_ir.ir.json.json_fields import Dim, allow_keys, field, texts
 from torch_ir.ir.json.json_text import parse_piece
 from torch_ir.ir.json.json_values import INT64, TAGS, decode, encode
 
-Facts = tuple[tuple[Dim, ...], str]  # shape and dtype
+FactsText = Callable[[tuple[Dim, ...], str], str]  # from shape and dtype
 _CALL = frozenset(("attrs", "args"))
 _ORIGIN = frozenset(("module", "module_class", "call", "outer", "source", "function", "origins"))
 _dump = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode  # nothing here is circular
@@ -29,23 +29,23 @@ _WORDS = {None: "null", True: "true", False: "false"}
 
 
 class UnfamiliarError(SerializationError):
-    """Not as written here, which need not be wrong."""
+    """The text is not as written here, which need not be an error."""
 
     def __init__(self) -> None:
-        super().__init__("not as it was written")
+        super().__init__("not canonical text")
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
 def node_lines(nodes: Iterable[OpNode]) -> list[str]:
-    """The records of nodes, as `OpNode.to_dict` gives them, in JSON."""
-    facts = _FactTexts()
-    restated = _RestatedTexts(facts)
+    """Return the records of nodes, as from `OpNode.to_dict`, in JSON."""
+    facts = cache(_facts_text)
+    restated = cache(lambda tensor: _restated_text(tensor, facts))
     lines = []
     for node in nodes:
         name, op_type = encode_basestring(node.name), encode_basestring(node.op_type)
-        inputs = ", ".join([restated[tensor] for tensor in node.inputs])
+        inputs = ", ".join([restated(tensor) for tensor in node.inputs])
         outputs = ", ".join([_bare_text(tensor, facts) for tensor in node.outputs])
         more = f', "args": {_strings(node._args)}' if node._args else ""
         lines.append(
@@ -56,7 +56,7 @@ def node_lines(nodes: Iterable[OpNode]) -> list[str]:
 
 
 def attrs_text(attrs: Mapping[str, Any]) -> str:
-    """Attributes as JSON: equal for equal values of equal types, and for no others."""
+    """Return attributes as JSON; equal text means equal values of equal types."""
     if not attrs:
         return "{}"
     return f"{{{', '.join([f'{encode_basestring(name)}: {_value_text(value)}' for name, value in attrs.items()])}}}"
@@ -97,36 +97,20 @@ def _origin_text(node: OpNode) -> str:
     return text
 
 
-class _FactTexts(dict[Facts, str]):
-    """The shape and dtype of a tensor as text, made once."""
-
-    def __missing__(self, facts: Facts) -> str:
-        shape, dtype = facts
-        self[facts] = text = f'"shape": {_dump(list(shape))}, "dtype": {encode_basestring(dtype)}'
-        return text
+def _facts_text(shape: tuple[Dim, ...], dtype: str) -> str:
+    return f'"shape": {_dump(list(shape))}, "dtype": {encode_basestring(dtype)}'
 
 
-class _RestatedTexts(dict[TensorMeta, str]):
-    """What readers say about a tensor, made once."""
-
-    def __init__(self, facts: _FactTexts) -> None:
-        self._facts = facts
-
-    def __missing__(self, tensor: TensorMeta) -> str:
-        self[tensor] = text = _restated_text(tensor, self._facts)
-        return text
-
-
-def _restated_text(tensor: TensorMeta, facts: _FactTexts) -> str:
-    text = f'{{"name": {encode_basestring(tensor.name)}, {facts[tensor.shape, tensor.dtype]}'
+def _restated_text(tensor: TensorMeta, facts: FactsText) -> str:
+    text = f'{{"name": {encode_basestring(tensor.name)}, {facts(tensor.shape, tensor.dtype)}'
     if tensor.param is not None:
         return text + "}"
     producer = encode_basestring(tensor.name if tensor.producer is None else tensor.producer.name)
     return f'{text}, "producer_node": {producer}, "producer_output_idx": {tensor.index}}}'
 
 
-def _bare_text(tensor: TensorMeta, facts: _FactTexts) -> str:
-    text = f'{{"name": {encode_basestring(tensor.name)}, {facts[tensor.shape, tensor.dtype]}'
+def _bare_text(tensor: TensorMeta, facts: FactsText) -> str:
+    text = f'{{"name": {encode_basestring(tensor.name)}, {facts(tensor.shape, tensor.dtype)}'
     if tensor.stride is not None:
         text += f', "stride": {_dump(list(tensor.stride))}'
     if tensor.placement is not None:
@@ -138,26 +122,27 @@ def _bare_text(tensor: TensorMeta, facts: _FactTexts) -> str:
 
 
 def read_lines(lines: Iterable[str], given: Iterable[TensorMeta]) -> list[OpNode]:
-    """The nodes that lines, each with a comma, tell of; they read what is given and what lines before them make."""
+    """Read nodes from lines, each with a comma; they may read given tensors and outputs of earlier lines."""
     reader = _Reader(given)
     try:
         return [reader.node(line) for line in lines]
-    except (KeyError, ValueError, GraphError):  # nothing that is known here, not in these parts, or no node
+    except (KeyError, ValueError, GraphError):  # an unknown piece, other separators, or not a node
         raise UnfamiliarError from None
 
 
 class _Reader:
-    """Reads lines in order, and knows every tensor by what its readers say.
+    """Reads lines in order, and finds tensors by the text that their readers use.
 
-    Records in lists are known without the brace that opens them. Names need no look here, since `check` lets none pass
-    that JSON would have to escape or could not hold.
+    Texts of records in lists lack their opening brace. Names are not checked here, as `check` refuses names that JSON
+    would have to escape.
     """
 
     def __init__(self, given: Iterable[TensorMeta]) -> None:
-        facts = _FactTexts()
+        facts = cache(_facts_text)
         self._known = {_restated_text(tensor, facts)[1:]: tensor for tensor in given}
-        self._op_types, self._types = _OpTypes(), _Types()
-        self._calls, self._origins, self._rests = _Calls(), _Origins(), _Rests()
+        self._op_type, self._type = cache(_read_op_type), cache(_read_type)
+        self._call, self._rest = cache(_read_call), cache(_read_rest)
+        self._origin = _origin_reader()
 
     def node(self, line: str) -> OpNode:
         head, tail = line.split('], "outputs": [', 1)
@@ -166,14 +151,14 @@ class _Reader:
         outputs, rest = tail.split('], "attrs": ', 1)
         call, module, origin = rest.partition(', "module": "')
         (attrs, args, is_flat), (place, stands_for) = (
-            (self._calls[call], self._origins[origin]) if module else self._rests[rest]
+            (self._call(call), self._origin(origin)) if module else self._rest(rest)
         )
         if start[:10] != '{"name": "' or inputs[:1] not in ("", "{") or outputs[:1] not in ("", "{"):
             raise UnfamiliarError
         name = start[10:]
         return OpNode(
             name,
-            self._op_types[op_type],
+            self._op_type(op_type),
             map(self._known.__getitem__, inputs[1:].split(", {")) if inputs else (),
             self._outputs(outputs, name) if outputs else (),
             attrs if is_flat else {key: copy_value(value) for key, value in attrs.items()},
@@ -186,7 +171,7 @@ class _Reader:
         made: list[TensorMeta] = []
         for text in outputs[1:].split(", {"):
             start, facts = text.split('", ', 1)
-            shape, dtype, stride, placement, restated = self._types[facts]
+            shape, dtype, stride, placement, restated = self._type(facts)
             if start[:9] != '"name": "':
                 raise UnfamiliarError
             tensor = TensorMeta(start[9:], shape, dtype)
@@ -198,19 +183,15 @@ class _Reader:
         return made
 
 
-class _OpTypes(dict[str, str]):
-    """Names of operators, by their text."""
-
-    def __missing__(self, text: str) -> str:
-        found = parse_piece(text)
-        if type(found) is not str:
-            raise UnfamiliarError
-        self[text] = found
-        return found
+def _read_op_type(text: str) -> str:
+    found = parse_piece(text)
+    if type(found) is not str:
+        raise UnfamiliarError
+    return found
 
 
 class _Type(NamedTuple):
-    """What a line says about an output, but for its name; and what readers of that output say, likewise."""
+    """An output's record without its name, and the corresponding text at its readers."""
 
     shape: tuple[Dim, ...]
     dtype: str
@@ -219,55 +200,45 @@ class _Type(NamedTuple):
     restated: str
 
 
-class _Types(dict[str, _Type]):
-    def __missing__(self, text: str) -> _Type:
-        tensor = TensorMeta.from_dict(parse_piece(f'{{"name": "", {text}'))
-        if tensor.producer_node is not None:
-            raise UnfamiliarError
-        is_short = tensor.stride is None and tensor.placement is None  # as readers say it, too
-        restated = text[:-1] if is_short else _FactTexts()[tensor.shape, tensor.dtype]
-        self[text] = found = _Type(tensor.shape, tensor.dtype, tensor.stride, tensor.placement, restated)
-        return found
+def _read_type(text: str) -> _Type:
+    tensor = TensorMeta.from_dict(parse_piece(f'{{"name": "", {text}'))
+    if tensor.producer_node is not None:
+        raise UnfamiliarError
+    is_short = tensor.stride is None and tensor.placement is None  # readers use the same text
+    restated = text[:-1] if is_short else _facts_text(tensor.shape, tensor.dtype)
+    return _Type(tensor.shape, tensor.dtype, tensor.stride, tensor.placement, restated)
 
 
-_Call = tuple[dict[str, Any], tuple[str, ...], bool]  # attributes, argument names, and whether no attribute is mutable
-_Place = tuple[Origin, tuple[str, ...]]  # where a node came from, and the captured nodes that it stands for
+_Call = tuple[dict[str, Any], tuple[str, ...], bool]  # attributes, argument names, whether all attributes are immutable
+_Place = tuple[Origin, tuple[str, ...]]  # origin, and names of the captured nodes
 
 
-class _Calls(dict[str, _Call]):
-    def __missing__(self, text: str) -> _Call:
-        self[text] = found = _read_call(_parse(f'{{"attrs": {text}}}', _CALL))
-        return found
+def _read_call(text: str) -> _Call:
+    return _call_of(_parse(f'{{"attrs": {text}}}', _CALL))
 
 
-class _Origins(dict[str, _Place]):
-    """What begins in the path of a module, which is mostly new; the rest is mostly not."""
+def _origin_reader() -> Callable[[str], _Place]:
+    """Return a memoised reader of origins; their module path is mostly new, the rest is mostly not."""
+    after_path = cache(lambda rest: _place_of(_parse(f'{{"module": ""{_ended(rest)}', _ORIGIN)))
 
-    def __init__(self) -> None:
-        self._after_path: dict[str, _Place] = {}
-
-    def __missing__(self, text: str) -> _Place:
+    def read(text: str) -> _Place:
         module, rest = text.split('"', 1)
         if not module.isprintable():
             raise UnfamiliarError
-        if rest not in self._after_path:
-            self._after_path[rest] = _read_place(_parse(f'{{"module": ""{_ended(rest)}', _ORIGIN))
-        origin, origins = self._after_path[rest]
-        self[text] = found = (Origin(module, *origin[1:]), origins)
-        return found
+        origin, origins = after_path(rest)
+        return Origin(module, *origin[1:]), origins
+
+    return cache(read)
 
 
-class _Rests(dict[str, tuple[_Call, _Place]]):
-    """All that follows the outputs of a node that came from no module."""
-
-    def __missing__(self, text: str) -> tuple[_Call, _Place]:
-        record = _parse(f'{{"attrs": {_ended(text)}', _CALL | _ORIGIN)
-        self[text] = found = (_read_call(record), _read_place(record))
-        return found
+def _read_rest(text: str) -> tuple[_Call, _Place]:
+    """Read the text after the outputs of a node that has no module."""
+    record = _parse(f'{{"attrs": {_ended(text)}', _CALL | _ORIGIN)
+    return _call_of(record), _place_of(record)
 
 
 def _ended(text: str) -> str:
-    """The end of a line, without the comma behind it."""
+    """Return the end of a line without its comma."""
     if text[-1:] != ",":
         raise UnfamiliarError
     return text[:-1]
@@ -279,12 +250,12 @@ def _parse(text: str, keys: frozenset[str]) -> dict[str, Any]:
     return record
 
 
-def _read_call(record: dict[str, Any]) -> _Call:
+def _call_of(record: dict[str, Any]) -> _Call:
     found = field(record, "attrs", dict, "$")
     attrs = {name: decode(value, f"$.attrs.{name}") for name, value in found.items()}
     is_flat = not any(isinstance(value, (list, dict)) for value in attrs.values())
     return attrs, tuple(texts(record, "args", "$")), is_flat
 
 
-def _read_place(record: dict[str, Any]) -> _Place:
+def _place_of(record: dict[str, Any]) -> _Place:
     return read_origin(record, "$"), tuple(texts(record, "origins", "$"))

@@ -1,1 +1,1 @@
-"""The same graph in other groups: functions, levels of granularity, repeated blocks."""
+"""Regrouping of nodes: functions, levels of granularity, repeated blocks."""

@@ -1,8 +1,8 @@
-"""Functions: several nodes as one call of a named body, and back.
+"""Functions: replace several nodes by one call of a named body, and back.
 
-A node that has the attribute `function` and whose op_type is no operator of its own computes what that body computes;
-its arguments are named after the body's inputs. Layers, repeated blocks and fused operators are such nodes. Inside a
-body, origins are told as seen from the call: `q_proj` in the body of a call that came from `layers.3.attn`.
+A node with the attribute `function` whose op_type is not an operator computes what that body does; its arguments are
+named after the body's inputs. Layers, repeated blocks and fused operators are such nodes. Inside a body, origins are
+relative to the call: `q_proj` in the body of a call that came from `layers.3.attn`.
 
     y: float32[2, 4] = call(x=a, function=@block)
 """
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
 CALL = "call"
-STAGE = "pipeline.stage"  # the op_type of calls of the stages of a pipeline
-FUSED = "fused."  # how the op_types of fused operators begin
+STAGE = "pipeline.stage"  # op_type of calls of pipeline stages
+FUSED = "fused."  # prefix of the op_types of fused operators
 _MOST_INLINE = 500_000  # nodes
-Reads = Sequence[tuple[str, TensorMeta]]  # what a call reads, with the names of its arguments
+Reads = Sequence[tuple[str, TensorMeta]]  # argument names and inputs of a call
 
 
 def outline(ir: IR, nodes: Iterable[OpNode], name: str, op_type: str = CALL) -> OpNode:
-    """Move nodes into a new function of the graph and put one call in their place.
+    """Move nodes into a new function of the graph and replace them by one call.
 
     before   a = aten.neg.default(self=x);  b = aten.relu.default(self=a)
     after    b = call(x=x, function=@block)     with     function block(x) { ...the same two nodes... }
@@ -49,12 +49,12 @@ def outline(ir: IR, nodes: Iterable[OpNode], name: str, op_type: str = CALL) -> 
 
 
 def inline(ir: IR, call: OpNode) -> list[OpNode]:
-    """Put the nodes of a called body in the place of the call; the function goes when nobody else calls it."""
+    """Replace a call by the nodes of its body; remove the function if nothing else calls it."""
     return _put_inline(ir, [call])
 
 
 def inline_all(ir: IR, is_wanted: Callable[[OpNode], bool] = lambda call: True) -> int:
-    """Put every call of a body, or those that are wanted, inline until none is left; return how many there were."""
+    """Inline every call of a body, or those selected, until none is left; return how many there were."""
     count = 0
     with uncollected():
         while calls := [node for node in ir.nodes if node.is_call and is_wanted(node)]:
@@ -66,7 +66,7 @@ def inline_all(ir: IR, is_wanted: Callable[[OpNode], bool] = lambda call: True) 
 
 
 def with_calls_open(ir: IR, is_wanted: Callable[[OpNode], bool]) -> IR:
-    """The graph, or a copy where the bodies of calls that are wanted stand in their places, in its functions too."""
+    """Return the graph, or a copy in which the selected calls are inlined, in its functions too."""
     if not any(node.is_call and is_wanted(node) for node in ir.all_nodes()):
         return ir
     copy = ir.clone()
@@ -79,15 +79,15 @@ def with_calls_open(ir: IR, is_wanted: Callable[[OpNode], bool]) -> IR:
 
 
 def check_size_inline(ir: IR) -> None:
-    """A few functions that call each other several times would be a graph without end."""
+    """Raise GraphError if inlining would produce too many nodes; nested calls can grow exponentially."""
     size = op_counts(ir).total()
     if size > _MOST_INLINE:
-        told = f"with its functions put inline, the graph would have {size} nodes, more than {_MOST_INLINE}"
-        raise GraphError(told, "$.functions", rule="R2")
+        message = f"with its functions inlined, the graph would have {size} nodes, more than {_MOST_INLINE}"
+        raise GraphError(message, "$.functions", rule="R2")
 
 
 def enclose(ir: IR, inside: Sequence[OpNode], reads: Reads, origin: Origin) -> tuple[OpNode, IR]:
-    """A call that takes over what nodes read and give, and its body; neither has a name or a place in the graph yet."""
+    """Return a call that replaces nodes, and its body; neither is named or part of the graph yet."""
     taken: set[str] = set()
     inputs = [tensor.copy(fresh(name, taken)) for name, tensor in reads]
     for tensor in inputs:
@@ -98,7 +98,7 @@ def enclose(ir: IR, inside: Sequence[OpNode], reads: Reads, origin: Origin) -> t
         copies.setdefault(tensor, given)
     nodes = [node.copy(copies.__getitem__) for node in inside]
     if len(nodes) == 1 and len(inputs) == len(nodes[0].inputs):
-        nodes[0].inputs = inputs  # one tensor may be two arguments
+        nodes[0].inputs = inputs  # one tensor may be passed for two arguments
     for node, copy in zip(inside, nodes, strict=True):
         copy.origin = seen_from(origin, node.origin)
         node.inputs = ()
@@ -117,7 +117,7 @@ def enclose(ir: IR, inside: Sequence[OpNode], reads: Reads, origin: Origin) -> t
 
 
 def around(ir: IR, nodes: Iterable[OpNode]) -> tuple[list[OpNode], list[OpNode], list[OpNode]]:
-    """Nodes in program order, those that stay before a call of them, and those after it: they read its results."""
+    """Return the nodes in program order, and the other nodes that come before and after a call of them."""
     chosen = set(nodes)
     inside = [node for node in ir.nodes if node in chosen]
     if not inside or len(inside) != len(chosen):
@@ -125,14 +125,16 @@ def around(ir: IR, nodes: Iterable[OpNode]) -> tuple[list[OpNode], list[OpNode],
     made = {tensor for node in inside for tensor in node.outputs}
     for symbol in ir.symbols.values():
         if symbol.tensor in made:
-            raise GraphError(f"{symbol.tensor!r} gives the size {symbol.name!r} to the graph and cannot be outlined")
+            raise GraphError(f"{symbol.tensor!r} determines the size {symbol.name!r} and cannot be outlined")
     first, last = ir.nodes.index(inside[0]), ir.nodes.index(inside[-1])
     before, after, later = ir.nodes[:first], list[OpNode](), set[TensorMeta]()
     for node in ir.nodes[first : last + 1]:
         if node in chosen:
             outer = next((tensor for tensor in node.inputs if tensor in later), None)
             if outer is not None:
-                raise GraphError(f"{node!r} reads {outer!r}, which is made outside from what is made inside")
+                raise GraphError(
+                    f"{node!r} reads {outer!r}, which depends on the nodes to outline, but is not one of them"
+                )
         elif any(tensor in later or tensor in made for tensor in node.inputs):
             after.append(node)
             later.update(node.outputs)
@@ -142,32 +144,32 @@ def around(ir: IR, nodes: Iterable[OpNode]) -> tuple[list[OpNode], list[OpNode],
 
 
 def read_by(nodes: Sequence[OpNode]) -> list[TensorMeta]:
-    """What nodes read and do not make, in order of first use."""
+    """Return the tensors that nodes read but do not produce, in order of first use."""
     made = {tensor for node in nodes for tensor in node.outputs}
     return list(dict.fromkeys(tensor for node in nodes for tensor in node.inputs if tensor not in made))
 
 
 def given_by(nodes: Sequence[OpNode]) -> list[TensorMeta]:
-    """What nodes make and others, or the outputs of the graph, read."""
+    """Return the tensors that nodes produce and other nodes, or the graph outputs, read."""
     chosen = set(nodes)
     made = (tensor for node in nodes for tensor in node.outputs)
     return [tensor for tensor in made if any(reader not in chosen for reader in tensor._uses)]
 
 
 def called_by(nodes: Iterable[OpNode]) -> list[FunctionRef]:
-    """The functions that nodes name, each once."""
+    """Return the functions that nodes reference, each once."""
     refs = (value for node in nodes for value in node.attrs.values() if isinstance(value, FunctionRef))
     return list(dict.fromkeys(refs))
 
 
 def further_entries(ir: IR) -> dict[str, IR]:
-    """The functions that nothing in a graph calls: graphs of their own over the same weights, such as `decode`."""
+    """Return the functions that no node calls: further entry points over the same weights, such as `decode`."""
     called = set(called_by(ir.nodes))
     return {name: body for name, body in ir.functions.items() if name not in called}
 
 
 def calls_by_function(ir: IR) -> dict[str, list[OpNode]]:
-    """The functions that are only ever called, each with its calls; not those that steer an operator."""
+    """Map each function that is only called to its calls; functions used by control flow operators are excluded."""
     calls: dict[str, list[OpNode]] = {}
     for node in ir.nodes:
         if node.is_call:
@@ -177,14 +179,14 @@ def calls_by_function(ir: IR) -> dict[str, list[OpNode]]:
 
 
 def origins_in(call: OpNode, body: IR) -> list[tuple[str, ...]]:
-    """The captured nodes that each node of a body stands for, as seen from a call."""
+    """Return the captured nodes that each node of a body represents, for one call."""
     count = sum(len(node.origins) for node in body.nodes)
     captured = iter(call.origins if count == len(call.origins) else ())
     return [tuple(islice(captured, len(node.origins))) or node.origins for node in body.nodes]
 
 
 def retell_origins(calls: Iterable[OpNode], before: Sequence[str], body: IR) -> None:
-    """Let calls stand for what is left after nodes of their body were rewritten; `before` are the origins till then."""
+    """Update the origins of calls after their body was rewritten; `before` are the body's origins until then."""
     left = [name for node in body.nodes for name in node.origins]
     for call in calls:
         if len(call.origins) == len(before):
@@ -193,12 +195,12 @@ def retell_origins(calls: Iterable[OpNode], before: Sequence[str], body: IR) -> 
 
 
 def holds_modules(body: IR) -> bool:
-    """Whether a body is that of a block: a module in which other modules ran."""
+    """Whether a body belongs to a block: a module that ran other modules."""
     return any(node.origin.module for node in body.nodes)
 
 
 def op_counts(ir: IR) -> Counter[str]:
-    """How often each operator would occur if every call were put inline; each body is looked at once."""
+    """Return how often each operator would occur if every call were inlined; each body is visited once."""
     inside = {name: op_counts(body) for name, body in ir.functions.items()}
     counts: Counter[str] = Counter()
     for node in ir.nodes:
@@ -208,7 +210,7 @@ def op_counts(ir: IR) -> Counter[str]:
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """The name, with a number where it is taken; from now on it is."""
+    """Return the name, with a number if it is taken, and add it to `taken`."""
     found, number = name, 1
     while found in taken:
         found, number = f"{name}_{number}", number + 1
@@ -217,7 +219,7 @@ def fresh(name: str, taken: set[str]) -> str:
 
 
 def drop_unused(ir: IR, names: Iterable[str]) -> None:
-    """Let go of those of these functions that no node names any more."""
+    """Remove those of these functions that no node references any more."""
     called = set(called_by(ir.nodes))
     for name in names:
         if name not in called:
@@ -225,7 +227,7 @@ def drop_unused(ir: IR, names: Iterable[str]) -> None:
 
 
 def _put_inline(ir: IR, calls: Sequence[OpNode]) -> list[OpNode]:
-    """Put bodies in the places of these calls; returns the nodes that were added."""
+    """Replace these calls by their bodies; return the added nodes."""
     names = list(dict.fromkeys(_function_of(ir, call) for call in calls))
     place = _Place(ir, calls)
     for name in names:
@@ -245,14 +247,14 @@ def _put_inline(ir: IR, calls: Sequence[OpNode]) -> list[OpNode]:
 def _function_of(ir: IR, call: OpNode) -> str:
     name = call.attrs.get("function")
     if not isinstance(name, FunctionRef) or name not in ir.functions:
-        raise GraphError(f"{call!r} calls no function of the graph")
+        raise GraphError(f"{call!r} does not call a function of the graph")
     if ir.functions[name].symbols or ir.functions[name].params:
-        raise GraphError(f"function {str(name)!r} has symbols or weights of its own and cannot be put inline")
+        raise GraphError(f"function {str(name)!r} has symbols or weights of its own and cannot be inlined")
     return name
 
 
 class _Place:
-    """Where bodies go: the names that are taken there."""
+    """The names that are taken in the graph into which bodies are inlined."""
 
     def __init__(self, ir: IR, calls: Sequence[OpNode]) -> None:
         self.tensors = {tensor.name for tensor in ir.tensors()}
@@ -262,13 +264,13 @@ class _Place:
         self.renamed: dict[IR, dict[str, FunctionRef]] = {}
 
     def adopt(self, ir: IR, name: str) -> None:
-        """Let the graph have the functions of a function, under names that are free."""
+        """Copy the functions of a function to the graph, under free names."""
         body = ir.functions[name]
         self.renamed[body] = {ref: FunctionRef(fresh(ref, self.functions)) for ref in body.functions}
         ir.functions.update((self.renamed[body][ref], nested.clone()) for ref, nested in body.functions.items())
 
     def body(self, body: IR, call: OpNode) -> list[OpNode]:
-        """The nodes of a body as that call needs them, named as the nodes that the call stands for."""
+        """Return the nodes of a body for one call, named after the nodes that the call represents."""
         given = dict(zip(call.args, call.inputs, strict=True))
         copies = {tensor: given[tensor.name] for tensor in body.graph_inputs}
         results = {inner: outer.copy() for inner, outer in zip(body.graph_outputs, call.outputs, strict=True)}
@@ -288,19 +290,19 @@ class _Place:
         return added
 
     def _tensor_name(self, tensor: TensorMeta, node: OpNode, name: str) -> str:
-        """`split_1` of the node `split` as `split_7_1`, where the node is now called `split_7`."""
+        """Rename `split_1` of the node `split` to `split_7_1` if the node is now called `split_7`."""
         if not tensor.name.startswith(node.name):
             return fresh(tensor.name, self.tensors)
         return fresh(element_name(name, tensor.name[len(node.name) :], self.captured), self.tensors)
 
 
 def captured_names(ir: IR) -> set[str]:
-    """The names of all nodes that a capture made, those inside calls included."""
+    """Return the names of all captured nodes, including those inside calls."""
     return {name for node in ir.nodes for name in node.origins}
 
 
 def element_name(node: str, suffix: str, captured: set[str]) -> str:
-    """What a capture calls a result of a node: one of several has a number, and `_` where that names a node."""
+    """Return the name of a node's output: one of several has a number, and `_` if a node has that name."""
     if not suffix:
         return node
     name = node + suffix.rstrip("_")

@@ -1,4 +1,4 @@
-"""Levels of granularity: the same graph with layers as nodes, or torch functions, or nothing but operators.
+"""Levels of granularity: the same graph with layers, torch functions, or operators as nodes.
 
     at_level(ir, "aten")      conv2d: float32[1, 8, 6, 6] = aten.conv2d.default(input=x, weight=p_weight, stride=[1, 1])
     at_level(ir, "function")  conv2d: float32[1, 8, 6, 6] = torch.conv2d(input=x, weight=p_weight, stride=[1, 1],
@@ -6,9 +6,9 @@
     at_level(ir, "module")    conv1: float32[1, 8, 6, 6] = torch.nn.Conv2d(input=x, weight=p_weight, stride=[1, 1],
                                                                            function=@Conv2d)
 
-A layer is one call of a module in which no other module ran; `leaf` names classes whose calls stay whole whatever runs
-inside. What a container computes itself, such as the sum at the end of a residual block, stays as it is. Only a
-recording knows which torch functions the model called.
+A layer is a call of a module that ran no other module; `leaf` names classes whose calls are always kept as one node.
+What a container computes itself, such as the sum at the end of a residual block, stays as operators. Only a recording
+knows which torch functions the model called.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TORCH_LAYER = re.compile(r"torch\.nn\.modules\.\w+\.(\w+)")
 
 
 class Run(NamedTuple):
-    """Neighbouring nodes that become one call: its name, its op_type, and the call of a module that they came from."""
+    """Adjacent nodes that become one call, with its name, its op_type, and the module call they came from."""
 
     nodes: list[OpNode]
     name: str
@@ -54,9 +54,11 @@ class Run(NamedTuple):
 
 
 def at_level(ir: IR, level: str, leaf: Collection[str | type] = ()) -> IR:
-    """A copy of a graph in which every layer, or torch function, is one node, or no node is a call of a function."""
+    """Return a copy of a graph in which every layer or torch function is one node, or no node is a function call."""
     if level not in LEVELS:
-        raise GraphError(f"{level!r:.60} is no level; there are {', '.join(LEVELS)}{did_you_mean(str(level), LEVELS)}")
+        raise GraphError(
+            f"unknown level {level!r:.60}; expected one of {', '.join(LEVELS)}{did_you_mean(str(level), LEVELS)}"
+        )
     copy = ir.clone()
     inline_all(copy, lambda call: level != "module" or _can_be_folded_again(copy, call, _names(leaf)))
     if level == "module" or leaf:
@@ -67,7 +69,7 @@ def at_level(ir: IR, level: str, leaf: Collection[str | type] = ()) -> IR:
 
 
 def _can_be_folded_again(ir: IR, call: OpNode, leaf: set[str]) -> bool:
-    """Whether a call is one of a module, which is not to stay whole: its layers are found anew."""
+    """Whether a call is a module call that is not a leaf; its layers are then determined again."""
     body = ir.functions[call.attrs["function"]]
     if body.symbols or body.params or not leaf.isdisjoint((call.op_type, short(call.op_type))):
         return False
@@ -75,16 +77,16 @@ def _can_be_folded_again(ir: IR, call: OpNode, leaf: set[str]) -> bool:
 
 
 def fold(ir: IR, nodes: Iterable[OpNode], name: str, op_type: str) -> OpNode:
-    """Put one call in the place of nodes that belong together, with arguments and attributes as a layer has them."""
+    """Replace nodes by one call, with arguments and attributes like a layer's."""
     inside, before, after = around(ir, nodes)
     if not given_by(inside):
-        raise GraphError(f"nobody reads what {inside[-1]!r} and the nodes to fold with it make")
+        raise GraphError(f"no output of {inside[-1]!r} and the nodes to fold with it is read")
     ir.nodes = [*before, *inside, *after]
     return fold_runs(ir, [Run(inside, name, op_type, common_origin(inside))])[0]
 
 
 def fold_runs(ir: IR, runs: Iterable[Run]) -> list[OpNode]:
-    """Put one call in the place of each run whose results are read; equal bodies become one function."""
+    """Replace each run whose results are read by one call; equal bodies share one function."""
     first = {run.nodes[0]: run for run in runs if given_by(run.nodes)}
     inside = {node for run in first.values() for node in run.nodes}
     names = {node.name for node in ir.nodes if node not in inside}
@@ -102,7 +104,7 @@ def fold_runs(ir: IR, runs: Iterable[Run]) -> list[OpNode]:
 
 
 def public_name(module_class: str) -> str:
-    """`torch.nn.modules.conv.Conv2d` as `torch.nn.Conv2d`, which is how users write it."""
+    """Return `torch.nn.Conv2d` for `torch.nn.modules.conv.Conv2d`."""
     found = _TORCH_LAYER.fullmatch(module_class)
     return f"torch.nn.{found[1]}" if found else module_class
 
@@ -113,9 +115,9 @@ def _call(ir: IR, run: Run, name: str, shared: SharedFunctions) -> OpNode:
     reads = list(zip(node.args, node.inputs, strict=True)) if is_plain else _local_names(run)
     call, body = enclose(ir, run.nodes, reads, run.origin)
     call.name, call.op_type = name, run.op_type
-    if is_plain:  # what an operator says about itself holds for the layer that is nothing else
+    if is_plain:  # a layer of a single operator has its attributes
         call.attrs.update((key, copy_value(value)) for key, value in node.attrs.items() if key != "function")
-    if any(map(is_gap, run.nodes)):  # nobody can run the body; an executor for the layer can
+    if any(map(is_gap, run.nodes)):  # the body cannot run, but an executor for the layer can
         call.attrs.pop("function", None)
     else:
         shared.bind(call, body, identifier(short(run.op_type)))
@@ -123,12 +125,12 @@ def _call(ir: IR, run: Run, name: str, shared: SharedFunctions) -> OpNode:
 
 
 def _local_names(run: Run) -> Reads:
-    """Weights by their names within the module, everything else as `input`; numbers are added where names meet."""
+    """Name weights relative to the module, and everything else `input`; `fresh` numbers duplicates."""
     return [(local_name(tensor, run.origin.module), tensor) for tensor in read_by(run.nodes)]
 
 
 def local_name(tensor: TensorMeta, module: str) -> str:
-    """What a call of a module calls what it reads: a weight by its name within the module."""
+    """Return the argument name of a tensor that a module call reads; a weight has its name within the module."""
     if tensor.param is None:
         return "input"
     own = (key[len(module) :].removeprefix(".") for key in tensor.param.keys if is_below(key, module))
@@ -136,7 +138,7 @@ def local_name(tensor: TensorMeta, module: str) -> str:
 
 
 def _fold_layers(ir: IR, layers: _Layers) -> None:
-    """Fold the layers of a graph, and of the functions that control flow runs."""
+    """Fold the layers of a graph, and of the functions used by control flow."""
     for name in called_by(node for node in ir.nodes if not node.is_call):
         _fold_layers(ir.functions[name], layers)
     runs = list(_runs(ir, layers))
@@ -146,8 +148,8 @@ def _fold_layers(ir: IR, layers: _Layers) -> None:
 
 
 def _runs(ir: IR, layers: _Layers) -> Iterator[Run]:
-    """Each call of a layer as one run; where it is left and entered again, its pieces are numbered."""
-    bound = {symbol.tensor for symbol in ir.symbols.values()}  # a size that a node gives must be seen by the graph
+    """Yield each layer call as one run; if other nodes interrupt it, its pieces are numbered."""
+    bound = {symbol.tensor for symbol in ir.symbols.values()}  # a tensor that determines a size must stay in the graph
     sizes = Counter(map(layers.call_of, ir.nodes))
     pieces: Counter[Origin] = Counter()
     for (origin, stays), group in itertools.groupby(
@@ -166,7 +168,7 @@ def _runs(ir: IR, layers: _Layers) -> Iterator[Run]:
 
 
 def read_past(nodes: Sequence[OpNode]) -> None:
-    """Let others read what a cast to the same dtype passes on, not the cast: else a layer would give its input too."""
+    """Redirect outside readers of a cast to the same dtype to its input; else a layer would also return its input."""
     inside = set(nodes)
     for node in nodes:
         if not node.outputs or not is_passed_on(node.outputs[0]) or node.inputs[0].producer in inside:
@@ -177,7 +179,7 @@ def read_past(nodes: Sequence[OpNode]) -> None:
 
 
 def is_passed_on(tensor: TensorMeta) -> bool:
-    """Whether a tensor is that which a cast to the same dtype was given."""
+    """Whether a tensor is the result of a cast to the same dtype, which returns its input."""
     node = tensor.producer
     if node is None or node.op_type != "aten.to.dtype" or not node.inputs:
         return False
@@ -186,7 +188,7 @@ def is_passed_on(tensor: TensorMeta) -> bool:
 
 
 def _fold_functions(ir: IR) -> None:
-    """Fold what each call of a torch function did, in a graph and in the functions that control flow runs."""
+    """Fold each torch function call, in a graph and in the functions used by control flow."""
     for name in called_by(node for node in ir.nodes if not node.is_call):
         _fold_functions(ir.functions[name])
     bound = {symbol.tensor for symbol in ir.symbols.values()}
@@ -200,12 +202,12 @@ def _fold_functions(ir: IR) -> None:
 
 
 def is_gap(node: OpNode) -> bool:
-    """Whether a node stands for what code outside torch did."""
+    """Whether a node is a placeholder for code outside torch."""
     return node.op_type.startswith("opaque.")
 
 
 class _Layers:
-    """Which call of a layer each node belongs to."""
+    """Maps each node to its layer call."""
 
     def __init__(self, ir: IR, leaf: Collection[str | type], only_leaf: bool = False) -> None:
         self._modules = ir.modules
@@ -215,7 +217,7 @@ class _Layers:
         self._paths: dict[tuple[str, str], str | None] = {}
 
     def call_of(self, node: OpNode) -> Origin | None:
-        """The call of the layer that a node is part of, without a source line; None for what stays as it is."""
+        """Return the layer call that a node belongs to, without a source line; None if it stays an operator."""
         key = (node.origin.module, node.origin.module_class)
         if key not in self._paths:
             self._paths[key] = self._path(node.origin)
@@ -226,7 +228,7 @@ class _Layers:
         return call._replace(source="", function="", module_class=short(self.class_of(call)))
 
     def shows(self, node: OpNode) -> bool:
-        """Whether a node is a gap that must not vanish inside a layer that nobody asked to keep whole."""
+        """Whether a node is a gap that must stay visible, as its layer was not requested as a leaf."""
         if not is_gap(node):
             return False
         origin = self.call_of(node)
@@ -252,17 +254,17 @@ def _names(leaf: Collection[str | type]) -> set[str]:
 
 
 def _nodes(ir: IR) -> Iterator[OpNode]:
-    """The nodes of a graph and of the functions that control flow runs."""
+    """Yield the nodes of a graph and of the functions used by control flow."""
     yield from ir.nodes
     for name in called_by(node for node in ir.nodes if not node.is_call):
         yield from _nodes(ir.functions[name])
 
 
 def short(name: str) -> str:
-    """`Conv2d` of `torch.nn.Conv2d`."""
+    """Return the last part of a dotted name: `Conv2d` of `torch.nn.Conv2d`."""
     return name.rpartition(".")[2]
 
 
 def identifier(text: str) -> str:
-    """A text with nothing but letters, digits and underscores, and at least one of them."""
+    """Replace everything but letters, digits and underscores; never empty."""
     return re.sub(r"\W", "_", text) or "_"

@@ -1,11 +1,11 @@
-"""Repeated blocks: one function for all equal layers of a model, and one call of it for each.
+"""Repeated blocks: one shared function for equal layers of a model, and one call for each layer.
 
     before   126 times 62 nodes, from `model.layers.0` to `model.layers.125`
     after    model_layers_0: float32[1, 8, 4096] = LlamaDecoderLayer(input=embedding, function=@LlamaDecoderLayer, ...)
              and so on, over one function of 62 nodes
 
-A block is one call of a module that has a number for a name, as the children of lists have, or that is called again.
-Blocks are equal where nothing but names and weights differs. Put inline again, the graph is what it was, to the letter.
+A block is a call of a module whose name is a number, as in module lists, or that is called several times. Blocks are
+equal if only names and weights differ. Inlining restores exactly the original graph.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from torch_ir.ir.regroup.granularity import identifier, is_gap, local_name, publ
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
-_Run = tuple[tuple[str, int], int, list[OpNode]]  # the call of a module, and where its nodes are
+_Run = tuple[tuple[str, int], int, list[OpNode]]  # module call, position, nodes
 _LEAST = 2  # nodes of a block; a function of one node would save nothing
 
 
 def fold_blocks(ir: IR) -> IR:
-    """A copy of a graph in which every block that occurs again is a call; equal blocks share one function."""
+    """Return a copy of a graph in which repeated blocks are calls; equal blocks share one function."""
     with uncollected():
         groups = _Search(ir).groups()
         return _Folding(ir).folded(groups) if groups else ir.clone()
 
 
 def has_blocks(ir: IR) -> bool:
-    """Whether any node is a call of a module in which others ran, and not of a fused operator."""
+    """Whether any node is a call of a module that ran other modules, except fused operators."""
     calls = [node for node in ir.nodes if node.is_call and not node.op_type.startswith(FUSED)]
     return any(holds_modules(ir.functions[name]) for name in called_by(calls))
 
 
 class _Block:
-    """Neighbouring nodes that came from one call of a module: from `start` up to `stop` in the graph."""
+    """Adjacent nodes from one module call, at positions `start` to `stop` in the graph."""
 
     __slots__ = ("call", "nodes", "op_type", "reads", "start", "stop")
 
@@ -53,12 +53,12 @@ class _Block:
         self.stop = start + len(nodes)
         self.nodes = nodes
         self.op_type = op_type
-        has_lines = all(node.origin.source for node in nodes)  # what has none would get that of the call
+        has_lines = all(node.origin.source for node in nodes)  # a node without a line would get that of the call
         self.call = call._replace(source=nodes[-1].origin.source if has_lines else "")
         self.reads: list[TensorMeta] = []
 
     def structure(self, captured: set[str]) -> Hashable | None:
-        """What the block computes, whatever things are called; None if it could not be put inline as it was."""
+        """Return a key of what the block computes, independent of names; None if inlining could not restore it."""
         numbers: dict[TensorMeta, int] = {}
         rows: list[Hashable] = []
         for node in self.nodes:
@@ -83,7 +83,7 @@ class _Block:
         return tuple(rows)
 
     def _seen(self, origin: Origin) -> Hashable | None:
-        """What must be equal of the origins of nodes in equal blocks; None where it could not be told from the call."""
+        """Return the part of an origin that is equal in equal blocks; None if it cannot be derived from the call."""
         module, number, module_class, source, outer, function = origin
         call = self.call
         if not (outer or function or call.call or call.outer):
@@ -94,22 +94,22 @@ class _Block:
         changed = [text for text in inside.outer if not text.endswith("@0")]
         return inside.module, inside.call, module_class, inside.source, *changed
 
-    def is_told_by(self, first: _Block) -> bool:
-        """Whether the origins of nodes come out right where the body is that of another block."""
+    def has_origins_of(self, first: _Block) -> bool:
+        """Whether the nodes get the right origins if the body is that of another block."""
         if not (self.call.call or first.call.call or self.call.outer or first.call.outer):
             return True
         pairs = zip(self.nodes, first.nodes, strict=True)
         return all(mine.origin == placed_in(self.call, seen_from(first.call, its.origin)) for mine, its in pairs)
 
     def gives(self, position: dict[OpNode, int]) -> set[int]:
-        """The places, among all that the block makes, of what is read after it."""
+        """Return the indices, among the block's outputs, of those that are read after it."""
         made = (tensor for node in self.nodes for tensor in node.outputs)
         last = self.stop - 1
         return {at for at, tensor in enumerate(made) if any(position.get(user, 0) > last for user in tensor._uses)}
 
 
 class _Search:
-    """Looks for blocks that occur again: the outermost first, and inside those that do not."""
+    """Finds repeated blocks: outermost first, then inside blocks that do not repeat."""
 
     def __init__(self, ir: IR) -> None:
         self._ir = ir
@@ -120,20 +120,20 @@ class _Search:
         self._paths: dict[str, list[str]] = {}
 
     def groups(self) -> list[list[_Block]]:
-        """Equal blocks, of two or more each; no two blocks share a node."""
+        """Return groups of two or more equal blocks; no two blocks share a node."""
         found: list[list[_Block]] = []
         level, pieces = 0, [(0, self._ir.nodes)]
         while pieces:
-            alike: dict[Hashable, list[_Block]] = {}
+            by_structure: dict[Hashable, list[_Block]] = {}
             for block in self._blocks(pieces, level):
                 structure = None if self._is_bound(block) else block.structure(self._captured)
                 key = block if structure is None else (block.op_type, structure)
-                alike.setdefault(key, []).append(block)
+                by_structure.setdefault(key, []).append(block)
             pieces = []
-            for blocks in alike.values():
-                first = max(blocks, key=lambda block: block.call.call > 0)  # it tells which modules inside are called
-                has_gap = any(map(is_gap, first.nodes))  # which must stay in sight
-                equal = [] if has_gap else [each for each in blocks if each is not first and each.is_told_by(first)]
+            for blocks in by_structure.values():
+                first = max(blocks, key=lambda block: block.call.call > 0)  # its inner calls are numbered
+                has_gap = any(map(is_gap, first.nodes))  # must stay visible
+                equal = [] if has_gap else [each for each in blocks if each is not first and each.has_origins_of(first)]
                 found += [[first, *equal]] if equal else []
                 inside = {first, *equal} if equal else set()
                 pieces += [(block.start, block.nodes) for block in blocks if block not in inside]
@@ -141,9 +141,9 @@ class _Search:
         return found
 
     def _blocks(self, pieces: Iterable[tuple[int, list[OpNode]]], level: int) -> Iterator[_Block]:
-        """The calls of modules that may be repeated, with as many others of that kind around them as `level` says.
+        """Yield calls of possibly repeated modules that are nested in `level` other such modules.
 
-        Where a call is left and entered again, its parts are numbered: none of them is the whole module.
+        If other nodes interrupt a call, its parts are numbered, as none of them is the whole module.
         """
         runs = [run for start, nodes in pieces for run in self._runs(start, nodes, level)]
         sizes = Counter(call for call, _, _ in runs)
@@ -157,7 +157,7 @@ class _Search:
                 yield _Block(start, nodes, origin, f"{name or CALL}{part}")
 
     def _runs(self, start: int, nodes: list[OpNode], level: int) -> Iterator[_Run]:
-        """Nodes that follow each other and came from one call."""
+        """Yield runs of adjacent nodes from one module call."""
         first, now = 0, ("", 0)
         for at, node in enumerate(nodes):
             call = self._call(node.origin, level)
@@ -169,7 +169,7 @@ class _Search:
             yield now, start + first, nodes[first:]
 
     def _call(self, origin: Origin, level: int) -> tuple[str, int]:
-        """The path of the module that may be repeated, and the number of the call; no path where there is none."""
+        """Return the path and call number of the possibly repeated module at this level; an empty path if none."""
         paths = self._paths.get(origin.module)
         if paths is None:
             paths = self._paths[origin.module] = self._repeatable(origin.module)
@@ -179,24 +179,24 @@ class _Search:
         return paths[level], 0 if is_first else call_around(origin, paths[level]).call
 
     def _repeatable(self, module: str) -> list[str]:
-        """The modules around a node, and its own, that may be repeated, outermost first."""
+        """Return the possibly repeated modules that contain a node, outermost first."""
         paths = modules_around(module)[1:]
         return [path for path in paths if path.rpartition(".")[2].isdecimal() or path in self._again]
 
     def _is_bound(self, block: _Block) -> bool:
-        """Whether a size that a node gives would no longer be seen by the graph."""
+        """Whether a tensor of the block determines a size of the graph, which must stay outside functions."""
         return bool(self._bound) and any(tensor in self._bound for node in block.nodes for tensor in node.outputs)
 
 
 class _Folding:
-    """The graph with calls while it is made; only what stays outside of functions is copied."""
+    """Builds the graph with calls; only nodes outside functions are copied."""
 
     def __init__(self, ir: IR) -> None:
         self._ir = ir
         self._copies: dict[TensorMeta, TensorMeta] = {}
         self._position = {node: at for at, node in enumerate(ir.nodes)}
         self._position[ir.returns] = len(ir.nodes)
-        self._names = {node.name for node in ir.nodes}  # those inside functions too: they may be put inline again
+        self._names = {node.name for node in ir.nodes}  # also those inside functions, which may be inlined again
         self._functions = {name: body.clone() for name, body in ir.functions.items()}
 
     def folded(self, groups: Iterable[Sequence[_Block]]) -> IR:
@@ -218,7 +218,7 @@ class _Folding:
         return self._ir._rebuilt(nodes, self._copied, self._functions)
 
     def _calls(self, blocks: Sequence[_Block], gives: Sequence[int]) -> Iterator[tuple[_Block, OpNode]]:
-        """A new function for the first of equal blocks, and a call of it for each, not named yet."""
+        """Create a function from the first of equal blocks; yield an unnamed call for each block."""
         op_type = blocks[0].op_type
         name = fresh(identifier(short(op_type)), set(self._functions))
         self._functions[name] = body = self._body(blocks[0], gives)

@@ -1,4 +1,4 @@
-"""Functions that compute the same, told by their structure: thirty-two equal layers need one body, not thirty-two."""
+"""Deduplicate functions by structure: 32 equal layers need only one body."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from typing import TYPE_CHECKING, Any
 from torch_ir.ir.graph.attr_types import FunctionRef
 from torch_ir.ir.graph.node import OpNode
 from torch_ir.ir.graph.tensor import TensorMeta
-from torch_ir.ir.regroup.functions import called_by, fresh
+from torch_ir.ir.regroup.functions import calls_by_function, fresh
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
 
 def share_functions(ir: IR) -> int:
-    """Let nodes of the same op_type whose functions are equal call one of these; return how many functions went."""
+    """Let nodes of the same op_type with equal functions share one; return the number of functions removed."""
     before = len(ir.functions)
-    steering = called_by(node for node in ir.nodes if not node.is_call)
-    calls = [node for node in ir.nodes if node.is_call and node.attrs["function"] not in steering]
-    bodies = {name: ir.functions.pop(name) for name in called_by(calls)}
+    calls = calls_by_function(ir)
+    bodies = {name: ir.functions.pop(name) for name in calls}
     shared = SharedFunctions(ir)
-    for call in calls:
-        name = call.attrs["function"]
-        shared.bind(call, bodies[name], name)
+    for name, body in bodies.items():
+        for call in calls[name]:
+            shared.bind(call, body, name)
     return before - len(ir.functions)
 
 
 class SharedFunctions:
-    """The functions that a graph gets, one for each structure of a body and op_type of its calls."""
+    """The functions added to a graph, one per body structure and op_type of the calls."""
 
     def __init__(self, ir: IR) -> None:
         self._ir = ir
@@ -37,7 +36,7 @@ class SharedFunctions:
         self._structures: dict[IR, Hashable] = {}
 
     def bind(self, call: OpNode, body: IR, name: str) -> None:
-        """Let a call have this body: as a new function of about that name, or as an equal one that is there."""
+        """Bind a call to this body: as a new function of roughly that name, or an equal existing one."""
         if body not in self._structures:
             self._structures[body] = structure(body)
         kind = (call.op_type, self._structures[body])
@@ -51,9 +50,9 @@ class SharedFunctions:
 
 
 def structure(ir: IR) -> Hashable:
-    """What a body computes, whatever its tensors and nodes are called: equal for bodies that can stand for each other.
+    """Return a key of what a body computes, independent of names: equal for interchangeable bodies.
 
-    Nodes must also come from the same modules, as seen from the call, so that their origins can be told again.
+    Nodes must also have the same modules relative to the call, so that their origins can be restored.
     """
     numbers = {tensor: number for number, tensor in enumerate(ir.tensors())}
     functions = {name: structure(body) for name, body in ir.functions.items()}
@@ -73,13 +72,13 @@ def _facts(tensor: TensorMeta) -> Hashable:
 
 
 def _computation(node: OpNode, functions: dict[str, Hashable]) -> Hashable:
-    """A node less the tensors that it reads."""
+    """Return a key of a node without the tensors that it reads."""
     attrs = tuple((name, _value(value, functions)) for name, value in sorted(node.attrs.items()))
     return (node.op_type, node.args, attrs, len(node.outputs), node.origin.module, len(node.origins))
 
 
 def _value(value: Any, functions: dict[str, Hashable]) -> Hashable:
-    """An attribute as text, which tells 1 from 1.0 and from True; a function by what it computes."""
+    """Return an attribute as text, which distinguishes 1, 1.0 and True; a function by its structure."""
     if isinstance(value, FunctionRef):
         return functions[value]
     if isinstance(value, (list, tuple)):

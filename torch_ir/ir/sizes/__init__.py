@@ -1,1 +1,1 @@
-"""Sizes: symbols, expressions over them, and numbers in their place."""
+"""Symbolic sizes: symbols, expressions over them, and their specialisation to numbers."""

@@ -2,8 +2,8 @@
 
     "batch"    "2*seq + 1"    "(seq - 1) // 2"    "max(batch, 2)"    "seq % 2 == 0 and seq != 4"
 
-Operators and precedence are Python's; comparisons cannot be chained. An expression is at most `MAX_LENGTH` characters
-and `MAX_DEPTH` levels deep, and its whole numbers are bounded, so that computing it is quick whatever it says.
+Operators and precedence are Python's; comparisons cannot be chained. An expression has at most `MAX_LENGTH` characters
+and `MAX_DEPTH` levels, and its integers are bounded, so that evaluating it is always quick.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ Number = Union[int, float, bool]
 
 
 class TooLargeError(ExpressionError):
-    """An expression is longer or deeper than any may be."""
+    """An expression exceeds the limits on length or depth."""
 
 
 class Call(NamedTuple):
-    """An operator or a function on the last few values."""
+    """Apply an operator or function to the topmost `arity` values."""
 
     function: Callable[..., Number]
     arity: int
 
 
 class Skip(NamedTuple):
-    """After the left side of `and` or `or`: keep it as the result and go on at `to`, or drop it and try the right."""
+    """Short-circuit `and` or `or`: if the left side is `when`, keep it and jump to `to`, else drop it."""
 
     when: bool
     to: int
@@ -45,9 +45,9 @@ Program = tuple[Step, ...]
 MAX_LENGTH = 20_000
 MAX_DEPTH = 100
 MAX_EXPONENT = 64
-MAX_BITS = 4096  # of what is computed on the way
+MAX_BITS = 4096  # of intermediate results
 MAX_DIGITS = 100  # of a number
-_SHORT = 200  # characters of an expression as most are
+_SHORT = 200  # characters; most expressions are shorter
 _COMPARISON = 4
 
 _TOKEN = re.compile(
@@ -117,7 +117,7 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
 }
 _WORDS = {"True": True, "False": False, "inf": math.inf, "nan": math.nan}
 KEYWORDS = frozenset([*FUNCTIONS, *_WORDS, *_EITHER, "not"])
-# how the function of a `Call` is written
+# how the function of a `Call` is printed
 SIGNS: dict[Callable[..., Number], str] = {
     **{function: sign for sign, (_, function) in _BINARY.items()},
     **{function: sign for sign, (_, function) in _UNARY.items()},
@@ -127,7 +127,7 @@ _STRENGTH = {**_EITHER, **{sign: strength for sign, (strength, _) in _BINARY.ite
 
 
 class Expr(str):
-    """A symbolic number inside `attrs`: the same text as in a shape, told apart from an ordinary string."""
+    """A symbolic number inside `attrs`: the same text as in a shape, but distinct from an ordinary string."""
 
     __slots__ = ()
 
@@ -136,19 +136,19 @@ class Expr(str):
 
 
 def evaluate(text: str | int, values: Mapping[str, Number]) -> Number:
-    """The value of an expression under `values`; an int is its own value."""
+    """Evaluate an expression; an int evaluates to itself."""
     if not isinstance(text, str):
         return text
     try:
         return _compute(parse(str(text)), values)
     except (ArithmeticError, ValueError, TypeError) as error:
-        raise ExpressionError(f"cannot compute {str(text)[:80]!r}: {error}") from None
+        raise ExpressionError(f"cannot evaluate {str(text)[:80]!r}: {error}") from None
 
 
 def translate(text: str | int, names: Mapping[str, Any], apply: Callable[[Callable[..., Any], list[Any]], Any]) -> Any:
-    """An expression for somebody else to compute: `names` are what stands for names, `apply` what stands for a call.
+    """Convert an expression for another evaluator: `names` maps symbols, and `apply` builds each call.
 
-    Nothing is skipped: `and` and `or` call `operator.and_` and `operator.or_` on both sides. A number is itself.
+    Nothing is short-circuited: `and` and `or` apply `operator.and_` and `operator.or_` to both sides.
     """
     if not isinstance(text, str):
         return text
@@ -161,7 +161,7 @@ def translate(text: str | int, names: Mapping[str, Any], apply: Callable[[Callab
             at += 1
             if isinstance(step, str):
                 if step not in names:
-                    raise ConversionError(f"nothing gives the size {step!r}{did_you_mean(step, names)}")
+                    raise ConversionError(f"undefined symbol {step!r}{did_you_mean(step, names)}")
                 stack.append(names[step])
             elif isinstance(step, Call):
                 first = len(stack) - step.arity
@@ -177,14 +177,14 @@ def translate(text: str | int, names: Mapping[str, Any], apply: Callable[[Callab
 
 
 def names_in(text: str | int) -> frozenset[str]:
-    """The symbols that an expression reads."""
+    """Return the symbols that an expression reads."""
     if not isinstance(text, str):
         return frozenset()
     return _names_of_short(str(text)) if len(text) <= _SHORT else _names(str(text))
 
 
 def parse(text: str) -> Program:
-    """An expression as postfix steps, or an ExpressionError that says where it goes wrong."""
+    """Parse an expression to postfix steps; an ExpressionError says where it is wrong."""
     if len(text) > MAX_LENGTH:
         raise TooLargeError(f"expression of {len(text)} characters is longer than {MAX_LENGTH}")
     return _parse_short(text) if len(text) <= _SHORT else _parse_long(text)
@@ -194,7 +194,7 @@ def _parse(text: str) -> Program:
     return tuple(_Parser(text).whole())
 
 
-# the steps of a long expression take up to a megabyte: files of strangers must not fill the memory with them
+# the steps of a long expression take up to a megabyte, so untrusted files must not fill the cache with them
 _parse_short, _parse_long = lru_cache(maxsize=16384)(_parse), lru_cache(maxsize=64)(_parse)
 
 
@@ -213,7 +213,7 @@ def _compute(program: Program, values: Mapping[str, Number]) -> Number:
         at += 1
         if isinstance(step, str):
             if step not in values:
-                raise ExpressionError(f"no value for {step!r}{did_you_mean(step, values)}")
+                raise ExpressionError(f"undefined symbol {step!r}{did_you_mean(step, values)}")
             stack.append(values[step])
         elif isinstance(step, Call):
             first = len(stack) - step.arity
@@ -234,7 +234,7 @@ def _bounded(number: Number) -> Number:
 
 
 class _Parser:
-    """Precedence climbing over the tokens of one expression; the steps come out in postfix order."""
+    """Precedence-climbing parser that emits postfix steps."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -246,7 +246,7 @@ class _Parser:
     def whole(self) -> list[Step]:
         self.binary(0)
         if self.at < len(self.tokens):
-            raise self.wrong(f"{self.tokens[self.at]!r} is one too many")
+            raise self.wrong(f"unexpected {self.tokens[self.at]!r}")
         return self.steps
 
     def binary(self, least: int) -> None:
@@ -270,7 +270,7 @@ class _Parser:
         self.depth -= 1
 
     def either(self, sign: str, strength: int) -> None:
-        """The right side of `and` or `or`, which counts only where the left does not decide."""
+        """Parse the right side of `and` or `or`, which is evaluated only if the left does not decide."""
         place = len(self.steps)
         self.steps.append(0)
         self.binary(strength)
@@ -279,7 +279,7 @@ class _Parser:
     def unary(self, least: int) -> None:
         sign = self.peek()
         if sign == "not" and least >= _UNARY[sign][0]:
-            raise self.wrong("'not' needs brackets there")
+            raise self.wrong("'not' needs parentheses here")
         if sign in _UNARY:
             self.at += 1
             strength, function = _UNARY[sign]
@@ -307,7 +307,7 @@ class _Parser:
         elif (token[0].isalpha() or token[0] == "_") and token not in KEYWORDS:
             self.steps.append(token)
         else:
-            raise self.wrong(f"{token!r} cannot stand there")
+            raise self.wrong(f"unexpected {token!r}")
 
     def arguments(self) -> int:
         self.expect("(")
@@ -325,13 +325,13 @@ class _Parser:
     def take(self) -> str:
         token = self.peek()
         if not token:
-            raise self.wrong("it ends too early")
+            raise self.wrong("unexpected end")
         self.at += 1
         return token
 
     def expect(self, sign: str) -> None:
         if self.take() != sign:
-            raise self.wrong(f"{sign!r} is missing")
+            raise self.wrong(f"expected {sign!r}")
 
     def wrong(self, why: str) -> ExpressionError:
         return ExpressionError(f"bad expression {self.text[:80]!r}: {why}")
@@ -343,7 +343,7 @@ class _Parser:
         while at < stop:
             match = _TOKEN.match(text, at)
             if not match:
-                raise self.wrong(f"{text[at:].lstrip(' ')[0]!r} is not part of the language")
+                raise self.wrong(f"{text[at:].lstrip(' ')[0]!r} is not a valid character")
             tokens.append(match.group(match.lastgroup or 0))
             at = match.end()
         return tokens

@@ -1,4 +1,4 @@
-"""Put numbers or other names in the place of symbols: in one expression, or in a whole graph."""
+"""Replace symbols by numbers or other names: in one expression, or in a whole graph."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _PRODUCT = re.compile(r"\w+( \* \w+)*")
 
 
 def substitute(text: Dim, new: Mapping[str, Dim]) -> Any:
-    """An expression with symbols replaced and whatever is known by then computed: `2 * batch * seq` -> `16 * seq`."""
+    """Replace symbols in an expression and fold what becomes constant: `2 * batch * seq` -> `16 * seq`."""
     if not isinstance(text, str) or names_in(text).isdisjoint(new):
         return text
     program = parse(str(text))
     parts: list[_Part] = []
-    open_sides: list[Skip] = []  # every `and` and `or` whose right side is being read
+    open_sides: list[Skip] = []  # every `and` and `or` whose right side is not complete yet
     for at, step in enumerate((*program, None)):
         while open_sides and open_sides[-1].to == at:
             parts[-2:] = [_either(open_sides.pop(), *parts[-2:])]
@@ -53,7 +53,7 @@ def substitute(text: Dim, new: Mapping[str, Dim]) -> Any:
 
 
 class _Product:
-    """Factors in their order, but for the numbers among them, which are one in front."""
+    """Factors in order, with all numbers multiplied into one in front."""
 
     def __init__(self, text: str) -> None:
         factors = text.split(" * ") if _PRODUCT.fullmatch(text) else [_operand(text)]
@@ -72,7 +72,7 @@ class _Product:
 
 
 class _Chain(str):
-    """Parts joined by `and`, by `or`, or by `+` and `-`: before another such sign they need no brackets."""
+    """Parts joined by `and`, by `or`, or by `+` and `-`: another such operator after it needs no parentheses."""
 
     __slots__ = ("kind",)
     kind: str
@@ -107,7 +107,7 @@ def _either(step: Skip, left: _Part, right: _Part) -> _Part:
 
 
 def _joined(left: _Part, sign: str, right: _Part) -> str:
-    """Both sides of a sign; long sums stay as flat as they were, as brackets may be only so deep."""
+    """Join both sides with an operator, without nesting long sums, as the depth of parentheses is limited."""
     kind = _KINDS.get(sign, "")
     goes_on = isinstance(left, _Chain) and left.kind == kind
     chain = _Chain(f"{left if goes_on else _operand(left)} {sign} {_operand(right)}")
@@ -121,7 +121,7 @@ def _operand(part: _Part) -> str:
 
 
 def specialize(ir: IR, sizes: Mapping[str, int]) -> IR:
-    """A copy of a graph in which these sizes are numbers; refused where the graph does not hold for them."""
+    """Return a copy of a graph with these sizes as numbers; a GraphError if the graph does not hold for them."""
     for name, size in sizes.items():
         symbol = ir.symbols.get(name)
         if symbol is None:
@@ -135,44 +135,44 @@ def specialize(ir: IR, sizes: Mapping[str, int]) -> IR:
     replace_symbols(copy, sizes)
     for node in copy.all_nodes():
         if _drops_more(node):
-            told = f"{node!r} would drop a dimension of size 1 that the graph keeps"
-            raise GraphError(f"{told}; capture the model at {_listed(sizes)} instead")
+            message = f"{node!r} would drop a dimension of size 1 that the graph keeps"
+            raise GraphError(f"{message}; capture the model at {_listed(sizes)} instead")
     return copy.check()
 
 
 def _check_ranges(ir: IR, sizes: Mapping[str, int]) -> None:
-    """Refuse sizes that a function of the graph does not admit."""
+    """Raise GraphError for sizes that a function of the graph does not allow."""
     for name, body in ir.functions.items():
         inner = {symbol: int(size) for symbol, size in _outer_sizes(body, sizes).items()}
         for symbol in (body.symbols[one] for one in inner if one in body.symbols):
             if not symbol.admits(inner[symbol.name]):
-                told = f"{symbol.name} = {inner[symbol.name]} is out of range: {symbol.range}"
-                raise GraphError(f"function {str(name)!r}: {told}")
+                message = f"{symbol.name} = {inner[symbol.name]} is out of range: {symbol.range}"
+                raise GraphError(f"function {str(name)!r}: {message}")
         _check_ranges(body, inner)
 
 
 def squeezed_sizes(node: OpNode) -> list[Dim]:
-    """The sizes that a node drops where they are 1, and keeps where they are not; none for other operators."""
+    """Return the sizes that a squeeze node drops if they are 1; an empty list for other operators."""
     if not node.op_type.startswith(_SQUEEZES):
         return []
     shape = node.inputs[0].shape if node.inputs else ()
     dims = node.attrs.get("dim")
     chosen = range(len(shape)) if dims is None else dims if isinstance(dims, (list, tuple)) else [dims]
-    # a graph that was not checked against torch may name dimensions that are none, and is refused when it runs
+    # a graph that was not checked against torch may have invalid dimensions; running it raises an error
     return [shape[dim] for dim in chosen if isinstance(dim, int) and -len(shape) <= dim < len(shape)]
 
 
 def _drops_more(node: OpNode) -> bool:
-    """Whether a node drops more dimensions than the graph says."""
+    """Whether a node drops more dimensions than its output shape says."""
     sizes = squeezed_sizes(node)
     return bool(sizes) and len(node.inputs[0].shape) - sizes.count(1) < len(node.outputs[0].shape)
 
 
 def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
-    """Replace symbols in every shape, attribute, constraint and function; what then always holds is dropped.
+    """Replace symbols in every shape, attribute, constraint and function; drop constraints that always hold then.
 
-    A symbol of the same name that a function reads off one of its own inputs is the same size. One that it reads off
-    what it computes is another, and stays.
+    A symbol of the same name that a function reads from one of its inputs is the same size. One that it reads from a
+    computed tensor is a different size, and stays.
     """
     constraints = {text: substitute(text, new) for text in ir.constraints}
     for text in (text for text, outcome in constraints.items() if outcome is False):
@@ -199,13 +199,13 @@ def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
 
 
 def _outer_sizes(body: IR, new: Mapping[str, Dim]) -> dict[str, Dim]:
-    """The sizes that mean the same in a function: those that it does not read off what it computes itself."""
+    """Return the sizes that also hold inside a function: all but symbols that it reads from computed tensors."""
     own = {name for name, symbol in body.symbols.items() if symbol.tensor not in body.graph_inputs}
     return {name: size for name, size in new.items() if name not in own}
 
 
 def _asserts(node: OpNode, outcome: bool) -> bool:
-    """Whether a node checks a condition on sizes of which this outcome is certain."""
+    """Whether a node asserts a condition on sizes that is known to have this outcome."""
     return node.op_type == "aten._assert_scalar.default" and node.attrs.get("self") is outcome
 
 

@@ -1,4 +1,4 @@
-"""Symbolic dimensions: each symbol's range and the place that gives it its value at run time."""
+"""Symbolic dimensions: the range of each symbol, and the tensor that determines it at run time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXAMPLE = 8
 class Symbol:
     """A named size.
 
-    It is read off dimension `dim` of `tensor`; with `dim` None, `tensor` is a number that a node computed.
+    It is dimension `dim` of `tensor`; if `dim` is None, `tensor` is a scalar that a node computes.
     """
 
     name: str
@@ -26,25 +26,25 @@ class Symbol:
     dim: int | None = None
 
     def admits(self, value: Number) -> bool:
-        """Whether a value is in its range."""
+        """Whether a value is in the range."""
         return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
 
     @property
     def example(self) -> int:
-        """A size in its range: 8, or the nearest to that."""
+        """Return 8, or the value in the range nearest to it."""
         size = max(_EXAMPLE, self.min or 0)
         return size if self.max is None else min(size, self.max)
 
     @property
     def range(self) -> str:
-        """Its name between its bounds: `1 <= batch <= 32`."""
+        """Return the name between its bounds: `1 <= batch <= 32`."""
         low = "" if self.min is None else f"{self.min} <= "
         high = "" if self.max is None else f" <= {self.max}"
         return f"{low}{self.name}{high}"
 
 
 def solve(expression: int | str, name: str, size: int, known: Mapping[str, Number]) -> int | None:
-    """The value of `name` that makes a linear `expression` equal to `size`; None if there is no whole one."""
+    """Solve a linear `expression` == `size` for `name`; None if there is no integer solution."""
     if expression == name:
         return size
     try:

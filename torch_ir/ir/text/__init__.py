@@ -1,1 +1,1 @@
-"""The text form of a graph: printed, and read back."""
+"""The text form of a graph: printer and parser."""

@@ -1,4 +1,4 @@
-"""A graph of the text form in the making, and where its parts are in the text."""
+"""Draft of a graph while the text form is parsed, with the line number of each part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PART = re.compile(r"\$\.((?:nodes|constraints|mutations)\[\d+\]|symbols\.\w+|gr
 
 @dataclass
 class Draft:
-    """A graph or function, line by line; `lines` are where the parts of its document are."""
+    """A graph or function being parsed; `lines` maps parts of its document to line numbers."""
 
     path: tuple[str, ...]
     number: int
@@ -77,7 +77,7 @@ class Draft:
 
 
 def located(error: GraphError, drafts: Mapping[tuple[str, ...], Draft], path: tuple[str, ...]) -> SerializationError:
-    """An error about a graph as one about its text: the path in the document becomes a line."""
+    """Convert an error about the graph to one about its text: the JSON path becomes a line number."""
     rest = error.path
     while inner := next((one for one in drafts if one[:-1] == path and _is_in(rest, one)), ()):
         path, rest = inner, f"${rest[len(_opening(inner)) :]}"
@@ -85,12 +85,12 @@ def located(error: GraphError, drafts: Mapping[tuple[str, ...], Draft], path: tu
     draft = drafts[path]
     number = draft.lines.get(found[1], draft.number) if found else draft.number
     again = SerializationError(str(error.args[0]), place(number, 0), rule=error.rule, node=error.node)
-    again.hint = error.hint  # which the message ends with
+    again.hint = error.hint  # already at the end of the message
     return again
 
 
 def _opening(path: tuple[str, ...]) -> str:
-    """How the paths of errors about a function begin."""
+    """Return the JSON path prefix of errors about a function."""
     return f"$.functions.{path[-1]:.200}"
 
 

@@ -1,4 +1,4 @@
-"""The lines of the text form that begin with a keyword, those of weights apart."""
+"""Lines of the text form that begin with a keyword, except those of weights."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _read_symbol(draft: Draft, cursor: Cursor) -> None:
 
 
 def _read_constraint(draft: Draft, cursor: Cursor) -> None:
-    """A condition is the rest of the line to the letter, at which `check` looks."""
+    """Read a constraint, which is the rest of the line verbatim; `check` parses it."""
     draft.lines[f"constraints[{len(draft.constraints)}]"] = cursor.number
     draft.constraints.append(cursor.line[cursor.at + len("require ") :])
     cursor.at = len(cursor.line)
@@ -105,7 +105,7 @@ def _read_inputs(draft: Draft, cursor: Cursor) -> None:
 
     def leaf(cursor: Cursor, name: str, at: int) -> Slot:
         if name not in slots:
-            raise cursor.error(f"no input is called {name!r:.80}", at, rule="R8", hint=suggestion(name, slots))
+            raise cursor.error(f"unknown input {name!r:.80}", at, rule="R8", hint=suggestion(name, slots))
         return slots[name]
 
     tree = read_tree(cursor, leaf)
@@ -137,7 +137,7 @@ def _read_return(draft: Draft, cursor: Cursor) -> None:
 
 
 def _reorder(draft: Draft, cursor: Cursor) -> None:
-    """Number the outputs as the text says, where that is not the order in which they are returned."""
+    """Renumber the outputs according to `slots`, if that is not the order in which they are returned."""
     start, slots = cursor.at, read_value(cursor)
     if type(slots) is not list or {*map(type, slots)} != {int} or sorted(slots) != list(range(len(draft.outputs))):
         raise cursor.error(f"expected the numbers from 0 to {len(draft.outputs) - 1}, each once", start, rule="R7")

@@ -1,4 +1,4 @@
-"""A place in one line of the text form: what comes next, and errors that name line and column."""
+"""Cursor within one line of the text form; its errors name line and column."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import sys
 from torch_ir.errors import SerializationError
 from torch_ir.ir.json.json_values import MAX_DIGITS
 
-_PLAIN = {"'": re.compile(r"[^'\\]*"), '"': re.compile(r'[^"\\]*')}  # of a string in these quotes
+_PLAIN = {"'": re.compile(r"[^'\\]*"), '"': re.compile(r'[^"\\]*')}  # runs without escapes, by quote
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)?")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "\\": "\\", "'": "'", '"': '"', "/": "/"}
 _INTEGER = re.compile(r"-?[0-9]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_SHOWN = 20  # characters of what was found
+_SHOWN = 20  # characters quoted in an error
 
 
 class Cursor:
-    """Reads one line from left to right; blanks between words do not count."""
+    """Reads one line from left to right, skipping blanks between words."""
 
     __slots__ = ("at", "line", "number")
 
@@ -26,7 +26,7 @@ class Cursor:
         self.skip()
 
     def skip(self) -> None:
-        """Go to the next character that is not a blank."""
+        """Advance to the next character that is not a blank."""
         line, at = self.line, self.at
         while at < len(line) and line[at] == " ":
             at += 1
@@ -40,7 +40,7 @@ class Cursor:
         return self.line.startswith(texts, self.at)
 
     def take(self, text: str) -> bool:
-        """Go past `text` if that comes next."""
+        """Consume `text` if it comes next."""
         if not self.line.startswith(text, self.at):
             return False
         self.at += len(text)
@@ -52,7 +52,7 @@ class Cursor:
             raise self.expected(repr(text))
 
     def match(self, pattern: re.Pattern[str]) -> str | None:
-        """The text that the pattern matches here, if any; blanks after it are skipped."""
+        """Consume and return the text that the pattern matches here, if any, with the blanks after it."""
         found = pattern.match(self.line, self.at)
         if found is None:
             return None
@@ -65,14 +65,14 @@ class Cursor:
             raise self.expected("the end of the line")
 
     def name(self, pattern: re.Pattern[str], what: str) -> str:
-        """A bare or quoted name."""
+        """Read a bare or quoted name."""
         found = self.quoted() if self.is_next("`") else self.match(pattern)
         if found is None:
             raise self.expected(what)
         return found
 
     def quoted(self) -> str:
-        """A name in backquotes."""
+        """Read a name in backquotes."""
         end = self.line.find("`", self.at + 1)
         while end >= 0 and self.line.startswith("``", end):
             end = self.line.find("`", end + 2)
@@ -84,7 +84,7 @@ class Cursor:
         return found.replace("``", "`")
 
     def string(self) -> str:
-        """A string in quotes, with the escapes of Python."""
+        """Read a quoted string with Python's escapes."""
         line, start = self.line, self.at
         quote = line[start : start + 1]
         if quote not in _PLAIN:
@@ -109,7 +109,7 @@ class Cursor:
         return found.group() if found else ""
 
     def _escaped(self, start: int) -> str:
-        """The character that an escape stands for; the place is left at the escape's last letter."""
+        """Return the character of an escape sequence, and stop at its last character."""
         if self.is_done:
             raise self.error("the string is never closed", start)
         escape = self._matched(_ESCAPE)[1:]
@@ -129,7 +129,7 @@ class Cursor:
         return self.whole(found, start)
 
     def whole(self, digits: str, start: int) -> int:
-        """The number that digits say; a stranger's text may have very many."""
+        """Convert digits to a number; untrusted text may have very many."""
         if len(digits) > MAX_DIGITS + 1:
             raise self.error(f"a whole number has more than {MAX_DIGITS} digits", start, rule="R3")
         return int(digits)
@@ -138,10 +138,10 @@ class Cursor:
         found = repr(self.line[self.at : self.at + _SHOWN]) if not self.is_done else "the end of the line"
         return self.error(f"expected {what}, found {found}")
 
-    def error(self, told: str, at: int | None = None, *, rule: str = "R1", hint: str = "") -> SerializationError:
-        return SerializationError(told, place(self.number, self.at if at is None else at), rule=rule, hint=hint)
+    def error(self, message: str, at: int | None = None, *, rule: str = "R1", hint: str = "") -> SerializationError:
+        return SerializationError(message, place(self.number, self.at if at is None else at), rule=rule, hint=hint)
 
 
 def place(number: int, at: int) -> str:
-    """Where an error is, as its `path` says it: lines and columns are counted from 1."""
+    """Return the position for an error's `path`; lines and columns count from 1."""
     return f"line {number}, column {at + 1}"

@@ -1,4 +1,4 @@
-"""Tensors and calls of the text form: `relu: float32[2, 3] = aten.relu.default(self=x)`."""
+"""Tensors and nodes of the text form: `relu: float32[2, 3] = aten.relu.default(self=x)`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AS = re.compile(r"as +")
 
 
 def read_tensor(cursor: Cursor) -> TensorMeta:
-    """`name: dtype[sizes]`, with strides and placements where it has them."""
+    """Read `name: dtype[sizes]`, with optional strides and placements."""
     name = cursor.name(WORD, "the name of a tensor")
     cursor.expect(":")
     start, dtype = cursor.at, cursor.match(PART)
@@ -53,7 +53,7 @@ def read_call(draft: Draft, cursor: Cursor, outputs: list[TensorMeta]) -> OpNode
     while not cursor.take(")"):
         at, argument = cursor.at, cursor.name(ARGUMENT, "the name of an argument")
         if argument in inputs or argument in attrs:
-            raise cursor.error(f"the argument {argument!r:.80} stands twice", at, rule="R8")
+            raise cursor.error(f"duplicate argument {argument!r:.80}", at, rule="R8")
         cursor.expect("=")
         at = cursor.at
         if at_tensor(cursor):

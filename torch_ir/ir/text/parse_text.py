@@ -1,4 +1,4 @@
-"""The text form back to an IR: `IR.parse` reads what `print(ir)` shows; every error names its line and column."""
+"""Parse the text form: `IR.parse` reads what `print(ir)` shows; every error names its line and column."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.errors import GraphError, SerializationError, suggestion
 from torch_ir.ir.checks.limits import Counter, Limits
-from torch_ir.ir.graph.constant_data import Array, TensorData
+from torch_ir.ir.graph.constant_data import Array, TensorData, static_shape
 from torch_ir.ir.graph.tensor import Param, TensorMeta
 from torch_ir.ir.json.encode import MAX_FUNCTION_DEPTH
 from torch_ir.ir.json.json_text import check_count
@@ -28,17 +28,17 @@ _KEYWORD = re.compile(r"([a-z_]+)(?: +(?!:=)|$)")
 _VALUES = re.compile(r"values +")
 _HEX = re.compile(r"0x[0-9a-f]*")
 _PARAMS = {"param": "parameter", "buffer": "buffer", "temporary": "temporary", "constant": "constant"}
-_LISTED = 10  # names in an error
+_LISTED = 10  # names listed in an error
 
 
 def is_text_form(text: str) -> bool:
-    """Whether a file begins as the text form does, after blank lines and comments."""
+    """Whether a file starts like the text form, after blank lines and comments."""
     first = next((line for _, line in _lines(text)), "")
     return first.startswith(_OPENINGS)
 
 
 def parse_graph(text: str, cls: type[IR], limits: Limits, constants: Mapping[str, TensorData | Array]) -> IR:
-    """The graph of a text; `constants` are the values that the text leaves out, by key."""
+    """Parse a graph; `constants` supplies the values that the text omits, by key."""
     try:
         check_count(text.encode(), limits)
     except UnicodeEncodeError:
@@ -47,7 +47,7 @@ def parse_graph(text: str, cls: type[IR], limits: Limits, constants: Mapping[str
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty or comments, with their numbers; one at a time, as there may be very many."""
+    """Yield the lines that are not empty or comments, with their numbers, lazily because there may be very many."""
     start, number = 0, 1
     while start <= len(text):
         end = text.find("\n", start)
@@ -59,7 +59,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 class _Reader:
-    """Reads a text once, from the first line to the last."""
+    """Reads a text in one pass."""
 
     def __init__(self, cls: type[IR], limits: Limits, constants: Mapping[str, TensorData | Array]) -> None:
         self._cls, self._limits, self._constants = cls, limits, constants
@@ -105,8 +105,8 @@ class _Reader:
         else:
             raise cursor.expected("'graph' or 'function'")
         if draft.path in self._drafts:
-            told = f"two functions are called {'.'.join(draft.path)!r:.80}" if draft.path else "a second graph"
-            raise cursor.error(told, start, rule="R8")
+            message = f"two functions are called {'.'.join(draft.path)!r:.80}" if draft.path else "a second graph"
+            raise cursor.error(message, start, rule="R8")
         cursor.expect("(")
         while not cursor.take(")"):
             at, tensor = cursor.at, read_tensor(cursor)
@@ -151,9 +151,7 @@ class _Reader:
                 key = next((key for key in keys if key in self._constants), keys[0])
                 self._left_out[key] = cursor.number
                 return TensorData.of(self._constants[key]) if key in self._constants else None
-            shape = tuple(dim for dim in tensor.shape if isinstance(dim, int))
-            if len(shape) != len(tensor.shape):
-                raise cursor.error(f"a constant cannot have the shape {list(tensor.shape)!r:.200}", start, rule="R15")
+            shape = static_shape(tensor.shape)
             if (text := cursor.match(_HEX)) is not None:
                 if len(text) % 2:
                     raise cursor.error("expected two digits for every byte", start, rule="R15")
@@ -165,7 +163,7 @@ class _Reader:
             raise cursor.error(str(error), start, rule="R15") from None
 
     def _check_constants(self) -> None:
-        """Every value that the text leaves out is given, and nothing else."""
+        """Check that `constants` supplies exactly the values that the text omits."""
         missing = [key for key in self._left_out if key not in self._constants]
         if missing:
             listed = ", ".join(f"{key!r:.80}" for key in missing[:_LISTED])
@@ -179,7 +177,7 @@ class _Reader:
                 raise SerializationError(f"the text leaves out no constant {key!r:.80}", rule="R15", hint=hint)
 
     def _read_node(self, draft: Draft, cursor: Cursor) -> None:
-        """A node, or a new value for an input or a buffer."""
+        """Read a node, or the new value of an input or buffer."""
         start, name = cursor.at, cursor.name(WORD, "a node, 'return' or '}'")
         if cursor.take(":="):
             at, value = cursor.at, cursor.name(WORD, "the name of a tensor")
@@ -212,12 +210,12 @@ class _Reader:
         self._drafts[draft.path] = draft
 
     def _assemble(self) -> IR:
-        """The graph with its functions, inner ones first."""
+        """Build the graph with its functions, innermost first."""
         functions: dict[tuple[str, ...], dict[str, IR]] = {path: {} for path in self._drafts}
         for path in sorted(filter(None, self._drafts), key=len, reverse=True):
             if path[:-1] not in functions:
-                told = f"the function {'.'.join(path[:-1])!r:.80} around this one is missing"
-                raise SerializationError(told, place(self._drafts[path].number, 0), rule="R8")
+                message = f"the function {'.'.join(path[:-1])!r:.80} around this one is missing"
+                raise SerializationError(message, place(self._drafts[path].number, 0), rule="R8")
             functions[path[:-1]][path[-1]] = self._build(self._drafts[path], functions[path])
         graph = self._build(self._drafts[()], functions[()])
         try:

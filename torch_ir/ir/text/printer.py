@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.ir.graph.attr_order import ordered
-from torch_ir.ir.graph.attr_types import Expr, FunctionRef
+from torch_ir.ir.graph.attr_types import FunctionRef
 from torch_ir.ir.graph.io_tree import Branch, Slot, Tree, call, flat
 from torch_ir.ir.graph.node import OpNode
 from torch_ir.ir.graph.tensor import TensorMeta
 from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.sizes.expressions import Expr
 from torch_ir.ir.text.bare_words import ARGUMENT, PART, RESERVED, TYPE, WORD, default_name, quoted
 from torch_ir.ir.text.text_constants import print_data
 
@@ -30,9 +31,9 @@ _BRACKETS = {"tuple": "()", "list": "[]", "dict": "{}", "object": "()"}
 
 
 def print_graph(ir: IR, *, whole: bool = False) -> str:
-    """The whole graph, functions first; a function of a function is called `outer.inner`.
+    """Print the graph, functions first; a nested function is called `outer.inner`.
 
-    Long constants are printed without their values unless the text is to be `whole`.
+    Long constants are printed without their values unless `whole` is set.
     """
     name = f" {_quoted_unless(WORD, ir.model_name)}" if ir.model_name else ""
     return "\n".join([*_print_functions(ir, "", whole), _print_one(ir, f"graph{name}", whole)])
@@ -46,8 +47,8 @@ def _print_functions(ir: IR, outer: str, whole: bool) -> Iterator[str]:
 
 
 def print_node(node: OpNode) -> str:
-    """One node: what it makes, from which operator and arguments."""
-    inputs = zip(node.args, map(_reference, node.inputs), strict=False)  # a node may have let go of them
+    """Print one node: outputs, operator and arguments."""
+    inputs = zip(node.args, map(_reference, node.inputs), strict=False)  # an erased node has none
     named = {**dict(inputs), **{name: print_value(value) for name, value in ordered(node.op_type, node.attrs).items()}}
     arguments = ", ".join(f"{_quoted_unless(ARGUMENT, name)}={text}" for name, text in named.items())
     call = f"{_quoted_unless(WORD, node.op_type)}({arguments})"
@@ -57,7 +58,7 @@ def print_node(node: OpNode) -> str:
 
 
 def print_value(value: Any) -> str:
-    """An attribute: typed names bare, strings quoted."""
+    """Print an attribute: typed names bare, strings quoted."""
     if isinstance(value, FunctionRef):
         return f"@{_quoted_unless(PART, str(value))}"
     if isinstance(value, Expr):
@@ -72,7 +73,7 @@ def print_value(value: Any) -> str:
 
 
 def shape_text(tensor: TensorMeta) -> str:
-    """`1x3x224x224`, or `scalar`; where one of them is a name, a sign of its own is between them, as x is a letter."""
+    """Return `1x3x224x224`, or `scalar`; a symbolic shape uses a multiplication sign, as x could be part of a name."""
     return ("x" if tensor.is_static else "\N{MULTIPLICATION SIGN}").join(map(_dim_text, tensor.shape)) or "scalar"
 
 
@@ -95,7 +96,7 @@ def _print_one(ir: IR, title: str, whole: bool, *, is_function: bool = False) ->
 
 
 def _print_header(ir: IR, is_function: bool) -> Iterator[str]:
-    """What differs from the default about the graph as a whole."""
+    """Yield the lines of graph properties that differ from their defaults."""
     if is_function and ir.model_name:
         yield f"  model {_quoted_unless(WORD, ir.model_name)}"
     if ir.device != "cpu":
@@ -109,14 +110,14 @@ def _print_header(ir: IR, is_function: bool) -> Iterator[str]:
 
 
 def _json(value: Any) -> str:
-    """JSON on one line that a terminal shows and does not obey."""
+    """Return JSON on one line without control characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value).replace("\x7f", "\\u007f")
 
 
 def _print_param(tensor: TensorMeta, whole: bool) -> str:
     param = tensor.param
-    if param is None:  # `check` refuses it, but whoever looks for the mistake wants to see it
+    if param is None:  # invalid, but printing must work for debugging
         return f"param {_typed(tensor)}"
     keys = " = ".join(map(_json, param.keys))
     kind = "param" if param.kind == "parameter" else param.kind
@@ -125,7 +126,7 @@ def _print_param(tensor: TensorMeta, whole: bool) -> str:
 
 
 def _print_outputs(ir: IR, is_function: bool) -> str:
-    """What `return` returns, spelled as in Python; in a function, one tensor alone is a list of one."""
+    """Print the returned structure in Python syntax; in a function, a single tensor means a list of one."""
     names = [_reference(tensor) for tensor in ir.graph_outputs]
     tree = ir.output_tree
     if tree == flat(len(names)):
@@ -162,7 +163,7 @@ def _print_tree(tree: Tree, names: Sequence[str]) -> str:
 
 
 def _print_type(tree: Branch) -> str:
-    """The class of a container; where brackets and keys do not say which kind it is, the kind, too."""
+    """Return the class of a container, with its kind where brackets and keys do not imply it."""
     name = tree.type_name
     text = name if not name or TYPE.fullmatch(name) else repr(name)
     is_clear = tree.kind in ("list", "dict") or tree.keys or tree.kind == ("object" if name else "tuple")
@@ -174,7 +175,7 @@ def _is_bare(key: Any) -> bool:
 
 
 def _print_key(key: Any) -> str:
-    """A key that is not a plain name: a value, or a tuple of values."""
+    """Print a key that is not a plain name: a value, or a tuple of values."""
     if not isinstance(key, tuple):
         return print_value(key)
     return f"({', '.join(map(_print_key, key))}{',' if len(key) == 1 else ''})"
@@ -187,14 +188,14 @@ def _typed(tensor: TensorMeta) -> str:
 
 
 def _print_dim(dim: Dim) -> str:
-    """A size; an expression that would not be read as the same text is quoted."""
+    """Print a size; an expression that would not parse back to the same text is quoted."""
     if not isinstance(dim, str):
         return str(dim)
     return f'"{dim}"' if dim != dim.strip() or dim.isdecimal() or not dim else str(dim)
 
 
 def _reference(tensor: TensorMeta) -> str:
-    """The name of a tensor, quoted where it would be read as something else."""
+    """Print a tensor's name, quoted where it would be parsed as something else."""
     name = tensor.name
     return name if WORD.fullmatch(name) and name not in RESERVED else quoted(name)
 

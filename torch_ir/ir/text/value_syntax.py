@@ -1,4 +1,4 @@
-"""Values, sizes and structures of the text form, read from left to right."""
+"""Parser of values, sizes and structures of the text form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch_ir.ir.graph.attr_types import (
     MEMORY_FORMATS,
     Device,
     Dtype,
-    Expr,
     FunctionRef,
     Layout,
     MemoryFormat,
@@ -22,6 +21,7 @@ from torch_ir.ir.graph.attr_types import (
 from torch_ir.ir.graph.io_tree import Branch, Tree
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.json.json_values import MAX_DIGITS, MAX_NESTING
+from torch_ir.ir.sizes.expressions import Expr
 from torch_ir.ir.text.bare_words import PART, RESERVED, WORD
 from torch_ir.ir.text.line_cursor import Cursor
 
@@ -36,11 +36,11 @@ _FIELD = re.compile(rf"{PART.pattern}(?= *(?:=|:))")
 _STATIC = re.compile(r"\[([0-9, ]*)\]")
 _CONSTANTS = {"None": None, "True": True, "False": False}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-Leaf = Callable[[Cursor, str, int], Tree]  # a tensor of a structure, by its name and where that is
+Leaf = Callable[[Cursor, str, int], Tree]  # converts a tensor's name at a position to a leaf of the structure
 
 
 def read_value(cursor: Cursor, depth: int = 0) -> Any:
-    """An attribute: a plain value, a typed name, a size or a list or dict of these."""
+    """Read an attribute: a plain value, a typed name, a size, or a list or dict of these."""
     if depth > MAX_NESTING:
         raise cursor.error(f"a value is nested deeper than {MAX_NESTING} levels", rule="R2")
     if cursor.is_next("'", '"'):
@@ -81,8 +81,8 @@ def _read_dict(cursor: Cursor, depth: int) -> dict[str, Any]:
     while not cursor.take("}"):
         start, key = cursor.at, cursor.string()
         if key in found or key.startswith("$"):
-            why = "stands twice in one dict" if key in found else "begins with '$'"
-            raise cursor.error(f"the key {key!r:.60} {why}", start, rule="R3")
+            problem = f"duplicate key {key!r:.60}" if key in found else f"the key {key!r:.60} begins with '$'"
+            raise cursor.error(problem, start, rule="R3")
         cursor.expect(":")
         found[key] = read_value(cursor, depth + 1)
         _separate(cursor, "}")
@@ -90,13 +90,13 @@ def _read_dict(cursor: Cursor, depth: int) -> dict[str, Any]:
 
 
 def _separate(cursor: Cursor, closing: str) -> None:
-    """A comma, or the closing bracket, which is left where it is."""
+    """Consume a comma; the closing bracket is left in place."""
     if not cursor.take(",") and not cursor.is_next(closing):
         raise cursor.expected(f"',' or {closing!r}")
 
 
 def read_expression(cursor: Cursor) -> Expr | None:
-    """A size in braces, if one comes next: `{2*batch}`."""
+    """Read a size in braces such as `{2*batch}`, if one comes next."""
     text = cursor.match(_EXPRESSION)
     return None if text is None else Expr(text[1:-1])
 
@@ -122,7 +122,7 @@ def _read_word(cursor: Cursor) -> Any:
 
 
 def at_tensor(cursor: Cursor) -> bool:
-    """Whether the name of a tensor comes next, not a value."""
+    """Whether a tensor name comes next rather than a value."""
     if cursor.is_next("`"):
         return True
     found = WORD.match(cursor.line, cursor.at)
@@ -133,8 +133,8 @@ def at_tensor(cursor: Cursor) -> bool:
 
 
 def read_dims(cursor: Cursor) -> list[Dim]:
-    """Sizes in brackets: whole numbers from 0, and expressions, at which `check` looks."""
-    if (found := _STATIC.match(cursor.line, cursor.at)) is not None:  # as most are
+    """Read sizes in brackets: non-negative numbers, and expressions, which `check` parses."""
+    if (found := _STATIC.match(cursor.line, cursor.at)) is not None:  # the common case
         numbers = found[1].split(", ") if found[1] else []
         if all(dim.isdecimal() and len(dim) <= MAX_DIGITS for dim in numbers):
             cursor.match(_STATIC)
@@ -173,7 +173,7 @@ def _read_dim(cursor: Cursor) -> Dim:
 
 
 def read_tree(cursor: Cursor, leaf: Leaf, depth: int = 0) -> Tree:
-    """Containers whose leaves are tensors and values; lists and dicts after an equals sign are values, too."""
+    """Read containers whose leaves are tensors and values; after an equals sign, lists and dicts are values, too."""
     if depth > MAX_NESTING:
         raise cursor.error(f"a structure is nested deeper than {MAX_NESTING} levels", rule="R2")
     if cursor.take("="):
@@ -221,7 +221,7 @@ def _read_branch(cursor: Cursor, leaf: Leaf, kind: str, name: str, depth: int) -
     if not kind:
         kind = {"[": "list", "{": "dict"}.get(opening) or _kind_of(sign, name)
     if len(set(keys)) != len(keys):
-        raise cursor.error("the same key stands twice", start, rule="R8")
+        raise cursor.error("duplicate key", start, rule="R8")
     try:
         return Branch(kind, tuple(items), tuple(keys), name)
     except GraphError as error:
@@ -229,12 +229,12 @@ def _read_branch(cursor: Cursor, leaf: Leaf, kind: str, name: str, depth: int) -
 
 
 def _kind_of(sign: str, name: str) -> str:
-    """Of a container in round brackets."""
+    """Return the kind of a container in parentheses."""
     return "tuple" if sign == "=" else "object" if sign == ":" or name else "tuple"
 
 
 def _read_field(cursor: Cursor, opening: str, depth: int) -> tuple[Any, str] | None:
-    """The key of an item and the sign after it; in round brackets, one that is not a plain name is after a dot."""
+    """Read the key of an item and the sign after it; in parentheses, a key that is not a plain name follows a dot."""
     if opening == "[":
         return None
     if opening == "(" and not cursor.is_next("."):
@@ -251,7 +251,7 @@ def _read_field(cursor: Cursor, opening: str, depth: int) -> tuple[Any, str] | N
 
 
 def _read_key(cursor: Cursor, depth: int) -> Any:
-    """A plain value, or a tuple of them; a bare word is a string."""
+    """Read a key: a plain value, or a tuple of them; a bare word is a string."""
     found = PART.match(cursor.line, cursor.at)
     if found is not None and found.group() not in RESERVED:
         return cursor.match(PART)
