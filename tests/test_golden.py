@@ -236,7 +236,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert main(["compare", "pack", "wrong.safetensors", "--map", "map.json", "--rtol", "1", "--atol", "1"]) == 0
     Path("map.json").write_text('{"layer1": 1}')
     assert main(["compare", "pack", "wrong.safetensors", "--map", "map.json"]) == 1
-    assert "must lead to the name of a tensor" in capsys.readouterr().err
+    assert "must map to the name of a tensor" in capsys.readouterr().err
     assert main(["golden", "net.json", "-o", "pack"]) == 1
     assert "needs weights" in capsys.readouterr().err
     save_file(weights, "weights.safetensors")

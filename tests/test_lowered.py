@@ -251,9 +251,9 @@ def test_the_verb_prints_json_or_a_log(files: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("mynpu.py", "'mynpu.py' does not say which target; write it as file.py:name"),
+        ("mynpu.py", "'mynpu.py' does not name a target; write it as file.py:name"),
         ("mynpu.py:npi", "mynpu.py has no 'npi'; did you mean 'npu'?"),
-        ("mynpu.py:Target", "mynpu.py:Target is no Target, but <class"),
+        ("mynpu.py:Target", "mynpu.py:Target is not a Target, but <class"),
         ("other.py:npu", "no such file: other.py"),
         ("mynpu.py:odd", "layer 'linear' (aten.linear.default): JSON cannot hold a set"),
     ],

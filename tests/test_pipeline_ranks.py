@@ -232,11 +232,11 @@ def test_mistakes_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     file = tmp_path / "tower.json"
     captured(Tower()).save(file)
     told = failure(capsys, "split", str(file), "--memory", "lots", "-o", str(tmp_path / "out.json"))
-    assert told == "'lots' is no amount of memory; write 512MB, 4GB or a number of bytes"
+    assert told == "'lots' is not a memory size; write 512MB, 4GB or a number of bytes"
     told = failure(capsys, "split", str(file), "--stages", "9", "-o", str(tmp_path / "out.json"))
     assert told.startswith("the graph has 5 layers, too few for 9 stages; ")
     told = failure(capsys, "split", str(file), "--stages", "2", "--parts", str(file))
     assert told == f"{file} is a file; --parts names a folder"
     told = failure(capsys, "run", str(file), "-w", "random", "--processes")
-    assert told == f"--processes is for the stages of a pipeline; make one: torch-ir split {file}"
+    assert told == f"--processes needs a pipeline; make one with: torch-ir split {file}"
     assert not (tmp_path / "out.json").exists()

@@ -136,7 +136,7 @@ def test_the_rows_are_a_parquet_table(tmp_path: Path) -> None:
         (["--steps", "extract,verfy"], "there is no step 'verfy'; did you mean 'verify'?"),
         (["--steps", "cost"], "steps are taken in the order extract, cost, optimize, verify"),
         (["--timeout", "0"], "--timeout must be more than 0, not 0"),
-        (["--memory", "much"], "'much' is no amount of memory"),
+        (["--memory", "much"], "'much' is not a memory size"),
         (["--workers", "0"], "--workers must be at least 1, not 0"),
         (["--address", "tcp://x:1"], "--address is the place of a cluster: the local engine has none"),
     ],
@@ -151,10 +151,10 @@ def test_options_that_cannot_be_are_one_sentence(options: list[str], told: str, 
 def test_a_sweep_needs_models(tmp_path: Path, capsys) -> None:
     """A file that is not there, is no text, or names none, and no file at all."""
     path = tmp_path / "models.txt"
-    assert "say which models" in failure(capsys, "sweep")
+    assert "no models given" in failure(capsys, "sweep")
     assert "No such file" in failure(capsys, "sweep", str(path))
     path.write_bytes(b"\xff\xfe\x00")
-    assert "it is not text" in failure(capsys, "sweep", str(path))
+    assert "it is not a text file" in failure(capsys, "sweep", str(path))
     path.write_text("# none yet\n")
     assert "names no model" in failure(capsys, "sweep", str(path))
 

@@ -1,4 +1,4 @@
-"""`torch-ir ops`: the operators of a graph file, or what is known about operators of torch."""
+"""`torch-ir ops`: list the operators of a graph file, or describe operators of torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_inputs, add_verb, print_json, terminal_width
+from torch_ir.cli.verb import add_inputs, add_json, add_verb, print_json, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -33,19 +33,18 @@ def add_parser(verbs: Verbs) -> None:
         "file", metavar="GRAPH|OPERATOR", nargs="?", help=f"an operator such as aten.conv2d, an IR file, or {MODELS}"
     )
     add_inputs(parser, "for a model: the range of a named size, such as batch=1..32, or one size; repeatable")
-    parser.add_argument("--check", action="store_true", help="say of each operator of the graph whether it runs here")
-    parser.add_argument("--search", metavar="WORD", help="list all operators of torch whose names hold this")
+    parser.add_argument("--check", action="store_true", help="show whether each operator of the graph runs here")
+    parser.add_argument("--search", metavar="WORD", help="list all operators of torch whose names contain this")
     parser.add_argument("--list", action="store_true", help="list all operators of torch")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    asked = [bool(arguments.file), arguments.search is not None, arguments.list]
-    if sum(asked) != 1:
-        raise CommandError("which operators? give an IR file, the name of an operator, --search WORD or --list")
+    if sum([bool(arguments.file), arguments.search is not None, arguments.list]) != 1:
+        raise CommandError("give one of: an IR file, the name of an operator, --search WORD, --list")
     is_graph = bool(arguments.file) and _is_graph(arguments.file)
     if arguments.check and not is_graph:
-        raise CommandError("--check is about the operators of a graph")
+        raise CommandError("--check applies to the operators of a graph")
     if is_graph:
         return _show_graph(arguments)
     show_progress("importing torch")
@@ -60,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _is_graph(text: str) -> bool:
-    """Whether a text names no operator: a model has a colon in its name, torch's own spelling of operators has two."""
+    """Whether a text names a graph or model: these have a single colon, torch's operator names have two."""
     return (":" in text and "::" not in text) or os.path.exists(text) or text.endswith(_FILES)
 
 
@@ -90,7 +89,7 @@ def _show_graph(arguments: argparse.Namespace) -> int:
 
 
 def _check(records: list[dict[str, Any]]) -> None:
-    """Add why an operator cannot run here, or nothing."""
+    """Add to each record why its operator cannot run here, or ""."""
     show_progress("importing torch")
     from torch_ir.ops.operator_summary import why_not_run
     from torch_ir.ops.schema import import_packages
@@ -122,9 +121,9 @@ def _show_operators(found: list[OperatorFacts], as_json: bool) -> int:
         lines = [
             f"  {schema}",
             f"  family: {record['family']}",
-            f"  effects: {', '.join(_effects(record)) or 'none: it gives new values and changes nothing'}",
+            f"  effects: {', '.join(_effects(record)) or 'none: it returns new tensors'}",
             f"  multiply-adds: {record['macs'] or 'not counted'}",
-            f"  in a graph: {'refused, for it ' + record['reaches'] if record['reaches'] else 'runs'}",
+            f"  in a graph: {'rejected, because it ' + record['reaches'] if record['reaches'] else 'runs'}",
         ]
         print(*([""] if number else []), record["operator"], *lines, sep="\n")
     return 0
@@ -149,13 +148,13 @@ def _record(facts: OperatorFacts) -> dict[str, Any]:
     from torch_ir.analysis.cost_model.flop_formulas import how_counted
     from torch_ir.draw.families import family_of
 
-    told = asdict(facts)
-    name = told.pop("op_type")
-    return {"operator": name, **told, "family": family_of(name), "macs": how_counted(name)}
+    record = asdict(facts)
+    name = record.pop("op_type")
+    return {"operator": name, **record, "family": family_of(name), "macs": how_counted(name)}
 
 
 def _effects(record: dict[str, Any]) -> list[str]:
-    told = [f"writes {', '.join(record['writes'])}"] if record["writes"] else []
-    told += ["may give a view of an input"] if record["may_alias"] and not record["writes"] else []
-    told += ["may draw random numbers"] if record["is_random"] else []
-    return told + ([record["reaches"]] if record["reaches"] else [])
+    effects = [f"writes {', '.join(record['writes'])}"] if record["writes"] else []
+    effects += ["may return a view of an input"] if record["may_alias"] and not record["writes"] else []
+    effects += ["may draw random numbers"] if record["is_random"] else []
+    return effects + ([record["reaches"]] if record["reaches"] else [])

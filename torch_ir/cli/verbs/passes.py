@@ -1,4 +1,4 @@
-"""`torch-ir passes`: what the optimiser can do."""
+"""`torch-ir passes`: list the optimisation passes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, print_json, terminal_width
+from torch_ir.cli.verb import add_json, add_verb, print_json, show, terminal_width
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -20,9 +20,9 @@ fold-batch-norm
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "passes", "list what the optimiser can do, or explain one pass", _EXAMPLES, run)
-    parser.add_argument("name", metavar="PASS", nargs="?", help="explain this one")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = add_verb(verbs, "passes", "list the optimisation passes, or explain one", _EXAMPLES, run)
+    parser.add_argument("name", metavar="PASS", nargs="?", help="the pass to explain")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,15 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         return list_all(arguments.json)
     found = _record(find_pass(arguments.name))
-    if arguments.json:
-        print_json(found)
-    else:
-        print(*_explained(found), sep="\n")
+    show(arguments, lambda: found, lambda: "\n".join(_explained(found)))
     return 0
 
 
 def list_all(as_json: bool) -> int:
-    """Every pass with its first level, what it does, its options, and what it may raise."""
+    """Print all passes with their first level, summary, options and the measures they may raise."""
     from torch_ir.analysis.cost_model.text_table import aligned
     from torch_ir.passes import list_passes
 
@@ -79,14 +76,14 @@ def _summary(record: dict[str, Any]) -> str:
 
 
 def _explained(record: dict[str, Any]) -> list[str]:
-    """Everything about a pass: before and after are in its description, or in those of its rules."""
+    """Return the full description of a pass; examples are in its docstring or in those of its rules."""
     options = [f"{option['name']}={option['default']} ({option['type']})" for option in record["options"]]
     lines = [
         record["name"],
         "",
         *(f"  {line}".rstrip() for line in record["description"].splitlines()),
         "",
-        f"  levels: {', '.join(record['levels']) or 'none; name it with `optimize --pass`'}",
+        f"  levels: {', '.join(record['levels']) or 'none; use `optimize --pass`'}",
         f"  options: {', '.join(options) or 'none'}",
         f"  may raise: {', '.join(record['may_raise']) or 'nothing'}",
     ]
