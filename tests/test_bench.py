@@ -210,7 +210,7 @@ def test_inductor_is_a_road(folder: Path, capsys: pytest.CaptureFixture[str]) ->
         (["net.json", "--threads", "0"], "--threads must be at least 1, not 0"),
         (["none.json"], "cannot read none.json: No such file or directory"),
         (["net.json", "--weights", "none.pt"], "no such file: none.pt"),
-        (["net.json", "--input", "z=2x4"], "the graph has no input 'z'; it has x"),
+        (["net.json", "--input", "z=2x4"], "the graph has no input 'z'; inputs: x"),
     ],
 )
 def test_mistakes_are_one_line(

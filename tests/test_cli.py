@@ -234,7 +234,7 @@ def test_mistakes_in_extract_are_one_line(here, capsys, arguments, message):
     ("arguments", "message"),
     [
         (["--dim", "batch=1..3"], "a run needs one size for 'batch', not a range: --dim batch=3"),
-        (["--dim", "bach=3"], "the graph has no size 'bach'; did you mean 'batch'?"),
+        (["--dim", "bach=3"], "the graph has no symbolic size 'bach'; did you mean 'batch'?"),
         (["--input", "idz=i64[2,3]"], "the graph has no input 'idz'; did you mean 'ids'?"),
         (["--input", "1x2", "--input", "1x2"], "2 inputs given, but the graph has 1"),
         (["--input", "@nothing.npy"], "no such file: nothing.npy"),

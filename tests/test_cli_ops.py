@@ -126,7 +126,7 @@ def test_passes_are_listed_and_explained(capsys):
     text = printed(capsys, "passes")
     assert printed(capsys, "optimize", "--list") == text
     assert [line.split()[0] for line in text.splitlines()[1:]] == [each.name for each in list_passes()]
-    assert "decompose              -      Take operators apart" in text
+    assert "decompose              -      Decompose operators" in text
     one = printed(capsys, "passes", "fold-constants")
     assert "\n  before   a = arange(128)" in one
     assert "  levels: clean, basic, full\n  options: limit=65536 (int)\n  may raise: nothing\n" in one

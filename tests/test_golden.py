@@ -148,8 +148,8 @@ def test_dumps_in_another_dtype(tmp_path: Path) -> None:
     wide = {**values, "mul": values["mul"].float(), "argmax": values["argmax"].int()}
     found = compared(tmp_path / "pack", wide)
     assert found.is_equal, found
-    assert "given as float32 and compared as bfloat16: mul" in found.notes
-    assert "given as int32 and compared as int64: argmax" in found.notes
+    assert "dumped as float32, compared as bfloat16: mul" in found.notes
+    assert "dumped as int32, compared as int64: argmax" in found.notes
     found = compared(tmp_path / "pack", {**values, "argmax": values["argmax"] + 0.5})
     assert found.differing == ["argmax"]
     assert found.divergence is not None
@@ -198,7 +198,7 @@ def test_random_numbers_are_said(tmp_path: Path) -> None:
     """Another runtime draws other numbers: the pack says so, and so does the comparison."""
     model = module(lambda self, x: nn.functional.dropout(x, 0.5, True) + 1)
     ir = golden(tmp_path / "pack", model, X)
-    assert read_pack(tmp_path / "pack").notes == ["random numbers are drawn for dropout; another runtime draws others"]
+    assert read_pack(tmp_path / "pack").notes == ["random numbers: dropout; another runtime draws different ones"]
     found = compared(tmp_path / "pack", dumped(ir, {}, X, broken="dropout"))
     assert found.divergence is not None
     assert found.divergence.reason.startswith("it draws random numbers")
@@ -251,5 +251,5 @@ def test_what_is_not_dense(tmp_path: Path) -> None:
     ir = captured(model, X)
     write_golden(ir, {}, (X,), tmp_path / "pack")
     (note,) = read_pack(tmp_path / "pack").notes
-    assert note.startswith("not dense, and left out: ")
+    assert note.startswith("not dense, omitted: ")
     assert "mul" in [value.name for value in read_pack(tmp_path / "pack").values]

@@ -57,10 +57,10 @@ def test_sizes(word: str, size: int | str, dim: DimRange | None) -> None:
     ("word", "message"),
     [
         ("-1", "name a dynamic size, as in f32[batch,3]"),
-        ("5<=seq<=2", "is an empty range: 5 is more than 2"),
+        ("5<=seq<=2", "is an empty range of sizes: 5 is more than 2"),
         ("seq<0", "is an empty range"),
         ("2<=seq>=4", "has two lower bounds"),
-        ("0*n", "the same for every n"),
+        ("0*n", "does not depend on n"),
         ("2*n*2", "is not a size"),
         ("n*m", "is not a size"),
         ("1..", "write it as batch=4 or batch=1..32"),
@@ -250,13 +250,13 @@ def test_a_number_sign_may_belong_to_the_name(files: Path) -> None:
         ("x=@notes.txt", "notes.txt: unknown file type; expected .npy, .npz, .safetensors or .pt"),
         ("z=@both.npz", "both.npz contains 2 tensors, none named 'z'; name one: z=@both.npz#x"),
         ("xx=@both.npz", "did you mean 'x'?"),
-        ("@both.npz#z", "both.npz has no member 'z'; it has x, y"),
+        ("@both.npz#z", "both.npz has no member 'z'; members: x, y"),
         ("@one.pt#z", "one.pt has no member 'z'; members: none"),
         ("@bad.npz", "cannot read bad.npz: "),
         ("@bad.pt", "cannot read bad.pt: "),
         ("@words.npz", "cannot read words.npz: can't convert np.ndarray"),
         ("@pickled.npy", "cannot read pickled.npy: Object arrays cannot be loaded"),
-        ("@set.pt", "set.pt holds a set, not a tensor"),
+        ("@set.pt", "set.pt contains a set, not a tensor"),
     ],
 )
 def test_wrong_files(files: Path, text: str, message: str) -> None:

@@ -208,7 +208,7 @@ def test_what_it_cannot_compile_is_listed_by_nodes() -> None:
     with pytest.raises(ExecutionError) as caught:
         compile(graph, backend="iree")
     assert str(caught.value).splitlines() == [
-        "IREE cannot take 1 of the graph's operators:",
+        "IREE does not support 1 of the graph's operators:",
         "  aten.as_strided.default  (as_strided)  float32[5] -> float32[2, 2]",
     ]
 

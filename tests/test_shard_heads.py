@@ -73,7 +73,7 @@ def test_heads_of_queries_are_never_copied() -> None:
 @pytest.mark.parametrize("ranks", [0, -2, 2.0])
 def test_ranks_are_counted(ranks: Any) -> None:
     model = language_model("llama")
-    with pytest.raises(ShardError, match=f"a plan is for one rank or more, not {ranks}"):
+    with pytest.raises(ShardError, match=f"ranks must be an integer of at least 1, not {ranks}"):
         transformers_plan(model.config, graph_of(model), ranks=ranks)
 
 

@@ -92,7 +92,7 @@ def random_numbers() -> None:
             return x + torch.rand_like(x)
 
     ir = extract_ir(Noise().eval(), (X,), strict=False)
-    refused(r"rand_like.* draws random numbers, which would differ from rank to rank", ir, {})
+    refused(r"rand_like.* draws random numbers, which would differ between ranks", ir, {})
 
 
 @limit("Operators that write in place")
@@ -101,7 +101,7 @@ def writing_in_place() -> None:
     made = TensorMeta("add_", (4, 8), "float32")
     node = OpNode("add_", "aten.add_.Scalar", [x], [made], {"other": 1, "alpha": 1}, args=["self"])
     refused(
-        r"OpNode\('add_', 'aten.add_.Scalar'\) writes in place; shard a graph in the functional form",
+        r"OpNode\('add_', 'aten.add_.Scalar'\) writes in place; shard a functional graph",
         IR([node], [x], [made]),
         {},
         x="shard(0)",

@@ -37,7 +37,8 @@ def require_compiler() -> None:
     try:
         get_cpp_compiler()
     except InvalidCxxCompilerError:
-        raise ExecutionError("inductor needs a C++ compiler and found none; install g++ or clang++") from None
+        problem = "the back end inductor needs a C++ compiler and found none; install g++ or clang++"
+        raise ExecutionError(problem) from None
 
 
 @register_backend("inductor", "torch's own compiler", require=require_compiler)

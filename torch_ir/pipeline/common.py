@@ -1,4 +1,4 @@
-"""What every stage can compute for itself: nodes that need weights and sizes, and no value of an input."""
+"""Nodes that every stage can compute for itself: they need weights and sizes, but no input values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch_ir.ops.effects import is_pure
 
 
 def common_nodes(ir: IR) -> list[OpNode]:
-    """The nodes, in order, that are copied to the stages that read them: masks, positions, weights made ready."""
+    """Return the nodes, in order, that are copied to the stages that read them: masks, positions, prepared weights."""
     once = set(split_prologue(ir)[0])
     barred = {*ir.returns.inputs, *(symbol.tensor for symbol in ir.symbols.values())}
     changing = {target for target, _ in ir.mutations}
@@ -23,7 +23,7 @@ def common_nodes(ir: IR) -> list[OpNode]:
 
 
 def own_nodes(ir: IR) -> list[OpNode]:
-    """The nodes, in order, that only one stage computes."""
+    """Return the nodes, in order, that belong to exactly one stage."""
     common = set(common_nodes(ir))
     return [node for node in ir.nodes if node not in common]
 

@@ -117,7 +117,7 @@ def _parse_range(word: str, text: str) -> tuple[str, DimRange]:
 
 def _not_empty(dim: DimRange, text: str) -> DimRange:
     if dim.high is not None and (dim.low or 0) > dim.high:
-        raise CommandError(f"{text!r} is an empty range: {dim.low or 0} is more than {dim.high}")
+        raise CommandError(f"{text!r} is an empty range of sizes: {dim.low or 0} is more than {dim.high}")
     return dim
 
 
