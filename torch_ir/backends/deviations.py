@@ -50,43 +50,19 @@ class Row:
         return all(_TESTS[kind](node, wanted) for kind, wanted in self.when.items())
 
 
-def _has_attributes(node: OpNode, wanted: Mapping[str, Any]) -> bool:
-    return all(name in node.attrs and node.attrs[name] == value for name, value in wanted.items())
-
-
 def _is_at_least(node: OpNode, wanted: Mapping[str, float]) -> bool:
     found = [(node.attrs.get(name), least) for name, least in wanted.items()]
     return all(isinstance(value, (int, float)) and value >= least for value, least in found)
 
 
-def _has_dtype(node: OpNode, wanted: list[str]) -> bool:
-    return any(tensor.dtype in wanted for tensor in (*node.inputs, *node.outputs))
-
-
-def _is_given(node: OpNode, wanted: list[str]) -> bool:
-    return set(wanted) <= set(node.args)
-
-
-def _has_rank(node: OpNode, wanted: int) -> bool:
-    return any(len(tensor.shape) == wanted for tensor in node.inputs)
-
-
-def _is_empty(node: OpNode, wanted: bool) -> bool:
-    return wanted == any(0 in tensor.shape for tensor in node.inputs)
-
-
-def _is_open(node: OpNode, wanted: bool) -> bool:
-    return wanted == any(isinstance(dim, str) for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape)
-
-
 _TESTS: dict[str, Callable[[OpNode, Any], bool]] = {
-    "attr": _has_attributes,
+    "attr": lambda node, wanted: all(name in node.attrs and node.attrs[name] == wanted[name] for name in wanted),
     "at_least": _is_at_least,
-    "dtype": _has_dtype,
-    "given": _is_given,
-    "rank": _has_rank,
-    "empty": _is_empty,
-    "open": _is_open,
+    "dtype": lambda node, wanted: any(tensor.dtype in wanted for tensor in (*node.inputs, *node.outputs)),
+    "given": lambda node, wanted: set(wanted) <= set(node.args),
+    "rank": lambda node, wanted: any(len(tensor.shape) == wanted for tensor in node.inputs),
+    "empty": lambda node, wanted: wanted == any(0 in tensor.shape for tensor in node.inputs),
+    "open": lambda node, wanted: wanted == any(not tensor.is_static for tensor in (*node.inputs, *node.outputs)),
     "values": lambda node, wanted: True,
 }
 VOCABULARY = frozenset(_TESTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ _KINDS = (".safetensors", ".npz", ".npy")
 _MOST_EXPANDED, _MOST_TIMES = 1 << 28, 100  # limits of an archive: bytes, and expansion ratio beyond them
 
 
-class Dumps(Mapping[str, Callable[[], Any]]):
+class Dumps(dict[str, Callable[[], Any]]):
     """Maps names to functions that read the tensor; nothing is unpickled, as that could run code."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -29,22 +29,13 @@ class Dumps(Mapping[str, Callable[[], Any]]):
         files = sorted(file for file in place.rglob("*") if file.suffix in _KINDS) if place.is_dir() else [place]
         if not files or files[0].suffix not in _KINDS:
             raise SerializationError(f"{place} contains no dumps; expected {', '.join(_KINDS)} files")
-        self._readers: dict[str, Callable[[], Any]] = {}
+        super().__init__()
         for file in files:
             _refuse_special(file, follow=file == place)
             for name, reader in _tensors(file, place):
-                if name in self._readers:
+                if name in self:
                     raise SerializationError(f"{file}: {name!r} is dumped twice")
-                self._readers[name] = reader
-
-    def __getitem__(self, name: str) -> Callable[[], Any]:
-        return self._readers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
+                self[name] = reader
 
 
 def _refuse_special(file: Path, *, follow: bool) -> None:

@@ -61,8 +61,8 @@ def like(ir: IR, inputs: Sequence[torch.Tensor]) -> list[Any]:
 def drawn_inputs(ir: IR, sizes: Mapping[str, int], seed: int = 0) -> list[Any]:
     """Return random inputs for a graph; integers are small, as they may be indices."""
     generator = torch.Generator().manual_seed(seed)
-    rows = [int(evaluate(node["weight"].shape[0], sizes)) for node in ir.all_nodes() if _is_look_up(node.op_type)]
-    largest = min([_LARGEST_INDEX, *rows])
+    tables = [node["weight"] for node in ir.all_nodes() if node.op_type.startswith("aten.embedding")]
+    largest = min([_LARGEST_INDEX, *(int(evaluate(table.shape[0], sizes)) for table in tables)])
     return [_drawn(tensor, sizes, largest, generator) for tensor in ir.graph_inputs]
 
 
@@ -74,10 +74,6 @@ def smallest(ir: IR) -> Mapping[str, int]:
 
 def _points(ir: IR) -> list[Mapping[str, int]]:
     return sorted(points_of(ir), key=lambda point: sum(point.values())) or [{}]
-
-
-def _is_look_up(op_type: str) -> bool:
-    return op_type.startswith("aten.embedding")
 
 
 def _drawn(tensor: TensorMeta, sizes: Mapping[str, int], largest: int, generator: torch.Generator) -> torch.Tensor:

@@ -125,7 +125,8 @@ class _Judge:
             if why := self.tolerance.objection(probe.values, one, other, self._ran, may_be_finite=is_lax):
                 index, _, reason = why.partition(": ")
                 self.worst = max([self.worst, *(difference.max_diff for difference in differences)])
-                return f"{_names(self.before)[int(index)]}: {reason}{where}"
+                targets = (target for target, _ in self.before.mutations)
+                return f"{[*self.before.graph_outputs, *targets][int(index)].name}: {reason}{where}"
             self.rounding = self.rounding or not probe.is_extreme  # extreme inputs round anyway
         finite = [difference.max_diff for difference in differences if difference.max_diff != float("inf")]
         if not probe.is_extreme:
@@ -160,15 +161,14 @@ def _retype(ir: IR, dtype: str) -> None:
                 tensor.param = type(tensor.param)(tensor.param.keys, tensor.param.kind, data)
             tensor.dtype = dtype
     for node in ir.nodes:
-        node.attrs = {name: _retyped_value(value, dtype) for name, value in node.attrs.items()}
+        node.attrs = {
+            name: Dtype(dtype) if isinstance(value, Dtype) and value in _FLOATS else value
+            for name, value in node.attrs.items()
+        }
         if not node.inputs and node.outputs[:1] and node.outputs[0].dtype == dtype and "dtype" in node.attrs:
             node.attrs["dtype"] = Dtype(dtype)  # factory functions default to float32
     for body in ir.functions.values():
         _retype(body, dtype)
-
-
-def _retyped_value(value: Any, dtype: str) -> Any:
-    return Dtype(dtype) if isinstance(value, Dtype) and value in _FLOATS else value
 
 
 def _own_kernels(ir: IR) -> int:
@@ -194,10 +194,6 @@ def _bound(ir: IR, weights: Weights) -> IRExecutor:
 
 def _is_nothing(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() > 0 and bool(value.isnan().all())
-
-
-def _names(ir: IR) -> list[str]:
-    return [tensor.name for tensor in ir.graph_outputs] + [target.name for target, _ in ir.mutations]
 
 
 __all__ = ["NOTHING", "Inputs", "Proof", "Weights", "drawn_inputs", "prove", "retyped"]

@@ -82,7 +82,7 @@ class Report:
     def _by_pass(self, width: int | None) -> list[str]:
         if not self.passes:
             return ["", "no pass changed anything"]
-        table = [["pass", "changes", *(_titles() if self.passes[0].after else ())]]
+        table = [["pass", "changes", *(TITLES[name][0] for name in _MEASURES if self.passes[0].after)]]
         for row in self.passes:
             amounts = [human(getattr(row.after, name), TITLES[name][1]) for name in _MEASURES] if row.after else []
             table.append([row.name, str(row.changes), *amounts])
@@ -91,10 +91,6 @@ class Report:
 
     def _verdict(self) -> list[str]:
         return [] if self.proof is None else ["", f"verified: {self.proof}" if self.proof.is_valid else str(self.proof)]
-
-
-def _titles() -> list[str]:
-    return [TITLES[name][0] for name in _MEASURES]
 
 
 def _counted(nodes: Sequence[str]) -> str:

@@ -16,7 +16,8 @@ def common_nodes(ir: IR) -> list[OpNode]:
     found = []
     for node in ir.nodes:
         is_free = free.issuperset(node.inputs) and barred.isdisjoint(node.outputs)
-        if node in once or (is_free and node.outputs and _is_plain(node) and is_pure(node)):
+        calls = any(isinstance(value, FunctionRef) for value in node.attrs.values())
+        if node in once or (is_free and node.outputs and not calls and is_pure(node)):
             found.append(node)
             free.update(node.outputs)
     return found
@@ -26,7 +27,3 @@ def own_nodes(ir: IR) -> list[OpNode]:
     """Return the nodes, in order, that belong to exactly one stage."""
     common = set(common_nodes(ir))
     return [node for node in ir.nodes if node not in common]
-
-
-def _is_plain(node: OpNode) -> bool:
-    return not any(isinstance(value, FunctionRef) for value in node.attrs.values())

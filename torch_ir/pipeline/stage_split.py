@@ -149,16 +149,13 @@ def _too_large(segments: Sequence[Segment], memory: float) -> str:
     for segment in segments:
         needs = sum(segment.load.weights.values()) + segment.load.alive
         if needs > memory:
-            return f"{_named_as(segment)} alone needs {_bytes(needs)}, more than the {_bytes(memory)} of a stage"
+            name = f"layer {segment.layer!r}" if segment.layer else repr(segment.nodes[0])
+            return f"{name} alone needs {_bytes(needs)}, more than the {_bytes(memory)} of a stage"
     return f"every cut has a stage that needs more than {_bytes(memory)}, including what it receives"
 
 
 def _bytes(amount: float) -> str:
     return human(round(amount), "B")
-
-
-def _named_as(segment: Segment) -> str:
-    return f"layer {segment.layer!r}" if segment.layer else f"{segment.nodes[0]!r}"
 
 
 def _named(segments: Sequence[Segment], at: Sequence[str]) -> tuple[int, ...]:

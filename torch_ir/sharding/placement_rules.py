@@ -116,7 +116,8 @@ def pointwise(placed: PlacedNode) -> Local | None:
     """Place every input like the largest sharded one; broadcast dimensions are replicated."""
     node = placed.node
     rank = max(len(tensor.shape) for tensor in node.outputs)
-    cut = [(tensor, place) for tensor, place in _pairs(placed) if isinstance(place, Shard)]
+    pairs = ((tensor, placed.places[name]) for name, tensor in zip(node.args, node.inputs, strict=True))
+    cut = [(tensor, place) for tensor, place in pairs if isinstance(place, Shard)]
     if not cut:
         return _of_terms(placed)
     lead, place = max(cut, key=lambda pair: len(pair[0].shape))
@@ -130,10 +131,6 @@ def aligned(target: Shard, rank: int, tensor: TensorMeta, size: Dim) -> Placemen
     """Return the placement of an operand that is broadcast to `rank` dimensions, sharded like `target`."""
     dim = target.dim - rank + len(tensor.shape)
     return Shard(dim, target.parts) if dim >= 0 and tensor.shape[dim] == size else REPLICATE
-
-
-def _pairs(placed: PlacedNode) -> list[tuple[TensorMeta, Placement]]:
-    return [(tensor, placed.places[name]) for name, tensor in zip(placed.node.args, placed.node.inputs, strict=True)]
 
 
 # f(a) + f(b) = f(a + b): for all operands together, or for the one named, with the others replicated.

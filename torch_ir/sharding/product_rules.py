@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_ir.ir import TensorMeta
 from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Partial, Placement, Shard
 from torch_ir.sharding.placement_rules import Local, PlacedNode, shards
-from torch_ir.sharding.rank_writer import Writer
+from torch_ir.sharding.rank_writer import NEW, Writer
 
 
 @shards("aten.linear")
@@ -155,7 +155,7 @@ def _own_groups(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNod
     whole = writer.add("aten.constant_pad_nd.default", {"self": ends}, {"pad": [1, 0], "value": 0})
     begin = writer.add("aten.index_select.default", {"self": whole, "index": writer.first_of(groups)}, {"dim": 0})
     stop = writer.add("aten.sub.Tensor", {"self": own, "other": begin}, {"alpha": 1})
-    count = writer.add("aten.arange.default", {}, {"end": rows, **_NEW})
+    count = writer.add("aten.arange.default", {}, {"end": rows, **NEW})
     shifted = writer.add("aten.add.Tensor", {"self": count, "other": begin}, {"alpha": 1})
     there = writer.add("aten.remainder.Scalar", {"self": shifted}, {"other": rows})
     front = writer.add("aten.index.Tensor", {"self": given, "indices.0": there}, {})
@@ -167,6 +167,3 @@ def _own_groups(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNod
     unshifted = writer.add("aten.sub.Tensor", {"self": count, "other": begin}, {"alpha": 1})
     back = writer.add("aten.remainder.Scalar", {"self": unshifted}, {"other": rows})
     return [writer.add("aten.index.Tensor", {"self": clean, "indices.0": back}, {})]
-
-
-_NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}

@@ -16,7 +16,7 @@ from torch_ir.ir import IR, Dim, Expr, MemoryFormat, OpNode, Origin, Param, Tens
 from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, rank_key
 from torch_ir.ir.regroup.functions import fresh
 
-_NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}
+NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}  # the defaults of a factory function
 _NOWHERE = Origin()
 
 
@@ -200,7 +200,7 @@ class Writer:
             return self._groups(size, parts, name)
         own = size // self.ranks // parts
         first = self.first_of(own)
-        places = self.add("aten.arange.default", {}, {"end": own * parts, **_NEW})
+        places = self.add("aten.arange.default", {}, {"end": own * parts, **NEW})
         if parts > 1:  # skip the shards of other ranks in each packed part
             attrs = {"other": own, "rounding_mode": "floor"}
             part = self.add("aten.div.Scalar_mode", {"self": places}, attrs)

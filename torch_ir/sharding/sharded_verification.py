@@ -38,7 +38,10 @@ def verify_sharded(
     call = tuple(inputs), dict(kwargs or {})
     try:
         values = flat_inputs(sharded, *call)
-        left = ranks.left_by_each(sharded, values, weights) if ranks else _in_lockstep(sharded, values, weights)
+        if ranks is not None:
+            left = ranks.left_by_each(sharded, values, weights)
+        else:
+            left = left_in_lockstep(sharded, values, weights_in(weights))
         expected = run_whole(original, sharded, weights, *call)
     except TorchIRError as error:
         return False, VerificationReport(False, error_message=str(error))
@@ -48,10 +51,6 @@ def verify_sharded(
     count = "processes" if ranks else "ranks in lockstep"
     report.notes.append(f"{len(left)} {count}, mesh {', '.join(f'{name} = {n}' for name, n in sharded.mesh.items())}")
     return report.is_valid, report
-
-
-def _in_lockstep(ir: IR, values: Sequence[Any], weights: Weights) -> list[list[Any]]:
-    return left_in_lockstep(ir, values, weights_in(weights))
 
 
 def _whole_values(ir: IR, left: Sequence[Sequence[Any]]) -> list[Any]:

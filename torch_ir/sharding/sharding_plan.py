@@ -72,13 +72,9 @@ def _pattern(path: str) -> re.Pattern[str]:
         raise ShardError(
             f"plan: {path!r:.80} has more than {_MOST_PARTIAL} '*' that match part of a step; spell it out"
         )
-    first, *rest = [_one_level(part) for part in parts]
+    first, *rest = ["[^.]*?".join(map(re.escape, part.split("*"))) for part in parts]
     found = [f"(?=(?P<g{number}>.*?{part}))(?P=g{number})" for number, part in enumerate(rest[:-1])]
     return re.compile("".join([first, *found, *(f".*{part}" for part in rest[-1:])]))
-
-
-def _one_level(part: str) -> str:
-    return "[^.]*?".join(map(re.escape, part.split("*")))
 
 
 def transformers_plan(

@@ -119,7 +119,8 @@ def _from_torch(given: Any, where: str) -> Style:
         return Style(inputs=_one(given.sequence_sharding, where))
     if kind == "PrepareModuleInput":
         pairs = list(zip(_all(given.input_layouts), _all(given.desired_input_layouts), strict=True))
-        pairs += _keyword_pairs(given)
+        wanted = given.desired_input_kwarg_layouts or {}
+        pairs += [(layout, wanted[name]) for name, layout in (given.input_kwarg_layouts or {}).items()]
         changed = {
             (_place(one, where), _place(other, where)) for one, other in pairs if one is not None and one != other
         }
@@ -130,11 +131,6 @@ def _from_torch(given: Any, where: str) -> Style:
     if kind == "PrepareModuleOutput":
         return Style(outputs=_one(given.desired_output_layouts, where))
     raise ShardError(f"plan for {where!r}: unknown style {kind}; expected one of {', '.join(STYLES)}")
-
-
-def _keyword_pairs(given: Any) -> list[tuple[Any, Any]]:
-    before, after = given.input_kwarg_layouts or {}, given.desired_input_kwarg_layouts or {}
-    return [(before[name], after[name]) for name in before]
 
 
 def _all(layouts: Any) -> tuple[Any, ...]:

@@ -86,13 +86,10 @@ def read_facts(folder: str) -> dict[str, Any]:
 
 
 def _kind(error: BaseException) -> Status:
-    if any(_is_of_memory(each) for each in _chain(error)):
-        return Status.MEMORY
+    for each in _chain(error):
+        if isinstance(each, MemoryError) or any(words in str(each) for words in NO_MEMORY):
+            return Status.MEMORY
     return Status.REFUSED if isinstance(error, TorchIRError) else Status.FAILED
-
-
-def _is_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -60,10 +60,10 @@ class Work:
         self._file.write_bytes(text)
         stated = stated_digest(text)
         assert stated is not None  # every text ends with one
-        counts = [math.prod(param.shape) for param in self._ir.params if _is_learned(param)]
+        learned = [param for param in self._ir.params if param.param is None or param.param.kind == "parameter"]
         return {
             "nodes": len(self._ir.nodes),
-            "parameters": sum(counts),
+            "parameters": sum(math.prod(param.shape) for param in learned),
             "digest": stated.digest.removeprefix("sha256:"),
             "graph_bytes": self._file.stat().st_size,
         }
@@ -91,10 +91,6 @@ class Work:
             self.problem = f"only after optimisation: {proof.reason}" if proof.reason else ""
             facts["max_diff_after"] = _finite(proof.max_diff)
         return facts
-
-
-def _is_learned(param: Any) -> bool:
-    return param.param is None or param.param.kind == "parameter"
 
 
 def _number(amount: int | str) -> int | None:

@@ -64,17 +64,14 @@ def sweep(
     With `retry`, models that were not ok run again. The engine is started only if there is something to do.
     """
     with Journal(Path(folder), plan.settings()) as journal:
-        left = [entry for entry in entries if not _is_done(journal.rows.get(entry.key), retry)]
+        kept = {key for key, row in journal.rows.items() if not retry or row.status == Status.OK.value}
+        left = [entry for entry in entries if entry.key not in kept]
         if left:
             _carry_out([plan.job(entry) for entry in left], journal, engine, len(entries), watch)
         rows = [journal.rows[entry.key] for entry in entries]
         write_parquet(rows, journal.folder)
         write_summary(rows, journal.folder)
     return rows
-
-
-def _is_done(row: Row | None, retry: bool) -> bool:
-    return row is not None and not (retry and row.status != Status.OK.value)
 
 
 def _carry_out(jobs: Sequence[Job], journal: Journal, start: Callable[[], Engine], total: int, watch: Watcher) -> None:

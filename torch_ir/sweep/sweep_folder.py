@@ -10,8 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from torch_ir.errors import CommandError, SerializationError
 from torch_ir.ir.files.atomic_write import plain_target, sync_folder, write_bytes, write_text
@@ -51,11 +50,8 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
-        return False
 
     def add(self, outcome: Outcome) -> None:
         """Store the outcome of one model."""

@@ -20,7 +20,9 @@ def to_json(value: Any, path: str, depth: int = 0) -> Any:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
-        return _finite(value, path)
+        if not math.isfinite(value):
+            raise SerializationError(f"JSON cannot represent the number {value}", path)
+        return float(value)
     if isinstance(value, str):
         return _text(value, path)
     if isinstance(value, (list, tuple)):
@@ -34,12 +36,6 @@ def to_json(value: Any, path: str, depth: int = 0) -> Any:
     raise SerializationError(
         f"JSON cannot represent a {type(value).__name__}; use its name, or a list of numbers", path
     )
-
-
-def _finite(value: float, path: str) -> float:
-    if not math.isfinite(value):
-        raise SerializationError(f"JSON cannot represent the number {value}", path)
-    return float(value)
 
 
 def _text(value: str, path: str) -> str:

@@ -34,7 +34,8 @@ class ModelState:
         self.tensors = [_Held(tensor) for tensor in distinct([*named, *found.tensors]) if not tensor.is_meta]
         self.python = list(_python_state(found))
         mine = [held for held in self.tensors if id(held.tensor) in parameters]
-        self.memory = _Memory(self.tensors, [] if sum(map(_bytes, mine)) <= COPIED else mine)
+        size = sum(held.alias.untyped_storage().nbytes() for held in mine if held.is_plain)
+        self.memory = _Memory(self.tensors, [] if size <= COPIED else mine)
         self.by_tensor = {id(held.tensor): held for held in self.tensors}
 
     @contextmanager
@@ -213,10 +214,6 @@ def _restore_class(kind: type, held: Mapping[str, Any]) -> None:
     for name, value in held.items():
         if vars(kind).get(name) is not value:
             setattr(kind, name, value)
-
-
-def _bytes(held: _Held) -> int:
-    return held.alias.untyped_storage().nbytes() if held.is_plain else 0
 
 
 def _all_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -33,7 +32,7 @@ class TensorFile:
         self._file = tempfile.TemporaryFile(prefix="torch_ir.")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     @property

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torch_ir.errors import GuardError, TorchIRError, first_line
-from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
 from torch_ir.run.stored import Weight, loaded
@@ -173,7 +173,8 @@ class _Sides:
         torch.manual_seed(0)
         outcome = self.executor.run(flatten_call(self.executor.ir, *copied(call)))
         # parameters that only the first call of the graph changed are still changed
-        outcome = replace(outcome, mutations={**_of_params(first), **outcome.mutations})
+        kept = {target: value for target, value in first.mutations.items() if target.param is not None}
+        outcome = replace(outcome, mutations={**kept, **outcome.mutations})
         second = self._judge(outcome, witness)
         if second.is_valid:
             return report
@@ -269,10 +270,6 @@ class _Sides:
             output_details=details,
             error_message=problem or None,
         )
-
-
-def _of_params(outcome: Outcome) -> dict[TensorMeta, Any]:
-    return {target: value for target, value in outcome.mutations.items() if target.param is not None}
 
 
 def _has_finite(witness: Witness) -> bool:

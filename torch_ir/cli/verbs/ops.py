@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_inputs, add_json, add_verb, print_json, terminal_width
+from torch_ir.cli.verb import add_inputs, add_json, add_verb, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -50,12 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
     show_progress("importing torch")
     from torch_ir.ops.operator_summary import operators_named, operators_with
 
-    if arguments.file:
-        return _show_operators(operators_named(arguments.file), arguments.json)
-    found = operators_with(arguments.search or "")
+    found = operators_named(arguments.file) if arguments.file else operators_with(arguments.search or "")
     if not found:
         raise CommandError(f"no operator of torch has {arguments.search!r} in its name")
-    return _list_operators(found, arguments.json)
+    records = [_record(facts) for facts in found]
+    show(arguments, lambda: records, lambda: "\n".join(_described(records) if arguments.file else _table(records)))
+    return 0
 
 
 def _is_graph(text: str) -> bool:
@@ -78,13 +79,15 @@ def _show_graph(arguments: argparse.Namespace) -> int:
     ]  # fmt: skip
     if arguments.check:
         _check(records)
-    if arguments.json:
-        print_json({"model_name": ir.model_name, "num_nodes": whole, "operators": records})
-    else:
-        print(f"{ir.model_name or 'the graph'}: {whole} nodes, {len(uses)} operators\n")
-        rows = [["operator", "nodes", "share", "family", "dtypes", "first at", *(["runs"] if arguments.check else [])]]
-        rows += [_row(record) for record in records]
-        print(*aligned(rows, left=(0, 3, 4, 5, 6), width=terminal_width(), least=(4, 3, 5)), sep="\n")
+    rows = [["operator", "nodes", "share", "family", "dtypes", "first at", *(["runs"] if arguments.check else [])]]
+    rows += [_row(record) for record in records]
+    table = aligned(rows, left=(0, 3, 4, 5, 6), width=terminal_width(), least=(4, 3, 5))
+    title = f"{ir.model_name or 'the graph'}: {whole} nodes, {len(uses)} operators"
+    show(
+        arguments,
+        lambda: {"model_name": ir.model_name, "num_nodes": whole, "operators": records},
+        lambda: "\n".join([title, "", *table]),
+    )
     return 1 if any(record.get("why_not_run") for record in records) else 0
 
 
@@ -108,38 +111,29 @@ def _row(record: dict[str, Any]) -> list[str]:
     return cells
 
 
-def _show_operators(found: list[OperatorFacts], as_json: bool) -> int:
+def _described(records: list[dict[str, Any]]) -> Iterator[str]:
     from textwrap import fill
 
-    records = [_record(facts) for facts in found]
-    if as_json:
-        print_json(records)
-        return 0
     wide = terminal_width()
     for number, record in enumerate(records):
         schema = record["schema"] if wide is None else fill(record["schema"], wide - 2, subsequent_indent="      ")
-        lines = [
+        yield from (
+            *([""] if number else []),
+            record["operator"],
             f"  {schema}",
             f"  family: {record['family']}",
             f"  effects: {', '.join(_effects(record)) or 'none: it returns new tensors'}",
             f"  multiply-adds: {record['macs'] or 'not counted'}",
             f"  in a graph: {'rejected, because it ' + record['reaches'] if record['reaches'] else 'runs'}",
-        ]
-        print(*([""] if number else []), record["operator"], *lines, sep="\n")
-    return 0
+        )
 
 
-def _list_operators(found: list[OperatorFacts], as_json: bool) -> int:
+def _table(records: list[dict[str, Any]]) -> list[str]:
     from torch_ir.analysis.cost_model.text_table import aligned
 
-    records = [_record(facts) for facts in found]
-    if as_json:
-        print_json(records)
-        return 0
     rows = [["operator", "family", "effects"]]
     rows += [[record["operator"], record["family"], ", ".join(_effects(record)) or "-"] for record in records]
-    print(*aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2), sep="\n")
-    return 0
+    return aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2)
 
 
 def _record(facts: OperatorFacts) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
-        return list_all(arguments.json)
+        return list_all(arguments)
     if arguments.file is None:
         raise CommandError("no graph given; give an IR file or a model, or --list to see the passes")
     ir = open_graph(arguments, checked=True, of_models=())

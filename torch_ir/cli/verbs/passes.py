@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, print_json, show, terminal_width
+from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -30,24 +30,22 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.passes import find_pass
 
     if arguments.name is None:
-        return list_all(arguments.json)
+        return list_all(arguments)
     found = _record(find_pass(arguments.name))
     show(arguments, lambda: found, lambda: "\n".join(_explained(found)))
     return 0
 
 
-def list_all(as_json: bool) -> int:
+def list_all(arguments: argparse.Namespace) -> int:
     """Print all passes with their first level, summary, options and the measures they may raise."""
     from torch_ir.analysis.cost_model.text_table import aligned
     from torch_ir.passes import list_passes
 
     records = [_record(each) for each in list_passes()]
-    if as_json:
-        print_json(records)
-        return 0
     rows = [["pass", "level", "what it does"]]
     rows += [[record["name"], (record["levels"] or ["-"])[0], _summary(record)] for record in records]
-    print(*aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2), sep="\n")
+    table = aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2)
+    show(arguments, lambda: records, lambda: "\n".join(table))
     return 0
 
 

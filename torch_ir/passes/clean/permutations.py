@@ -79,22 +79,15 @@ def _swapped(rank: int, one: int, other: int) -> Order:
 def _moved(node: OpNode, rank: int) -> Order:
     if not rank:  # torch accepts dims 0 and -1 for a 0-d tensor
         return ()
-    sources, places = ([dim % rank for dim in _listed(node[name])] for name in ("source", "destination"))
+    dims = ([node[name]] if isinstance(node[name], int) else node[name] for name in ("source", "destination"))
+    sources, places = ([dim % rank for dim in values] for values in dims)
     rest = iter(dim for dim in range(rank) if dim not in sources)
     given = dict(zip(places, sources, strict=True))
     return tuple(given[place] if place in given else next(rest) for place in range(rank))
 
 
-def _listed(value: int | Sequence[int]) -> Sequence[int]:
-    return [value] if isinstance(value, int) else value
-
-
 def _reversed(node: OpNode, rank: int) -> Order:
     return tuple(range(rank))[::-1]
-
-
-def _last_two(node: OpNode, rank: int) -> Order:
-    return _swapped(rank, -2, -1)
 
 
 def _two_dims(one: str, other: str) -> Callable[[OpNode, int], Order]:
@@ -112,7 +105,7 @@ ORDERS: Mapping[str, Callable[[OpNode, int], Order]] = {
     "aten.movedim.intlist": _moved,
     "aten.moveaxis.int": _moved,
     "aten.moveaxis.intlist": _moved,
-    "aten.mT.default": _last_two,
+    "aten.mT.default": lambda node, rank: _swapped(rank, -2, -1),
     "aten.t.default": _reversed,
     "aten.t_copy.default": _reversed,
     "aten.numpy_T.default": _reversed,

@@ -75,7 +75,8 @@ def bind_file(target: Path, weights: Mapping[str, Weight] | str | os.PathLike[st
     if not params:
         raise WeightLoadError(f"{target} has no unbound weights: it was written with their values, or has none")
     if not isinstance(weights, Mapping):
-        weights = _opened(Path(weights))
+        is_pickle = Path(weights).suffix in (".pt", ".pth", ".bin")  # ONNX cannot refer to its tensors
+        weights = load_weights(weights) if is_pickle else open_weights(weights)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeightWarning)  # unused weights are not in the file
         values = fit_weights(IR([], [], [], params=params, model_name=str(target)), weights, {})
@@ -106,11 +107,6 @@ def _as_params(model: onnx_ir.Model) -> Iterator[TensorMeta]:
         assert held is not None  # every initialiser has one
         dtype = dtype_name(onnx_ir.tensor_adapters.to_torch_dtype(held.dtype))
         yield TensorMeta(name, [int(dim) for dim in held.shape.numpy()], dtype, param=Param(keys))
-
-
-def _opened(path: Path) -> Mapping[str, Weight]:
-    """Open a checkpoint; load it if ONNX cannot reference its format."""
-    return load_weights(path) if path.suffix in (".pt", ".pth", ".bin") else open_weights(path)
 
 
 def _point_into(model: onnx_ir.Model, stored: Mapping[str, StoredTensor], folder: Path) -> None:
@@ -149,15 +145,12 @@ def _write_beside(target: Path, values: Mapping[str, Tensor], new: Draft) -> tup
         (name, dtype_name(value.dtype), value.shape, value.nbytes) for name, value in values.items()
     )
     digest = hashlib.sha256()
-    for piece in chain([header], map(_raw, values.values())):
+    raw = (value.reshape(-1).view(torch.uint8).numpy().tobytes() for value in values.values())
+    for piece in chain([header], raw):
         digest.update(piece)
         new.write(piece)
     new.complete()
     return _beside(target).path(digest.hexdigest()), len(header)
-
-
-def _raw(value: Tensor) -> bytes:
-    return value.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _beside(target: Path) -> Beside:

@@ -12,7 +12,7 @@ from torch import nn
 
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_python
-from torch_ir.ir import IR, Branch, Dtype, OpNode, Param, Slot, TensorData, TensorMeta
+from torch_ir.ir import IR, Branch, Dtype, Param, Slot, TensorData, TensorMeta
 from torch_ir.ir.files.side_file import SideFile
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.regroup.functions import calls_by_function
@@ -41,14 +41,14 @@ def write_source(ir: IR, target: Path | None) -> tuple[str, SideFile | None]:
 
 def _refuse_executors(ir: IR) -> None:
     """Raise ConversionError for operators that only a registered executor can compute."""
-    alone = {node.op_type: node for node in ir.all_nodes() if _has_executor_alone(node)}
+    alone = {
+        node.op_type: node
+        for node in ir.all_nodes()
+        if executor_of(node) is not None and find_operator(node.op_type) is None and not node.is_call
+    }
     if alone:
         listed = ", ".join(f"{op_type} (node {node.name!r})" for op_type, node in alone.items())
         raise ConversionError(f"a registered executor computes {listed}, which cannot be written as torch calls")
-
-
-def _has_executor_alone(node: OpNode) -> bool:
-    return executor_of(node) is not None and find_operator(node.op_type) is None and not node.is_call
 
 
 class _Argument(NamedTuple):

@@ -22,27 +22,28 @@ def exported(ir: IR, module: nn.Module, given: Sequence[TensorMeta], make: Make,
 
     `make` returns an example of a tensor; its second argument evaluates sizes.
     """
-    points = points_of(ir)
+    points, model = points_of(ir), ir.model_name or "the graph"
     if ir.symbols and not points:
-        raise ConversionError(f"found no sizes that {_name(ir)} admits")
+        raise ConversionError(f"found no sizes that {model} admits")
     sizes: dict[str, Number] = dict(points[0]) if points else {}
     numbers = {symbol.tensor: symbol.name for symbol in ir.symbols.values() if symbol.dim is None}
     values = [
         sizes[numbers[tensor]] if tensor in numbers else make(tensor, lambda dim: int(evaluate(dim, sizes)))
         for tensor in given
     ]
-    varying: Any = tuple(Dim.DYNAMIC if tensor in numbers else _open_dims(tensor) for tensor in given)
+    varying: Any = tuple(
+        Dim.DYNAMIC
+        if tensor in numbers
+        else {at: Dim.AUTO for at, dim in enumerate(tensor.shape) if isinstance(dim, str)}
+        for tensor in given
+    )
     shapes = (varying,) if as_one else varying
     try:
         program = torch.export.export(module, tuple(values), dynamic_shapes=shapes, strict=False)
     except Exception as error:  # any error of torch.export
-        raise ConversionError(f"torch.export rejects {_name(ir)}: {first_line(error)}") from None
+        raise ConversionError(f"torch.export rejects {model}: {first_line(error)}") from None
     _check_sizes(given, program)
     return program
-
-
-def _open_dims(tensor: TensorMeta) -> dict[int, Any]:
-    return {at: Dim.AUTO for at, dim in enumerate(tensor.shape) if isinstance(dim, str)}
 
 
 def _check_sizes(given: Sequence[TensorMeta], program: ExportedProgram) -> None:
@@ -54,7 +55,3 @@ def _check_sizes(given: Sequence[TensorMeta], program: ExportedProgram) -> None:
                 raise ConversionError(
                     f"torch.export fixed the size {dim!r} of {tensor.name!r} at {found}; specialize it"
                 )
-
-
-def _name(ir: IR) -> str:
-    return ir.model_name or "the graph"

@@ -167,17 +167,13 @@ def hold(module: nn.Module, param: Param, value: Tensor) -> None:
             if isinstance(parameter, nn.Parameter):
                 holder.register_parameter(name, parameter)
             elif param.kind == "constant":  # not registered in the model either, so that it is exported as a constant
-                _refuse_taken(holder, name)
+                if hasattr(holder, name):
+                    raise KeyError(f"attribute {name!r} already exists")
                 setattr(holder, name, parameter)
             else:
                 holder.register_buffer(name, parameter, persistent=param.kind == "buffer")
         except (KeyError, TypeError, AttributeError) as error:
             raise ConversionError(f"no module can hold a weight under {key!r:.80}: {error}") from None
-
-
-def _refuse_taken(holder: nn.Module, name: str) -> None:
-    if hasattr(holder, name):
-        raise KeyError(f"attribute {name!r} already exists")
 
 
 def _holder(module: nn.Module, key: str) -> tuple[nn.Module, str]:
