@@ -45,11 +45,11 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "other shape": (lambda d: d["values"][0].update(shape=[8, 3]), "the index says"),
     "other dtype": (lambda d: d["values"][0].update(dtype="float16"), "the index says"),
     "stored": (lambda d: d["values"][0].update(stored="pickle"), "unknown storage"),
-    "pairs": (lambda d: d["values"][0].update(stored="pairs"), "does not hold"),
+    "pairs": (lambda d: d["values"][0].update(stored="pairs"), "cannot be read as"),
     "type": (lambda d: d["values"][0].update(call="one"), "expected a whole number"),
     "name": (lambda d: d["values"][0].update(name="absent"), "absent"),
     "size": (lambda d: d["files"][0].update(size=1), "is damaged"),
-    "shard twice": (lambda d: d["files"].append(d["files"][0]), "stands twice"),
+    "shard twice": (lambda d: d["files"].append(d["files"][0]), "is listed twice"),
 }
 
 
