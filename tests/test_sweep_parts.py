@@ -46,7 +46,7 @@ def test_a_list_names_a_model_per_line() -> None:
         ("net.py:Net -i", "line 1: argument -i/--input: expected one argument"),
         ('{"model": "a:B"', "line 1: not JSON"),
         ('{"modle": "a:B"}', "line 1: unknown key 'modle'; did you mean 'model'?"),
-        ('{"input": []}', "line 1: it names no model"),
+        ('{"input": []}', 'line 1: "model" is missing'),
         ('{"model": "a:B", "input": "1x8"}', "line 1: 'input' must be a list of strings"),
     ],
 )
