@@ -229,10 +229,10 @@ REFUSED: list[tuple[dict[str, Any], dict[str, int], dict[str, Any], str]] = [
     ({"blocks.*.up": "colwize"}, {"tp": 2}, {}, "unknown style 'colwize'; did you mean 'colwise'"),
     ({"blocks.*.up": {"rows": "shard(0)"}}, {"tp": 2}, {}, "'rows' must be one of matrix, vector"),
     ({"blocks.*.up": {"matrix": "split(0)"}}, {"tp": 2}, {}, r"'split\(0\)' is no placement"),
-    ({"blocks.*.up": 7}, {"tp": 2}, {}, "int is no style that is known"),
+    ({"blocks.*.up": 7}, {"tp": 2}, {}, "unknown style int"),
     ({}, {"tp": 2, "dp": 2}, {}, "expected one mesh axis, not 2"),
-    ({}, {"tp": 0}, {}, "cannot have an axis 'tp' of size 0"),
-    ({}, {"a b": 2}, {}, "cannot have an axis 'a b'"),
+    ({}, {"tp": 0}, {}, "invalid mesh axis 'tp' of size 0"),
+    ({}, {"a b": 2}, {}, "invalid mesh axis 'a b'"),
     ({}, {"dp": 2}, {"inputs": {"ids": "shard(2)"}}, "has no dimension 2 to cut"),
     ({}, {"dp": 3}, {"inputs": {"ids": "shard(0)"}}, "input 'ids': dimension 0 .* cannot be divided among 3 ranks"),
 ]

@@ -81,7 +81,7 @@ def unequal_pieces() -> None:
 def too_few_queries() -> None:
     model = language_model("llama", num_attention_heads=2, num_key_value_heads=2)
     ir = extract_ir(model, (), kwargs={"input_ids": torch.zeros(1, 8, dtype=torch.int64)}, strict=False)
-    told = r"layers.0.self_attn: dimension 2 of 'view', \[1, 8, 2, 16\], has size 2, .* 4 ranks; what makes it may stay"
+    told = r"layers.0.self_attn: dimension 2 of 'view', \[1, 8, 2, 16\], has size 2, .* 4 ranks; the module that"
     refused(told, ir, transformers_plan(model.config, ir, ranks=4), 4)
 
 

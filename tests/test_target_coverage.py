@@ -88,7 +88,7 @@ def test_where_there_are_no_flops_nothing_of_them_is_missing() -> None:
 
 
 def test_an_unknown_measure() -> None:
-    with pytest.raises(GraphError, match="measured by nodes, flops, bytes, not by 'flop'"):
+    with pytest.raises(GraphError, match="unknown measure 'flop'; expected one of nodes, flops, bytes"):
         coverage(mlp(), LINEAR).share("flop")
 
 
