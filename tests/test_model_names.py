@@ -144,10 +144,7 @@ def test_ranges_and_sizes_made_of_names() -> None:
             ["net.py:Net"],
             'Net.forward(ids, mask=None, *, scale=1.0, times=1, flag=True) needs inputs; give them, as in --input "ids',
         ),
-        (
-            ["net.py:Net", "-i", "i64[batch<=4]", "-d", "batch=9"],
-            "the size 'batch' has two different ranges; give one",
-        ),
+        (["net.py:Net", "-i", "i64[batch<=4]", "-d", "batch=9"], "the size 'batch' has two different ranges; give one"),
         (["net.py:Net", "-i", "@inputs.npz"], "no such file: inputs.npz"),
         (["net.py"], "'net.py' does not name a model; write package.module:Class or file.py:Class"),
         (
@@ -245,8 +242,7 @@ def test_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == told
     torch.save(nn.Linear(4, 3).state_dict(), "w.pt")
     blocks = ["verify", "model.json", "model.pt2", "-d", f"{size}=5", "--blockwise", "-w", "w.pt"]
-    told = "--blockwise builds the model without weights, but model.pt2 contains them"
-    assert failure(capsys, *blocks).startswith(told)
+    assert "builds the model without weights, but model.pt2 contains them" in failure(capsys, *blocks)
 
 
 @pytest.mark.parametrize("damage", ["empty", "text", "cut"])
