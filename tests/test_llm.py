@@ -235,7 +235,10 @@ def test_a_cache_that_is_too_short(llama: Any) -> None:
         (lambda: nn.Linear(2, 2), "expected a configuration or model of transformers, not Linear"),
         (lambda: build("bert"), "BertForMaskedLM does not generate text"),
         (lambda: build("vit"), "does not generate text"),
-        (lambda: build("falcon_h1"), "layer 0 of falcon_h1 keeps a LinearAttentionAndFullAttentionLayer, which cannot"),
+        (
+            lambda: build("falcon_h1"),
+            "layer 0 of falcon_h1 keeps a LinearAttentionAndFullAttentionLayer, which is not supported",
+        ),
         (lambda: build("rwkv"), "a size cannot vary as asked: seq, dimension 1 of 'input_ids', is always 8"),
         (lambda: build("openai_gpt"), "OpenAIGPTLMHeadModel keeps no cache from one token to the next"),
         (lambda: build("bert").config, "BertLMHeadModel does not generate text, or not with this configuration"),
