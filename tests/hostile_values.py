@@ -146,7 +146,7 @@ def main(per: int, start: int, stop: int) -> None:
         ir = graph(op_type, number)
         known = Constants(ir) if ir is not None else None
         is_folded = known is not None and any(known.value(made) is not None for made in ir.graph_outputs)
-        print("folded" if is_folded else "left alone", flush=True)
+        print("folded" if is_folded else "was not changed", flush=True)
 
 
 def measure() -> dict[str, int | float | str]:

@@ -169,13 +169,13 @@ def test_a_back_end_of_the_users_own(ir: IR, model: nn.Module) -> None:
 
     compiled = compile(ir, model.state_dict(), backend="mine")
     compiled(torch.randn(2, 3, 8, 8), scale=torch.tensor(1.0))
-    assert (seen, compiled.backend, compiled.why) == ([4], "mine", "mine was asked for")
-    with pytest.raises(RegistryError, match=r"the back end 'mine' is already .*prepare"):
+    assert (seen, compiled.backend, compiled.why) == ([4], "mine", "mine was requested")
+    with pytest.raises(RegistryError, match=r"back end 'mine' is already registered by .*prepare"):
         register_backend("mine", "another")(lambda ir, weights: lambda values: values)
 
 
 def test_an_unknown_back_end_is_one_sentence() -> None:
-    with pytest.raises(CommandError, match="there is no back end 'induktor'; did you mean 'inductor'"):
+    with pytest.raises(CommandError, match="unknown back end 'induktor'; did you mean 'inductor'"):
         find_backend("induktor")
 
 
@@ -219,7 +219,7 @@ def test_the_fastest_is_chosen_and_remembered(
     """A back end with different results cannot win; the next process uses the cached choice."""
     x = torch.randn(64, 256)
     first = Auto(*product)
-    assert first.why == "nothing was measured yet; the first call does it"
+    assert first.why == "nothing was measured yet; the first call does that"
     first([x])
     assert first.chosen == "torch"
     assert first.why.startswith("torch is the fastest; torch ")
@@ -287,10 +287,10 @@ def test_run_takes_a_back_end(tmp_path: Path, product: tuple[IR, dict[str, Tenso
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--backend", "irre"], "there is no back end 'irre'; did you mean 'iree'?"),
+        (["--backend", "irre"], "unknown back end 'irre'; did you mean 'iree'?"),
         (
             ["--backend", "onednn", "--stream"],
-            "--stream is for the back end torch: the others want their weights whole",
+            "--stream needs the back end torch: the others load all weights at once",
         ),
     ],
 )

@@ -199,16 +199,16 @@ def test_inductor_is_a_road(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["net.json", "--against", "egaer"], "there is no back end 'egaer'; did you mean 'eager'?"),
+        (["net.json", "--against", "egaer"], "unknown back end 'egaer'; did you mean 'eager'?"),
         (
             ["net.json", "--against", "xyz"],
-            f"there is no back end 'xyz'; there are eager, {', '.join(BACKENDS)}",
+            f"unknown back end 'xyz'; expected one of eager, {', '.join(BACKENDS)}",
         ),
-        (["net.json", "--repeat", "0"], "--repeat is at least 1, not 0"),
-        (["net.json", "--threads", "0"], "--threads is at least 1, not 0"),
+        (["net.json", "--repeat", "0"], "--repeat must be at least 1, not 0"),
+        (["net.json", "--threads", "0"], "--threads must be at least 1, not 0"),
         (["none.json"], "cannot read none.json: No such file or directory"),
         (["net.json", "--weights", "none.pt"], "no such file: none.pt"),
-        (["net.json", "--input", "z=2x4"], "the graph has no input 'z'; it has x"),
+        (["net.json", "--input", "z=2x4"], "the graph has no input 'z'; inputs: x"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -234,7 +234,7 @@ def test_a_missing_compiler_is_named(folder: Path) -> None:
     command = [sys.executable, "-m", "torch_ir", "bench", "net.json", "--against", "inductor"]
     nowhere = {**os.environ, "PATH": "", "CXX": "", "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=nowhere)
-    told = "the back end inductor needs a C++ compiler, and finds none: install g++ or clang++"
+    told = "the back end inductor needs a C++ compiler and found none; install g++ or clang++"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"torch-ir: error: {told}\n")
 
 

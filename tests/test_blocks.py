@@ -390,8 +390,8 @@ def test_info_and_pictures_of_a_file_in_function_form(tmp_path: Path, capsys: py
     blocks.fold_blocks().save(folded)
     assert main(["info", str(folded)]) == 0
     text = capsys.readouterr().out
-    assert "Nodes: 2 (4 with functions put inline)\n" in text
-    assert "Calls of functions:\n  Layer: 2\n" in text
+    assert "Nodes: 2 (4 with functions inlined)\n" in text
+    assert "Function calls:\n  Layer: 2\n" in text
     pictures = []
     for file in (flat, folded):
         assert main(["visualize", str(file), "--fold"]) == 0

@@ -338,9 +338,9 @@ def test_verify_blockwise(
     assert main(given) == 1
     assert "layers.0: 1 of 1 outputs, max diff" in capsys.readouterr().out
     for options, message in {
-        ("--blockwise",): "say which with --weights",
-        (*given[3:], "--localise"): "leave out --localise",
-        ("--unique",): "add --blockwise",
+        ("--blockwise",): "add --weights",
+        (*given[3:], "--localise"): "cannot be combined with --localise",
+        ("--unique",): "need --blockwise",
     }.items():
         assert main([*command, *options]) == 1
         assert message in capsys.readouterr().err

@@ -77,7 +77,7 @@ def test_patterns_of_a_plan(pattern: str, path: str, matches: bool) -> None:
 
 
 def test_a_pattern_that_could_take_for_ever_is_refused() -> None:
-    with pytest.raises(ShardError, match=r"more than 3 '\*' that are not whole steps; write it out"):
+    with pytest.raises(ShardError, match=r"more than 3 '\*' that match part of a step; spell it out"):
         _pattern("*x*.*x*.*x*")
 
 

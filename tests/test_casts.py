@@ -69,7 +69,7 @@ def test_another_layout_stays() -> None:
     ir = small("x: float32[2, 3]", t="aten.t.default(x)", cast=packed)
     after, report = proved(ir, ["casts"], exact=True)
     assert _ops(after) == ["aten.t.default", "aten._to_copy.default"]
-    assert [decline.why for decline in report.declined] == ["it lays its result out in another way"]
+    assert [decline.why for decline in report.declined] == ["its result has another layout"]
 
 
 @pytest.mark.parametrize("call", ["aten.to.device(x, Device('cpu'), Dtype('float32'))", "aten.type_as.default(x, y)"])

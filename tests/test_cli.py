@@ -102,7 +102,7 @@ def test_input_specs_with_bounds_and_files():
         ("f32", "f32[]"),
         ("", "1x3x224x224"),
         ("x=@", "file name"),
-        ("f32[2]<3", "whole numbers"),
+        ("f32[2]<3", "integer dtypes"),
     ],
 )
 def test_wrong_specs_name_the_nearest_fix(text, fix):
@@ -200,12 +200,12 @@ def test_an_instance_and_weights_from_a_file(here, capsys):
     ("arguments", "message"),
     [
         (["net.py:broken"], "building net.py:broken failed: ValueError: no such size (net.py:20)"),
-        (["net.py:number"], "net.py:number did not give an nn.Module, but 3"),
+        (["net.py:number"], "net.py:number did not return an nn.Module, but 3"),
         (["net.py:seven"], "net.py:seven is neither a class, nor a function, nor a model, but 7"),
         (["net.py:Nett"], "net.py has no 'Nett'; did you mean 'Net'?"),
         (["nett.py:Net"], "no such file: nett.py"),
-        (["nett.models:Net"], "there is no module 'nett' here; for a file, write nett/models.py:..."),
-        (["net.py"], "'net.py' does not say which model; write it as package.module:Class or file.py:Class"),
+        (["nett.models:Net"], "no module named 'nett'; for a file, write nett/models.py:..."),
+        (["net.py"], "'net.py' does not name a model; write package.module:Class or file.py:Class"),
         (
             ["bad_import:Net"],
             "importing bad_import failed: ModuleNotFoundError: No module named 'not_there' (bad_import.py:1)",
@@ -218,7 +218,7 @@ def test_an_instance_and_weights_from_a_file(here, capsys):
         (["net.py:Net", "--input", "idz=i64[2,3]"], "Net.forward has no argument 'idz'; did you mean 'ids'?"),
         (
             ["net.py:Net"],
-            'say what Net.forward(ids, mask=None, *, scale=None) reads, as in --input "ids=f32[1,8]"',
+            'Net.forward(ids, mask=None, *, scale=None) needs inputs; give them, as in --input "ids=f32[1,8]"',
         ),
         (["net.py:Net", "--input", "i64[2,3]", "--dim", "batch=2"], "no input has a size 'batch'"),
     ],
@@ -233,10 +233,10 @@ def test_mistakes_in_extract_are_one_line(here, capsys, arguments, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dim", "batch=1..3"], "running takes one size for 'batch', not a range: --dim batch=3"),
-        (["--dim", "bach=3"], "the graph has no size 'bach'; did you mean 'batch'?"),
+        (["--dim", "batch=1..3"], "a run needs one size for 'batch', not a range: --dim batch=3"),
+        (["--dim", "bach=3"], "the graph has no symbolic size 'bach'; did you mean 'batch'?"),
         (["--input", "idz=i64[2,3]"], "the graph has no input 'idz'; did you mean 'ids'?"),
-        (["--input", "1x2", "--input", "1x2"], "2 inputs are given, but the graph takes 1"),
+        (["--input", "1x2", "--input", "1x2"], "2 inputs given, but the graph has 1"),
         (["--input", "@nothing.npy"], "no such file: nothing.npy"),
         (["-o", "out.txt"], "out.txt: outputs are written as .safetensors or .pt"),
         (["--dim", "batch=2", "--input", "f32[batch,3]"], "input 'ids' is float32, the graph takes int64"),
@@ -297,7 +297,10 @@ def test_no_command_writes_over_what_it_reads(here, capsys, words):
     for name in ("net.json", "other.json", "weights.safetensors"):
         (here / name).write_text(name)
     before = {path: path.read_bytes() for path in here.iterdir()}
-    assert failure(capsys, *words) == f"{words[-1]} is read by this command and would be lost; write to another file"
+    assert (
+        failure(capsys, *words)
+        == f"{words[-1]} is an input of this command and would be overwritten; write to another file"
+    )
     assert {path: path.read_bytes() for path in here.iterdir()} == before
 
 
@@ -309,7 +312,7 @@ def test_a_dash_is_stdout_and_never_a_file(here, capsys):
         assert main(words) == main([*words, "-o", "-"]) == 0
         printed = capsys.readouterr().out
         assert printed[: len(printed) // 2] * 2 == printed
-    told = "optimize does not write to stdout; name what it writes: -o NAME"
+    told = "optimize does not write to stdout; name a file: -o NAME"
     assert failure(capsys, "optimize", "net.json", "-o", "-") == told
     assert not (here / "-").exists()
 

@@ -50,7 +50,7 @@ def test_a_core_that_does_not_work_fails(tmp_path):
     done = command("doctor", "torch", PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert done.returncode == 1
     assert done.stdout.splitlines()[1].split(maxsplit=2) == ["torch", "broken", "ImportError: wrong ELF class"]
-    assert done.stdout.endswith("to mend:\n  torch: pip install torch\n")
+    assert done.stdout.endswith("to fix:\n  torch: pip install torch\n")
 
 
 def test_what_is_installed_here_works(capsys):

@@ -94,7 +94,7 @@ def test_help_is_short_and_by_purpose(capsys, monkeypatch):
     assert "{" not in text
     assert max(map(len, text.splitlines())) <= 80
     titles = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert titles[:2] == ["capture a model:", "look at a graph:"]
+    assert titles[:2] == ["capture a model:", "inspect a graph:"]
     assert main([]) == 2
     assert capsys.readouterr().out == text
 
@@ -109,15 +109,15 @@ def test_help_is_a_word_too(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["inof", "x.json"], "torch-ir: error: there is no command 'inof'; did you mean 'info'?"),
-        (["info", "x.json", "--jsn"], "torch-ir info: error: there is no option '--jsn'; did you mean '--json'?"),
-        (["cost", "x.json", "--tpo=3"], "torch-ir cost: error: there is no option '--tpo'; did you mean '--top'?"),
-        (["--versoin"], "torch-ir: error: there is no option '--versoin'; did you mean '--version'?"),
-        (["check", "a", "b"], "torch-ir check: error: 'b' is one argument too many"),
-        (["check", "a", "b\x1b[2J"], "torch-ir check: error: 'b\\x1b[2J' is one argument too many"),
+        (["inof", "x.json"], "torch-ir: error: unknown command 'inof'; did you mean 'info'?"),
+        (["info", "x.json", "--jsn"], "torch-ir info: error: unknown option '--jsn'; did you mean '--json'?"),
+        (["cost", "x.json", "--tpo=3"], "torch-ir cost: error: unknown option '--tpo'; did you mean '--top'?"),
+        (["--versoin"], "torch-ir: error: unknown option '--versoin'; did you mean '--version'?"),
+        (["check", "a", "b"], "torch-ir check: error: unexpected argument 'b'"),
+        (["check", "a", "b\x1b[2J"], "torch-ir check: error: unexpected argument 'b\\x1b[2J'"),
         (
             ["cost", "x", "--by", "nod"],
-            "torch-ir cost: error: argument --by: there is no choice 'nod'; did you mean 'node'?",
+            "torch-ir cost: error: argument --by: unknown choice 'nod'; did you mean 'node'?",
         ),
         (["info"], "torch-ir info: error: the following arguments are required: GRAPH"),
     ],
@@ -128,7 +128,7 @@ def test_mistakes_name_the_nearest_fix(arguments, message, capsys):
 
 def test_an_unknown_command_is_told_what_there_is(capsys):
     """If no name is similar, all are listed."""
-    assert refused(capsys, "xyzzy").startswith("torch-ir: error: there is no command 'xyzzy'; there are: extract, llm,")
+    assert "torch-ir: error: unknown command 'xyzzy'; expected one of extract, llm," in refused(capsys, "xyzzy")
 
 
 def test_looking_never_imports_torch(tmp_path):

@@ -84,8 +84,8 @@ def test_operators_in_branches_and_repeated_blocks_count(tmp_path):
         ),
         ("aten::conv2d.padding", ["aten.conv2d.padding\n"]),
         ("aten.bernoulli.p", ["effects: may draw random numbers\n"]),
-        ("aten.select.int", ["effects: may give a view of an input\n", "family: movement\n"]),
-        ("aten.from_file.default", ["in a graph: refused, for it reads or writes files\n"]),
+        ("aten.select.int", ["effects: may return a view of an input\n", "family: movement\n"]),
+        ("aten.from_file.default", ["in a graph: rejected, because it reads or writes files\n"]),
         ("higher_order.cond", ["higher_order.cond(pred, true_fn, false_fn, operands)\n"]),
     ],
 )
@@ -107,12 +107,12 @@ def test_searching_operators(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "which operators? give an IR file, the name of an operator, --search WORD or --list"),
+        ([], "give one of: an IR file, the name of an operator, --search WORD, --list"),
         (
             ["aten.conv2d", "--list"],
-            "which operators? give an IR file, the name of an operator, --search WORD or --list",
+            "give one of: an IR file, the name of an operator, --search WORD, --list",
         ),
-        (["aten.conv2d", "--check"], "--check is about the operators of a graph"),
+        (["aten.conv2d", "--check"], "--check applies to the operators of a graph"),
         (["conv22d"], "torch has no operator 'conv22d'; did you mean 'aten.conv2d'?"),
         (["nothing.json"], "cannot read nothing.json: No such file or directory"),
     ],
@@ -126,7 +126,7 @@ def test_passes_are_listed_and_explained(capsys):
     text = printed(capsys, "passes")
     assert printed(capsys, "optimize", "--list") == text
     assert [line.split()[0] for line in text.splitlines()[1:]] == [each.name for each in list_passes()]
-    assert "decompose              -      Take operators apart" in text
+    assert "decompose              -      Decompose operators" in text
     one = printed(capsys, "passes", "fold-constants")
     assert "\n  before   a = arange(128)" in one
     assert "  levels: clean, basic, full\n  options: limit=65536 (int)\n  may raise: nothing\n" in one

@@ -104,11 +104,11 @@ def test_sizes_that_vary() -> None:
     """They violate `static`, and conditions that read them; other limits hold."""
     x, y = tensor("x", "batch", 8), tensor("y", "batch", 8)
     node = OpNode("y", "aten.relu.default", [x], [y], {"size": Expr("batch")}, args=["self"])
-    assert Contract("npu", ["aten.relu"], static=True).why_not(node) == "self has sizes that vary: batch"
+    assert Contract("npu", ["aten.relu"], static=True).why_not(node) == "self has symbolic sizes: batch"
     assert Contract("npu", [{"op": "aten.relu", "static": False}], static=True).why_not(node) == ""
     assert why_not(node, require=["self.shape[1] % 8 == 0"]) == ""
     assert why_not(node, require=["self.shape[0] > 0"]) == (
-        "needs self.shape[0] > 0, but self.shape[0] is batch, which varies"
+        "needs self.shape[0] > 0, but self.shape[0] is batch, which is symbolic"
     )
     assert why_not(node, attrs={"size": "batch"}) == "size is batch, not 'batch'"
 
@@ -162,7 +162,8 @@ def test_the_example_is_a_contract_of_operators_that_torch_has() -> None:
         ("ops = [3]", "ops[0]: expected an object, found int"),
         ('name = 3\nops = ["aten.relu"]', "name: expected a string, found 3"),
         ('nmae = "npu"\nops = ["aten.relu"]', "$: unknown key 'nmae'; did you mean 'name'?"),
-        ('ops = ["relu"]', "ops[0].op: 'relu' is no operator name such as 'aten.conv2d'; did you mean 'aten.relu'?"),
+        ('ops = ["relu"]',
+         "ops[0].op: 'relu' is not an operator name such as 'aten.conv2d'; did you mean 'aten.relu'?"),
         ('dtypes = ["float31"]\nops = ["aten.relu"]', "dtypes: unknown dtype 'float31'; did you mean 'float32'?"),
         ('dtypes = "float32"\nops = ["aten.relu"]', "dtypes: expected a list of dtypes, found 'float32'"),
         ('static = 1\nops = ["aten.relu"]', "static: expected true or false, found 1"),
@@ -173,17 +174,18 @@ def test_the_example_is_a_contract_of_operators_that_torch_has() -> None:
         ('[[ops]]\nop = "aten.relu"\nattrs = {a = {mx = 3}}', "ops[0].attrs.a: unknown key 'mx'; did you mean 'max'?"),
         ('[[ops]]\nop = "aten.relu"\nattrs = {a = {max = "3"}}', "ops[0].attrs.a.max: expected a number, found '3'"),
         ('[[ops]]\nop = "aten.relu"\nattrs = {a = {min = 3, max = 2}}',
-         "ops[0].attrs.a: a range needs 'min' or 'max', and admits something"),
+         "ops[0].attrs.a: a range needs 'min' or 'max', and must not be empty"),
         ('[[ops]]\nop = "aten.relu"\nattrs = {a = []}',
          "ops[0].attrs.a: expected a value, a list of values or a range, found []"),
         ('[[ops]]\nop = "aten.relu"\nattrs = {a = [[1]]}',
          "ops[0].attrs.a: expected a value, a list of values or a range, found [[1]]"),
         ('[[ops]]\nop = "aten.relu"\nrequire = ["x.shape[0] %"]',
-         "ops[0].require[0]: 'x.shape[0] %' is no condition such as 'weight.shape[0] % 8 == 0'"),
+         "ops[0].require[0]: 'x.shape[0] %' is not a condition such as 'weight.shape[0] % 8 == 0'"),
         ('[[ops]]\nop = "aten.relu"\nrequire = ["__import__(\'os\').system(\'true\')"]',
-         "ops[0].require[0]: \"__import__('os').system('true')\" is no condition such as 'weight.shape[0] % 8 == 0'"),
+         "ops[0].require[0]: \"__import__('os').system('true')\" is not a condition such as "
+         "'weight.shape[0] % 8 == 0'"),
         ('[[ops]]\nop = "aten.relu"\nrequire = ["x.shape[' + "9" * 5000 + '] > 0"]',
-         "ops[0].require[0]: 'x.shape[" + "9" * 71 + " is no condition such as 'weight.shape[0] % 8 == 0'"),
+         "ops[0].require[0]: 'x.shape[" + "9" * 71 + " is not a condition such as 'weight.shape[0] % 8 == 0'"),
         ('[[ops]]\nop = "aten.relu"\ndtypes = {self = []}', "ops[0].dtypes.self: expected a list of dtypes, found []"),
     ],
 )  # fmt: skip
@@ -198,7 +200,7 @@ def test_files_that_are_no_contract(tmp_path: Path) -> None:
     with pytest.raises(MissingFileError, match="No such file"):
         Contract.load(tmp_path / "none.toml")
     (tmp_path / "npu.yaml").write_text("")
-    with pytest.raises(SerializationError, match=r"npu.yaml: a contract is a .toml or .json file"):
+    with pytest.raises(SerializationError, match=r"npu.yaml: a contract must be a .toml or .json file"):
         Contract.load(tmp_path / "npu.yaml")
     (tmp_path / "deep.toml").write_text("ops = " + "[" * 100_000)
     with pytest.raises(SerializationError, match=r"deep.toml: not TOML"):

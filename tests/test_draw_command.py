@@ -131,16 +131,16 @@ def test_the_format_may_be_told(capsys, file, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--radius", "2"], "--radius says how far around --focus NAME is drawn; there is no --focus"),
+        (["--radius", "2"], "--radius is the distance from --focus NAME; add --focus"),
         (["--focus", "mix99"], "unknown node, input or module 'mix99'; did you mean 'mix9'?"),
         (["--focus", "mix1", "--radius", "-1"], "the radius must be at least 0, not -1"),
         (["--depth", "0"], "the depth must be at least 1, not 0: the model itself would be one box"),
-        (["--set", "batch=8"], "--set gives sizes to costs; it needs --heat or --against"),
+        (["--set", "batch=8"], "--set gives sizes for costs; add --heat or --against"),
         (["--heat", "flops", "--set", "batch=8"], "unknown size 'batch'; open sizes: none"),
         (["--heat", "flops", "--against", "x.json"], "--heat and --against both colour boxes; choose one"),
         (["--against", "nothing.json"], "cannot read nothing.json: No such file"),
         (["--format", "png"], "a PNG needs a file: -o FILE"),
-        (["--format", "model-explorer", "--against", "x"], "Model Explorer files hold one model"),
+        (["--format", "model-explorer", "--against", "x"], "a Model Explorer file contains one model"),
     ],
 )
 def test_mistakes_are_one_sentence(capsys, file, words, told) -> None:

@@ -193,7 +193,7 @@ _DECLINED: dict[str, tuple[dict[str, Any], str]] = {
             "conv": "aten.conv2d.default(x, w)",
             "norm": _norm("conv").replace("mean, var, training=False", "None, None, training=True"),
         },
-        "the batch norm is in training: its statistics are those of the batch",
+        "the batch norm is in training mode and uses the statistics of the batch",
     ),
     "fan-out": (
         {"conv": "aten.conv2d.default(x, w)", "norm": _norm("conv"), "both": "aten.add.Tensor(conv, norm)"},
@@ -201,7 +201,7 @@ _DECLINED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "padding": (
         {"norm": _norm("x"), "conv": "aten.conv2d.default(norm, w, padding=[1, 1])"},
-        "the convolution pads with zeros, and the batch norm shifts what is not padding",
+        "the convolution pads with zeros, which the batch norm does not shift",
     ),
     "fan-out before": (
         {
@@ -215,15 +215,15 @@ _DECLINED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "transposed before": (
         {"norm": _norm("x"), "conv": "aten.conv_transpose2d.input(norm, w)"},
-        "how often a transposed convolution adds up the shift depends on the place",
+        "a transposed convolution adds the shift a number of times that depends on the position",
     ),
     "given weight": (
         {"conv": "aten.conv2d.default(x, given)", "norm": _norm("conv")},
-        "'given' is not a weight that stays as it is",
+        "'given' is not a constant weight",
     ),
     "given statistics": (
         {"conv": "aten.conv2d.default(x, w)", "norm": _norm("conv").replace("mean", "moving")},
-        "'moving' is not a weight that stays as it is",
+        "'moving' is not a constant weight",
     ),
     "other dimension": (
         {"linear": "aten.linear.default(x, v)", "norm": _norm("linear")},
@@ -235,7 +235,7 @@ _DECLINED: dict[str, tuple[dict[str, Any], str]] = {
             "norm": "aten.native_batch_norm.default(conv, gamma, beta, mean, var, False, 0.1, 0.001)",
             "both": "aten.sum.default(norm_1)",
         },
-        "the statistics that the batch norm gives are read",
+        "the statistics that the batch norm returns are used",
     ),
 }
 
@@ -282,7 +282,7 @@ def test_a_buffer_that_the_model_writes_is_no_weight() -> None:
 
     after, report = proved(_captured(Moving(), 2, 3, 5, 5), [fold_batch_norm])
     assert "batch_norm" in _every(after)
-    assert [decline.why for decline in report.declined] == ["'b_norm_running_mean' is not a weight that stays as it is"]
+    assert [decline.why for decline in report.declined] == ["'b_norm_running_mean' is not a constant weight"]
 
 
 def test_a_model_in_training() -> None:
@@ -293,7 +293,7 @@ def test_a_model_in_training() -> None:
     after, report = proved(ir, [fold_batch_norm])
     assert text(after) == text(ir)
     assert [decline.why for decline in report.declined] == [
-        "the batch norm is in training: its statistics are those of the batch"
+        "the batch norm is in training mode and uses the statistics of the batch"
     ]
 
 

@@ -116,7 +116,7 @@ def test_strides_are_kept() -> None:
     assert after.params[0].stride == (1, 3)
 
 
-LARGE = "its value takes {} bytes, more than 64; it is computed once, when weights are bound"
+LARGE = "its value takes {} bytes, more than the limit of 64; it is computed once, when weights are bound"
 
 
 def test_large_values_stay_nodes() -> None:

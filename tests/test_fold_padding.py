@@ -66,13 +66,13 @@ def test_every_reader_takes_what_it_needs() -> None:
     ("pad", "reader", "why"),
     [
         ("[1, 0, 1, 1]", "aten.conv2d.default(pad, w)", "it pads one side more than the other"),
-        ("[-1, -1, 1, 1]", "aten.conv2d.default(pad, w)", "it cuts away, or pads by a size that is open"),
+        ("[-1, -1, 1, 1]", "aten.conv2d.default(pad, w)", "it crops, or pads by a symbolic size"),
         ("[1, 1, 1, 1, 1, 1]", "aten.avg_pool2d.default(pad, [3, 3])", "it pads the batch or the channels"),
-        ("[2, 2, 2, 2]", "aten.avg_pool2d.default(pad, [3, 3])", "a pool pads by at most half of its window"),
+        ("[2, 2, 2, 2]", "aten.avg_pool2d.default(pad, [3, 3])", "pooling pads by at most half of its window"),
         (
             "[1, 1, 1, 1]",
             "aten.conv2d.padding(pad, w, padding='same')",
-            "how much padding='same' adds depends on the size that is padded already",
+            "the amount that padding='same' adds depends on the padded size",
         ),
     ],
 )

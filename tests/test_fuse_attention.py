@@ -130,13 +130,13 @@ def test_a_mask_of_finite_numbers(function: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (lambda q, k, v, m: attend(scores(q, k) + m, v), "would give zeros, not NaN"),
-        (lambda q, k, v, m: attend(scores(q, k).masked_fill(m > 0, -math.inf), v), "would give zeros, not NaN"),
-        (lambda q, k, v, m: attend(scores(q, k).masked_fill(m > 0, -100.0), v), "would give zeros, not NaN"),
+        (lambda q, k, v, m: attend(scores(q, k) + m, v), "would yield zeros, not NaN"),
+        (lambda q, k, v, m: attend(scores(q, k).masked_fill(m > 0, -math.inf), v), "would yield zeros, not NaN"),
+        (lambda q, k, v, m: attend(scores(q, k).masked_fill(m > 0, -100.0), v), "would yield zeros, not NaN"),
         (lambda q, k, v, m: attend(scores(q, k[:1]), v), "do not have the same batch and heads"),
         (
             lambda q, k, v, m: attend(scores(q[:1], k[:1]) + torch.where(m > 0, 0.0, LOW), v[:1]),
-            "the mask makes the scores larger",
+            "the mask broadcasts the scores to a larger shape",
         ),
         (lambda q, k, v, m: attend(scores(q, k).double(), v.double()), "do not have the same dtype"),
     ],
@@ -272,4 +272,4 @@ def test_masks_in_half_precision(name: str, dtype: torch.dtype) -> None:
 def test_casts_that_round_stay(function: Callable[..., Any]) -> None:
     after, report = proved(captured(function, *QKV), STEPS)
     assert SDPA not in kinds(after)
-    assert any("rounds to another dtype" in decline.why for decline in report.declined)
+    assert any("rounds to a less precise dtype" in decline.why for decline in report.declined)

@@ -148,8 +148,8 @@ def test_dumps_in_another_dtype(tmp_path: Path) -> None:
     wide = {**values, "mul": values["mul"].float(), "argmax": values["argmax"].int()}
     found = compared(tmp_path / "pack", wide)
     assert found.is_equal, found
-    assert "given as float32 and compared as bfloat16: mul" in found.notes
-    assert "given as int32 and compared as int64: argmax" in found.notes
+    assert "dumped as float32, compared as bfloat16: mul" in found.notes
+    assert "dumped as int32, compared as int64: argmax" in found.notes
     found = compared(tmp_path / "pack", {**values, "argmax": values["argmax"] + 0.5})
     assert found.differing == ["argmax"]
     assert found.divergence is not None
@@ -198,7 +198,7 @@ def test_random_numbers_are_said(tmp_path: Path) -> None:
     """Another runtime draws other numbers: the pack and the comparison say so."""
     model = module(lambda self, x: nn.functional.dropout(x, 0.5, True) + 1)
     ir = golden(tmp_path / "pack", model, X)
-    assert read_pack(tmp_path / "pack").notes == ["random numbers are drawn for dropout; another runtime draws others"]
+    assert read_pack(tmp_path / "pack").notes == ["random numbers: dropout; another runtime draws different ones"]
     found = compared(tmp_path / "pack", dumped(ir, {}, X, broken="dropout"))
     assert found.divergence is not None
     assert found.divergence.reason.startswith("it draws random numbers")
@@ -216,7 +216,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.chdir(tmp_path)
     assert main(["extract", "net.py:Net", "--input", "3x4", "-o", "net.json"]) == 0
     assert main(["golden", "net.json", "net.py:Net", "--with-weights", "-o", "pack"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("3 values of the graph, which gave the model's results")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("3 values of the graph, verified against the model")
     weights = load_file("pack/weights-00001.safetensors")
     x = load_file("pack/inputs-00001.safetensors")["input"]
     ir = IR.load("net.json")
@@ -236,7 +236,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert main(["compare", "pack", "wrong.safetensors", "--map", "map.json", "--rtol", "1", "--atol", "1"]) == 0
     Path("map.json").write_text('{"layer1": 1}')
     assert main(["compare", "pack", "wrong.safetensors", "--map", "map.json"]) == 1
-    assert "must lead to the name of a tensor" in capsys.readouterr().err
+    assert "must map to the name of a tensor" in capsys.readouterr().err
     assert main(["golden", "net.json", "-o", "pack"]) == 1
     assert "needs weights" in capsys.readouterr().err
     save_file(weights, "weights.safetensors")
@@ -251,5 +251,5 @@ def test_what_is_not_dense(tmp_path: Path) -> None:
     ir = captured(model, X)
     write_golden(ir, {}, (X,), tmp_path / "pack")
     (note,) = read_pack(tmp_path / "pack").notes
-    assert note.startswith("not dense, and left out: ")
+    assert note.startswith("not dense, omitted: ")
     assert "mul" in [value.name for value in read_pack(tmp_path / "pack").values]

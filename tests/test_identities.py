@@ -171,7 +171,7 @@ def test_a_copy_of_an_input_stays() -> None:
     after, report = proved(ir, ["identities"], exact=True)
     assert _ops(after) == ["contiguous", "exp"]
     assert [decline.why for decline in report.declined] == [
-        "it copies an input, which a caller may lay out in another way"
+        "it copies an input, which a caller may pass with other strides"
     ]
 
 

@@ -54,16 +54,16 @@ def test_sizes(word: str, size: int | str, dim: DimRange | None) -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("-1", "one that may vary gets a name, as in f32[batch,3]"),
-        ("5<=seq<=2", "admits no size: 5 is more than 2"),
-        ("seq<0", "admits no size"),
-        ("2<=seq>=4", "gives two lower ends"),
-        ("0*n", "the same for every n"),
+        ("-1", "name a dynamic size, as in f32[batch,3]"),
+        ("5<=seq<=2", "is an empty range of sizes: 5 is more than 2"),
+        ("seq<0", "is an empty range"),
+        ("2<=seq>=4", "has two lower bounds"),
+        ("0*n", "does not depend on n"),
         ("2*n*2", "is not a size"),
         ("n*m", "is not a size"),
         ("1..", "write it as batch=4 or batch=1..32"),
-        ("lambda", "has a meaning of its own"),
-        ("floor", "has a meaning of its own"),
+        ("lambda", "is reserved"),
+        ("floor", "is reserved"),
         ("\u0665", "is not a size"),  # a digit, but not one of ours
     ],
 )
@@ -165,8 +165,8 @@ def test_capture_sizes_of_what_is_made_of_a_name() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x:=", "what follows := is a JSON value, such as n:=3"),
-        ("x:={", "what follows := is a JSON value"),
+        ("x:=", "expected a JSON value after :=, such as n:=3"),
+        ("x:={", "expected a JSON value after :="),
         ("f32[n*m]", "did you mean 'f32[n,m]'?"),
         ("3*224*224", "did you mean '3x224x224'?"),
         ("f32[seq<=2,seq>=4", "did you mean 'f32[seq<=2,seq>=4]'?"),
@@ -245,16 +245,16 @@ def test_a_number_sign_may_belong_to_the_name(files: Path) -> None:
     ("text", "message"),
     [
         ("@none.npy", "no such file: none.npy"),
-        ("x=@notes.txt", "notes.txt: values come as .npy, .npz, .safetensors or .pt"),
-        ("z=@both.npz", "both.npz holds 2 tensors, none called 'z'; name one: z=@both.npz#x"),
+        ("x=@notes.txt", "notes.txt: unknown file type; expected .npy, .npz, .safetensors or .pt"),
+        ("z=@both.npz", "both.npz contains 2 tensors, none named 'z'; name one: z=@both.npz#x"),
         ("xx=@both.npz", "did you mean 'x'?"),
-        ("@both.npz#z", "both.npz has no member 'z'; it has x, y"),
-        ("@one.pt#z", "one.pt has no member 'z'; it has no members"),
+        ("@both.npz#z", "both.npz has no member 'z'; members: x, y"),
+        ("@one.pt#z", "one.pt has no member 'z'; members: none"),
         ("@bad.npz", "cannot read bad.npz: "),
         ("@bad.pt", "cannot read bad.pt: "),
         ("@words.npz", "cannot read words.npz: can't convert np.ndarray"),
         ("@pickled.npy", "cannot read pickled.npy: Object arrays cannot be loaded"),
-        ("@set.pt", "set.pt holds a set, not a tensor"),
+        ("@set.pt", "set.pt contains a set, not a tensor"),
     ],
 )
 def test_wrong_files(files: Path, text: str, message: str) -> None:

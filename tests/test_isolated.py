@@ -266,10 +266,10 @@ def test_settings_that_decide_on_bits_travel() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--time", "5"], "--time is a number of seconds for --isolated"),
-        (["--isolated", "--time", "-1"], "--time is a number of seconds for --isolated"),
-        (["--memory", "lots"], "'lots' is no amount of memory; write 512MB, 4GB or a number of bytes"),
-        (["--isolated", "--backend", "inductor"], "are for the back end torch"),
+        (["--time", "5"], "--time needs --isolated"),
+        (["--isolated", "--time", "-1"], "--time needs --isolated"),
+        (["--memory", "lots"], "'lots' is not a memory size; write 512MB, 4GB or a number of bytes"),
+        (["--isolated", "--backend", "inductor"], "need the back end torch"),
         (["--memory", "1KB"], "a run would need"),
     ],
 )

@@ -112,14 +112,14 @@ def _endless() -> list[Any]:
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        (tensor("x", 2), "layer 'relu' (aten.relu.default): JSON cannot hold a TensorMeta; keep its name"),
-        (Conv((1, object())), "layer 'relu' (aten.relu.default).stride[1]: JSON cannot hold a object"),  # type: ignore[arg-type]
-        ({"a": {1, 2}}, "layer 'relu' (aten.relu.default).a: JSON cannot hold a set"),
-        ({1: 2}, "layer 'relu' (aten.relu.default): JSON cannot hold 1 as a key"),
-        (float("nan"), "layer 'relu' (aten.relu.default): JSON cannot hold the number nan"),
-        (_endless(), "nested deeper than 50 levels, or within itself"),
-        ("\ud800", "layer 'relu' (aten.relu.default): JSON cannot hold half of a surrogate pair"),
-        ({"\ud800": 1}, "layer 'relu' (aten.relu.default): JSON cannot hold half of a surrogate pair"),
+        (tensor("x", 2), "layer 'relu' (aten.relu.default): JSON cannot represent a TensorMeta; use its name"),
+        (Conv((1, object())), "layer 'relu' (aten.relu.default).stride[1]: JSON cannot represent a object"),  # type: ignore[arg-type]
+        ({"a": {1, 2}}, "layer 'relu' (aten.relu.default).a: JSON cannot represent a set"),
+        ({1: 2}, "layer 'relu' (aten.relu.default): JSON cannot represent 1 as a key"),
+        (float("nan"), "layer 'relu' (aten.relu.default): JSON cannot represent the number nan"),
+        (_endless(), "nested deeper than 50 levels, or recursive"),
+        ("\ud800", "layer 'relu' (aten.relu.default): JSON cannot represent an unpaired surrogate"),
+        ({"\ud800": 1}, "layer 'relu' (aten.relu.default): JSON cannot represent an unpaired surrogate"),
     ],
 )
 @pytest.mark.parametrize("name", ["npu.json", "npu.pb"])
@@ -251,11 +251,11 @@ def test_the_verb_prints_json_or_a_log(files: Path, capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("target", "told"),
     [
-        ("mynpu.py", "'mynpu.py' does not say which target; write it as file.py:name"),
+        ("mynpu.py", "'mynpu.py' does not name a target; write it as file.py:name"),
         ("mynpu.py:npi", "mynpu.py has no 'npi'; did you mean 'npu'?"),
-        ("mynpu.py:Target", "mynpu.py:Target is no Target, but <class"),
+        ("mynpu.py:Target", "mynpu.py:Target is not a Target, but <class"),
         ("other.py:npu", "no such file: other.py"),
-        ("mynpu.py:odd", "layer 'linear' (aten.linear.default): JSON cannot hold a set"),
+        ("mynpu.py:odd", "layer 'linear' (aten.linear.default): JSON cannot represent a set"),
     ],
 )
 def test_the_verb_says_what_is_wrong(files: Path, target: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:

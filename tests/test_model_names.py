@@ -91,7 +91,7 @@ def test_factories_take_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert "unexpected keyword argument 'wide'" in failure(capsys, "extract", "net.py:Net?wide=4", "-i", "i64[2,3]")
     assert (
         failure(capsys, "extract", "net.py:ready?a=1")
-        == "net.py:ready?a=1: this is a model already, and takes no settings"
+        == "net.py:ready?a=1: this is already a model and takes no settings"
     )
 
 
@@ -104,7 +104,7 @@ def test_plain_values_are_fixed_in_the_graph(capsys: pytest.CaptureFixture[str])
     assert [tensor.name for tensor in ir.graph_inputs] == ["ids"]
     assert main(["verify", "graph.json", "net.py:Net"]) == 0
     fixed = failure(capsys, "verify", "graph.json", "net.py:Net", "-i", "flag=true")
-    assert fixed == "'flag' is no tensor: what it is was fixed when the graph was captured; leave it out"
+    assert fixed == "'flag' is not a tensor input: its value was fixed at capture; leave it out"
 
 
 def test_nested_inputs_by_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_nested_inputs_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     ir = extracted("net.py:Scorer", *words, "-i", "options.count:=3")
     assert [tensor.name for tensor in ir.graph_inputs] == ["query", "options_keys", "pair_0", "pair_1"]
     assert main(["run", "graph.json", "-w", "random", *words]) == 0
-    assert "is given twice, once as a part of another" in failure(
+    assert "is given twice, once inside another" in failure(
         capsys, "extract", "net.py:Scorer", "-i", "options=2x8", "-i", "options.keys=2x8"
     )
 
@@ -142,11 +142,11 @@ def test_ranges_and_sizes_made_of_names() -> None:
     [
         (
             ["net.py:Net"],
-            'say what Net.forward(ids, mask=None, *, scale=1.0, times=1, flag=True) reads, as in --input "ids=',
+            'Net.forward(ids, mask=None, *, scale=1.0, times=1, flag=True) needs inputs; give them, as in --input "ids',
         ),
-        (["net.py:Net", "-i", "i64[batch<=4]", "-d", "batch=9"], "the size 'batch' is given two ranges; one is enough"),
+        (["net.py:Net", "-i", "i64[batch<=4]", "-d", "batch=9"], "the size 'batch' has two different ranges; give one"),
         (["net.py:Net", "-i", "@inputs.npz"], "no such file: inputs.npz"),
-        (["net.py"], "'net.py' does not say which model; write it as package.module:Class or file.py:Class"),
+        (["net.py"], "'net.py' does not name a model; write package.module:Class or file.py:Class"),
         (
             ["nothing"],
             "'nothing' is neither a file nor a model; write it as net.py:Net, package.module:Class, hf:llama,",
@@ -185,7 +185,7 @@ def test_without_an_output_the_file_is_named_after_the_model(capsys: pytest.Capt
     assert capsys.readouterr().out.endswith("bytes)\n")
     assert IR.load("Linear.json").model_name == "Linear"
     told = failure(capsys, "extract", "net.py:ready", "-i", "1x4")
-    assert told == "Linear.json is there already; to write over it, say -o Linear.json"
+    assert told == "Linear.json already exists; to overwrite it, add -o Linear.json"
     assert main(["extract", "net.py:ready", "-i", "1x4", "--name", "../a b"]) == 0
     assert Path("_a_b.json").exists()
 
@@ -238,11 +238,11 @@ def test_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cost", "model.pt2", "--set", f"{size}=2"]) == 0
     capsys.readouterr()
     assert main(["extract", "model.pt2", "-i", "1x4", "--crosscheck", "-o", "again.json"]) == 0
-    told = "torch-ir: note: model.pt2 was captured when it was exported; --input and --crosscheck changed nothing\n"
+    told = "torch-ir: note: model.pt2 was captured when it was exported; --input and --crosscheck had no effect\n"
     assert capsys.readouterr().err == told
     torch.save(nn.Linear(4, 3).state_dict(), "w.pt")
     blocks = ["verify", "model.json", "model.pt2", "-d", f"{size}=5", "--blockwise", "-w", "w.pt"]
-    assert failure(capsys, *blocks).startswith("--blockwise builds the model without weights, but model.pt2 holds them")
+    assert "builds the model without weights, but model.pt2 contains them" in failure(capsys, *blocks)
 
 
 @pytest.mark.parametrize("damage", ["empty", "text", "cut"])
@@ -252,7 +252,7 @@ def test_damaged_programs_are_one_line(capfd: pytest.CaptureFixture[str], damage
     whole = Path("good.pt2").read_bytes()
     Path("bad.pt2").write_bytes({"empty": b"", "text": b"hello\n" * 100, "cut": whole[: len(whole) // 2]}[damage])
     told = failure(capfd, "extract", "bad.pt2")
-    assert told.startswith("cannot read bad.pt2 as a program of torch.export: ")
+    assert told.startswith("cannot read bad.pt2 as an exported program: ")
     assert failure(capfd, "extract", "none.pt2") == "no such file: none.pt2"
 
 
@@ -262,7 +262,7 @@ def test_damaged_programs_are_one_line(capfd: pytest.CaptureFixture[str], damage
 def test_causal_models_of_transformers(capsys: pytest.CaptureFixture[str]) -> None:
     """By type and settings, without a cache; the default inputs are printed; graph and model get equal weights."""
     ir = extracted(LLAMA)
-    assert capsys.readouterr().err == "torch-ir: note: no --input is given; taken is input_ids=int64[1,128]\n"
+    assert capsys.readouterr().err == "torch-ir: note: no --input given; using input_ids=int64[1,128]\n"
     assert ir.model_name == "LlamaForCausalLM"
     assert [tensor.name for tensor in ir.graph_inputs] == ["input_ids"]
     assert len(ir.graph_outputs) == 1
@@ -372,7 +372,7 @@ def test_models_of_timm(capsys: pytest.CaptureFixture[str]) -> None:
     """By name, with settings, with timm's input size; a bare name if no other source has it."""
     pytest.importorskip("timm", reason="timm needs a torchvision that fits this torch")
     ir = extracted("timm:resnet18?num_classes=10&in_chans=1")
-    assert capsys.readouterr().err == "torch-ir: note: no --input is given; taken is float32[1,1,224,224]\n"
+    assert capsys.readouterr().err == "torch-ir: note: no --input given; using float32[1,1,224,224]\n"
     assert parameters(ir)["fc.weight"] == (10, 512)
     assert main(["verify", "graph.json", "timm:resnet18?num_classes=10&in_chans=1", "--no-probe"]) == 0
     assert extracted("vit_tiny_patch16_224?img_size=64").graph_inputs[0].shape == (1, 3, 64, 64)
@@ -416,7 +416,7 @@ def test_a_file_needs_no_inputs(capsys: pytest.CaptureFixture[str]) -> None:
     """Options for capturing are rejected with a graph file, and a missing file is reported as usual."""
     extracted("net.py:ready", "-i", "1x4")
     told = failure(capsys, "cost", "graph.json", "-i", "1x4")
-    assert told == "--input says how to capture a model, but graph.json is a graph already"
+    assert told == "--input controls the capture of a model, but graph.json is already a graph"
     assert failure(capsys, "cost", "none.json") == "cannot read none.json: No such file or directory"
 
 

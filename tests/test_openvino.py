@@ -183,7 +183,7 @@ def test_what_is_not_converted_is_listed() -> None:
     with pytest.raises(ConversionError) as caught:
         compile(ir, {}, backend="openvino")
     said = str(caught.value)
-    assert said.startswith("_Function does not become a model of OpenVINO: it does not take\n  ")
+    assert said.startswith("_Function cannot be converted to OpenVINO: unsupported operators:\n  ")
     assert "aten.special_i1.default 4 -> 4" in said
     assert ".cpp" not in said
 

@@ -141,7 +141,7 @@ def test_what_stands_for_several_functions_is_none_of_them() -> None:
 def test_a_node_that_no_handler_takes_says_what_it_stands_for() -> None:
     missing = [row for row in accepting(nn.Conv2d).lower(optimised("basic")).missing if "conv2d" in row.op_type]
     reasons = " ".join(reason for row in missing for reason in row.reasons)
-    assert "it stands for conv2d, batch_norm; lower it by operator or by pattern" in reasons
+    assert "it was merged from conv2d, batch_norm; lower it by operator or by pattern" in reasons
 
 
 @pytest.mark.parametrize("level", ["clean", "basic", "full"])

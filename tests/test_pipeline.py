@@ -182,7 +182,7 @@ def test_no_way_with_fewer_stages_fits(seed: int, level: str | None) -> None:
     for memory in sorted(set(most)):
         fewest = min(len(way.nodes) for way, held in zip(ways, most, strict=True) if held <= memory)
         assert len(split(ir, memory=memory).nodes) == fewest
-    with pytest.raises(PipelineError, match=r"alone holds|every way to cut the graph leaves a stage"):
+    with pytest.raises(PipelineError, match=r"alone needs|every cut has a stage"):
         split(ir, memory=min(most) - 1)
 
 
@@ -264,7 +264,7 @@ def test_prefill_and_decode_are_cut_alike() -> None:
     assert caches[0]
     assert caches[1]
     assert not set(caches[0]) & set(caches[1])
-    with pytest.raises(PipelineError, match="several entry points is cut between layers"):
+    with pytest.raises(PipelineError, match="several entry points, which are cut between the same layers"):
         split(ir, 2, anywhere=True)
 
 
@@ -302,17 +302,17 @@ def test_every_model_of_the_catalogue_can_be_cut(entry: Entry) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({}, "say how many stages there are, how many bytes each may hold, or where they begin"),
-        ({"stages": 2, "at": ["layers.3"]}, "either say where stages begin, or how many there are"),
+        ({}, "give the number of stages, the memory of each, or `at`, where they begin"),
+        ({"stages": 2, "at": ["layers.3"]}, "give either `at`, or `stages` and `memory`, not both"),
         ({"stages": 0}, "stages must be at least 1, not 0"),
         ({"stages": "2"}, "stages must be at least 1, not '2'"),
         ({"stages": 2.5}, "stages must be at least 1, not 2.5"),
         ({"memory": "80GB"}, "memory must be at least 1, not '80GB'"),
-        ({"at": "layers.3"}, r"at is a list of names: write at=\['layers.3'\]"),
+        ({"at": "layers.3"}, r"`at` must be a list of names: at=\['layers.3'\]"),
         ({"stages": 9}, "the graph has 6 layers, too few for 9 stages"),
-        ({"memory": 100}, "layer 'layers.0' alone holds"),
-        ({"stages": 2, "memory": 3300}, "2 stages of 3.30 kB are too few for the graph; it needs at least 3"),
-        ({"at": ["layers.33"]}, "no module or node is called 'layers.33'; did you mean"),
+        ({"memory": 100}, "layer 'layers.0' alone needs"),
+        ({"stages": 2, "memory": 3300}, "2 stages of 3.30 kB are too few; the graph needs at least 3"),
+        ({"at": ["layers.33"]}, "unknown module or node 'layers.33'; did you mean"),
         ({"at": ["layers.3", "layers.1"]}, "'layers.1' does not come after 'layers.3'"),
         ({"at": ["layers.0"]}, "'layers.0' begins the first stage anyway"),
     ],
@@ -346,13 +346,13 @@ def test_what_cannot_be_cut() -> None:
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return self.layers[1](self.layers[0](x)), self.layers[0].weight
 
-    with pytest.raises(PipelineError, match="output 'p_layers_0_weight' is a weight, which no stage makes"):
+    with pytest.raises(PipelineError, match="output 'p_layers_0_weight' is a weight, which no stage computes"):
         split(captured(Weights().eval().requires_grad_(False), x), 2)
     ir = captured(Steps(), torch.randn(3, 8))
     pipeline = split(ir, 2)
-    with pytest.raises(PipelineError, match="is a pipeline already"):
+    with pytest.raises(PipelineError, match="is already a pipeline"):
         split(pipeline, 2)
-    with pytest.raises(PipelineError, match="is no pipeline; make one of it with split"):
+    with pytest.raises(PipelineError, match="is not a pipeline; make one with split"):
         stage_of(ir, 0)
-    with pytest.raises(PipelineError, match="there is no stage 2: the pipeline has 2, from 0 on"):
+    with pytest.raises(PipelineError, match="unknown stage 2; the pipeline has 2, numbered from 0"):
         stage_of(pipeline, 2)

@@ -61,7 +61,7 @@ def test_language_models_in_four_stages(ranks: LocalRanks, kind: str, tmp_path: 
         pipeline, model, checkpoint(model, tmp_path), kwargs={"input_ids": IDS}, ranks=ranks
     )
     assert is_valid, report
-    assert report.notes == ["4 stages, each in processes of its own"]
+    assert report.notes == ["4 stages, each in its own processes"]
 
 
 def test_values_of_every_kind_are_sent(pair: LocalRanks) -> None:
@@ -133,7 +133,7 @@ def test_a_sharded_graph_in_stages(ranks: LocalRanks) -> None:
     pipeline = split(shard(captured(model), TENSOR_PARALLEL, {"tp": 2}), 2)
     is_valid, report = verify_pipeline(pipeline, model, model.state_dict(), (IDS,), ranks=ranks)
     assert is_valid, report
-    with pytest.raises(Exception, match="run in processes, one for every rank: use run_pipeline"):
+    with pytest.raises(Exception, match="run in one process per rank; use run_pipeline"):
         run_in_turn(pipeline, [IDS], model.state_dict())
 
 
@@ -162,7 +162,7 @@ def test_what_goes_wrong_in_a_stage_is_told(ranks: LocalRanks) -> None:
     """A weight that is missing, with the number of the rank; too many processes."""
     model = Tower()
     pipeline = split(captured(model), 2)
-    with pytest.raises(ExecutionError, match="the pipeline is for 2 ranks, but there are 4"):
+    with pytest.raises(ExecutionError, match="the pipeline needs 2 ranks, but there are 4"):
         run_pipeline(pipeline, [(IDS,)], model.state_dict(), ranks=ranks)
     weights = {key: value for key, value in model.state_dict().items() if key != "head.weight"}
     with LocalRanks(2) as own, pytest.raises(ExecutionError, match=r"(?s)rank 1: .*head\.weight"):
@@ -197,14 +197,14 @@ def test_ranks_that_are_no_more() -> None:
         killer.start()
         with pytest.raises(ExecutionError, match=r"rank [01]: "):
             run_pipeline(pipeline, [(IDS,)] * 20_000, model.state_dict(), ranks=ranks)
-        with pytest.raises(ExecutionError, match=r"the ranks have ended, .*; start new ones"):
+        with pytest.raises(ExecutionError, match=r"the rank processes have ended, .*; start new ones"):
             run_pipeline(pipeline, [(IDS,)], model.state_dict(), ranks=ranks)
 
 
 def test_ranks_that_take_too_long() -> None:
     """The limit is named, and not a rank that it ended."""
     model = Tower()
-    with LocalRanks(2, seconds=0.01) as ranks, pytest.raises(ExecutionError, match=r"no answer within 0\.01 s"):
+    with LocalRanks(2, seconds=0.01) as ranks, pytest.raises(ExecutionError, match=r"did not finish within 0\.01 s"):
         run_pipeline(split(captured(model), 2), [(IDS,)], model.state_dict(), ranks=ranks)
 
 
@@ -232,11 +232,11 @@ def test_mistakes_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     file = tmp_path / "tower.json"
     captured(Tower()).save(file)
     told = failure(capsys, "split", str(file), "--memory", "lots", "-o", str(tmp_path / "out.json"))
-    assert told == "'lots' is no amount of memory; write 512MB, 4GB or a number of bytes"
+    assert told == "'lots' is not a memory size; write 512MB, 4GB or a number of bytes"
     told = failure(capsys, "split", str(file), "--stages", "9", "-o", str(tmp_path / "out.json"))
     assert told.startswith("the graph has 5 layers, too few for 9 stages; ")
     told = failure(capsys, "split", str(file), "--stages", "2", "--parts", str(file))
     assert told == f"{file} is a file; --parts names a folder"
     told = failure(capsys, "run", str(file), "-w", "random", "--processes")
-    assert told == f"--processes is for the stages of a pipeline; make one: torch-ir split {file}"
+    assert told == f"--processes needs a pipeline; make one with: torch-ir split {file}"
     assert not (tmp_path / "out.json").exists()

@@ -97,5 +97,5 @@ def test_shadows_are_refused(tmp_path: Path) -> None:
     (tmp_path / "net.py").touch()
     refuse_shadows(tmp_path)
     (tmp_path / "ctypes.py").touch()
-    with pytest.raises(ExecutionError, match=r"ctypes\.py.*another folder"):
+    with pytest.raises(ExecutionError, match=r"ctypes\.py.*another working directory"):
         refuse_shadows(tmp_path)

@@ -28,4 +28,4 @@ def test_another_scale_stays() -> None:
     """Quantising with another scale is different, and the report says so."""
     after, report = proved(small("x: float32[64]", **pairs("0.3")), ["quantization"], exact=True)
     assert len(after.nodes) == 5
-    assert [decline.why for decline in report.declined] == ["it is quantised another way"]
+    assert [decline.why for decline in report.declined] == ["its quantisation parameters differ"]

@@ -34,8 +34,8 @@ def test_a_graph_is_divided_and_run(files: Path, capsys: pytest.CaptureFixture[s
     assert main(["shard", "model.json", "--plan", "plan.json", "--mesh", "tp=2", "-o", "rank.json"]) == 0
     assert capsys.readouterr().out == (
         "tp = 2: one graph of 7 nodes for all ranks\n"
-        "each holds 144 of 280 parameters\n"
-        "each sends 96 B in 1 all_reduce\n"
+        "each rank stores 144 of 280 parameters\n"
+        "each rank sends 96 B in 1 all_reduce\n"
     )
     assert main(["run", "rank.json", "--weights", "random", "-o", "ranks.safetensors"]) == 0
     assert main(["run", "model.json", "--weights", "random", "-o", "one.safetensors"]) == 0
@@ -58,10 +58,13 @@ def test_prefill_and_decode_are_divided_together(files: Path, capsys: pytest.Cap
     assert main(["shard", "llm.json", "--plan", "hf:llama", "--mesh", "tp=4", "-o", "rank.json"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[2:4] == [
-        f"whole on each, as its heads are too few: model.layers.*.self_attn.{name}_proj" for name in "kv"
+        f"replicated, because it has too few heads: model.layers.*.self_attn.{name}_proj" for name in "kv"
     ]
-    assert lines[4:6] == ["each sends 6.14 kB in 4 all_reduce", "each sends 300 B in 1 all_gather_into_tensor"]
-    assert lines[7:] == ["decode: each sends 768 B in 4 all_reduce", *(f"decode: {line}" for line in lines[5:6])]
+    assert lines[4:6] == [
+        "each rank sends 6.14 kB in 4 all_reduce",
+        "each rank sends 300 B in 1 all_gather_into_tensor",
+    ]
+    assert lines[7:] == ["decode: each rank sends 768 B in 4 all_reduce", *(f"decode: {line}" for line in lines[5:6])]
     decode = load_ir("rank.json").functions["decode"]
     assert decode.mesh == {"tp": 4}
     assert main(["shard", "llm.json", "--plan", "hf:llama", "--mesh", "tp=2", "--json"]) == 0
@@ -73,13 +76,13 @@ def test_prefill_and_decode_are_divided_together(files: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--mesh", "tp"], "'tp' is no mesh; write it as tp=8"),
+        (["--mesh", "tp"], "'tp' is not a mesh; write it as tp=8"),
         (["--mesh", "tp=3", "--plan", "plan.json"], "0.weight: dimension 0 of 'p_0_weight'"),
-        (["--mesh", "tp=2", "--plan", "list.json"], "list.json is no plan"),
+        (["--mesh", "tp=2", "--plan", "list.json"], "list.json is not a plan"),
         (["--mesh", "tp=2", "--plan", "none.json"], "none.json"),
         (["--mesh", "tp=2", "--plan", "hf:bert"], "BertConfig has no plan for tensor parallelism"),
-        (["--mesh", "tp=2", "--plan", "plan.json", "--experts"], "--experts is for the plan of a configuration"),
-        (["--mesh", "tp=2", "--place-input", "input"], "'input' is no placement; write it as 'x=shard(0)'"),
+        (["--mesh", "tp=2", "--plan", "plan.json", "--experts"], "--experts applies to the plan of a configuration"),
+        (["--mesh", "tp=2", "--place-input", "input"], "'input' is not a placement; write it as 'x=shard(0)'"),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -97,4 +100,4 @@ def test_ranks_are_processes_of_the_executor(files: Path, capsys: pytest.Capture
     """Back ends, levels and isolation are for graphs of one process."""
     assert main(["shard", "model.json", "--plan", "plan.json", "--mesh", "tp=2", "-o", "rank.json"]) == 0
     assert main(["run", "rank.json", "--weights", "random", "--isolated"]) == 1
-    assert "a process for every rank" in capsys.readouterr().err
+    assert "a sharded graph runs with the back end torch only" in capsys.readouterr().err

@@ -115,7 +115,7 @@ def test_a_whole_buffer_is_the_same_on_all_ranks() -> None:
     sharded.mutations = [(last, sharded.node("once").output)]
     is_valid, report = verify_sharded(sharded, model, model.state_dict(), (x,))
     assert not is_valid
-    assert report.error_message == "the new value of 'b_last' of rank 1 is not that of rank 0"
+    assert report.error_message == "the new value of 'b_last' differs between rank 1 and rank 0"
 
 
 def test_processes_tell_of_changes_too() -> None:

@@ -36,7 +36,10 @@ def test_placements_show_in_the_text_and_survive_the_file() -> None:
     [
         (("shard(2)",), r"TensorMeta\('linear'.*has an invalid placement 'shard\(2\)'"),
         (("split",), "has an invalid placement 'split'"),
-        (("shard(-1)",), r"has an invalid placement 'shard\(-1\)'"),  # a plan may use negative dimensions, a file does not
+        (
+            ("shard(-1)",),
+            r"has an invalid placement 'shard\(-1\)'",
+        ),  # allowed in plans, not in files
         (("shard(-0)",), r"has an invalid placement 'shard\(-0\)'"),
         (("shard(0,2)",), r"has an invalid placement 'shard\(0,2\)'"),
         (("shard(0, 0)",), r"has an invalid placement 'shard\(0, 0\)'"),

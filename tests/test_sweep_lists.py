@@ -72,7 +72,7 @@ def test_own_code_is_built(name: str, own: str) -> None:
 def test_allow_code(own: str) -> None:
     """With `allow_code`, a name is called as on the command line."""
     case = open_entry(Entry("subprocess:getoutput?cmd=touch ran", ("1x2",)), allow_code=True)
-    with pytest.raises(CommandError, match=r"did not give an nn\.Module"):
+    with pytest.raises(CommandError, match=r"did not return an nn\.Module"):
         case.extract()
     assert Path("ran").exists()
 

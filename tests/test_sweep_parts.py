@@ -45,9 +45,9 @@ def test_a_list_names_a_model_per_line() -> None:
         ("net.py:Net --output x", "line 1: unrecognized arguments: --output x; write it as MODEL"),
         ("net.py:Net -i", "line 1: argument -i/--input: expected one argument"),
         ('{"model": "a:B"', "line 1: not JSON"),
-        ('{"modle": "a:B"}', "line 1: there is no key 'modle'; did you mean 'model'?"),
-        ('{"input": []}', "line 1: it names no model"),
-        ('{"model": "a:B", "input": "1x8"}', "line 1: 'input' is a list of texts"),
+        ('{"modle": "a:B"}', "line 1: unknown key 'modle'; did you mean 'model'?"),
+        ('{"input": []}', 'line 1: "model" is missing'),
+        ('{"model": "a:B", "input": "1x8"}', "line 1: 'input' must be a list of strings"),
     ],
 )
 def test_a_bad_line_is_an_entry_that_says_so(line: str, told: str) -> None:
@@ -77,13 +77,13 @@ def test_a_journal_refuses_what_is_not_its_own(tmp_path: Path) -> None:
     """Other settings, another sweep at work, files that no sweep wrote: each is one sentence."""
     with Journal(tmp_path, SETTINGS), pytest.raises(CommandError, match="another sweep is writing to"):
         Journal(tmp_path, SETTINGS)
-    with pytest.raises(CommandError, match="was begun with versions torch 1, and this is torch 2; go on with the same"):
+    with pytest.raises(CommandError, match="was started with versions torch 1, now it is torch 2; use the same"):
         Journal(tmp_path, {**SETTINGS, "versions": "torch 2"})
     (tmp_path / "rows.jsonl").write_text("3\n")
     with pytest.raises(SerializationError, match=r"line 1 of .* is not a row of a sweep"):
         Journal(tmp_path, SETTINGS)
     (tmp_path / "sweep.json").unlink()
-    with pytest.raises(CommandError, match=r"rows\.jsonl is there, but not sweep\.json"):
+    with pytest.raises(CommandError, match=r"rows\.jsonl exists, but sweep\.json does not"):
         Journal(tmp_path, SETTINGS)
 
 
@@ -133,12 +133,12 @@ def test_the_rows_are_a_parquet_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--steps", "extract,verfy"], "there is no step 'verfy'; did you mean 'verify'?"),
-        (["--steps", "cost"], "steps are taken in the order extract, cost, optimize, verify"),
+        (["--steps", "extract,verfy"], "unknown step 'verfy'; did you mean 'verify'?"),
+        (["--steps", "cost"], "steps must be in the order extract, cost, optimize, verify"),
         (["--timeout", "0"], "--timeout must be more than 0, not 0"),
-        (["--memory", "much"], "'much' is no amount of memory"),
+        (["--memory", "much"], "'much' is not a memory size"),
         (["--workers", "0"], "--workers must be at least 1, not 0"),
-        (["--address", "tcp://x:1"], "--address is the place of a cluster: the local engine has none"),
+        (["--address", "tcp://x:1"], "--address needs --engine dask or ray"),
     ],
 )
 def test_options_that_cannot_be_are_one_sentence(options: list[str], told: str, tmp_path: Path, capsys) -> None:
@@ -151,10 +151,10 @@ def test_options_that_cannot_be_are_one_sentence(options: list[str], told: str, 
 def test_a_sweep_needs_models(tmp_path: Path, capsys) -> None:
     """A missing file, one that is not text, or without models, and no file at all."""
     path = tmp_path / "models.txt"
-    assert "say which models" in failure(capsys, "sweep")
+    assert "no models given" in failure(capsys, "sweep")
     assert "No such file" in failure(capsys, "sweep", str(path))
     path.write_bytes(b"\xff\xfe\x00")
-    assert "it is not text" in failure(capsys, "sweep", str(path))
+    assert "it is not a text file" in failure(capsys, "sweep", str(path))
     path.write_text("# none yet\n")
     assert "names no model" in failure(capsys, "sweep", str(path))
 
@@ -191,5 +191,5 @@ def test_what_makes_a_sweep_is_told_without_its_limits() -> None:
 
 def test_an_engine_that_nobody_knows() -> None:
     """It is named, with the nearest one."""
-    with pytest.raises(CommandError, match="there is no engine 'dsk'; did you mean 'dask'"):
+    with pytest.raises(CommandError, match="unknown engine 'dsk'; did you mean 'dask'"):
         find_engine("dsk")

@@ -88,7 +88,7 @@ def test_where_there_are_no_flops_nothing_of_them_is_missing() -> None:
 
 
 def test_an_unknown_measure() -> None:
-    with pytest.raises(GraphError, match="measured by nodes, flops, bytes, not by 'flop'"):
+    with pytest.raises(GraphError, match="unknown measure 'flop'; expected one of nodes, flops, bytes"):
         coverage(mlp(), LINEAR).share("flop")
 
 
@@ -103,7 +103,7 @@ def test_open_sizes_are_named_where_a_share_needs_them() -> None:
     )
     report = coverage(ir, LINEAR)
     assert report.share("nodes") < 1
-    hint = "batch: give the sizes, such as --dim batch=8, in Python sizes={'batch': 8}"
+    hint = "batch: set them with --dim batch=8, or in Python with sizes={'batch': 8}"
     with pytest.raises(GraphError, match=f"the share of bytes depends on {hint}"):
         report.share("bytes")
     assert report.to_dict()["bytes"]["share"] is None
@@ -116,14 +116,14 @@ def test_the_size_that_is_named_can_be_given(low: int, high: int, size: int) -> 
     """It is within the range of the size, so the suggestion works."""
     x = torch.randn(high - 1, 4)
     ir = captured(module(lambda self, x: x.relu()), x, dynamic_shapes=({0: Dim("batch", min=low, max=high)},))
-    assert f"--dim batch={size}, in Python" in str(coverage(ir, LINEAR))
+    assert f"--dim batch={size}, or in Python" in str(coverage(ir, LINEAR))
     assert coverage(ir, LINEAR, sizes={"batch": size}).share("bytes") == 0
 
 
 def test_a_target_of_fixed_sizes_is_judged_at_the_sizes_given() -> None:
     ir = captured(module(lambda self, x: x.relu()), torch.randn(6, 4), dynamic_shapes=({0: Dim("batch")},))
     contract = Contract("npu", ["aten.relu"], static=True)
-    assert [gap.why for gap in coverage(ir, contract).gaps] == ["self has sizes that vary: batch"]
+    assert [gap.why for gap in coverage(ir, contract).gaps] == ["self has symbolic sizes: batch"]
     assert coverage(ir, contract, sizes={"batch": 2}).is_complete
 
 
@@ -170,7 +170,7 @@ def test_bodies_of_control_flow_are_judged() -> None:
     part = coverage(conditional(), Contract("npu", [*plain, "higher_order.cond"]))
     assert {gap.op_type: gap.why for gap in part.gaps} == {
         "aten.tanh.default": "not in the contract",
-        "higher_order.cond": "its body holds what is not supported",
+        "higher_order.cond": "its body has unsupported operators",
     }
     assert [piece.function for piece in part.islands] == ["", "", "true_graph_0", "false_graph_0"]
     assert part.islands[2].bytes_in == 2 * 4 * 4  # the weight of the body stays on the device
@@ -311,7 +311,7 @@ def test_limits_hold_for_the_parts_too() -> None:
     rows = [{"op": "aten.sigmoid", "rank": 4}, "aten.mul"]
     (found,) = coverage(ir, Contract("npu", rows)).decompositions or ()
     assert found.missing == {"aten.sigmoid.default": "self has rank 2, not 4"}
-    assert "aten.silu.default stays: it needs sigmoid.default (self has rank 2, not 4)" in str(
+    assert "aten.silu.default remains: it needs sigmoid.default (self has rank 2, not 4)" in str(
         coverage(ir, Contract("npu", rows))
     )
 

@@ -99,7 +99,7 @@ def test_a_rule_that_makes_something_unknown_is_an_error(made: Any, told: str) -
     [
         ("aten.liner", r"torch has no operator 'aten\.liner'; did you mean 'aten\.linear"),
         ("aten.linear.defalt", r"did you mean 'aten\.linear\.default'"),
-        ("torch.nn.Linaer", r"there is no 'torch\.nn\.Linaer'; did you mean 'Linear'"),
+        ("torch.nn.Linaer", r"unknown name 'torch\.nn\.Linaer'; did you mean 'Linear'"),
         ("torch.nn.functional.gellu", r"did you mean 'gelu'"),
         (op("aten.relu.default", self=op("aten.liner")), r"torch has no operator 'aten\.liner'"),
     ],

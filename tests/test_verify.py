@@ -228,14 +228,14 @@ def test_random_numbers_are_said() -> None:
     assert report.is_valid, report
     (note,) = report.notes
     assert note.startswith("2 nodes (")
-    assert note.endswith("): random numbers, for which both sides were seeded alike")
+    assert note.endswith("): random numbers; both sides had the same seed")
 
 
 def test_uninitialised_memory_is_said() -> None:
     model = module(lambda self, x: torch.empty(3, 4).copy_(x))
     report = verdict(captured(model, X), model, X)
     assert report.is_valid, report
-    assert any("memory as it was found" in note for note in report.notes)
+    assert any("uninitialised memory" in note for note in report.notes)
 
 
 def test_branches_that_did_not_run_are_said() -> None:
@@ -258,4 +258,4 @@ def test_strides_are_said() -> None:
     ir.node("add").output.stride = (7, 5)
     report = verdict(ir, model, X)
     assert report.is_valid, report
-    assert report.notes == ["'add': not the strides that the graph declares, which are not judged"]
+    assert report.notes == ["'add': strides differ from the declared ones; they are not judged"]

@@ -142,7 +142,7 @@ def test_a_model_that_may_be_called_once() -> None:
 
     report = verdict(plus(), Weighted(forward), X)
     assert report.is_valid, report
-    assert "the model refuses a second call: used up" in report.notes
+    assert "the model fails on a second call: used up" in report.notes
 
 
 def test_parameters_by_name() -> None:
@@ -228,7 +228,7 @@ def test_secondary_results_that_nothing_reads(mode: str) -> None:
     inputs = torch.tensor([1, 2, 4, 5, 4, 3, 2, 9]), torch.tensor([0, 4, 8])
     report = verdict(captured(model, *inputs), model, *inputs)
     assert report.is_valid, report
-    assert any("not judged as nothing reads it" in note for note in report.notes)
+    assert any("not judged, as it is unused" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
@@ -252,4 +252,4 @@ def test_sparse_weights(is_parameter: bool) -> None:
     assert verdict(ir, model, X).is_valid
     other = {"weight": (2 * torch.eye(3)).to_sparse()}
     report = verify_ir_with_state_dict(ir, other, model, (X,))[1]
-    assert "weight 'weight' is not the model's" in str(report.error_message)
+    assert "weight 'weight' differs from the model's" in str(report.error_message)

@@ -229,7 +229,7 @@ def _read_pack(path: Path) -> int:
         try:
             return _of_negated(pack.tensor(pack.values[0]))
         except SerializationError as error:
-            if not str(error).endswith("was replaced while it was read; read it again"):
+            if not str(error).endswith("was replaced while it was being read; read it again"):
                 raise
 
 

@@ -182,7 +182,7 @@ def _optimized(made: Built, ir: IR) -> str:
             found = prove(
                 ir, better, inputs=flatten_call(ir, *made.call()), weights=made.model.state_dict(), trials=1
             ).reason
-        if found and not found.startswith("both give NaN"):
+        if found and not found.startswith("both return only NaN"):
             return f"{level}: {found}"
     return ""
 

@@ -1,4 +1,4 @@
-"""The back end `auto`: measure those that are installed on the first call, keep the fastest, and remember it.
+"""The back end `auto`: time the installed back ends on the first call, use the fastest, and cache the choice.
 
 compiled = torch_ir.compile(ir, weights, backend="auto")
 compiled(x)
@@ -22,18 +22,18 @@ from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR
 from torch_ir.run.benchmark import Action, bench
 
-_BASE = "torch"  # runs every graph, and is what the others must agree with
+_BASE = "torch"  # runs every graph, and is the reference for the others
 _ROUNDS = 12
 _log = logging.getLogger(__name__)
 
 
-@register_backend("auto", "the fastest of those that are installed, measured and remembered", races=False)
+@register_backend("auto", "the fastest installed back end, measured on the first call and cached", races=False)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     return Auto(ir, weights)
 
 
 class Auto:
-    """Chooses when it is first called, or takes what was chosen for the same graph, inputs and machine before."""
+    """Chooses a back end on the first call, or uses the cached choice for the same graph, inputs and machine."""
 
     def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
         self._ir = ir
@@ -43,12 +43,12 @@ class Auto:
 
     @property
     def chosen(self) -> str:
-        """The back end that runs; empty before the first call."""
+        """The chosen back end; empty before the first call."""
         return self._choice.backend
 
     @property
     def why(self) -> str:
-        """What was measured, in one sentence."""
+        """The measurements in one sentence."""
         return str(self._choice)
 
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
@@ -59,26 +59,26 @@ class Auto:
         return self._run(values)
 
     def _remembered(self, choice: Choice | None) -> Run | None:
-        """What was the fastest before, if it still works."""
+        """Return the cached choice, prepared, if it still works."""
         found = installed_backends().get(choice.backend) if choice else None
         if choice is None or found is None or refusal(self._ir, choice.backend):
             return None
         try:
             run = found.prepare(self._ir, self._weights)
-        except TorchIRError:  # what has changed since then is in no key
+        except TorchIRError:  # something changed that the key does not cover
             return None
         self._choice = choice
         return run
 
     def _measured(self, values: Sequence[Any]) -> Run:
-        """Let each challenge the fastest so far, so that no more than two hold the weights at a time."""
+        """Time each back end against the fastest so far, so that at most two hold the weights at a time."""
         racing = {name: found for name, found in installed_backends().items() if found.races}
         best, run = _BASE, racing.pop(_BASE).prepare(self._ir, self._weights)
         seconds: dict[str, float] = {}
         failed: dict[str, str] = {}
         for name, challenger in racing.items():
-            if said := refusal(self._ir, name):
-                failed[name] = said
+            if reason := refusal(self._ir, name):
+                failed[name] = reason
                 continue
             _log.info("measuring %s", name)
             other = _Lazy(challenger, self._ir, self._weights)
@@ -88,7 +88,7 @@ class Auto:
                 failed[name] = str(theirs)
                 continue
             seconds.setdefault(best, ours.time.median)
-            seconds[name] = seconds[best] * theirs.ratio.median  # so that a machine that slows down misleads nobody
+            seconds[name] = seconds[best] * theirs.ratio.median  # robust against a machine that slows down
             if theirs.ratio.median < 1:
                 best, run = name, other.run
         self._choice = Choice(best, seconds, failed)
@@ -96,7 +96,7 @@ class Auto:
 
 
 class _Lazy:
-    """A back end that makes the graph ready in its first run, so that who watches that sees it fail."""
+    """A back end that prepares the graph in its first run, so that the benchmark catches a failure."""
 
     def __init__(self, found: Backend, ir: IR, weights: Mapping[str, Tensor]) -> None:
         self._prepare = partial(found.prepare, ir, weights)
@@ -110,6 +110,6 @@ class _Lazy:
 
 
 def _on(run: Run, values: Sequence[Any]) -> Action:
-    """A call on inputs of its own."""
+    """Return a call on its own copy of the inputs."""
     own = copy.deepcopy(list(values))
     return lambda: run(own)

@@ -1,6 +1,6 @@
-"""What is remembered from one process to the next: in a folder of the user's, where any file may be deleted.
+"""The cache folder of the user; any file in it may be deleted.
 
-Compiled code is kept only in folders that no other user can write to, as whatever lies there is executed.
+Compiled code is cached only in folders that no other user can write to, because it is executed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """`$TORCH_IR_CACHE`, or `torch_ir` in the folder that the system has for such things."""
-    told = os.environ.get("TORCH_IR_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(told) if told else Path(base) / "torch_ir"
+    """Return `$TORCH_IR_CACHE`, or `torch_ir` in the user's cache folder."""
+    if chosen := os.environ.get("TORCH_IR_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_ir"
 
 
 def private_cache(name: str) -> Path | None:
-    """Return a folder for compiled code that only this user can write to; None where there can be none."""
+    """Return a folder for compiled code that only this user can write to; None if there is none."""
     folder = cache_folder() / name
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,9 +31,9 @@ def private_cache(name: str) -> Path | None:
 
 
 def is_private(folder: Path, *, umask_allowed: bool = False) -> bool:
-    """Return whether a folder is this user's, no other can write to it, and none can put another in its place."""
+    """Whether a folder belongs to this user, and no other user can write to it or replace it."""
     if not hasattr(os, "geteuid"):
-        return True  # Windows, where the folders of a user are that user's by default
+        return True  # Windows, where a user's folders are private by default
     try:
         own, above = folder.lstat(), folder.parent.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Which back end was the fastest for a graph, some inputs and this machine: remembered from process to process."""
+"""Cache of the fastest back end for a graph, inputs and machine, shared between processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PACKAGES = ("torch", "onnxruntime", "openvino")
 
 @dataclass(frozen=True)
 class Choice:
-    """The fastest, the seconds of a call of each, and why others have none."""
+    """The fastest back end, the seconds per call of each, and why others failed."""
 
     backend: str
     seconds: Mapping[str, float]
@@ -37,21 +37,21 @@ class Choice:
 
     def __str__(self) -> str:
         if not self.backend:
-            return "nothing was measured yet; the first call does it"
+            return "nothing was measured yet; the first call does that"
         ordered = sorted(self.seconds, key=self.seconds.__getitem__)
-        told = ", ".join(f"{name} {1e3 * self.seconds[name]:.3g} ms" for name in ordered)
+        times = ", ".join(f"{name} {1e3 * self.seconds[name]:.3g} ms" for name in ordered)
         wrong = [f"{name}: {reason}" for name, reason in self.failed.items()]
-        return "; ".join([f"{self.backend} is the fastest", *filter(None, [told]), *wrong])
+        return "; ".join([f"{self.backend} is the fastest", *filter(None, [times]), *wrong])
 
 
 class Choices:
-    """The file of choices; one that cannot be read is as good as none, and is written anew."""
+    """The file of choices; an unreadable one counts as empty and is overwritten."""
 
     def __init__(self) -> None:
         self._path = cache_folder() / "fastest.json"
 
     def get(self, key: str) -> Choice | None:
-        """What was chosen under a key."""
+        """Return the choice for a key."""
         record: Any = self._read().get(key)
         try:
             seconds = {name: float(value) for name, value in dict(record["seconds"]).items()}
@@ -61,7 +61,7 @@ class Choices:
             return None
 
     def keep(self, key: str, choice: Choice) -> None:
-        """Remember a choice, if the folder can be written to."""
+        """Store a choice, if the folder is writable."""
         text = json.dumps({**self._read(), key: asdict(choice)}, indent=1)
         with suppress(SerializationError):
             write_text(plain_target(self._path), text)
@@ -75,7 +75,7 @@ class Choices:
 
 
 def key_of(ir: IR, values: Sequence[Any]) -> str:
-    """A digest of everything that a choice depends on."""
+    """Return a digest of everything that a choice depends on."""
     given = [(dtype_name(v.dtype), *v.shape) if isinstance(v, torch.Tensor) else type(v).__name__ for v in values]
     versions = {name: _version(name) for name in _PACKAGES}
     about = [__version__, versions, sorted(installed_backends()), torch.get_num_threads(), _processor(), given]
@@ -90,7 +90,7 @@ def _version(package: str) -> str:
 
 
 def _processor() -> str:
-    """What the machine calls its processor."""
+    """Return the name of the processor."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""A graph made ready by a back end: optimised, bound to weights, and called as the model is called."""
+"""A compiled graph: optimised, bound to weights, with the model's signature."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
 from torch_ir.run.stored import loaded
 from torch_ir.run.weights import fit_weights
 
-ON_DEVICES = ("inductor", "torch")  # the back ends that run where the weights are
+ON_DEVICES = ("inductor", "torch")  # back ends that run on the device of the weights
 
 
 def compile(
@@ -38,20 +38,20 @@ def compile(
     device: str | torch.device | None = None,
     verify: bool = False,
 ) -> Compiled:
-    """The graph, optimised, in a back end; what depends on weights alone is computed here and now.
+    """Optimise a graph and compile it with a back end; computations on weights alone are done now.
 
-    A graph with a node that the back end is known to compute differently from eager is refused before anything runs.
+    A graph with a node that the back end is known to compute differently from eager is rejected before anything runs.
     With `verify`, the result is compared with the executor on random inputs; a difference beyond rounding is an error.
 
-    `level` is that of `optimize`; None takes the graph as it is. Weights may be left out where the graph holds them.
-    With `device`, weights are copied to it, and what the graph makes by itself is made there; inputs must be there.
+    `level` is that of `optimize`; None takes the graph as it is. Weights may be omitted if the graph contains them.
+    With `device`, weights are copied to it and new tensors are created there; inputs must be there too.
     """
     found = find_backend(backend)
     place = None if device is None else find_device(device)
     if place is not None and place.type != "cpu" and backend not in ON_DEVICES:
-        raise ExecutionError(f"{backend} runs on the CPU; on {place} there are {' and '.join(ON_DEVICES)}")
+        raise ExecutionError(f"{backend} runs only on the CPU; on {place}, use {' or '.join(ON_DEVICES)}")
     if verify and backend == "auto":
-        raise CommandError("verify= is for a back end by name; auto compares each one with torch before it chooses")
+        raise CommandError("verify= needs a named back end; auto already compares each one with torch")
     given = dict(zip(map(_key, ir.params), fit_weights(ir, weights or {}, {}), strict=True))
     better = ir if level is None else optimize(ir, level)[0]
     better = better if place is None else placed(better, place)
@@ -59,7 +59,7 @@ def compile(
     kept = {key: given[key] for key in map(_key, better.params) if key in given}
     held = [loaded(value, place).detach() for value in fit_weights(better, kept, {})]
     values = dict(zip(better.params, held, strict=True))
-    graph, state = stateless(better, [symbol.tensor for symbol in _told_by_data(better) if symbol.tensor])
+    graph, state = stateless(better, [symbol.tensor for symbol in _data_dependent(better) if symbol.tensor])
     run = found.prepare(graph, {_key(param): value for param, value in values.items() if param not in state})
     compiled = Compiled(better, backend, run, {param: values[param].clone() for param in state})
     if verify:
@@ -71,8 +71,8 @@ def _key(param: TensorMeta) -> str:
     return param.key or param.name
 
 
-def _told_by_data(ir: IR) -> list[Symbol]:
-    """The sizes and numbers that the model returns, and that no input shows."""
+def _data_dependent(ir: IR) -> list[Symbol]:
+    """Return the returned symbols that no input determines."""
     named: set[str] = set()
     slots = [None] * len(ir.graph_outputs)
     rebuild(ir.output_tree, slots, lambda leaf: named.update(names_in(leaf)) if isinstance(leaf, Expr) else None)
@@ -80,7 +80,7 @@ def _told_by_data(ir: IR) -> list[Symbol]:
 
 
 class Compiled:
-    """Called as the model is, and gives what the model gives; buffers are kept here, inputs are written to.
+    """A callable with the model's signature; it keeps the buffers and writes to inputs like the model.
 
     `graph` is the graph that runs.
     """
@@ -91,53 +91,53 @@ class Compiled:
         self._run = run
         self._state = dict(state)
         self._targets = [target for target, _ in graph.mutations]
-        self._told = _told_by_data(graph)
+        self._shown = _data_dependent(graph)
 
     @property
     def backend(self) -> str:
-        """The name of what runs the graph; of `auto`, what it chose."""
+        """The name of the back end; for `auto`, the chosen one."""
         return getattr(self._run, "chosen", "") or self._backend
 
     @property
     def why(self) -> str:
-        """Why `auto` chose that, with what it measured."""
-        return getattr(self._run, "why", f"{self._backend} was asked for")
+        """Why this back end runs; for `auto`, with the measurements."""
+        return getattr(self._run, "why", f"{self._backend} was requested")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model returns for this call, nested as the model nests it."""
+        """Return the outputs of a call, nested as the model nests them."""
         values = flatten_call(self.graph, args, kwargs)
         sizes = read_sizes(self.graph, values)
-        outputs, told = self._outputs(values)
-        for symbol, value in zip(self._told, told, strict=True):
+        outputs, shown = self._outputs(values)
+        for symbol, value in zip(self._shown, shown, strict=True):
             sizes[symbol.name] = _size(symbol, value, sizes)
         return rebuild(self.graph.output_tree, outputs, lambda leaf: computed(leaf, sizes))
 
     def run(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The flat outputs for the graph's inputs in order."""
+        """Return the flat outputs for the graph's inputs in order."""
         read_sizes(self.graph, values)
         return self._outputs(values)[0]
 
     def run_once(self, values: Sequence[Any]) -> list[Any]:
-        """The flat outputs and the new values of what the model changes; nothing is kept or written."""
+        """Return the flat outputs and the new values of changed tensors, without storing them."""
         read_sizes(self.graph, values)
         with torch.no_grad():
             results = self._run([*values, *(value.clone() for value in self._state.values())])
-        return list(results[: len(results) - len(self._told)])
+        return list(results[: len(results) - len(self._shown)])
 
     def _outputs(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], Sequence[Any]]:
-        """What the graph gives, and the tensors that show further sizes."""
+        """Return the outputs of the graph, and the tensors that determine further sizes."""
         if self._targets:
             refuse_shared_memory(self.graph, self._targets, values, map(self._state.get, self.graph.params))
         with NeutralState():
             results = self._run([*values, *self._state.values()])
-        last = len(results) - len(self._told)
+        last = len(results) - len(self._shown)
         first = last - len(self._targets)
         with torch.no_grad():
             self._keep(values, results[:first], results[first:last])
         return tuple(results[:first]), results[last:]
 
     def _keep(self, values: Sequence[Any], outputs: Sequence[Any], changed: Sequence[Any]) -> None:
-        """Write to inputs that the model writes to, and remember its buffers; the caller holds no memory of those."""
+        """Write to the inputs that the model changes, and store its buffers, copied if the caller has their memory."""
         inputs = dict(zip(self.graph.graph_inputs, values, strict=True))
         held = {storage_of(value) for value in (*values, *outputs)} if changed else set()
         for target, new in zip(self._targets, changed, strict=True):
@@ -148,10 +148,12 @@ class Compiled:
 
 
 def _size(symbol: Symbol, value: Any, known: Sizes) -> Number:
-    """What a tensor that a node made says about a size."""
+    """Return the size that a computed tensor determines."""
     if symbol.dim is None or symbol.tensor is None:
         return value.item() if isinstance(value, Tensor) else value
     found = solve(symbol.tensor.shape[symbol.dim], symbol.name, value.shape[symbol.dim], known)
     if found is None:
-        raise ExecutionError(f"no {symbol.name} makes {symbol.tensor.shape[symbol.dim]} of {value.shape[symbol.dim]}")
+        raise ExecutionError(
+            f"no value of {symbol.name} makes {symbol.tensor.shape[symbol.dim]} equal to {value.shape[symbol.dim]}"
+        )
     return found

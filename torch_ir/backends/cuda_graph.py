@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 Call = Callable[..., Sequence[Any]]
-_WARM_UP = 3  # calls in which libraries choose their kernels and take their memory
+_WARM_UP = 3  # calls in which libraries select kernels and allocate memory
 
 
 def recorded(call: Call) -> Call:
-    """A call that records itself the first time; what cannot be recorded is called as it is."""
+    """Return a call that records itself on first use; calls that cannot be recorded run as they are."""
     chosen: list[Call] = []
 
     def run(*values: Any) -> Sequence[Any]:
@@ -25,7 +25,7 @@ def recorded(call: Call) -> Call:
 
 
 def _recording(call: Call, values: Sequence[Any]) -> Call | None:
-    """The recorded call; its inputs are copied to where it reads them, and its outputs are copies of what it makes."""
+    """Record a call: inputs are copied to fixed memory, outputs are copies of the results; None if it fails."""
     if not all(isinstance(value, Tensor) for value in values):
         return None
     given = [
@@ -42,7 +42,7 @@ def _recording(call: Call, values: Sequence[Any]) -> Call | None:
     try:
         with torch.cuda.graph(graph):
             made = call(*given)
-    except RuntimeError:  # it waits for the GPU, or reads a number from it
+    except RuntimeError:  # it synchronises with the GPU
         return None
 
     def replay(*values: Any) -> Sequence[Any]:

@@ -1,6 +1,6 @@
-"""Operators that a runtime computes differently from eager, written by operators that it computes as eager does.
+"""Rewrites of operators that a runtime computes differently from eager into operators that it computes correctly.
 
-Each rule is a function of the operator's arguments. It is traced at known sizes, and never runs on numbers.
+Each rule is a function of the operator's arguments. It is traced at concrete sizes and never runs on values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Zeros for queries that may look at no key, where runtimes return a mean of all values, or NaN."""
+    """Return zeros for fully masked queries, where runtimes return a mean of all values, or NaN."""
     if attn_mask is None:
         return NotImplemented
     seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask != -torch.inf
@@ -52,7 +52,7 @@ def batch_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> Any:
-    """Batch norm over the statistics of the batch."""
+    """Batch norm with the statistics of the batch."""
     return _normalised(input, weight, bias, eps)[0] if training else NotImplemented
 
 
@@ -66,7 +66,7 @@ def functional_batch_norm(
     momentum: float,
     eps: float,
 ) -> Any:
-    """Batch norm in training, with the statistics that it saves and updates."""
+    """Batch norm in training, with its saved and updated statistics."""
     if not training:
         return NotImplemented
     made, mean, var = _normalised(input, weight, bias, eps)
@@ -77,7 +77,7 @@ def functional_batch_norm(
 
 
 def _normalised(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The normalised input, and the mean and the biased variance of its channels."""
+    """Return the normalised input, and the mean and biased variance per channel."""
     around = [dim for dim in range(input.dim()) if dim != 1]
     channels = [-1 if dim == 1 else 1 for dim in range(input.dim())]
     wide = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
@@ -92,7 +92,7 @@ def _normalised(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: 
 
 
 def _in_dtype(operator: Any) -> Rule:
-    """A softmax over its input in the dtype that is asked for, which runtimes convert to afterwards."""
+    """Return a softmax rule that converts its input to `dtype` first; runtimes convert the result."""
 
     def rule(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         return NotImplemented if dtype in (None, self.dtype) else operator(self.to(dtype), dim)
@@ -103,12 +103,9 @@ def _in_dtype(operator: Any) -> Rule:
 def variance(
     self: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> Any:
-    """The variance with its correction, which OpenVINO leaves out."""
+    """Return the variance with its correction, which OpenVINO ignores."""
     dims = list(dim) if dim else list(range(self.dim()))
-    count = 1
-    for one in dims:
-        count *= self.shape[one]
-    degrees = count - (1 if correction is None else correction)
+    degrees = prod(self.shape[one] for one in dims) - (1 if correction is None else correction)
     if degrees <= 0:
         return NotImplemented
     gaps = (self - self.mean(dims, keepdim=True)).square()
@@ -116,7 +113,7 @@ def variance(
 
 
 def _spread(of: Any) -> dict[str, Rule]:
-    """The overloads of `var`, or of `std`."""
+    """Return the rules for the overloads of `var` or `std`."""
 
     def by_correction(self: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
         return of(variance(self, dim, correction=correction, keepdim=keepdim))
@@ -140,7 +137,7 @@ def log_sigmoid(self: Tensor) -> Tensor:
 
 
 def _by_divisor(operator: Any, dims: int) -> Rule:
-    """An average pool that divides by a number of the caller's, which ONNX does not have."""
+    """Return a rule for average pooling with `divisor_override`, which ONNX lacks."""
 
     def rule(
         self: Tensor,
@@ -170,7 +167,7 @@ def cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Cross entropy with smoothed labels, over indices of classes."""
+    """Cross entropy with smoothed labels, for class indices."""
     if label_smoothing == 0.0 or target.is_floating_point():
         return NotImplemented
     channel = 1 if self.dim() > 1 else 0
@@ -193,7 +190,7 @@ def cross_entropy(
 
 
 def scatter_mean(self: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Any:
-    """A mean as a sum and a count."""
+    """Compute a mean as a sum and a count."""
     if reduce != "mean" or not self.is_floating_point():
         return NotImplemented
     part = src[tuple(slice(0, size) for size in index.shape)]
@@ -219,26 +216,26 @@ def _all_from_start(self: Tensor, indices: Sequence[Tensor | None]) -> list[Tens
 
 
 def index(self: Tensor, indices: Sequence[Tensor | None]) -> Any:
-    """Indices counted from the start; masks stay as they are."""
+    """Replace negative indices; masks stay as they are."""
     if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
         return NotImplemented
     return _aten.index.Tensor(self, _all_from_start(self, indices))
 
 
 def index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
-    """Likewise, in writing."""
+    """Replace negative indices; masks stay as they are."""
     if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
         return NotImplemented
     return _aten.index_put.default(self, _all_from_start(self, indices), values, accumulate)
 
 
 def select(self: Tensor, dim: int, index: int) -> Any:
-    """An index counted from the start."""
+    """Replace a negative index."""
     return NotImplemented if index >= 0 else _aten.select.int(self, dim, self.shape[dim] + index)
 
 
 def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Any:
-    """Likewise, in writing."""
+    """Replace a negative index."""
     if index >= 0:
         return NotImplemented
     return _aten.select_scatter.default(self, src, dim, self.shape[dim] + index)
@@ -247,7 +244,7 @@ def select_scatter(self: Tensor, src: Tensor, dim: int, index: int) -> Any:
 def slice_scatter(
     self: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Any:
-    """A slice written between places counted from the start."""
+    """Replace negative bounds."""
     size = self.shape[dim]
     if (start or 0) >= 0 and (end is None or end >= 0):
         return NotImplemented
@@ -256,11 +253,11 @@ def slice_scatter(
     return _aten.slice_scatter.default(self, src, dim, low, high, step)
 
 
-# -- whole numbers ----------------------------------------------------------------------------------------------------
+# -- integers ---------------------------------------------------------------------------------------------------------
 
 
 def _widened(operator: Any) -> Rule:
-    """The operator over its input in the dtype of its result, in which eager sums up small integers."""
+    """Return a rule that converts the input to the result dtype first, in which eager accumulates small integers."""
 
     def rule(self: Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
         if self.is_floating_point() or self.is_complex():
@@ -272,17 +269,17 @@ def _widened(operator: Any) -> Rule:
 
 
 def softshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
-    """NaN stays NaN."""
+    """Preserve NaN."""
     return torch.where(self > lambd, self - lambd, torch.where(self < -lambd, self + lambd, self * 0))
 
 
 def squeeze(self: Tensor, dim: int) -> Any:
-    """A dimension of another size than one stays; OpenVINO makes no elements of it."""
+    """Keep a dimension of a size other than 1; OpenVINO drops its elements."""
     return NotImplemented if self.shape[dim] == 1 else self.reshape(self.shape)
 
 
 def _unsigned(operator: Any) -> Rule:
-    """Arithmetic of bytes with floats over whole floats: IREE takes bytes for signed ones here."""
+    """Return a rule that converts uint8 operands to float: IREE treats them as signed here."""
 
     def rule(self: Any, other: Any, **options: Any) -> Any:
         kind = torch.result_type(self, other)

@@ -1,7 +1,7 @@
-"""The back end `inductor`: torch's own compiler, with the weights as constants of what it compiles.
+"""The back end `inductor`: torch's own compiler, with the weights as constants.
 
-Inductor is given the ATen calls of the graph as they stand, without TorchDynamo before it: there is nothing to trace,
-and nothing to guard but sizes.
+Inductor compiles the ATen calls of the graph directly, without TorchDynamo: there is nothing to trace, and nothing to
+guard but sizes.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ Call = Callable[..., Sequence[Any]]
 
 
 def require_compiler() -> None:
-    """Refuse where there is no C++ compiler."""
+    """Raise ExecutionError if there is no C++ compiler."""
     from torch_ir.ops.torch_internals import InvalidCxxCompilerError, get_cpp_compiler
 
     try:
         get_cpp_compiler()
     except InvalidCxxCompilerError:
-        raise ExecutionError("inductor needs a C++ compiler, and finds none: install g++ or clang++") from None
+        problem = "the back end inductor needs a C++ compiler and found none; install g++ or clang++"
+        raise ExecutionError(problem) from None
 
 
 @register_backend("inductor", "torch's own compiler", require=require_compiler)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
-    """Code for fixed sizes is made here; code for others in the first call, once for all that take the same way."""
+    """Compile a graph of fixed sizes now; with symbolic sizes, on the first call and per set of guards."""
     from torch_ir.backends.inductor_code import Versions
 
     graph, values = bind(with_calls_inline(ir), weights)
@@ -59,7 +60,7 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
 
 
 def _at_once(ir: IR, module: fx.GraphModule, device: torch.device) -> Call:
-    """Code for a graph of fixed sizes; on a GPU its kernels are recorded, and launched as one."""
+    """Compile a graph of fixed sizes; on a GPU, record its kernels as a CUDA graph."""
     from torch_ir.backends.inductor_code import compiled
 
     blank = [_blank(tensor, device) for tensor in ir.graph_inputs]
@@ -68,7 +69,7 @@ def _at_once(ir: IR, module: fx.GraphModule, device: torch.device) -> Call:
 
 
 def _module(ir: IR, weights: Sequence[Weight]) -> fx.GraphModule:
-    """The graph as a module from its inputs to a list of its outputs, which holds the weights."""
+    """Return the graph as an fx module that contains the weights, from its inputs to a list of its outputs."""
     module = write_program(ir, ir.nodes, [*ir.graph_inputs, *ir.params], ir.graph_outputs)
     places = module.graph.find_nodes(op="placeholder")[len(ir.graph_inputs) :]
     for index, (weight, place) in enumerate(zip(weights, places, strict=True)):
@@ -84,18 +85,16 @@ def _module(ir: IR, weights: Sequence[Weight]) -> fx.GraphModule:
 
 
 def _laid_out(ir: IR, values: Sequence[Any], device: torch.device) -> list[Any]:
-    """The inputs with the strides that the code is made for: those of the capture, or row-major."""
-    told = any(tensor.stride is not None for tensor in ir.graph_inputs)
-    sizes = read_sizes(ir, values) if told and ir.symbols else {}
+    """Return the inputs with the strides of the compiled code: those of the capture, or row-major."""
+    has_strides = any(tensor.stride is not None for tensor in ir.graph_inputs)
+    sizes = read_sizes(ir, values) if has_strides and ir.symbols else {}
     numbers = {symbol.tensor for symbol in ir.symbols.values() if symbol.dim is None}
     laid = []
     for tensor, value in zip(ir.graph_inputs, values, strict=True):
-        if not isinstance(value, Tensor) and tensor not in numbers:  # a tensor without dimensions, given as a number
+        if not isinstance(value, Tensor) and tensor not in numbers:  # a 0-d tensor passed as a number
             value = torch.tensor(value, dtype=TORCH_DTYPES[tensor.dtype], device=device)
         if isinstance(value, Tensor) and value.device != device:
-            raise ExecutionError(
-                f"input {tensor.name!r} is on {value.device}, the graph runs on {device}; move it there"
-            )
+            raise ExecutionError(f"input {tensor.name!r} is on {value.device}, but the graph runs on {device}; move it")
         laid.append(_with_strides(tensor, value, sizes) if isinstance(value, Tensor) else value)
     return laid
 
@@ -108,6 +107,6 @@ def _with_strides(tensor: TensorMeta, value: Tensor, sizes: Sizes) -> Tensor:
 
 
 def _blank(tensor: TensorMeta, device: torch.device) -> Tensor:
-    """A tensor as the graph takes it, without values."""
+    """Return an uninitialised input tensor."""
     shape: Any = tensor.shape
     return torch.empty(shape, dtype=TORCH_DTYPES[tensor.dtype], device=device)

@@ -1,7 +1,7 @@
-"""Where Inductor keeps its code and what its helper processes import: nothing that others can write.
+"""Keep other users' files out of Inductor: a private cache folder, and safe imports in its helper processes.
 
-By default it loads code from a folder in /tmp whose name anybody can guess, and starts Python such that a `ctypes.py`
-in the current folder runs.
+By default it loads code from a folder in /tmp with a predictable name, and starts Python such that a `ctypes.py` in the
+current folder runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch_ir.backends.cache import is_private, private_cache
 from torch_ir.errors import ExecutionError, SecurityWarning
 
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-_lock = threading.RLock()  # the environment is that of the process
+_lock = threading.RLock()  # the environment is shared by all threads
 
 
 @contextmanager
@@ -51,16 +51,16 @@ def private_inductor() -> Iterator[None]:
 
 
 def refuse_shadows(folder: Path) -> None:
-    """Refuse to compile in a folder with a file that has the name of a module of Python, for Pythons that run it."""
+    """Raise ExecutionError if a file in the folder shadows a standard module, for Pythons that would run it."""
     found = sorted(path.name for path in folder.glob("*.py") if path.stem in sys.stdlib_module_names)
     if found:
         raise ExecutionError(
-            f"Inductor would run {folder / found[0]} in place of Python's own module; call it from another folder"
+            f"Inductor would import {folder / found[0]} instead of Python's own module; use another working directory"
         )
 
 
 def _cache(requested: str | None) -> str:
-    """Return the user's cache folder if it is private, else one of torch_ir's."""
+    """Return the requested cache folder if it is private, else torch_ir's own."""
     from torch_ir.ops.torch_internals import default_cache_dir
 
     if requested == default_cache_dir():  # torch sets the variable to its default
@@ -70,8 +70,8 @@ def _cache(requested: str | None) -> str:
     folder = str(private_cache("inductor") or _temporary())
     if requested is not None:
         warnings.warn(
-            f"{_FOLDER} names {requested}, which other users can write to, and code is loaded from there; "
-            f"{folder} is used instead",
+            f"{_FOLDER} is {requested}, which other users can write to, and code is loaded from there; "
+            f"using {folder} instead",
             SecurityWarning,
             stacklevel=3,
         )
@@ -80,7 +80,7 @@ def _cache(requested: str | None) -> str:
 
 @cache
 def _temporary() -> Path:
-    """A folder for this process alone, where the user has no private one."""
+    """Return a temporary folder for this process, for users without a private cache."""
     folder = Path(tempfile.mkdtemp(prefix="torch_ir-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

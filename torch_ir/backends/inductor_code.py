@@ -1,6 +1,6 @@
-"""What Inductor makes of a graph: code for sizes, and what must hold of them for it.
+"""Code that Inductor generates for a graph, with the guards on sizes under which it is valid.
 
-It imports the compiler, which takes seconds: import it where something is compiled.
+Importing this module imports the compiler, which takes seconds: import it only to compile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Call = Callable[..., Sequence[Any]]
 
 
 class _OneDNN(CustomGraphPass):
-    """Gives linear layers in float32 that Inductor packed for MKL to oneDNN, which is quicker on AMD's processors."""
+    """Moves float32 linear layers that Inductor packed for MKL to oneDNN, which is faster on AMD processors."""
 
     def __call__(self, graph: fx.Graph) -> None:
         module = graph.owning_module
@@ -59,7 +59,7 @@ class _OneDNN(CustomGraphPass):
         return "torch_ir: linear layers by oneDNN"
 
 
-# what Inductor is told while it compiles; frozen weights are constants, packed for its kernels
+# options of Inductor; frozen weights are constants, packed for its kernels
 _OPTIONS: dict[str, Any] = {"freezing": True, "fallback_random": True}  # random numbers are those of eager
 if HAS_MKL and HAS_MKLDNN:
     _OPTIONS["post_grad_custom_pre_pass"] = _OneDNN()
@@ -67,10 +67,10 @@ if HAS_MKL and HAS_MKLDNN:
 
 @dataclass
 class Version:
-    """Code, and what must hold of the inputs for it: sizes and numbers that it takes as fixed, and a text by torch."""
+    """Compiled code with its guards: fixed sizes and numbers, and a guard expression of torch."""
 
     call: Call
-    fixed: list[Any]  # of each input; None in the place of what varies
+    fixed: list[Any]  # per input; None for dynamic sizes
     sizes: ShapeEnv
     guards: str | None
 
@@ -91,13 +91,13 @@ def _agree(fixed: Any, sizes: Any) -> bool:
 
 
 class Versions:
-    """A graph of several sizes, and the code that was made for it so far."""
+    """A graph with symbolic sizes, and the code compiled for it so far."""
 
     def __init__(self, ir: IR, module: fx.GraphModule) -> None:
         self._ir = ir
         self._module = module
         self._made: list[Version] = []
-        self._met: dict[tuple[Any, ...], Call] = {}  # the code for sizes, once that has been found out
+        self._met: dict[tuple[Any, ...], Call] = {}  # sizes -> code
 
     def run(self, *values: Any) -> Sequence[Any]:
         key = tuple(map(_sizes, values))
@@ -115,7 +115,7 @@ class Versions:
 
 
 def compiled(ir: IR, module: fx.GraphModule, values: Sequence[Any]) -> Version:
-    """Code for values such as these: sizes that vary in the graph vary in it."""
+    """Compile the graph for values like these; symbolic sizes stay dynamic."""
     sizes = ShapeEnv()
     mode = FakeTensorMode(shape_env=sizes)
     given = [_symbolic(mode, index, *pair) for index, pair in enumerate(zip(ir.graph_inputs, values, strict=True))]
@@ -123,13 +123,13 @@ def compiled(ir: IR, module: fx.GraphModule, values: Sequence[Any]) -> Version:
     with private_inductor(), torch.no_grad(), _quiet(), _packed_shapes():
         try:
             call = inductor_compile(module, given, options=_OPTIONS)
-        except Exception as error:  # whatever a compiler raises
-            raise ExecutionError(f"inductor cannot compile {_said(error, ir)}") from error
+        except Exception as error:  # any error of the compiler
+            raise ExecutionError(f"inductor cannot compile {_failure(error, ir)}") from error
     return Version(call, fixed, sizes, sizes.produce_guards_expression(given))
 
 
 def _symbolic(mode: FakeTensorMode, index: int, tensor: TensorMeta, value: Any) -> Any:
-    """A value without numbers, whose size varies where the graph says so."""
+    """Return a fake value with dynamic sizes where the graph has symbols."""
     source = LocalSource(f"t{index}")  # as torch names it in guards
     if isinstance(value, Tensor):
         varying = [DimDynamic.DYNAMIC if isinstance(size, str) else DimDynamic.STATIC for size in tensor.shape]
@@ -141,7 +141,7 @@ def _symbolic(mode: FakeTensorMode, index: int, tensor: TensorMeta, value: Any) 
 
 
 def _fixed(value: Any) -> Any:
-    """A number or the sizes of a tensor, None in the place of what varies."""
+    """Return a number, or the sizes of a tensor, with None for dynamic ones."""
     if isinstance(value, Tensor):
         return tuple(map(_fixed, value.shape))
     return None if isinstance(value, torch.SymInt) else value
@@ -149,7 +149,7 @@ def _fixed(value: Any) -> Any:
 
 @contextmanager
 def _packed_shapes() -> Iterator[None]:
-    """Let torch know the shape of a packed weight, which is that of the weight."""
+    """Register the shape of a packed weight, which is that of the weight."""
     if not HAS_MKLDNN:
         yield
         return
@@ -161,7 +161,7 @@ def _packed_shapes() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Let torch warn of nothing; what the user asked its loggers for is still said."""
+    """Silence torch's warnings; loggers that the user configured still work."""
     known = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.split(".")[0] == "torch"]
     raised = [logger for logger in known if logger.level == logging.WARNING]
     for logger in raised:
@@ -175,8 +175,8 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(logging.WARNING)
 
 
-def _said(error: BaseException, ir: IR) -> str:
-    """Where a compiler stopped, as far as it says that, and the first line of why."""
+def _failure(error: BaseException, ir: IR) -> str:
+    """Return the failing node, if the compiler names one, and the first line of the error."""
     node = re.search(r"^While executing %(\w+) ", str(error), re.MULTILINE)
     operator = re.search(r"^\s*target: (\S+)", str(error), re.MULTILINE)
     known = [repr(one) for one in ir.nodes if node and one.name == node[1]]

@@ -1,4 +1,4 @@
-"""The back end `torch`: the ATen calls of the graph one by one, in our own executor."""
+"""The back end `torch`: the executor, which calls the ATen operators one by one."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ from torch_ir.targets.mlir.mlir_module import refusal
 from torch_ir.targets.mlir.torch_dialect import ENTRY, SCOPE
 from torch_ir.targets.write_mlir import to_mlir
 
-_INEXACT = {"aten.gelu.default"}  # whose tanh form IREE computes with an error of 5e-5
-_ALIKE = {torch.bfloat16: torch.int16, torch.bool: torch.uint8}  # what numpy cannot say -> numbers of the same width
+_INEXACT = {"aten.gelu.default"}  # IREE computes its tanh form with an error of 5e-5
+_ALIKE = {torch.bfloat16: torch.int16, torch.bool: torch.uint8}  # dtypes that numpy lacks -> same width
 _IREE_NAMES = {torch.bfloat16: "BFLOAT_16", torch.bool: "BOOL_8"}
 
 
@@ -36,18 +36,18 @@ _IREE_NAMES = {torch.bfloat16: "BFLOAT_16", torch.bool: "BOOL_8"}
     "iree",
     "IREE's compiler, through MLIR",
     require=packages("the back end iree", "mlir", "iree", "iree.compiler", "iree.runtime"),
-    races=False,  # it compiles for a minute what others run faster
+    races=False,  # compilation takes a minute, and others are faster
 )
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     graph, values = bind(rewritten(with_calls_inline(ir), IREE), weights)
     for tensor in graph.params:
-        if tensor.param is not None:  # constants are bound as weights are
+        if tensor.param is not None:  # constants are bound like weights
             tensor.param = replace(tensor.param, data=None)
     return _Module(compiled(graph), graph, values)
 
 
 def compiled(graph: IR) -> bytes:
-    """A module of IREE; operators that it refuses are taken apart as torch does, until none is left that can be."""
+    """Compile a graph with IREE; decompose the operators it rejects, as far as torch can."""
     graph = with_calls_inline(graph)
     allowed = {name for name in torch_dialect() - _INEXACT if find_operator(name) is not None}
     while True:
@@ -64,7 +64,7 @@ def compiled(graph: IR) -> bytes:
 
 
 def _refused(graph: IR) -> list[OpNode]:
-    """Of each operator one node, where IREE does not even take that node alone."""
+    """Return one node of each operator that IREE rejects even alone."""
     known = torch_dialect()
     kinds = {node.op_type: node for node in graph.nodes if node.op_type in known and not has_open_sizes(node)}
     return [node for node in kinds.values() if not _is_taken(_alone(node))]
@@ -79,7 +79,7 @@ def _is_taken(graph: IR) -> bool:
 
 
 def _alone(node: OpNode) -> IR:
-    """A graph of one node."""
+    """Return a graph with a copy of this node only."""
     given: dict[TensorMeta, TensorMeta] = {}
 
     def copied(tensor: TensorMeta) -> TensorMeta:
@@ -93,7 +93,7 @@ def _alone(node: OpNode) -> IR:
 
 @cache
 def _device() -> Any:
-    """The processor, with as many threads as torch uses when the first module is loaded."""
+    """Return the CPU device, with torch's number of threads at the time of the first call."""
     from iree import runtime
 
     runtime.flags.parse_flags(f"--task_topology_group_count={torch.get_num_threads()}")
@@ -101,13 +101,13 @@ def _device() -> Any:
 
 
 class _Module:
-    """A loaded module; called with the graph's inputs."""
+    """A loaded module, callable with the graph's inputs."""
 
     def __init__(self, module: bytes, graph: IR, weights: Mapping[str, Tensor]) -> None:
         from iree import runtime
 
         self._dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in graph.returns.inputs]
-        self._held = {key: _bytes(value) for key, value in weights.items()}  # IREE reads them where they lie
+        self._held = {key: _bytes(value) for key, value in weights.items()}  # IREE does not copy them
         index = runtime.ParameterIndex()
         for key, buffer in self._held.items():
             index.add_buffer(key, buffer)
@@ -119,7 +119,7 @@ class _Module:
     def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
         try:
             made = self._entry(*map(_given, values))
-        except Exception as error:  # its errors are Python's, by the kind of mistake
+        except Exception as error:  # IREE raises Python's built-in errors
             raise ExecutionError(f"IREE cannot run the graph: {first_line(error)[:200]}") from None
         several = () if made is None else made if isinstance(made, (tuple, list)) else (made,)
         return [_taken(*pair) for pair in zip(several, self._dtypes, strict=True)]
@@ -130,7 +130,7 @@ def _bytes(value: Tensor) -> Any:
 
 
 def _given(value: Any) -> Any:
-    """A tensor as IREE takes it."""
+    """Convert a tensor to IREE's format."""
     from iree import runtime
 
     tensor = torch.as_tensor(value).detach().contiguous()
@@ -148,7 +148,7 @@ def _given(value: Any) -> Any:
 
 
 def _taken(array: Any, dtype: torch.dtype) -> Tensor:
-    """What IREE gives as a tensor of its own."""
+    """Copy a result of IREE into a tensor."""
     import numpy
 
     host = numpy.array(array.to_host())

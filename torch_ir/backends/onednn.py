@@ -1,4 +1,4 @@
-"""The back end `onednn`: our own executor, over weights that are packed once for oneDNN on this CPU."""
+"""The back end `onednn`: the executor, with weights packed once for oneDNN on this CPU."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ PASSES = ("pack-linears", "winograd", "pack-convolutions", "common-subexpression
 
 
 def require_onednn() -> None:
-    """Refuse where torch was built without oneDNN."""
+    """Raise ExecutionError if torch was built without oneDNN."""
     if not HAS_MKLDNN:
-        raise ExecutionError("this torch has no oneDNN (torch.backends.mkldnn); take one of its builds for x86 or Arm")
+        raise ExecutionError("this torch has no oneDNN (torch.backends.mkldnn); install a build for x86 or Arm")
 
 
-@register_backend("onednn", "ATen calls one by one, over weights packed for oneDNN", require=require_onednn)
+@register_backend("onednn", "the executor, with weights packed for oneDNN", require=require_onednn)
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     packed, _ = optimize(with_calls_inline(ir), passes=PASSES)
-    executor = IRExecutor(*bind(packed, weights))  # which lets go of the weights that are packed now
+    executor = IRExecutor(*bind(packed, weights))  # releases the unpacked weights
 
     def run(values: Sequence[Any]) -> Sequence[Any]:
         return executor.run(values).outputs

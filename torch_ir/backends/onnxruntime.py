@@ -1,4 +1,4 @@
-"""The back end `onnxruntime`: the graph as ONNX, in a session of ONNX Runtime over the memory of the weights."""
+"""The back end `onnxruntime`: the graph as ONNX in an ONNX Runtime session that shares the weights' memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ALIKE = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32, 8: torch.uint64}
     require=packages("the back end onnxruntime", "onnx", "onnx", "onnxscript", "onnxruntime"),
 )
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
-    """A session with as many threads as torch uses; nothing is written to a disk."""
+    """Create a session with torch's number of threads; nothing is written to disk."""
     import onnx_ir
     import onnxruntime
 
@@ -44,31 +44,31 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
     held = {name: _given(values[keys[0]]) for name, keys in weights_of(model).items()}
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 4  # what is wrong is raised
+    options.log_severity_level = 4  # errors are raised instead
     options.add_external_initializers(list(held), list(held.values()))
     content = onnx_ir.to_proto(model).SerializeToString()
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have nothing in common
+    except Exception as error:  # its errors have no common base class
         raise ExecutionError(_refusal(bound, model, str(error))) from None
     names = [tensor.name for tensor in bound.graph_inputs]
     dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in bound.graph_outputs]
     compute = _by_numpy(session) if _is_light(bound) else _by_memory(session, dtypes)
 
-    def run(inputs: Sequence[Any], _held: Any = held) -> Sequence[Any]:  # whose memory the session reads
+    def run(inputs: Sequence[Any], _held: Any = held) -> Sequence[Any]:  # keeps the weights' memory alive
         feeds = {name: torch.as_tensor(value) for name, value in zip(names, inputs, strict=True)}
         try:
             results = compute(feeds)
         except Exception as error:
             raise ExecutionError(_refusal(bound, model, str(error))) from None
-        # where it has no kernel for a dtype it computes in another, and sometimes does not convert the result
+        # without a kernel for a dtype it computes in another, and sometimes does not convert the result
         return [result.to(dtype) for result, dtype in zip(results, dtypes, strict=True)]
 
     return run
 
 
 def _is_light(ir: IR) -> bool:
-    """Whether numpy knows every dtype, and outputs are small: copies then cost less than sharing memory."""
+    """Whether numpy has every dtype and outputs are small: copying is then cheaper than sharing memory."""
     known = all(tensor.dtype in _NUMPY for tensor in (*ir.graph_inputs, *ir.graph_outputs))
     sizes = [prod(map(int, tensor.shape)) if tensor.is_static else _SMALL for tensor in ir.graph_outputs]
     return known and sum(sizes) < _SMALL
@@ -91,7 +91,7 @@ def _by_memory(session: Any, dtypes: Sequence[torch.dtype]) -> Callable[[Mapping
 
 
 def _given(value: Tensor) -> Any:
-    """A tensor as ONNX Runtime takes it, in the same memory; numpy does not know all of its dtypes."""
+    """Wrap a tensor for ONNX Runtime without copying; numpy lacks some of its dtypes."""
     from onnx_ir.tensor_adapters import from_torch_dtype
     from onnxruntime import OrtValue
 
@@ -103,18 +103,18 @@ def _given(value: Tensor) -> Any:
 
 
 def _tensor(value: Any, dtype: torch.dtype) -> Tensor:
-    """What ONNX Runtime gives, in the same memory but for bytes, which dlpack does not tell apart."""
+    """Wrap a result of ONNX Runtime without copying, except bytes, whose dtypes dlpack does not distinguish."""
     if dtype.is_complex:
         return torch.view_as_complex(from_dlpack(value))
     return torch.from_numpy(value.numpy()).view(dtype) if dtype.itemsize == 1 else from_dlpack(value)
 
 
 def _refusal(ir: IR, model: Any, error: str) -> str:
-    """What is in the way, as an operator of the graph where ONNX Runtime names a node."""
+    """Return the reason of a failure, with the operator of the graph if ONNX Runtime names a node."""
     from torch_ir.targets.onnx.onnx_program import NODE
 
     reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : |/\S+\.cc:\d+ ", "", error).partition("\n")[0]
-    said = f"ONNX Runtime does not run {ir.model_name or 'the graph'}: {reason}"
+    message = f"ONNX Runtime does not run {ir.model_name or 'the graph'}: {reason}"
     words = set(re.findall(r"\w+", error))
     origin = next((node.metadata_props.get(NODE) for node in model.graph if node.name in words), None)
-    return said if origin is None else f"{said}\n  {describe(with_calls_inline(ir).node(origin))}"
+    return message if origin is None else f"{message}\n  {describe(with_calls_inline(ir).node(origin))}"

@@ -27,15 +27,15 @@ from torch_ir.targets.openvino_package import import_openvino
 from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.nn_module import signature_of
 
-_DIVISION = "nonconvertable_divide_0"  # marks a division that must stay one
-_NOT_FUSED = frozenset(  # into what comes before them
+_DIVISION = "nonconvertable_divide_0"  # marks a division that must not become a multiplication
+_NOT_FUSED = frozenset(  # into their producers
     ("MatMul", "Convolution", "GroupConvolution", "Softmax", "MVN", "Gather", "Concat", "Split", "Transpose", "MaxPool")
 )
 
 
 @register_backend("openvino", "OpenVINO", require=packages("the back end openvino", "openvino", "openvino"))
 def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
-    """One compiled model for all sizes, with as many threads as torch uses; nothing is written or sent."""
+    """Compile one model for all sizes, with torch's number of threads; nothing is written or sent."""
     graph = rewritten(with_calls_inline(ir), OPENVINO).clone()
     made = [tensor for tensor in dict.fromkeys(graph.graph_outputs) if tensor.producer is not None]
     results = list(graph.graph_outputs)
@@ -58,7 +58,7 @@ def prepare(ir: IR, weights: Mapping[str, Tensor]) -> Run:
 
 
 class _Session:
-    """A compiled model that computes some tensors of a graph, each of them in memory of its own."""
+    """A compiled model that computes some tensors of a graph, each in its own memory."""
 
     def __init__(self, ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]) -> None:
         self._name = ir.model_name or "the graph"
@@ -66,16 +66,16 @@ class _Session:
         self._request = compiled.create_infer_request()
         self._turn = threading.Lock()
         _, *names = signature_of(ir).parameters
-        # inputs that nothing reads are left out
+        # unused inputs are left out
         self._places = [next(at for at, name in enumerate(names) if name in port.names) for port in compiled.inputs]
         self._dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in made]
-        # at a size of 1, torch may return less than the shape that the graph says
+        # at a size of 1, torch may return fewer dimensions than the graph declares
         self._shapes = [None if ir.symbols else _fixed_shape(tensor) for tensor in made]
         self.passed = {index: self._places[place] for index, place in _passed_on(compiled).items()}
         self._check_outputs(compiled, made)
 
     def _check_outputs(self, compiled: Any, made: Sequence[TensorMeta]) -> None:
-        """Refuse a compiled model whose results have other dtypes or shapes than those of the graph."""
+        """Raise ConversionError if results have other dtypes or shapes than in the graph."""
         for port, tensor, shape in zip(compiled.outputs, made, self._shapes, strict=True):
             kind = _element(tensor.dtype)
             if kind is None or port.get_element_type() != kind:
@@ -85,14 +85,16 @@ class _Session:
             else:
                 continue
             raise ConversionError(
-                f"OpenVINO does not run {self._name}: it returns {found} for {tensor!r}, made by "
+                f"OpenVINO does not run {self._name}: it returns {found} for {tensor!r}, computed by "
                 f"{describe(tensor.producer) if tensor.producer else tensor.name}"
             )
 
     def run(self, values: Sequence[Any]) -> list[Tensor]:
         given = [torch.as_tensor(values[place]).detach().contiguous() for place in self._places]
         if any(value.dtype == torch.int64 and value.numel() and not _is_narrow(value) for value in given):
-            raise ExecutionError(f"OpenVINO computes integers in 32 bits, and an input of {self._name} is beyond that")
+            raise ExecutionError(
+                f"OpenVINO computes integers in 32 bits, and an input of {self._name} exceeds that range"
+            )
         found = [
             None if shape is None else torch.empty(shape, dtype=dtype)
             for shape, dtype in zip(self._shapes, self._dtypes, strict=True)
@@ -110,7 +112,7 @@ class _Session:
             return [self._copied(index) if result is None else result for index, result in enumerate(found)]
 
     def _copied(self, index: int) -> Tensor:
-        """A result whose size is known only now; the next call overwrites what OpenVINO gives."""
+        """Copy a result of dynamic size, which the next call overwrites."""
         dtype = self._dtypes[index]
         result = torch.from_numpy(self._request.get_output_tensor(index).data.copy())
         return result.view(dtype) if dtype == torch.bfloat16 else result
@@ -122,14 +124,14 @@ def _fixed_shape(tensor: TensorMeta) -> list[int] | None:
 
 
 def _is_narrow(value: Tensor) -> bool:
-    """Whether integers are the same in 32 bits."""
+    """Whether integers fit into 32 bits."""
     low, high = torch.aminmax(value)
     known = torch.iinfo(torch.int32)
     return bool(low >= known.min and high <= known.max)
 
 
 def _passed_on(compiled: Any) -> dict[int, int]:
-    """Of each result that is an input itself, both positions: OpenVINO writes to no result then, but to inputs."""
+    """Map results that are inputs to these inputs: OpenVINO does not write such results."""
     inputs = {port.get_node().get_friendly_name(): place for place, port in enumerate(compiled.inputs)}
     outputs = {port.get_node().get_friendly_name(): index for index, port in enumerate(compiled.outputs)}
     sources = {
@@ -140,7 +142,7 @@ def _passed_on(compiled: Any) -> dict[int, int]:
 
 
 def _element(dtype: str) -> Any:
-    """What OpenVINO calls a dtype; None if it has no such."""
+    """Return OpenVINO's type for a dtype; None if it has none."""
     names = {"bool": "boolean", "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64"}
     name = names.get(dtype) or dtype.replace("uint", "u").replace("int", "i")
     return getattr(_openvino().Type, name, None)
@@ -151,9 +153,9 @@ def _agrees(found: Any, shape: Sequence[int]) -> bool:
 
 
 def _shared(value: Tensor) -> Any:
-    """A tensor as OpenVINO takes it, in the same memory."""
+    """Wrap a tensor for OpenVINO without copying."""
     openvino = _openvino()
-    if value.dtype == torch.bfloat16:  # which numpy does not know
+    if value.dtype == torch.bfloat16:  # numpy lacks it
         return openvino.Tensor(value.view(torch.int16).numpy(), value.shape, openvino.Type.bf16)
     return openvino.Tensor(value.numpy(), shared_memory=True)
 
@@ -172,13 +174,13 @@ def _core() -> Any:
 
 
 def _compiled(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]) -> tuple[Any, Any]:
-    """A compiled model, and what must live as long as it does: it reads weights where they are."""
+    """Return a compiled model, and the object that keeps its weights alive."""
     model, memory = _converted(ir, made, weights)
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",  # the default is bfloat16 where the CPU has it
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "PERFORMANCE_HINT": "LATENCY",
-        "SNIPPETS_MODE": "DISABLE",  # kernels made of several nodes, on which fixed sizes crash the process
+        "SNIPPETS_MODE": "DISABLE",  # fused kernels, which crash the process with fixed sizes
     }
     try:
         return _core().compile_model(model, "CPU", settings), memory
@@ -187,7 +189,7 @@ def _compiled(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor])
 
 
 def _converted(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]) -> tuple[Any, Any]:
-    """The graph as a model of OpenVINO that computes each of these tensors once, and what holds its weights."""
+    """Convert the graph to an OpenVINO model that computes these tensors; also return what holds its weights."""
     manager = import_openvino("openvino.frontend").FrontEndManager()
     decode = import_openvino("openvino.frontend.pytorch.fx_decoder").TorchFXPythonDecoder
     ir.graph_outputs = list(made)
@@ -204,7 +206,7 @@ def _converted(ir: IR, made: Sequence[TensorMeta], weights: Mapping[str, Tensor]
                 _fix_sizes(ir, model)
             _let_divisions_be_products(model)
             return model, decoder
-        except Exception as error:  # whatever the frontend meets
+        except Exception as error:  # any error of the frontend
             raise ConversionError(_refusal(ir, str(error))) from None
 
 
@@ -213,7 +215,7 @@ def _zeros(tensor: TensorMeta, size: Callable[[int | str], int]) -> Tensor:
 
 
 def _fix_sizes(ir: IR, model: Any) -> None:
-    """Tell OpenVINO the sizes of a graph in which none varies, for which it has quicker kernels."""
+    """Set the sizes of a static graph, for which OpenVINO has faster kernels."""
     _, *names = signature_of(ir).parameters
     shapes = dict(zip(names, (list(tensor.shape) for tensor in ir.graph_inputs), strict=True))
     model.reshape({port: next(shapes[name] for name in port.names if name in shapes) for port in model.inputs})
@@ -224,7 +226,7 @@ def _let_divisions_be_products(model: Any) -> None:
 
     Otherwise it fuses the division into the reduction, which then computes only the first item of a batch.
     """
-    reduced: set[str] = set()  # names of reductions, and of what may be fused into them
+    reduced: set[str] = set()  # names of reductions and of nodes that may be fused into them
     for node in model.get_ordered_ops():
         kind, sources = node.get_type_name(), [port.get_node().get_friendly_name() for port in node.input_values()]
         if kind.startswith("Reduce") or (kind not in _NOT_FUSED and not reduced.isdisjoint(sources)):
@@ -233,21 +235,21 @@ def _let_divisions_be_products(model: Any) -> None:
                 del node.get_rt_info()[_DIVISION]
 
 
-# -- what OpenVINO refuses --------------------------------------------------------------------------------------------
+# -- errors of OpenVINO -----------------------------------------------------------------------------------------------
 
 
-def _refusal(ir: IR, said: str) -> str:
-    """One sentence, and the operators that are in the way."""
-    names = set(re.findall(r"\w+\.\w+\.\w+", said.partition("Summary:")[2]))
+def _refusal(ir: IR, error: str) -> str:
+    """Return the error message with the unsupported operators."""
+    names = set(re.findall(r"\w+\.\w+\.\w+", error.partition("Summary:")[2]))
     held = {node.op_type for node in ir.all_nodes()}
     lines = [describe(node) for node in ir.all_nodes() if node.op_type in names] + sorted(names - held)
     listed = "".join(f"\n  {line}" for line in dict.fromkeys(lines))
-    reason = f"it does not take{listed}" if lines else _reason(said)
-    return f"{ir.model_name or 'the graph'} does not become a model of OpenVINO: {reason}"
+    reason = f"unsupported operators:{listed}" if lines else _reason(error)
+    return f"{ir.model_name or 'the graph'} cannot be converted to OpenVINO: {reason}"
 
 
 def _reason(error: object) -> str:
-    """What an error of OpenVINO says, without the places in its source."""
+    """Return the message of an OpenVINO error without source locations."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not re.match(r"Exception from |Check '|FrontEnd API failed", line)]
-    return told[0] if told else lines[0]
+    messages = [line for line in lines if line and not re.match(r"Exception from |Check '|FrontEnd API failed", line)]
+    return messages[0] if messages else lines[0]

@@ -1,4 +1,4 @@
-"""Operators that OpenVINO lacks, or computes differently, as others that it computes right."""
+"""Decompositions of operators that OpenVINO lacks or computes differently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.ops.torch_internals import OpOverload, decomposition_table
 from torch_ir.targets.openvino_package import import_openvino
 
 _aten = torch.ops.aten
-_TAKEN_APART: tuple[OpOverload, ...] = (
+_DECOMPOSED: tuple[OpOverload, ...] = (
     _aten.slice_scatter.default,  # several in a row may overwrite each other's memory
     _aten.select_scatter.default,  # likewise
     _aten.index_add.default,
@@ -23,12 +23,12 @@ _TAKEN_APART: tuple[OpOverload, ...] = (
 
 @cache
 def decompositions() -> Any:
-    """What torch.export takes apart for OpenVINO."""
+    """Return the decomposition table for OpenVINO."""
     module = import_openvino("openvino.frontend.pytorch.torchdynamo.export_decompositions")
     table: Any = CustomDecompTable()  # type: ignore[no-untyped-call]  # torch does not annotate it
     for operator in set(module.ops_to_not_decompose()).intersection(table.keys()):
         table.pop(operator)
-    for operator in _TAKEN_APART:
+    for operator in _DECOMPOSED:
         table[operator] = decomposition_table[operator]
     table[_aten._trilinear.default] = _trilinear
     table[_aten.floor_divide.default] = _floor_divide
@@ -61,7 +61,7 @@ def _divide(left: Tensor, right: Any, *, rounding_mode: str | None) -> Any:
 
 
 def _floor_divide(left: Tensor, right: Any) -> Any:
-    """Whole numbers rounded down; OpenVINO rounds them towards zero."""
+    """Round integers down; OpenVINO rounds towards zero."""
     whole = torch.div(left, right, rounding_mode="trunc")
     if whole.is_floating_point():
         return NotImplemented

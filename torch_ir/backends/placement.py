@@ -1,4 +1,4 @@
-"""A graph on another device: what it makes on the device of its capture is made there."""
+"""Move a graph to another device: tensors created on the capture device are created there."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch_ir.ops.calling import mapped
 
 
 def find_device(device: str | torch.device) -> torch.device:
-    """A device that is there, with its number."""
+    """Return an available device with its index."""
     try:
         return torch.empty((), device=device).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch asserts that it was built for CUDA
-        raise ExecutionError(f"nothing can be computed on {str(device)!r:.60}: {first_line(error)}") from None
+        raise ExecutionError(f"device {str(device)!r:.60} is not available: {first_line(error)}") from None
 
 
 def placed(ir: IR, device: torch.device) -> IR:
-    """A copy whose operators make tensors on that device where they made them on that of the capture."""
+    """Return a copy that creates tensors on this device instead of the capture device."""
 
     def there(value: Any) -> Any:
         return Device(device) if isinstance(value, Device) and value == ir.device else value

@@ -1,4 +1,4 @@
-"""A graph that changes nothing but its outputs: buffers that the model changes come in and go out."""
+"""Make a graph stateless: buffers that the model changes become inputs and outputs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch_ir.ir.graph.io_tree import call, flat
 
 
 def stateless(ir: IR, shown: Iterable[TensorMeta] = ()) -> tuple[IR, list[TensorMeta]]:
-    """A copy that takes changing buffers after its inputs, and gives new values after its outputs; and those buffers.
+    """Return a copy that takes mutable buffers after its inputs and returns their new values, and those buffers.
 
-    The buffers are those of the graph that was given, in the order in which the copy takes them. Last of all, the copy
-    gives the tensors of the graph that are to be `shown`.
+    The buffers are those of the given graph, in the order of the copy's inputs. After the new values, the copy returns
+    the tensors in `shown`.
     """
     copy = ir.clone()
     by_name = {tensor.name: tensor for tensor in copy.tensors()}

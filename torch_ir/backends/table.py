@@ -1,4 +1,4 @@
-"""The table of back ends: a name, what runs, what it needs, and how it makes a graph ready."""
+"""The table of back ends."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch import Tensor
 from torch_ir.errors import CommandError, MissingExtraError, RegistryError, TorchIRError, did_you_mean
 from torch_ir.ir import IR
 
-Run = Callable[[Sequence[Any]], Sequence[Any]]  # the inputs of a graph in order -> its outputs in order
+Run = Callable[[Sequence[Any]], Sequence[Any]]  # inputs in order -> outputs in order
 Prepare = Callable[[IR, Mapping[str, Tensor]], Run]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """A way to numbers. `prepare` is given a graph that changes nothing but its outputs, and all of its weights."""
+    """A back end; `prepare` compiles a stateless graph with all of its weights."""
 
     name: str
     summary: str
     prepare: Prepare
-    require: Callable[[], None]  # raises, in one sentence, where something that it needs is missing
-    races: bool  # whether it can be the fastest, so that `auto` tries it
+    require: Callable[[], None]  # raises an error if a requirement is missing
+    races: bool  # whether `auto` considers it
 
 
 _BACKENDS: dict[str, Backend] = {}
@@ -33,12 +33,13 @@ _BACKENDS: dict[str, Backend] = {}
 def register_backend(
     name: str, summary: str, *, require: Callable[[], None] = lambda: None, races: bool = True
 ) -> Callable[[Prepare], Prepare]:
-    """Register what makes graphs ready to run under a name: `@register_backend("mine", "my NPU's simulator")`."""
+    """Register the decorated `prepare` function: `@register_backend("mine", "my NPU's simulator")`."""
 
     def register(prepare: Prepare) -> Prepare:
         held = _BACKENDS.get(name)
         if held is not None and held.prepare is not prepare:
-            raise RegistryError(f"the back end {name!r} is already {held.prepare.__module__}.{held.prepare.__name__}")
+            place = f"{held.prepare.__module__}.{held.prepare.__name__}"
+            raise RegistryError(f"back end {name!r} is already registered by {place}")
         _BACKENDS[name] = Backend(name, summary, prepare, require, races)
         return prepare
 
@@ -46,21 +47,21 @@ def register_backend(
 
 
 def list_backends() -> dict[str, Backend]:
-    """Every back end by name, installed or not."""
+    """Return all back ends by name, installed or not."""
     return dict(_BACKENDS)
 
 
 def find_backend(name: str) -> Backend:
-    """A back end that can run here; one sentence says what is missing where it cannot."""
+    """Return an installed back end; raise an error that names what is missing."""
     if name not in _BACKENDS:
-        hint = did_you_mean(name, _BACKENDS) or f"; there are {', '.join(_BACKENDS)}"
-        raise CommandError(f"there is no back end {name!r}{hint}")
+        hint = did_you_mean(name, _BACKENDS) or f"; expected one of {', '.join(_BACKENDS)}"
+        raise CommandError(f"unknown back end {name!r}{hint}")
     _BACKENDS[name].require()
     return _BACKENDS[name]
 
 
 def installed_backends() -> dict[str, Backend]:
-    """The back ends that can run here."""
+    """Return the back ends whose requirements are installed."""
     return {name: found for name, found in _BACKENDS.items() if _is_installed(found)}
 
 
@@ -73,7 +74,7 @@ def _is_installed(found: Backend) -> bool:
 
 
 def packages(purpose: str, extra: str, *names: str) -> Callable[[], None]:
-    """A check that these packages are installed, which come with an extra."""
+    """Return a check that these packages of an extra are installed."""
 
     def require() -> None:
         for name in names:

@@ -1,4 +1,4 @@
-"""Compare a compiled graph with the executor, on probes: random inputs, and whole numbers, at several sizes."""
+"""Compare a compiled graph with the executor on random and rounded inputs at several sizes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torch_ir.run.executor import IRExecutor
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.tolerances import compare
 
-_POINTS = 3  # choices of open sizes
-_UNITS = 16  # of the dtype's precision at the largest element
-_NEARER = 8  # times as far off as the executor is from float64
+_POINTS = 3  # choices of symbolic sizes
+_UNITS = 16  # allowed error in units of the dtype's precision at the largest element
+_NEARER = 8  # allowed error as a multiple of the executor's own error against float64
 
 
 def verify(name: str, run: Callable[[Sequence[Any]], Sequence[Any]], ir: IR, weights: Mapping[str, Weight]) -> None:
-    """Raise where a back end returns anything but what the executor returns, rounding of the dtype apart.
+    """Raise ExecutionError if a back end's results differ from the executor's by more than rounding.
 
-    `run` takes the inputs of the graph, and returns its outputs and the new values of what it changes.
+    `run` takes the inputs of the graph and returns its outputs and the new values of changed tensors.
     """
     for label, values in _probes(ir):
         wanted, got = _ran(IRExecutor(ir, weights), values), _seeded(run, values)  # an executor keeps its state
@@ -41,7 +41,7 @@ def verify(name: str, run: Callable[[Sequence[Any]], Sequence[Any]], ir: IR, wei
 
 
 def _probes(ir: IR) -> Iterator[tuple[str, list[Any]]]:
-    """Inputs with a name; at the smallest sizes first, since those are where shapes go wrong."""
+    """Yield labelled inputs, smallest sizes first, where shapes are most likely wrong."""
     points = sorted(points_of(ir), key=lambda point: sum(point.values()))[:_POINTS] or [{}]
     for seed, point in enumerate(points):
         at = " at " + ", ".join(f"{name}={size}" for name, size in point.items()) if point else ""
@@ -51,7 +51,7 @@ def _probes(ir: IR) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _rounded(value: Any) -> Any:
-    """Whole numbers: zeros and ties."""
+    """Round to integers, which yields zeros and ties."""
     return value.round() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
@@ -71,7 +71,7 @@ def _seeded(run: Callable[[Sequence[Any]], Sequence[Any]], values: Sequence[Any]
 
 
 def _in_float64(ir: IR, weights: Mapping[str, Weight], values: Sequence[Any]) -> list[Any] | None:
-    """What the graph computes in float64, as far as its operators take that."""
+    """Return the results in float64; None if an operator does not support it."""
     try:
         wide = {key: _widened(loaded(weight)) for key, weight in weights.items()}
         return _ran(IRExecutor(retyped(ir, "float64"), wide), [*map(_widened, values)])
@@ -84,7 +84,7 @@ def _widened(value: Any) -> Any:
 
 
 def _is_rounding(wanted: Any, got: Any, exact: Any) -> bool:
-    """Whether two results differ by no more than the error that the executor itself has in this dtype."""
+    """Whether two results differ by no more than the executor's own error in this dtype."""
     if not isinstance(wanted, Tensor) or not isinstance(got, Tensor) or not wanted.is_floating_point():
         return False
     if wanted.dtype != got.dtype or wanted.shape != got.shape:

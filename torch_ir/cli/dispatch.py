@@ -1,4 +1,4 @@
-"""The entry point: parse, call one verb, turn every mistake into one line and a status."""
+"""Entry point: parse the command line, call one verb, print errors as one line, return the exit status."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from torch_ir.errors import (
 
 _GROUPS = {
     "capture a model": ("extract", "llm"),
-    "look at a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
-    "improve it": ("optimize", "passes"),
-    "compute with it": ("run", "verify", "golden", "compare", "bench"),
-    "hand it on": ("convert", "lower", "coverage", "shard", "split"),
+    "inspect a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
+    "optimise": ("optimize", "passes"),
+    "run and verify": ("run", "verify", "golden", "compare", "bench"),
+    "convert, lower and distribute": ("convert", "lower", "coverage", "shard", "split"),
     "many models": ("sweep",),
     "this machine": ("doctor", "completion"),
 }
 _OTHER_NAMES = {"visualize": "draw"}
 _SHOWN_LINES = 4
-_READER_LEFT = 141  # as a shell reports a program that SIGPIPE ended
-_TERMINATED = 143  # as a shell reports a program that SIGTERM ended
+_READER_LEFT = 141  # the shell's status for a program ended by SIGPIPE
+_TERMINATED = 143  # the shell's status for a program ended by SIGTERM
 _OURS = (CaptureWarning, SecurityWarning, VersionWarning, WeightWarning)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    0 done, 1 failed, 2 not understood, 130 interrupted, 141 the reader of stdout has left, 143 terminated.
+    0 success, 1 failure, 2 usage error, 130 interrupted, 141 stdout closed by its reader, 143 terminated.
     """
     program, words = _program(), sys.argv[1:] if argv is None else argv
     with guarded_streams() as stdout:
         try:
             status = _run(program, words)
-        except SystemExit:  # help, version, or words that are not understood
+        except SystemExit:  # help, version or a usage error
             stdout.flush()
             if stdout.error is None:
                 raise
@@ -63,13 +63,13 @@ def main(argv: list[str] | None = None) -> int:
         if isinstance(stdout.error, BrokenPipeError):
             return _READER_LEFT
         if stdout.error is not None:
-            _say(program, "error", f"cannot write to stdout: {stdout.error.strerror or stdout.error}")
+            _print_line(program, "error", f"cannot write to stdout: {stdout.error.strerror or stdout.error}")
             return status or 1
     return status
 
 
 def _run(program: str, words: list[str]) -> int:
-    """Run one command, with every mistake as one line on stderr; return its exit status."""
+    """Run one command, print an error as one line on stderr, and return the exit status."""
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     parser = build_parser(program, words[0] if words else "")
@@ -98,25 +98,25 @@ def _run(program: str, words: list[str]) -> int:
         return _READER_LEFT
     except TorchIRError as error:
         rule = f" [rule {error.rule}]" if isinstance(error, (GraphError, SerializationError)) and error.rule else ""
-        _say(program, "error", f"{error}{rule}")
+        _print_line(program, "error", f"{error}{rule}")
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
-        _say(program, "error", f"{error.strerror or error}{place}")
+        _print_line(program, "error", f"{error.strerror or error}{place}")
     return 1
 
 
 def _program() -> str:
-    """The name under which it was called; both names are installed."""
+    """Return the name of the running program; both are installed."""
     return "pytorch-ir" if Path(sys.argv[0]).stem == "pytorch-ir" else "torch-ir"
 
 
 def build_parser(program: str = "torch-ir", word: str = "") -> Program:
-    """The parser of the command that a word names, or of all of them: each is in the file of its name."""
+    """Return the parser of one command, or of all; each command is in the file of its name."""
     parser = Program(
         _GROUPS,
         prog=program,
         usage="%(prog)s [-h] [--version] COMMAND ...",
-        description="Turn PyTorch models into a small, exact, weight-free IR; look at it, run it, prove it.",
+        description="Turn PyTorch models into a small, exact, weight-free IR; inspect, run and verify it.",
         epilog=f"`{program} help COMMAND` shows the options of a command, with examples.",
     )
     parser.add_argument("--version", action="version", version=f"torch-ir {__version__}")
@@ -129,15 +129,15 @@ def build_parser(program: str = "torch-ir", word: str = "") -> Program:
 
 @contextmanager
 def _warnings_as_lines(program: str) -> Iterator[None]:
-    """Warnings of torch_ir as one line each; those of others as ever."""
+    """Print warnings of torch_ir as one line each; leave other warnings alone."""
     with warnings.catch_warnings():
-        as_ever = warnings.showwarning
+        original = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
             if issubclass(category, _OURS):
-                _say(program, "warning", str(message))
+                _print_line(program, "warning", str(message))
             else:
-                as_ever(message, category, *rest, **more)
+                original(message, category, *rest, **more)
 
         warnings.showwarning = show
         for category in _OURS:
@@ -145,10 +145,10 @@ def _warnings_as_lines(program: str) -> Iterator[None]:
         yield
 
 
-def _say(program: str, kind: str, text: str) -> None:
-    """One line on stderr, however long the story."""
+def _print_line(program: str, kind: str, text: str) -> None:
+    """Print one line on stderr; long texts are cut."""
     first, *rest = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
-    told = "; ".join(rest[: _SHOWN_LINES - 1])
+    details = "; ".join(rest[: _SHOWN_LINES - 1])
     more = f"; and {len(rest) - _SHOWN_LINES + 1} more" if len(rest) >= _SHOWN_LINES else ""
-    line = f"{program}: {kind}: {' '.join(filter(None, [first, told]))}{more}"
-    print(printable(line), file=sys.stderr)  # a file, or its name, may want to tell the terminal something
+    line = f"{program}: {kind}: {' '.join(filter(None, [first, details]))}{more}"
+    print(printable(line), file=sys.stderr)  # file contents and names may contain control characters

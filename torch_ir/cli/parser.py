@@ -1,4 +1,4 @@
-"""The reader of the command line: help that fits the terminal, mistakes with the nearest fix."""
+"""Argument parser: help that fits the terminal, errors that suggest the nearest valid word."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORD = re.compile(r"""(?:-[\w-]+ (?=[^-\s]))?(?:"[^"]*"|'[^']*'|[^\s"'])+""")
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Text line by line; what is too wide for the terminal is wrapped, commands so that a shell still reads them."""
+    """Wraps text to the terminal, and commands so that a shell still reads them as one."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         lines: list[str] = []
@@ -28,7 +28,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints name the nearest word that it knows."""
+    """A parser whose errors suggest the nearest valid word."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": Formatter, **settings})
@@ -38,23 +38,23 @@ class Parser(argparse.ArgumentParser):
             return
         kind = "command" if isinstance(action, argparse._SubParsersAction) else "choice"
         known = [str(choice) for choice in action.choices]
-        hint = did_you_mean(str(value), known) or f"; there are: {', '.join(known)}"
+        hint = did_you_mean(str(value), known) or f"; expected one of {', '.join(known)}"
         name = None if kind == "command" else action
-        raise argparse.ArgumentError(name, f"there is no {kind} {str(value)!r}{hint}")
+        raise argparse.ArgumentError(name, f"unknown {kind} {str(value)!r}{hint}")
 
     def refuse(self, surplus: list[str]) -> NoReturn:
-        """Complain about arguments that nothing asked for."""
+        """Report arguments that the parser does not know."""
         word = surplus[0].partition("=")[0]
         if word.startswith("-"):
             known = {option.lstrip("-"): option for option in self._option_string_actions}
             near = get_close_matches(word.lstrip("-"), known, n=1)
             hint = f"; did you mean {known[near[0]]!r}?" if near else ""
-            self.error(f"there is no option {word!r}{hint}")
-        self.error(f"{word!r} is one argument too many")
+            self.error(f"unknown option {word!r}{hint}")
+        self.error(f"unexpected argument {word!r}")
 
 
 class Program(Parser):
-    """The parser of the whole program, whose help lists its commands by what they are for."""
+    """The top-level parser, whose help lists commands by purpose."""
 
     def __init__(self, groups: dict[str, tuple[str, ...]], **settings: Any) -> None:
         super().__init__(**settings)
@@ -80,7 +80,7 @@ class Program(Parser):
 
 
 def _folded(command: str, width: int) -> list[str]:
-    """A command on as many lines as it needs, which a shell reads as one."""
+    """Split a command over several lines with continuation backslashes."""
     if len(command) <= width:
         return [command]
     lines, line = [], " "

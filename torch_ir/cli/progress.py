@@ -1,4 +1,4 @@
-"""One line on stderr, for whoever waits longer than two seconds: what is being done, and for how long already."""
+"""A progress line on stderr, shown after two seconds: the current step and the elapsed time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _line: _Line | None = None
 
 
 def show_progress(text: str) -> None:
-    """Say what is being done now."""
+    """Set the text of the progress line."""
     if _line is not None and text:
         _line.text = printable(text)
 
 
 @contextmanager
 def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
-    """Show the line while the block runs, if that takes long; nothing is left of it, and pipes never see it."""
+    """Show the progress line while the block runs; it is erased at the end and never written to pipes."""
     global _line
     if quiet or not is_watched() or _line is not None:
         yield
@@ -45,12 +45,12 @@ def progress(text: str, *, quiet: bool = False) -> Iterator[None]:
 
 
 def is_watched() -> bool:
-    """Whether somebody may see the line, and wants to."""
+    """Whether stderr is a terminal and progress is not disabled by the environment."""
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class _Line:
-    """The line, and the thread that keeps it fresh."""
+    """The progress line and the thread that updates it."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -62,7 +62,7 @@ class _Line:
         self._thread.start()
 
     def make_way(self, text: str) -> None:
-        """Erase the line before `text` is written; it comes back when what is written ends its own line."""
+        """Erase the line before `text` is written; it is drawn again once the text has ended its own line."""
         if self._is_shown:
             self._write(_ERASE)
             self._is_shown = False
@@ -96,7 +96,7 @@ class _Line:
 
 
 class _Beside:
-    """A stream that has the line make way before anything is written to it."""
+    """A stream that erases the progress line before anything is written."""
 
     def __init__(self, stream: TextIO, line: _Line) -> None:
         self._stream, self._line = stream, line
@@ -112,7 +112,7 @@ class _Beside:
 
 @contextmanager
 def _log_shown(name: str) -> Iterator[None]:
-    """What a package logs about its work is what is being done."""
+    """Show the log messages of a package as progress."""
     import logging
 
     logger, handler = logging.getLogger(name), logging.Handler()

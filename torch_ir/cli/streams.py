@@ -1,6 +1,6 @@
-"""Standard streams that cannot fail a command: a closed pipe or a full disk is recorded and reported at the end.
+"""Standard streams that never fail a command: a closed pipe or a full disk is recorded and reported at the end.
 
-A verb that prints before it saves, or a handler of the user's that prints, is not stopped halfway.
+So a verb that prints before it saves, or user code that prints, is not stopped halfway.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-_was_closed = False  # whether this process was started without a stdout
+_was_closed = False  # whether this process was started without stdout
 
 
 class Stream:
-    """A text stream that records the first error of writing and discards everything after it."""
+    """A text stream that records the first write error and discards everything after it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -37,7 +37,7 @@ class Stream:
                 self._fail(error)
 
     def _fail(self, error: OSError) -> None:
-        """Record the error, and send what is still buffered to the null device, or Python fails when it exits."""
+        """Record the error and redirect the buffered rest to the null device, or Python fails at exit."""
         self.error = error
         with suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
@@ -50,7 +50,7 @@ class Stream:
 
 @contextmanager
 def guarded_streams() -> Iterator[Stream]:
-    """Replace stdout and stderr by streams that do not fail; yields stdout, whose `error` says what went wrong."""
+    """Replace stdout and stderr by streams that do not fail; yield stdout, whose `error` is the first failure."""
     _open_closed_streams()
     before = sys.stdout, sys.stderr
     stdout, stderr = Stream(sys.stdout), Stream(sys.stderr)
@@ -64,18 +64,18 @@ def guarded_streams() -> Iterator[Stream]:
 
 
 def is_stdout_closed() -> bool:
-    """Whether the command was started without a stdout, as with `>&-`."""
+    """Whether the command was started without stdout, as with `>&-`."""
     return _was_closed
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for standard streams that are closed, so that no file of ours takes their numbers."""
+    """Open the null device for closed standard streams, so that no other file gets their numbers."""
     global _was_closed
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
     if sys.stdout is None:
         _was_closed = True
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")

@@ -10,12 +10,12 @@ from typing import Any
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM arrived; a KeyboardInterrupt, because the same code must run."""
+    """SIGTERM arrived; a KeyboardInterrupt so that the same clean-up runs."""
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Raise TerminatedError in the main thread on SIGTERM, unless the program has a handler of its own."""
+    """Raise TerminatedError in the main thread on SIGTERM, unless the program installed its own handler."""
     is_ours = (
         threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )

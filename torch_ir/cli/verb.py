@@ -1,4 +1,4 @@
-"""What every verb of the command line has in common."""
+"""Helpers shared by the verbs of the command line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from torch_ir.cli.progress import show_progress
 from torch_ir.errors import SerializationError, TorchIRError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from torch_ir.cli.parser import Parser
     from torch_ir.cli.parser import Verbs as Verbs
     from torch_ir.ir import IR
 
-# by name, so that no help text imports torch; a test holds it against the table itself
+# listed by name, so that help texts do not import torch; a test compares it with the backends' table
 BACKENDS = ("torch", "onednn", "inductor", "onnxruntime", "openvino", "iree", "auto")
 
 TEXT = ".ir"  # the suffix of files in the text form
@@ -31,7 +33,7 @@ def add_verb(
     run: Callable[[argparse.Namespace], int],
     other_names: Sequence[str] = (),
 ) -> Parser:
-    """A verb whose help ends in examples; `run` gets the parsed arguments and returns the exit status."""
+    """Add a verb whose help ends with examples; `run` takes the parsed arguments and returns the exit status."""
     parser = verbs.add_parser(
         name, aliases=other_names, help=summary, description=f"{summary[0].upper()}{summary[1:]}."
     )
@@ -43,7 +45,7 @@ def add_verb(
 
 
 def add_inputs(parser: argparse.ArgumentParser, dim_help: str) -> None:
-    """The options that say what a model is fed."""
+    """Add the options for the inputs of a model."""
     parser.add_argument(
         "-i",
         "--input",
@@ -56,23 +58,42 @@ def add_inputs(parser: argparse.ArgumentParser, dim_help: str) -> None:
 
 
 def add_backend(parser: argparse.ArgumentParser) -> None:
-    """The options that say what computes a graph."""
+    """Add the options for the back end."""
     parser.add_argument(
         "--backend",
         default="torch",
         metavar="NAME",
-        help=f"what computes it: {', '.join(BACKENDS)} (default: torch)",
+        help=f"the back end: {', '.join(BACKENDS)} (default: torch)",
     )
     add_optimize(parser, "optimise the graph first: clean, basic or full (default: as it is)")
 
 
 def add_optimize(parser: argparse.ArgumentParser, text: str) -> None:
-    """The option that says how far a graph is optimised before it runs."""
+    """Add the option for the optimisation level."""
     parser.add_argument("--level", choices=("clean", "basic", "full"), metavar="LEVEL", help=text)
 
 
+def add_json(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random numbers (default: 0)")
+
+
+def add_tolerances(parser: argparse.ArgumentParser, default: str) -> None:
+    for kind in ("relative", "absolute"):
+        parser.add_argument(f"--{kind[0]}tol", type=float, metavar="X", help=f"{kind} tolerance (default: {default})")
+
+
+def add_sizes(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
+    )
+
+
 def add_level(parser: argparse._ActionsContainer) -> None:
-    """The options that say at which granularity a graph is seen."""
+    """Add the options for the granularity of a graph."""
     parser.add_argument(
         "--level",
         metavar="LEVEL",
@@ -88,18 +109,18 @@ def add_level(parser: argparse._ActionsContainer) -> None:
 
 
 def load_at_level(arguments: argparse.Namespace) -> IR:
-    """The graph in a file, at the granularity that `add_level` was told."""
+    """Load a graph file at the granularity of `add_level`."""
     return at_level(load_graph(arguments.file), arguments)
 
 
 def at_level(ir: IR, arguments: argparse.Namespace) -> IR:
-    """A graph at the granularity that `add_level` was told."""
+    """Return a graph at the granularity of `add_level`."""
     level = arguments.level or ("module" if arguments.leaf else None)
     return ir if level is None else ir.at_level(level, arguments.leaf)
 
 
 def load_graph(path: str) -> IR:
-    """The graph in a file; every error names the file."""
+    """Load a graph file; every error names the file."""
     from torch_ir.formats import is_protobuf, load_protobuf
     from torch_ir.ir import IR
 
@@ -115,7 +136,7 @@ def load_graph(path: str) -> IR:
 
 
 def load_checked(path: str) -> IR:
-    """The graph in a file, its operators, arguments and shapes checked; this needs torch."""
+    """Load a graph file and check its operators, arguments and shapes; needs torch."""
     ir = load_graph(path)
     show_progress(f"checking {path} against torch's operators")
     from torch_ir.safety import validate_ir
@@ -129,7 +150,7 @@ def load_checked(path: str) -> IR:
 
 
 def save_graph(ir: IR, path: str) -> None:
-    """Write a graph to a file; its suffix says how."""
+    """Write a graph to a file in the encoding of its suffix."""
     from torch_ir.formats import is_protobuf, save_protobuf
     from torch_ir.ir.files.atomic_write import write_bytes
 
@@ -143,17 +164,28 @@ def save_graph(ir: IR, path: str) -> None:
 
 
 def terminal_width() -> int | None:
-    """How wide a table may be: as the terminal is, or as it likes where none shows it."""
+    """Return the width of the terminal; None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def show(arguments: argparse.Namespace, record: Callable[[], Any], text: Callable[[], object]) -> None:
+    """Print a result: its record with `--json`, else its text."""
+    print(as_json(record()) if arguments.json else text())
+
+
+def read_weights(ir: IR, text: str, seed: int = 0) -> dict[str, Tensor]:
+    """Load weights from a file, or draw them if the text is `random`."""
+    from torch_ir.run import load_weights, random_weights
+
+    return random_weights(ir, seed) if text == "random" else load_weights(text)
+
+
 def print_json(record: Any) -> None:
-    """A record as strict JSON, with what is not finite as text."""
     print(as_json(record))
 
 
 def as_json(record: Any) -> str:
-    """The text that `print_json` prints."""
+    """Return a record as strict JSON, with non-finite numbers as text."""
     import json
 
     return json.dumps(_strict(record), indent=2)

@@ -1,4 +1,4 @@
-"""Golden packs: what every node computes, written down for another runtime to be compared with."""
+"""Golden packs: the values of every node, for comparison with another runtime."""
 
 from torch_ir.golden.compare_dumps import Comparison, compare_golden
 from torch_ir.golden.write import write_golden

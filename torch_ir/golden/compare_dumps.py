@@ -1,4 +1,4 @@
-"""Compare what another runtime dumped with a golden pack: the first node that differs, and a roll-up by module."""
+"""Compare dumps of another runtime with a golden pack: the first node that differs, and a summary by module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 8
 
 @dataclass
 class ModuleSummary:
-    """How the values of one module, and of those inside it, compare."""
+    """The comparison of one module, including inner modules."""
 
     module: str
     compared: int = 0
@@ -32,7 +32,7 @@ class ModuleSummary:
 
 @dataclass
 class Comparison:
-    """What a comparison of dumps with a pack found."""
+    """The result of comparing dumps with a pack."""
 
     divergence: Divergence | None = None
     compared: int = 0
@@ -44,7 +44,7 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """Whether everything that was dumped agrees; not so if nothing was."""
+        """Whether all dumped values agree; False if there are none."""
         return self.compared > 0 and not self.differing
 
     def __str__(self) -> str:
@@ -77,8 +77,8 @@ def compare_golden(
 ) -> Comparison:
     """Compare dumps with a pack, in the order of the graph.
 
-    Dumps are found by the name of the tensor, else by that of its node; `names` leads from other names to these.
-    Tolerances are the pack's unless they are given. `limits` are for the index of the pack.
+    Dumps are matched by the name of the tensor, else by that of its node; `names` maps other names to these. The
+    default tolerances are those of the pack. `limits` apply to the index of the pack.
     """
     golden = read_pack(pack, limits)
     found = Dumps(dumps)
@@ -106,7 +106,7 @@ def compare_golden(
 
 
 def _places(values: Iterable[Value], dumps: Dumps, names: Mapping[str, str]) -> dict[str, str]:
-    """From the names of values to those of dumps; a node's name stands for its only value."""
+    """Map the names of values to those of dumps; a node's name may be used for its only value."""
     by_node: dict[str, list[str]] = {}
     for value in values:
         by_node.setdefault(value.node, []).append(value.name)
@@ -124,22 +124,22 @@ def _places(values: Iterable[Value], dumps: Dumps, names: Mapping[str, str]) -> 
 
 
 def _in_dtype(actual: torch.Tensor, value: Value) -> tuple[torch.Tensor, str]:
-    """A dump in the dtype of the pack, and what is to be said about it; as it is where that would lose numbers."""
+    """Return a dump in the dtype of the pack, with a note; unchanged if the conversion would lose information."""
     wanted = TORCH_DTYPES[value.dtype]
     if actual.dtype == torch.uint8 and list(actual.shape) == [*value.shape, wanted.itemsize]:
-        return actual.view(wanted).reshape(value.shape), ""  # numpy has no name for it
+        return actual.view(wanted).reshape(value.shape), ""  # a dtype that numpy lacks, dumped as bytes
     if actual.dtype == wanted:
         return actual, ""
     both_are_numbers = actual.is_floating_point() and wanted.is_floating_point
     fits = both_are_numbers or torch.equal(actual.to(wanted).to(actual.dtype), actual)
-    note = f"given as {str(actual.dtype).removeprefix('torch.')} and compared as {value.dtype}"
+    note = f"dumped as {str(actual.dtype).removeprefix('torch.')}, compared as {value.dtype}"
     return (actual.to(wanted), note) if fits else (actual, "")
 
 
 def _divergence(
     value: Value, difference: Difference, values: Iterable[Value], differences: Mapping[str, Difference]
 ) -> Divergence:
-    """The first wrong value, with the nodes before it that were not dumped back to those that agree."""
+    """Return the first wrong value, with the preceding nodes that were not dumped, back to those that agree."""
     by_name = {known.name: known for known in values}
     unknown: set[str] = set()
     pending = list(value.reads)
@@ -164,7 +164,7 @@ def _unknown(dumps: Dumps, places: Mapping[str, str], values: Iterable[Value]) -
 
 
 def _roll_up(values: Iterable[Value], differences: Mapping[str, Difference]) -> list[ModuleSummary]:
-    """A summary of every module, the model itself first; a value counts in all modules around it."""
+    """Summarise every module, the model first; a value counts for all enclosing modules."""
     summaries: dict[str, ModuleSummary] = {}
     for value in values:
         parts = value.module.split(".") if value.module else []

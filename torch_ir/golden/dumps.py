@@ -1,10 +1,10 @@
-"""What another runtime dumped: tensors by name from .safetensors, .npz and .npy files, read when they are asked for."""
+"""Dumps of another runtime: tensors by name from .safetensors, .npz and .npy files, read on access."""
 
 from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from torch_ir.golden.pack import open_safetensors
 from torch_ir.ir.files.regular_file import IrregularFileError, open_regular
 
 _KINDS = (".safetensors", ".npz", ".npy")
-_MOST_EXPANDED, _MOST_TIMES = 1 << 28, 100  # bytes of an archive, and how often they may be those of its file
+_MOST_EXPANDED, _MOST_TIMES = 1 << 28, 100  # limits of an archive: bytes, and expansion ratio beyond them
 
 
-class Dumps(Mapping[str, Callable[[], Any]]):
-    """Names to functions that read the tensor; nothing that could run code is ever unpickled."""
+class Dumps(dict[str, Callable[[], Any]]):
+    """Maps names to functions that read the tensor; nothing is unpickled, as that could run code."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         place = Path(path)
@@ -28,27 +28,18 @@ class Dumps(Mapping[str, Callable[[], Any]]):
             raise SerializationError(f"no such file or folder: {place}")
         files = sorted(file for file in place.rglob("*") if file.suffix in _KINDS) if place.is_dir() else [place]
         if not files or files[0].suffix not in _KINDS:
-            raise SerializationError(f"{place} holds no dumps; they come as {', '.join(_KINDS)}")
-        self._readers: dict[str, Callable[[], Any]] = {}
+            raise SerializationError(f"{place} contains no dumps; expected {', '.join(_KINDS)} files")
+        super().__init__()
         for file in files:
             _refuse_special(file, follow=file == place)
             for name, reader in _tensors(file, place):
-                if name in self._readers:
+                if name in self:
                     raise SerializationError(f"{file}: {name!r} is dumped twice")
-                self._readers[name] = reader
-
-    def __getitem__(self, name: str) -> Callable[[], Any]:
-        return self._readers[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._readers)
-
-    def __len__(self) -> int:
-        return len(self._readers)
+                self[name] = reader
 
 
 def _refuse_special(file: Path, *, follow: bool) -> None:
-    """Refuse what is not a plain file: a pipe never ends, and a link in a folder may lead out of it."""
+    """Raise SerializationError for anything but a regular file: a pipe never ends, and a link may leave the folder."""
     try:
         os.close(open_regular(file, follow=follow))
     except IrregularFileError as error:
@@ -58,10 +49,10 @@ def _refuse_special(file: Path, *, follow: bool) -> None:
 
 
 def _tensors(file: Path, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The name of each tensor in a file, and how to read it; an .npy file is named by its path in the folder."""
+    """Yield the name of each tensor in a file with its reader; an .npy file is named by its path in the folder."""
     if file.suffix == ".safetensors":
         opened = open_safetensors(file)
-        for name in opened.keys():  # noqa: SIM118 - it is no dict
+        for name in opened.keys():  # noqa: SIM118  # not a dict
             yield name, partial(opened.get_tensor, name)
     elif file.suffix == ".npz":
         refuse_expansion(file)
@@ -74,16 +65,16 @@ def _tensors(file: Path, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]
 
 
 def refuse_expansion(file: Path) -> None:
-    """Refuse an archive whose arrays are far larger than the file, before any is decompressed."""
+    """Raise SerializationError for an archive that expands far beyond its size, before decompressing it."""
     try:
         with zipfile.ZipFile(file) as archive:
             size = sum(member.file_size for member in archive.infolist())
     except (OSError, zipfile.BadZipFile):
-        return  # numpy says what is wrong with it
+        return  # numpy reports the error
     packed = max(os.path.getsize(file), 1)
     if size > _MOST_EXPANDED and size > _MOST_TIMES * packed:
-        told = f"{file} expands from {packed:,} to {size:,} bytes, more than {_MOST_TIMES} times"
-        raise SerializationError(f"{told}; save it without compression (numpy.savez)", rule="R2")
+        problem = f"{file} expands from {packed:,} to {size:,} bytes, more than {_MOST_TIMES} times"
+        raise SerializationError(f"{problem}; save it without compression (numpy.savez)", rule="R2")
 
 
 def _read_array(file: Path, arrays: Any, name: str) -> Any:
@@ -96,20 +87,20 @@ def _load(file: Path) -> Any:
     except ImportError:
         raise MissingExtraError(f"reading {file.suffix} files", "numpy", "safetensors") from None
     found = _guarded(file, lambda: numpy.load(file, allow_pickle=False))
-    if isinstance(found, numpy.ndarray) is (file.suffix == ".npz"):  # numpy goes by what it finds, not by the name
-        raise SerializationError(f"{file} is no {file.suffix} file inside")
+    if isinstance(found, numpy.ndarray) is (file.suffix == ".npz"):  # numpy ignores the suffix
+        raise SerializationError(f"the content of {file} is not {file.suffix}")
     return found
 
 
 def _guarded(file: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except Exception as error:  # numpy's readers raise whatever a damaged file leads them to
+    except Exception as error:  # numpy raises errors of any type for a damaged file
         raise SerializationError(f"cannot read {file}: {first_line(error)}") from None
 
 
 def _to_tensor(array: Any) -> Any:
-    """A tensor; numbers that numpy has no name for, such as bfloat16, come as their bytes."""
+    """Convert an array to a tensor; dtypes that numpy lacks, such as bfloat16, come as bytes."""
     import numpy
 
     flat = numpy.ascontiguousarray(array).reshape(-1)
@@ -118,4 +109,4 @@ def _to_tensor(array: Any) -> Any:
             return torch.from_numpy(flat.view(numpy.uint8).copy()).reshape(*array.shape, array.dtype.itemsize)
         return torch.from_numpy(flat.astype(array.dtype.newbyteorder("="), copy=True)).reshape(array.shape)
     except (TypeError, ValueError):
-        raise SerializationError(f"an array of {array.dtype} holds no numbers that torch knows") from None
+        raise SerializationError(f"torch does not support arrays of dtype {array.dtype}") from None

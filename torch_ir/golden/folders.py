@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and take the place of others in one step."""
+"""Atomic creation and replacement of folders."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from torch_ir.ir.files.atomic_write import hidden_name, left_behind, remove, sync_folder, write_errors
 from torch_ir.ir.files.locks import folder_lock, lock
 
-_HERE = -100  # the folder that relative paths begin in, as Linux knows it
-_SWAP = 2  # the flag of both systems
+_HERE = -100  # AT_FDCWD on Linux
+_SWAP = 2  # the exchange flag on Linux and macOS
 
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A hidden folder to fill that is the target at the end; after an error nothing is left of it."""
+    """Yield a hidden folder that becomes the target at the end; it is removed after an error."""
     with write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         restore(target)
@@ -36,11 +36,11 @@ def new_folder(target: Path) -> Iterator[Path]:
         finally:
             if handle >= 0:
                 os.close(handle)
-            remove(folder)  # or what was the target before
+            remove(folder)  # or the previous target
 
 
 def restore(target: Path) -> None:
-    """Put a folder back that a process took away to put another there, and died."""
+    """Restore a folder that a process moved away before it was killed."""
     before = _before(target)
     if _is_folder(before) and not os.path.lexists(target):
         with folder_lock(target.parent), suppress(OSError):
@@ -49,12 +49,12 @@ def restore(target: Path) -> None:
 
 
 def _is_folder(path: Path) -> bool:
-    """Return whether there is a folder of this name, and not a link to one."""
+    """Whether there is a folder of this name, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def _hidden_folder(target: Path) -> tuple[Path, int]:
-    """A folder, and the handle that holds its lock; there is none on systems where folders cannot be opened."""
+    """Create a locked folder; return it and the handle of its lock, or -1 where folders cannot be opened."""
     while True:
         folder = hidden_name(target)
         folder.mkdir()
@@ -63,7 +63,7 @@ def _hidden_folder(target: Path) -> tuple[Path, int]:
         try:
             handle = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:
-            continue  # somebody took it for dead before it had its lock
+            continue  # another process removed it as abandoned before it was locked
         except BaseException:
             remove(folder)
             raise
@@ -74,7 +74,7 @@ def _hidden_folder(target: Path) -> tuple[Path, int]:
 
 
 def _take_place(folder: Path, target: Path) -> None:
-    """Let a folder be the target; what was there before is gone, or lies under the folder's name."""
+    """Move a folder to the target; the previous content is removed or left under the folder's name."""
     if _swapped(folder, target):
         return
     before = _before(target)
@@ -91,7 +91,7 @@ def _take_place(folder: Path, target: Path) -> None:
 
 
 def _swapped(one: Path, other: Path) -> bool:
-    """Whether two folders could be swapped in one step; not on every system, and not if one is not there."""
+    """Swap two folders atomically; return False if the system cannot, or one does not exist."""
     library: Any = None if os.name == "nt" else ctypes.CDLL(None)
     paths = os.fsencode(one), os.fsencode(other)
     if hasattr(library, "renameat2"):  # Linux
@@ -102,5 +102,5 @@ def _swapped(one: Path, other: Path) -> bool:
 
 
 def _before(target: Path) -> Path:
-    """The name of a folder between the two steps in which it is replaced where there is no single one."""
+    """Return the temporary name of a folder that is replaced in two steps."""
     return hidden_name(target, "before")

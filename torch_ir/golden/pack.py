@@ -1,6 +1,6 @@
-"""Golden packs on disk: `index.json` in strict JSON, and shards of tensors whose size and digest it states.
+"""Golden packs on disk: `index.json` in strict JSON, and shards of tensors with their sizes and digests.
 
-The index says of each value which node makes it, where that node came from, and how exact it must be.
+The index lists for each value its node, the origin of that node, and the tolerances.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEYS: dict[str, type] = {
 }  # fmt: skip
 _FILE = re.compile(r"[a-z]+-\d{5}\.safetensors")
 _BLOCK = 1 << 20
-# The dtypes that every reader of safetensors knows; others lie there as bytes, complex numbers as pairs.
+# Dtypes that every safetensors reader supports; others are stored as bytes, complex numbers as pairs.
 _PLAIN = frozenset(
     ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int64", "int32", "int16", "int8",
      "uint64", "uint32", "uint16", "uint8", "bool")
@@ -50,7 +50,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Value:
-    """One tensor of a pack, in the words of the graph."""
+    """One tensor of a pack, with its names in the graph."""
 
     name: str
     shape: list[int]
@@ -74,7 +74,7 @@ _VALUE = {name: type(value) for name, value in vars(Value("", [], "", "", "")).i
 
 @dataclass
 class Pack:
-    """A pack that was read: its index is checked, its shards are when they are first opened."""
+    """A pack: its index is checked on reading, its shards on first access."""
 
     folder: Path
     model_name: str
@@ -90,7 +90,7 @@ class Pack:
         self._open: dict[str, Any] = {}
 
     def tensor(self, value: Value) -> torch.Tensor:
-        """The reference tensor of a value."""
+        """Return the reference tensor of a value."""
         from safetensors import SafetensorError
 
         try:
@@ -99,14 +99,14 @@ class Pack:
             raise SerializationError(f"{self.folder / value.file}: {error}", rule="R8") from None
         tensor = unstored(found, value.stored, value.dtype, value.shape)
         if list(tensor.shape) != value.shape:
-            told = f"{list(tensor.shape)}, not {value.shape} as the index says"
-            raise SerializationError(f"{self.folder / value.file}: {value.name!r} is {told}", rule="R7")
+            problem = f"{value.name!r} has shape {list(tensor.shape)}, but the index says {value.shape}"
+            raise SerializationError(f"{self.folder / value.file}: {problem}", rule="R7")
         return tensor
 
     def _shard(self, name: str) -> Any:
         if name not in self._open:
-            with folder_lock(self.folder.parent, shared=True):  # so that what is checked is what is opened
-                self._open = {name: self._checked(name)}  # one at a time: values come in order
+            with folder_lock(self.folder.parent, shared=True):  # no replacement between check and opening
+                self._open = {name: self._checked(name)}  # one at a time: values are read in order
         return self._open[name]
 
     def _checked(self, name: str) -> Any:
@@ -115,31 +115,31 @@ class Pack:
         if is_there and path.stat().st_size == shard.size and file_digest(path) == shard.digest:
             return open_safetensors(path)
         if read_pack(self.folder, self.limits).files != self.files:
-            raise SerializationError(f"{self.folder} was replaced while it was read; read it again")
+            raise SerializationError(f"{self.folder} was replaced while it was being read; read it again")
         if not is_there:
             raise MissingFileError(f"{path} is missing from the pack", rule="R16")
-        raise SerializationError(f"{path} is damaged: it is not what the index says", rule="R16")
+        raise SerializationError(f"{path} is damaged: its size or digest differs from the index", rule="R16")
 
 
 def read_pack(path: str | os.PathLike[str], limits: Limits = Limits()) -> Pack:
-    """The pack in a folder; an index that is damaged, too large or of a later version is refused."""
+    """Read the pack in a folder; reject an index that is damaged, too large or of a later version."""
     folder = Path(path)
     restore(folder)
     if not os.path.lexists(folder / INDEX):
-        raise MissingFileError(f"{folder} is no golden pack: it holds no {INDEX}")
+        raise MissingFileError(f"{folder} is not a golden pack: {INDEX} is missing")
     document = parse_document(read_text(folder / INDEX, limits, follow=False), limits)
     if document.get("format") != FORMAT:
         raise SerializationError(f"{folder / INDEX} is not the index of a golden pack", rule="R4")
     if document.get("version") != VERSION:
         found = document.get("version")
-        told = f"{folder / INDEX} has version {found!r:.20}; this torch_ir reads version {VERSION}"
-        raise SerializationError(told, "$.version", rule="R4")
+        problem = f"{folder / INDEX} has version {found!r:.20}; this torch_ir reads version {VERSION}"
+        raise SerializationError(problem, "$.version", rule="R4")
     allow_keys(document, _KEYS.keys(), "$")
     record: dict[str, Any] = {key: entry(document, key, kind, "$") for key, kind in _KEYS.items()}
     shards = [_read_shard(item, f"$.files[{index}]") for index, item in enumerate(record["files"])]
     files = {shard.name: shard for shard in shards}
     if len(files) != len(shards):
-        raise SerializationError("a shard stands twice", "$.files", rule="R8")
+        raise SerializationError("a shard is listed twice", "$.files", rule="R8")
     inputs, values = (
         [_read_value(item, f"$.{key}[{index}]", files) for index, item in enumerate(record[key])]
         for key in ("inputs", "values")
@@ -168,14 +168,15 @@ def _read_value(record: Any, path: str, files: Mapping[str, Shard]) -> Value:
     allow_keys(record, _VALUE.keys(), path)
     value = Value(**{key: _typed(record, key, kind, path) for key, kind in _VALUE.items() if key in record})
     if value.dtype not in TORCH_DTYPES:
-        told = f"unknown dtype {value.dtype!r:.60}{did_you_mean(value.dtype, TORCH_DTYPES)}"
-        raise SerializationError(told, f"{path}.dtype", rule="R5")
+        problem = f"unknown dtype {value.dtype!r:.60}{did_you_mean(value.dtype, TORCH_DTYPES)}"
+        raise SerializationError(problem, f"{path}.dtype", rule="R5")
     if any(isinstance(dim, str) for dim in read_dims(value.shape, f"{path}.shape")):
         raise SerializationError("the sizes of a tensor must be numbers", f"{path}.shape", rule="R7")
     if value.file not in files:
-        raise SerializationError(f"{value.file!r:.60} is not among the files of the pack", f"{path}.file", rule="R8")
+        raise SerializationError(f"{value.file!r:.60} is not a file of the pack", f"{path}.file", rule="R8")
     if value.stored not in ("plain", "pairs", "bytes"):
-        raise SerializationError(f"{value.stored!r:.60} is no way to store a tensor", f"{path}.stored", rule="R5")
+        problem = f"unknown storage {value.stored!r:.60}; expected plain, pairs or bytes"
+        raise SerializationError(problem, f"{path}.stored", rule="R5")
     return value
 
 
@@ -186,7 +187,7 @@ def _typed(record: Any, key: str, kind: type, path: str) -> Any:
 
 
 def stored(tensor: torch.Tensor, dtype: str) -> tuple[str, torch.Tensor]:
-    """How a tensor lies in a shard: as it is, complex numbers as pairs, dtypes that safetensors lacks as bytes."""
+    """Return how a tensor is stored: as it is, complex numbers as pairs, dtypes that safetensors lacks as bytes."""
     plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if plain.is_complex():
         return "pairs", torch.view_as_real(plain).contiguous()
@@ -194,7 +195,7 @@ def stored(tensor: torch.Tensor, dtype: str) -> tuple[str, torch.Tensor]:
 
 
 def unstored(found: torch.Tensor, how: str, dtype: str, shape: list[int]) -> torch.Tensor:
-    """The tensor that lies in a shard in one of these ways."""
+    """Convert a stored tensor back."""
     try:
         if how == "pairs":
             found = torch.view_as_complex(found)
@@ -202,14 +203,14 @@ def unstored(found: torch.Tensor, how: str, dtype: str, shape: list[int]) -> tor
             found = found.view(TORCH_DTYPES[dtype]).reshape(shape)
     except RuntimeError:
         held = f"{found.dtype}{list(found.shape)}"
-        raise SerializationError(f"a tensor {held} does not hold the {dtype}{shape} of the index") from None
+        raise SerializationError(f"a tensor {held} cannot be read as the {dtype}{shape} of the index") from None
     if found.dtype != TORCH_DTYPES[dtype]:
-        raise SerializationError(f"a tensor is {found.dtype}, not {dtype} as the index says")
+        raise SerializationError(f"a tensor has dtype {found.dtype}, but the index says {dtype}")
     return found
 
 
 def open_safetensors(path: Path) -> Any:
-    """A file whose tensors are read when they are asked for."""
+    """Open a file whose tensors are read on access."""
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
@@ -221,7 +222,7 @@ def open_safetensors(path: Path) -> Any:
 
 
 def file_digest(path: Path) -> str:
-    """The digest of a file, read piece by piece."""
+    """Return the digest of a file, read in blocks."""
     digest = hashlib.sha256()
     with os.fdopen(open_regular(path, follow=False), "rb") as file:
         while block := file.read(_BLOCK):

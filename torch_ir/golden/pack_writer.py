@@ -1,4 +1,4 @@
-"""The files of a golden pack: shards that are written as values come, in a folder that appears whole or not at all."""
+"""Write the files of a golden pack: shards as values arrive, in a folder that appears atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHARD_BYTES = 256 << 20
 
 
 class Shards:
-    """Writes tensors to numbered files as they come, and holds no more of them than one file takes."""
+    """Writes tensors to numbered files as they arrive, buffering at most one file."""
 
     def __init__(self, folder: Path, shard_bytes: int, max_bytes: int | None) -> None:
         try:
@@ -38,14 +38,14 @@ class Shards:
         self.numbers: Counter[str] = Counter()
 
     def put(self, group: str, value: Value, tensor: Any) -> Value:
-        """Keep a tensor; what is known of it now is added to its record."""
+        """Add a tensor; return its record with shape, dtype and file."""
         tensor = torch.as_tensor(tensor)
         if not is_dense(tensor):
-            raise ExecutionError(f"{value.name!r} is not a dense tensor, and no pack can hold it")
+            raise ExecutionError(f"{value.name!r} is not a dense tensor and cannot be stored in a pack")
         how, plain = stored(tensor, dtype_name(tensor.dtype))
         self.total += plain.nbytes
         if self.max_bytes is not None and self.total > self.max_bytes:
-            raise ExecutionError(f"the pack takes more than {self.max_bytes} bytes; leave nodes out with only or every")
+            raise ExecutionError(f"the pack exceeds {self.max_bytes} bytes; select fewer nodes with only or every")
         if self.sizes[group] and self.sizes[group] + plain.nbytes > self.shard_bytes:
             self._write(group)
         self.waiting.setdefault(group, {})[value.name] = plain.clone()
@@ -65,7 +65,7 @@ class Shards:
         path = self.folder / self._name(group)
         try:
             self.save(self.waiting.pop(group), path)
-        except self.error as error:  # it wraps those of the system
+        except self.error as error:  # it wraps system errors
             raise OSError(first_line(error)) from None
         with open(path, "rb") as file:
             os.fsync(file.fileno())
@@ -75,23 +75,23 @@ class Shards:
 
 
 def is_dense(value: torch.Tensor) -> bool:
-    """Whether a tensor is a plain block of numbers."""
+    """Whether a tensor is strided and not quantised."""
     return value.layout == torch.strided and not value.is_quantized
 
 
 @contextmanager
 def new_pack(target: Path) -> Iterator[Path]:
-    """A folder to fill that takes the place of `target` at the end; after an error nothing is left of it."""
-    _refuse_what_is_no_pack(target)
+    """Yield a folder that replaces `target` at the end; it is removed after an error."""
+    _refuse_other_content(target)
     with new_folder(target) as folder:
         yield folder
-        _refuse_what_is_no_pack(target)  # which may be there since
+        _refuse_other_content(target)  # it may have appeared meanwhile
 
 
-def _refuse_what_is_no_pack(target: Path) -> None:
-    """Leave everything alone but a pack, and an empty folder."""
+def _refuse_other_content(target: Path) -> None:
+    """Raise SerializationError unless the target is a pack, an empty folder or missing."""
     if not target.exists() and not target.is_symlink():
         return
     is_folder = target.is_dir() and not target.is_symlink()
     if not is_folder or not (is_index(target / INDEX) or not any(target.iterdir())):
-        raise SerializationError(f"{target} exists and is not a golden pack; it is left alone")
+        raise SerializationError(f"{target} exists and is not a golden pack; it was not changed")

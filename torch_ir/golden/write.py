@@ -1,4 +1,4 @@
-"""Write a golden pack: what a graph is fed, what each node makes of it, and how exact another runtime must be."""
+"""Write a golden pack: the inputs of a graph, the values of its nodes, and the tolerances for another runtime."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ def write_golden(
     with_weights: bool = False,
     seed: int = 0,
 ) -> Path:
-    """Run a graph and write every value that a node makes to a folder; the whole pack or nothing.
+    """Run a graph and write the values of all nodes to a folder, atomically.
 
-    With `model`, the graph must give the model's results first. `only` keeps the nodes of some modules, `every` each
-    n-th node and the outputs; a pack of more than `max_bytes` is refused.
+    With `model`, the graph is verified against it first. `only` selects the nodes of some modules, `every` each n-th
+    node and the outputs; a pack of more than `max_bytes` is an error.
     """
     digest = hashlib.sha256(ir.to_json().encode()).hexdigest()
-    ir = IRExecutor(ir).ir  # with its arguments by name
+    ir = IRExecutor(ir).ir  # with named arguments
     call = (tuple(inputs), dict(kwargs or {}))
     reference = "the graph"
     if every < 1:
-        raise ExecutionError(f"every is {every}; it counts nodes from 1")
+        raise ExecutionError(f"every must be at least 1, not {every}")
     if model is not None:
         constants = {**values_outside_state_dict(ir, model), **(constants or {})}
         is_valid, report = verify_ir_with_state_dict(
             ir, weights, model, call[0], constants=constants, test_kwargs=call[1], probe=False
         )
         if not is_valid:
-            raise ExecutionError(f"no pack is written: the graph is not the model: {report.error_message}")
-        reference = "the graph, which gave the model's results on these inputs"
+            raise ExecutionError(f"no pack was written: the graph differs from the model: {report.error_message}")
+        reference = "the graph, verified against the model on these inputs"
     with new_pack(Path(path)) as folder:
         shards = Shards(folder, shard_bytes, max_bytes)
         recorder = _Recorder(ir, shards, only, every)
@@ -98,7 +98,7 @@ def write_golden(
 
 
 class _Recorder:
-    """Watches a run and puts every value that is asked for into shards."""
+    """Watches a run and writes the selected values to shards."""
 
     def __init__(self, ir: IR, shards: Shards, only: Sequence[str], every: int) -> None:
         self.shards = shards
@@ -106,12 +106,12 @@ class _Recorder:
         self.chosen = {tensor for tensor, place in self.places.items() if _is_inside(place.node.origin.module, only)}
         if only and not self.chosen:
             known = {place.node.origin.module for place in self.places.values()}
-            raise ExecutionError(f"no node is of module {', '.join(only)}{did_you_mean(only[0], known)}")
+            raise ExecutionError(f"no node belongs to module {', '.join(only)}{did_you_mean(only[0], known)}")
         if every > 1:
             nodes = list(dict.fromkeys(place.node for place in self.places.values()))[every - 1 :: every]
             self.chosen &= {tensor for node in nodes for tensor in node.outputs} | set(ir.returns.inputs)
         self.runs: Counter[TensorMeta] = Counter()
-        self.values: list[Value] = []  # as they come: whatever a node reads is there before it
+        self.values: list[Value] = []  # in execution order
         self.left_out: list[str] = []
 
     def __call__(self, tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
@@ -133,7 +133,7 @@ class _Recorder:
         self.values.append(self.shards.put("values", record, number))
 
     def _name(self, tensor: TensorMeta) -> str:
-        """The name of a value in the pack; in functions with the number of the run."""
+        """Return the name of a value in the pack; in functions with the number of the call."""
         place = self.places.get(tensor)
         if place is None:
             return tensor.name
@@ -143,15 +143,15 @@ class _Recorder:
         drawn = [value.name for value in self.values if value.is_random]
         left = len(self.places) - len(self.chosen)
         return [
-            *([f"random numbers are drawn for {', '.join(drawn)}; another runtime draws others"] if drawn else []),
-            *([f"not dense, and left out: {', '.join(self.left_out)}"] if self.left_out else []),
-            *([f"{left} of {len(self.places)} values were not asked for"] if left else []),
+            *([f"random numbers: {', '.join(drawn)}; another runtime draws different ones"] if drawn else []),
+            *([f"not dense, omitted: {', '.join(self.left_out)}"] if self.left_out else []),
+            *([f"{left} of {len(self.places)} values were not selected"] if left else []),
         ]
 
 
 @dataclass(frozen=True)
 class _Place:
-    """A value of the graph: its name in the pack, the node that makes it, and how many nodes lead to it."""
+    """A value of the graph: its node, its name in the pack, and the length of the longest path to it."""
 
     node: OpNode
     name: str
@@ -160,7 +160,7 @@ class _Place:
 
 
 def _places(ir: IR) -> dict[TensorMeta, _Place]:
-    """Every value of a graph and of its functions, in order; those of functions are named after them."""
+    """Return every value of a graph and its functions, in order; those of functions have their names as prefixes."""
     found: dict[TensorMeta, _Place] = {}
     visited: set[str] = set()
 
@@ -183,7 +183,7 @@ def _is_inside(module: str, only: Sequence[str]) -> bool:
 
 
 def _scale(value: torch.Tensor) -> float:
-    """The largest size of an element, if that is less than 1; absolute tolerances shrink with it."""
+    """Return the largest magnitude of an element, at most 1; absolute tolerances scale with it."""
     if not (value.is_floating_point() or value.is_complex()):
         return 0.0
     sizes = value.to(torch.complex128 if value.is_complex() else torch.float64).abs()

@@ -1,4 +1,4 @@
-"""Language models as compilers need them: prefill and decode as graphs, with the cache as inputs and outputs."""
+"""Language models: prefill and decode as graphs, with the KV cache as inputs and outputs."""
 
 from torch_ir.llm.cache_layout import CacheTensor, cache_map
 from torch_ir.llm.extraction import extract_llm

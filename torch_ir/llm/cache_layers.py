@@ -1,4 +1,4 @@
-"""Cache layers of `transformers` that take their tensors from outside and write nothing in place."""
+"""Cache layers for `transformers` with external tensors and without in-place writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers.cache_utils import DynamicLayer, LinearAttentionLayer, StaticL
 
 
 class GrowingLayer(DynamicLayer):
-    """Keys and values that every call makes longer."""
+    """Keys and values that grow with every call."""
 
     keys: Any
     values: Any
@@ -28,17 +28,17 @@ class GrowingLayer(DynamicLayer):
         return key_states, value_states
 
     def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
-        """Begin with these tensors."""
+        """Start with these tensors."""
         self.keys, self.values = tensors[f"{place}.key"], tensors[f"{place}.value"]
         self.lazy_initialization(self.keys, self.values)
 
     def held(self, place: str) -> dict[str, Tensor]:
-        """What it holds now, by name."""
+        """Return the current tensors by name."""
         return {f"{place}.key": self.keys, f"{place}.value": self.values} if self.is_initialized else {}
 
 
 class FixedLayer(StaticLayer):
-    """Keys and values in buffers of one length, into which every call writes at its position."""
+    """Keys and values in buffers of fixed length; every call writes at its position."""
 
     keys: Any
     values: Any
@@ -62,18 +62,18 @@ class FixedLayer(StaticLayer):
         return self.keys, self.values
 
     def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
-        """Begin with these tensors, of which `position` places are taken."""
+        """Start with these tensors, of which `position` entries are in use."""
         self.keys, self.values = tensors[f"{place}.key"], tensors[f"{place}.value"]
         self.dtype, self.device, self.is_initialized = self.keys.dtype, self.keys.device, True
         self.cumulative_length = position
 
     def held(self, place: str) -> dict[str, Tensor]:
-        """What it holds now, by name."""
+        """Return the current tensors by name."""
         return {f"{place}.key": self.keys, f"{place}.value": self.values} if self.is_initialized else {}
 
 
 class RecurrentLayer(LinearAttentionLayer):
-    """States of convolutions and recurrences, as linear attention and state-space models keep them."""
+    """States of convolutions and recurrences, for linear attention and state-space models."""
 
     dtype: Any
     device: Any
@@ -99,7 +99,7 @@ class RecurrentLayer(LinearAttentionLayer):
         return recurrent_states
 
     def hold(self, tensors: Mapping[str, Tensor], place: str, position: Tensor | None = None) -> None:
-        """Begin with these tensors."""
+        """Start with these tensors."""
         for index in range(self.number_of_states):
             if (state := tensors.get(f"{place}.conv.{index}")) is not None:
                 self.conv_states[index], self.is_conv_states_initialized[index] = state, True
@@ -109,7 +109,7 @@ class RecurrentLayer(LinearAttentionLayer):
             self.has_previous_state[index] = True
 
     def held(self, place: str) -> dict[str, Tensor]:
-        """What it holds now, by name."""
+        """Return the current tensors by name."""
         named = {"conv": self.conv_states, "recurrent": self.recurrent_states}
         states = {f"{place}.{kind}.{index}": state for kind, table in named.items() for index, state in table.items()}
         return {name: state for name, state in states.items() if state is not None}

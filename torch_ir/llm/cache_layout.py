@@ -1,4 +1,4 @@
-"""Which cache input of decode is which output of prefill and of decode itself: names, shapes and bytes, by layer."""
+"""Map the cache inputs of decode to the outputs of prefill and decode: names, shapes and bytes, by layer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.json.json_fields import Dim
 
-DECODE = "decode"  # the function that holds the second graph
+DECODE = "decode"  # the function with the decode graph
 
 
 @dataclass(frozen=True)
 class CacheTensor:
-    """One tensor of the cache on its way round: prefill gives it, decode reads it and gives its successor.
+    """One tensor of the cache: an output of prefill, and an input and output of decode.
 
-    `decode_output` is None where decode leaves it as it is, as with the encoder's part of an encoder-decoder. `bytes`
-    is a number, or an expression where sizes vary.
+    `decode_output` is None if decode does not change it, as for cross attention. `bytes` is a number, or an expression
+    for symbolic sizes.
     """
 
     name: str
@@ -33,7 +33,7 @@ class CacheTensor:
 
 
 def cache_map(ir: IR) -> list[CacheTensor]:
-    """The cache tensors of a graph that `extract_llm` made, in the order of the layers."""
+    """Return the cache tensors of a graph from `extract_llm`, in layer order."""
     decode = decode_graph(ir)
     made, kept = cache_outputs(ir), cache_outputs(decode)
     return [
@@ -52,14 +52,14 @@ def cache_map(ir: IR) -> list[CacheTensor]:
 
 
 def decode_graph(ir: IR) -> IR:
-    """The graph of one step; the prefill graph is `ir` itself."""
+    """Return the graph of one decode step; the prefill graph is `ir` itself."""
     if DECODE not in ir.functions:
         raise GraphError(f"{ir!r} has no function {DECODE!r}; make such a graph with torch_ir.llm.extract_llm")
     return ir.functions[DECODE]
 
 
 def cache_outputs(ir: IR) -> dict[str, TensorMeta]:
-    """The tensors that a graph returns under `cache`, by name."""
+    """Return the outputs of a graph under `cache`, by name."""
     return _under("cache", ir.output_tree, ir.graph_outputs)
 
 
@@ -69,7 +69,7 @@ def _under(key: str, tree: Tree, tensors: list[TensorMeta]) -> dict[str, TensorM
 
 
 def _items(tree: Tree) -> Iterator[tuple[str, Tree]]:
-    """The entries of the first dict of a tree, which for inputs is that of the keywords."""
+    """Yield the entries of the first dict of a tree; for inputs, that of the keywords."""
     if isinstance(tree, Branch) and tree.kind == "dict":
         yield from zip(tree.keys, tree.items, strict=True)
     elif isinstance(tree, Branch):

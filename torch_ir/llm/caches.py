@@ -1,4 +1,4 @@
-"""How the cache of a model is made, taken apart and put together: a dict of tensors such as `layers.0.key`."""
+"""Convert the cache of a model to and from a dict of tensors such as `layers.0.key`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from transformers.cache_utils import (
 from torch_ir.errors import ExportError
 from torch_ir.llm.cache_layers import FixedLayer, GrowingLayer, RecurrentLayer
 
-_ATTENTION = (DynamicLayer, DynamicSlidingWindowLayer)  # a sliding window is also in the mask
+_ATTENTION = (DynamicLayer, DynamicSlidingWindowLayer)  # the mask also applies a sliding window
 
 
 @dataclass(frozen=True)
 class Caches:
-    """The layers of a model's cache: for each, how many states it keeps, or 0 if it keeps keys and values."""
+    """The layers of a model's cache: the number of states of each, 0 for keys and values."""
 
     states: tuple[int, ...]
     length: int | None = None  # of a fixed cache
@@ -32,31 +32,29 @@ class Caches:
 
     @classmethod
     def of(cls, config: Any, length: int | None) -> Caches:
-        """The layers that the model itself would ask for; refused where they keep what is not known here."""
-        asked = DynamicCache(config=config.get_text_config(decoder=True)).layers
-        for index, layer in enumerate(asked):
+        """Return the cache layers of a model; raise ExportError for unsupported kinds."""
+        layers = DynamicCache(config=config.get_text_config(decoder=True)).layers
+        for index, layer in enumerate(layers):
             if type(layer) not in (*_ATTENTION, LinearAttentionLayer):
-                raise ExportError(
-                    f"layer {index} of {config.model_type} keeps a {type(layer).__name__}, which cannot be made inputs "
-                    "and outputs so far"
-                )
+                kind = type(layer).__name__
+                raise ExportError(f"layer {index} of {config.model_type} keeps a {kind}, which is not supported")
         if not config.is_encoder_decoder:
-            return cls(tuple(getattr(layer, "number_of_states", 0) for layer in asked), length)
-        deep = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None) or len(asked)
+            return cls(tuple(getattr(layer, "number_of_states", 0) for layer in layers), length)
+        deep = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None) or len(layers)
         return cls((0,) * deep, length, has_cross=True)
 
     def empty(self) -> Cache:
         return self._cache(*self._layers())
 
     def filled(self, tensors: Mapping[str, Tensor], position: Tensor | None) -> Cache:
-        """A cache that holds these tensors, up to `position` if it is a fixed one."""
+        """Return a cache with these tensors, filled up to `position` if it has a fixed length."""
         own, cross = self._layers()
         for place, layer in self._named(own, cross):
             layer.hold(tensors, place, position)
         return self._cache(own, cross)
 
     def tensors(self, cache: Any, *, with_cross: bool = True) -> dict[str, Tensor]:
-        """What a cache holds, by name."""
+        """Return the tensors of a cache by name."""
         own = cache.self_attention_cache.layers if self.has_cross else cache.layers
         cross = cache.cross_attention_cache.layers if self.has_cross else []
         found: dict[str, Tensor] = {}
@@ -69,7 +67,7 @@ class Caches:
         return list(map(self._layer, self.states)), [GrowingLayer() for _ in self.states if self.has_cross]
 
     def _named(self, own: list[Any], cross: list[Any]) -> list[tuple[str, Any]]:
-        """The layers with their names, in order."""
+        """Return the layers with their names, in order."""
         if not self.has_cross:
             return [(f"layers.{index}", layer) for index, layer in enumerate(own)]
         return [

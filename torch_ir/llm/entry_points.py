@@ -1,4 +1,4 @@
-"""The entry points of a language model: what prefill and decode call, on what, and which sizes vary."""
+"""The entry points of a language model, prefill and decode: their calls, examples and dynamic sizes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from torch_ir.llm.cache_layout import cache_outputs
 from torch_ir.llm.caches import Caches
 from torch_ir.ops.torch_types import TORCH_DTYPES
 
-# Sizes to trace with, by name of the size: torch takes 0 and 1 for fixed, and equal ones may be taken for one.
+# Sizes to trace with, by name: torch specialises 0 and 1, and may identify equal sizes.
 _SAMPLES = {"batch": 2, "seq": 8, "past": 6, "past + 1": 7, "source": 9}
-# How configurations call the width of the convolutions in front of recurrent layers.
+# Configuration fields with the width of the convolution before recurrent layers.
 _SPANS = ("conv_kernel", "conv_kernel_size", "conv1d_width", "conv_L_cache", "linear_conv_kernel_dim", "mamba_d_conv")
-_RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")  # types that do so where longrope takes other frequencies
-_FAR = 1 << 20  # where a model itself knows no longest sequence
+_RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")  # types that recompute the cache when longrope switches
+_FAR = 1 << 20  # the longest sequence of a model without a limit
 
 
 class Example(NamedTuple):
-    """A tensor to trace with, and which of its dimensions vary."""
+    """A tensor to trace with, and its dynamic dimensions."""
 
     tensor: Tensor
     varying: dict[int, Any]
 
 
 class Call(NamedTuple):
-    """A model whose `forward` is one entry point, its inputs by keyword, and the sizes that vary."""
+    """A model whose `forward` is one entry point, its keyword inputs, and the dynamic sizes."""
 
     model: nn.Module
     inputs: dict[str, Any]
@@ -45,7 +45,7 @@ class Call(NamedTuple):
 
 @dataclass
 class DecoderOnly:
-    """The calls of a decoder-only model; `batch` and `prompt` are sizes, or None where they vary."""
+    """The calls of a decoder-only model; `batch` and `prompt` are sizes, or None if dynamic."""
 
     model: Any
     caches: Caches
@@ -53,10 +53,10 @@ class DecoderOnly:
     prompt: int | None = None
     padding: bool = False
     all_logits: bool = False
-    counts_from_zero: bool = False  # give the prompt the positions that `generate` gives it, not the model's own
+    counts_from_zero: bool = False  # pass the positions that `generate` passes, instead of the model's default
 
     def eager(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Prefill and decode as functions of their inputs, for a model that has values."""
+        """Return prefill and decode as functions of their inputs, for a model with weights."""
         forward = partial(type(self.model).forward, self.model)
         return partial(self._prefill, forward), partial(self._decode, forward)
 
@@ -65,7 +65,7 @@ class DecoderOnly:
         return self._call(self._prefill, {"input_ids": tokens, **({"attention_mask": tokens} if self.padding else {})})
 
     def decode(self, prefill: IR) -> Call:
-        """One more token, on a cache like the one that prefill gives."""
+        """Return the call for one more token, with a cache like that of prefill."""
         examples: dict[str, Any] = {"input_ids": self._ids("", 1), "cache": self._cache(prefill)}
         if self.caches.length is not None:
             examples["position"] = Example(torch.empty((), dtype=torch.int64, device="meta"), {})
@@ -109,7 +109,7 @@ class DecoderOnly:
         return self._example(torch.int64, ("batch", self.batch), (name, size))
 
     def _cache(self, prefill: IR) -> dict[str, Example]:
-        """Examples of the cache tensors that prefill returns, at the lengths that decode meets."""
+        """Return examples of the cache tensors of prefill, at the lengths in decode."""
         examples = {}
         for name, tensor in cache_outputs(prefill).items():
             sizes: list[tuple[str, Any]] = [("", dim) for dim in tensor.shape]
@@ -120,7 +120,7 @@ class DecoderOnly:
         return examples
 
     def _example(self, dtype: torch.dtype, *sizes: tuple[str, Any]) -> Example:
-        """A tensor whose dimensions are numbers, or names of sizes that vary."""
+        """Return a tensor whose sizes are numbers, or dynamic by name."""
         varying = {dim: self._size(name) for dim, (name, size) in enumerate(sizes) if size is None}
         shape = [
             min(_SAMPLES[name], varying[dim].max) if size is None else int(size)
@@ -129,7 +129,7 @@ class DecoderOnly:
         return Example(torch.empty(shape, dtype=dtype, device="meta"), varying)
 
     def _size(self, name: str) -> Any:
-        """A size that varies, and its range: a prompt leaves room for one token more."""
+        """Return a dynamic size with its range; a prompt leaves room for one more token."""
         known = [getattr(self._config, name, None) for name in ("max_position_embeddings", "max_seq_len")]
         longest = min(next(filter(None, known), _FAR), recomputed_after(self._config) or _FAR)
         if name == "past + 1":
@@ -141,12 +141,12 @@ class DecoderOnly:
             "source": (2, longest),
         }[name]
         if low >= high:
-            told = f"{type(self.model).__name__} leaves {name!r} no room to vary: it would be {low} to {high}"
-            raise ExportError(f"{told}; give the model more positions (max_position_embeddings, cache_length)")
+            problem = f"{type(self.model).__name__} has an empty range for {name!r}: {low} to {high}"
+            raise ExportError(f"{problem}; give the model more positions (max_position_embeddings, cache_length)")
         return Dim(name, min=low, max=high)
 
     def _shortest(self) -> int:
-        """Attention of a single token takes another road, and so does a convolution of fewer than it spans."""
+        """Return the shortest prompt: one token, or fewer than a convolution spans, would take another code path."""
         spans = [getattr(self._config, name, 0) for name in _SPANS] if any(self.caches.states) else []
         return max(2, *(span for span in spans if isinstance(span, int)), 0)
 
@@ -162,14 +162,14 @@ class DecoderOnly:
             return function(original, **inputs)
 
         words = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in examples]
-        forward.__signature__ = inspect.Signature(words)  # type: ignore[attr-defined]  # what torch reads
+        forward.__signature__ = inspect.Signature(words)  # type: ignore[attr-defined]  # read by torch
         entry.forward = forward
         return Call(entry, _each(examples, 0), _each(examples, 1))
 
 
 @dataclass
 class EncoderDecoder(DecoderOnly):
-    """The calls of an encoder-decoder: prefill runs the encoder and the first token, decode reads what it left."""
+    """The calls of an encoder-decoder: prefill runs the encoder and the first token, decode reads their cache."""
 
     encoder_input: Tensor | None = None
 
@@ -201,7 +201,7 @@ class EncoderDecoder(DecoderOnly):
     ) -> Any:
         held = self.caches.filled(cache, position)
         cross = cache["layers.0.cross.key"]
-        # what the encoder gave is in the cache already; only its size is asked for
+        # the cache already contains the encoder's results; only their size is used
         hidden: Any = cross.new_zeros(cross.shape[0], cross.shape[2], self._config.hidden_size)
         output = self._step_from(forward, held, BaseModelOutput(last_hidden_state=hidden), **inputs)
         return {**output, "cache": self.caches.tensors(held, with_cross=False)}
@@ -212,7 +212,7 @@ class EncoderDecoder(DecoderOnly):
 
 
 def recomputed_after(config: Any) -> int | None:
-    """The length after which a model's `generate` computes its whole cache anew, which no step of decode does."""
+    """Return the length after which `generate` recomputes the whole cache, which decode does not do; None if never."""
     rope = getattr(config, "rope_parameters", None) or {}
     if config.model_type not in _RECOMPUTING or rope.get("rope_type") != "longrope":
         return None
@@ -221,13 +221,13 @@ def recomputed_after(config: Any) -> int | None:
 
 
 def _next_position(cache: Mapping[str, Tensor]) -> Tensor | None:
-    """The position of the new token, by the length of the cache; not every model counts from there by itself."""
+    """Return the position of the new token from the cache length; not every model derives it itself."""
     keys = next((tensor for name, tensor in cache.items() if name.endswith(".key")), None)
     return None if keys is None else torch.arange(keys.shape[2], keys.shape[2] + 1, device=keys.device)[None]
 
 
 def _each(examples: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """The tensors, or the varying dimensions, of nested examples."""
+    """Return the tensors, or the dynamic dimensions, of nested examples."""
     return {
         name: example[index] if isinstance(example, Example) else _each(example, index)
         for name, example in examples.items()

@@ -1,4 +1,4 @@
-"""Generate tokens through the two graphs, and prove them against the model's own `generate`."""
+"""Generate tokens with the two graphs, and verify them against the model's own `generate`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _Step = Callable[..., Any]
 
 
 def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: Tensor) -> Tensor:
-    """The most likely next tokens, one after the other, as int64[batch, new_tokens].
+    """Generate greedily; return the tokens as int64[batch, new_tokens].
 
-    `inputs` are those of the prefill graph, by name.
+    `inputs` are the inputs of the prefill graph, by name.
     """
     return torch.cat([logits.argmax(-1) for logits in Generator(ir, weights).steps(new_tokens, inputs)], dim=1)
 
 
 def verify_llm(ir: IR, model: Any, new_tokens: int, **inputs: Tensor) -> tuple[bool, str]:
-    """Whether generating through the graphs gives the tokens of `model.generate`, and logits close to its own."""
+    """Compare tokens and logits of the graphs with those of `model.generate`; return the verdict and a summary."""
     return compare_steps(Generator(ir, model.state_dict()), model, new_tokens, inputs)
 
 
 def compare_steps(
     steps: Steps, model: Any, new_tokens: int, inputs: Mapping[str, Tensor], tolerance: float | None = None
 ) -> tuple[bool, str]:
-    """Whether prefill and decode give the tokens of `model.generate`, and logits close to its own."""
+    """Compare tokens and logits of prefill and decode with those of `model.generate`."""
     own = _greedy(model, new_tokens, inputs)
     worst, tokens = 0.0, []
     for index, logits in enumerate(steps.steps(new_tokens, inputs)):
@@ -44,12 +44,12 @@ def compare_steps(
         worst = max(worst, difference.max_diff)
         tokens.append(logits.argmax(-1))
     if not torch.equal(torch.cat(tokens, dim=1), own.sequences[:, -new_tokens:]):
-        return False, "the logits are close, but another token is the most likely one"
-    return True, f"{new_tokens} tokens as the model generates them, max diff of logits {worst:.3g}"
+        return False, "the logits are close, but the most likely token differs"
+    return True, f"{new_tokens} tokens equal the model's own, max diff of logits {worst:.3g}"
 
 
 def example_prompt(ir: IR, length: int = 6, batch: int = 2) -> dict[str, Tensor]:
-    """Random inputs of the prefill graph, the first prompt padded on the left where there is a mask."""
+    """Return random inputs of the prefill graph; with a mask, the first prompt is padded on the left."""
     sizes = {"batch": batch, "seq": length, "source": length}
     inputs: dict[str, Tensor] = {}
     for tensor in ir.graph_inputs:
@@ -64,17 +64,17 @@ def example_prompt(ir: IR, length: int = 6, batch: int = 2) -> dict[str, Tensor]
 
 
 class Steps:
-    """Prefill and decode as functions that are called by keyword, and how they are called one after the other."""
+    """Prefill and decode as functions with keyword arguments, and the loop that calls them."""
 
     def __init__(self, prefill: _Step, decode: _Step, token: str, places: int | None) -> None:
         self.prefill, self.decode, self.token = prefill, decode, token
-        self.places = places  # of a fixed cache
+        self.places = places  # length of a fixed cache
 
     def steps(self, count: int, inputs: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """The logits of the last token after prefill and after every further step, as float[batch, 1, vocabulary]."""
+        """Yield the logits of the last token after prefill and every further step, as float[batch, 1, vocabulary]."""
         taken = inputs[self.token].shape[1] if self.token in inputs else 0
         if self.places is not None and taken + count - 1 > self.places:
-            raise ExecutionError(f"{taken} tokens and {count - 1} more do not fit into a cache of {self.places}")
+            raise ExecutionError(f"{taken} + {count - 1} tokens exceed the cache length {self.places}")
         output = self.prefill(**inputs)
         cache, mask = dict(output["cache"]), inputs.get("attention_mask")
         yield output["logits"][:, -1:]
@@ -89,7 +89,7 @@ class Steps:
             yield output["logits"][:, -1:]
 
     def _mask(self, mask: Tensor, position: int) -> Tensor:
-        """The mask of one step: an encoder's stays as it is, a decoder's also covers what was generated."""
+        """Return the mask of one step: an encoder's is constant, a decoder's also covers generated tokens."""
         if self.token != "input_ids":
             return mask
         seen = pad(mask, (0, position + 1 - mask.shape[1]), value=1)
@@ -97,7 +97,7 @@ class Steps:
 
 
 class Generator(Steps):
-    """Both graphs made ready to run on one set of weights."""
+    """Both graphs, bound to one set of weights."""
 
     def __init__(self, ir: IR, weights: Mapping[str, Tensor]) -> None:
         decode = decode_graph(ir)
@@ -113,7 +113,7 @@ class Generator(Steps):
 
 
 def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:
-    """What the model itself generates when no token is an end, and none is forced or forbidden."""
+    """Generate greedily with the model itself, without end, forced or suppressed tokens."""
     usual = model.generation_config
     plain = type(usual)(
         max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
@@ -123,7 +123,7 @@ def _greedy(model: Any, new_tokens: int, inputs: Mapping[str, Tensor]) -> Any:
     try:
         model.generation_config = plain
         return model.generate(**inputs)
-    except Exception as error:  # whatever a model raises is the user's to see, in one sentence
+    except Exception as error:  # any error of the model
         raise ExecutionError(f"{type(model).__name__} itself cannot generate: {first_line(error)}") from error
     finally:
         model.generation_config = usual

@@ -1,4 +1,4 @@
-"""Configurations of transformers that ask for quantised weights, which a model built from them does not have."""
+"""Reject transformers configurations that request quantised weights, which building a model ignores."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch_ir.errors import ExportError
 
 
 def refuse_quantized(config: Any) -> None:
-    """Refuse a configuration with a `quantization_config`, which building a model from it ignores."""
+    """Raise ExportError for a configuration with a `quantization_config`."""
     for each in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
-        asked = getattr(each, "quantization_config", None)
-        if asked is not None:
-            settings = asked if isinstance(asked, dict) else asked.to_dict()
+        requested = getattr(each, "quantization_config", None)
+        if requested is not None:
+            settings = requested if isinstance(requested, dict) else requested.to_dict()
             method = settings.get("quant_method", "unknown")
             raise ExportError(
                 f"the configuration of {config.model_type!r} has a quantization_config (quant_method "

@@ -16,18 +16,18 @@ from torch_ir.llm.generation import Steps, compare_steps
 from torch_ir.llm.tiny_config import scaled, shrunk
 
 UNCHECKED = "not checked: "
-LENGTH = 10  # places of the tiny model's cache, where it is fixed
+LENGTH = 10  # fixed cache length of the tiny model
 _TOKENS, _PROMPT = 4, 6
-_TOLERANCE = 1e-3  # of logits; a wrong position or a wrong mask moves them by far more
-_SMALL = 500_000  # parameters of a model that need not be shrunk
-_LARGEST = 4_000_000  # parameters; more take longer than the capture
-_known: dict[str, str] = {}  # what was found, by class, configuration and form
+_TOLERANCE = 1e-3  # of logits; a wrong position or mask changes them far more
+_SMALL = 500_000  # parameters of a model that is not shrunk
+_LARGEST = 4_000_000  # parameters; a larger model would take longer than the capture
+_known: dict[str, str] = {}  # cache by class, configuration and form
 
 
 def difference(model: Any, make_calls: Callable[[Any], DecoderOnly], form: str) -> str:
-    """Why prefill and decode do not generate what the model generates; empty if they do, or if it cannot be tried.
+    """Return how prefill and decode differ from `generate`; "" if they agree, a note if it cannot be checked.
 
-    A tiny model of the same class with random weights is called as both graphs call it, without capturing anything.
+    A tiny model of the same class with random weights is called like both graphs call it, without capturing anything.
     """
     key = f"{type(model).__qualname__} {form} {json.dumps(model.config.to_dict(), sort_keys=True, default=str)}"
     if key not in _known:
@@ -37,7 +37,7 @@ def difference(model: Any, make_calls: Callable[[Any], DecoderOnly], form: str) 
 
 def _found(model: Any, make_calls: Callable[[Any], DecoderOnly]) -> str:
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what libraries think of tiny models
+        warnings.simplefilter("ignore")  # warnings about tiny models
         torch.manual_seed(0)
         try:
             config = scaled(model.config) if _size(model) <= _SMALL else shrunk(model.config)
@@ -50,10 +50,10 @@ def _found(model: Any, make_calls: Callable[[Any], DecoderOnly]) -> str:
             token = "decoder_input_ids" if tiny.config.is_encoder_decoder else "input_ids"
             steps = Steps(*calls.eager(), token, calls.caches.length)
             with torch.no_grad():
-                is_valid, told = compare_steps(steps, tiny, _TOKENS, _prompt(tiny, calls), _TOLERANCE)
-        except Exception as error:  # a configuration that cannot be shrunk, or a model that cannot run so
+                is_valid, summary = compare_steps(steps, tiny, _TOKENS, _prompt(tiny, calls), _TOLERANCE)
+        except Exception as error:  # the configuration cannot be shrunk, or the model cannot run like this
             return f"{UNCHECKED}{type(error).__name__}: {first_line(error)}"
-    return "" if is_valid else told
+    return "" if is_valid else summary
 
 
 def _size(model: Any) -> int:
@@ -61,7 +61,7 @@ def _size(model: Any) -> int:
 
 
 def _prompt(tiny: Any, calls: DecoderOnly) -> dict[str, Tensor]:
-    """Random tokens, the first prompt padded on the left where there is a mask."""
+    """Return random tokens; with a mask, the first prompt is padded on the left."""
     ids = torch.randint(3, tiny.config.get_text_config(decoder=True).vocab_size, (2, _PROMPT))
     mask = torch.ones_like(ids)
     mask[0, : _PROMPT // 3] = 0

@@ -1,4 +1,4 @@
-"""Tiny models of the same architecture: the sizes of a configuration shrunk, everything else as it is."""
+"""Shrink the sizes of a configuration to get a tiny model of the same architecture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from dataclasses import fields
 from typing import Any
 
-# The sizes that tiny models share. A configuration takes those that it has a field for.
+# Sizes of tiny models; a configuration uses those it has a field for.
 SIZES: dict[str, Any] = {
     "vocab_size": 99,
     "hidden_size": 32,
@@ -91,11 +91,11 @@ SIZES: dict[str, Any] = {
 
 _SCALES = ("initializer_range", "init_std")
 _LAYERS = 8
-_NARROW = {"window_size": 4, "rotary_dim": 4}  # of language models only
+_NARROW = {"window_size": 4, "rotary_dim": 4}  # for language models only
 
 
 def tiny(config: Any) -> dict[str, Any]:
-    """The shared sizes that a configuration knows, by its own names, and those of the configurations inside it."""
+    """Return the tiny sizes under a configuration's own names, including nested configurations."""
     known = {field.name for field in fields(config)}
     named = {name if name in known else config.attribute_map.get(name, name): size for name, size in SIZES.items()}
     inner = {name: part for name in config.sub_configs if (part := getattr(config, name, None)) is not None}
@@ -106,17 +106,17 @@ def tiny(config: Any) -> dict[str, Any]:
 
 
 def shrunk(config: Any) -> Any:
-    """A copy of a configuration with tiny sizes in the place of larger ones, and lists of layers cut to fit."""
+    """Return a copy of a configuration with tiny sizes, and per-layer lists cut to fit."""
     made = copy.deepcopy(config)
     _shrink(made)
-    try:  # computes anew what follows from the sizes, if they are all given by name
+    try:  # recompute the fields derived from sizes
         return type(config)(**{field.name: getattr(made, field.name) for field in fields(config)})
-    except Exception:  # each configuration has rules of its own
+    except Exception:  # configurations validate in different ways
         return made
 
 
 def scaled(config: Any) -> Any:
-    """A copy of a configuration whose weights are initialised large enough for differences to show."""
+    """Return a copy of a configuration with a larger initialisation, so that differences show."""
     made = copy.deepcopy(config)
     for name in _SCALES:
         if isinstance(getattr(made, name, None), float):
@@ -147,7 +147,7 @@ def _shrink(config: Any) -> None:
 
 
 def _enough(values: list[Any]) -> int:
-    """How many of the first items have every kind among them, if not too many."""
+    """Return how many leading items contain every kind, up to a limit."""
     return min(_LAYERS, max(map(list(map(repr, values)).index, set(map(repr, values)))) + 1)
 
 

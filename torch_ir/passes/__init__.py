@@ -1,4 +1,4 @@
-"""What we change: passes by name, and the pipeline that applies, checks and reports them."""
+"""Graph passes, looked up by name, and the pipeline that applies, checks and reports them."""
 
 from torch_ir.passes import clean, decompose, fuse, pack, weights  # noqa: F401  # their passes register themselves
 from torch_ir.passes.pass_registry import Pass, apply_rules, find_pass, list_passes, named_pass, rule_pass

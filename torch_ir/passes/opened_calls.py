@@ -1,8 +1,8 @@
-"""Calls of modules and torch functions that an optimised graph no longer has as a whole.
+"""Modules and torch functions that are no longer complete in an optimised graph.
 
-Where nodes of several modules become one, as a convolution and its batch norm do, that node belongs to none of them,
-and whatever else a module holds is not all of it. So the graph forgets the class of such a module: no target is given a
-part of it for the whole, and no level shows it as a layer. Operators and patterns lower these nodes.
+When nodes of several modules are merged, as a convolution and its batch norm are, the merged node belongs to none of
+them, and what is left of each module is incomplete. The graph then drops the class of such a module, so that no target
+lowers the rest as the whole and no level shows it as a layer. These nodes are lowered by operator or pattern.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch_ir.rewrite.change_log import Opened
 
 
 def forget_opened_calls(ir: IR, opened: Mapping[IR, Opened]) -> None:
-    """Drop the classes of modules, and the names of functions, of which a part became something else."""
+    """Drop the classes of modules, and the names of functions, of which a part was rewritten."""
     if not opened:
         return
     modules = _OpenedModules(opened)
@@ -25,7 +25,7 @@ def forget_opened_calls(ir: IR, opened: Mapping[IR, Opened]) -> None:
         del ir.modules[path]
     called = set(called_by(ir.nodes))
     for name, body in ir.functions.items():
-        if name not in called:  # an entry point, which has modules of its own
+        if name not in called:  # an entry point: it has its own modules
             forget_opened_calls(body, opened)
     for graph in (ir, *ir.functions.values()):
         calls = opened[graph].functions if graph in opened else set()
@@ -35,7 +35,7 @@ def forget_opened_calls(ir: IR, opened: Mapping[IR, Opened]) -> None:
 
 
 class _OpenedModules:
-    """Answers which modules lost a part to a rewrite, including modules inside functions, once per call.
+    """Answers which modules lost a part to a rewrite, including those inside functions; answers are cached.
 
     Queried by path: the number of call paths grows exponentially with nested functions, the number of names does not.
     """

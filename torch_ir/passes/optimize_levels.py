@@ -1,7 +1,7 @@
-"""The levels: which passes run, in which order.
+"""The optimisation levels: which passes run, in which order.
 
-`clean` leaves every computed value as it is, to the last bit. `basic` also computes in a different order what rounds
-differently then: weights are folded. `full` also merges products and calls fused operators.
+`clean` is bit-exact. `basic` also folds arithmetic into weights, which changes rounding. `full` also merges linear
+layers and fuses operators.
 """
 
 from __future__ import annotations

@@ -31,22 +31,22 @@ class Pass:
     function: Function
     options: Mapping[str, Any] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
-    fuses: bool = False  # it hides nodes in calls, so it comes after those that look for them
-    may_raise: tuple[str, ...] = ()  # the fields of a `Measure` that it may make worse; all others it does not
+    fuses: bool = False  # runs after the other passes, which cannot see inside fused calls
+    may_raise: tuple[str, ...] = ()  # the fields of a `Measure` that it may increase; never any other
 
     @property
     def summary(self) -> str:
-        """The first line of what its docstring says."""
+        """The first line of its docstring."""
         return (inspect.getdoc(self.function) or self.name).partition("\n")[0]
 
     def __call__(self, ir: IR, **options: Any) -> int:
         return self.function(ir, **options)
 
     def with_options(self, **options: Any) -> Pass:
-        """The same pass with other defaults: `find_pass("fold-constants").with_options(limit=1024)`."""
+        """Return the pass with other defaults: `find_pass("fold-constants").with_options(limit=1024)`."""
         for option in options:
             if option not in self.options:
-                known = ", ".join(self.options) or "it has none"
+                known = ", ".join(self.options) or "none"
                 raise CommandError(
                     f"pass {self.name!r} has no option {option!r}{did_you_mean(option, self.options)}; options: {known}"
                 )
@@ -54,9 +54,9 @@ class Pass:
 
 
 def named_pass(name: str, *, fuses: bool = False, may_raise: Iterable[str] = ()) -> Callable[[Function], Pass]:
-    """Register the decorated function as the pass of that name; one that `fuses` nodes comes after the others.
+    """Register the decorated function as the pass of that name; passes that fuse nodes run after the others.
 
-    `may_raise` says what a graph may cost more of afterwards: nodes, flops, bytes, peak, params.
+    `may_raise` lists the measures that may increase: nodes, flops, bytes, peak, params.
     """
 
     def register(function: Function) -> Pass:
@@ -66,7 +66,7 @@ def named_pass(name: str, *, fuses: bool = False, may_raise: Iterable[str] = ())
 
 
 def rule_pass(name: str, summary: str, rules: Iterable[Rule], *, may_raise: Iterable[str] = ()) -> Pass:
-    """Register the pass of that name that applies these rules."""
+    """Register a pass that applies these rules."""
     kept = tuple(rules)
 
     def apply(ir: IR) -> int:
@@ -77,12 +77,12 @@ def rule_pass(name: str, summary: str, rules: Iterable[Rule], *, may_raise: Iter
 
 
 def apply_once(ir: IR, *rules: Rule) -> int:
-    """Apply rules to every node of a graph, and again wherever that changed something: what a pass does in a round."""
+    """Apply rules to every node of a graph, and again to nodes affected by a change; return the number of changes."""
     return rewrite(ir, rules, Knowledge.of(ir))
 
 
 def apply_rules(ir: IR, *rules: Rule) -> int:
-    """Apply rules to a graph, not to its functions, until they find nothing more; return how many changes were made."""
+    """Apply rules to a graph, without its functions, until nothing changes; return the number of changes."""
     count = 0
     while made := apply_once(ir, *rules):
         count += made
@@ -90,11 +90,11 @@ def apply_rules(ir: IR, *rules: Rule) -> int:
 
 
 def find_pass(text: str) -> Pass:
-    """The pass of that name; options may follow, as on the command line: `fold-constants:limit=1024`."""
+    """Return the pass of that name, with options in the syntax of the command line: `fold-constants:limit=1024`."""
     name, *settings = text.split(":")
     if name not in _passes:
         known = ", ".join(sorted(_passes))
-        raise CommandError(f"there is no pass {name!r}{did_you_mean(name, _passes)}; there are: {known}")
+        raise CommandError(f"unknown pass {name!r}{did_you_mean(name, _passes)}; expected one of {known}")
     found = _passes[name]
     options = dict(setting.partition("=")[::2] for setting in settings)
     typed = {option: _typed(found, option, value) for option, value in options.items()}
@@ -102,7 +102,7 @@ def find_pass(text: str) -> Pass:
 
 
 def _typed(found: Pass, option: str, text: str) -> Any:
-    """The value of an option from its text: of the kind that its default has."""
+    """Parse an option's text to the type of its default."""
     kind = type(found.options.get(option))
     if kind is bool and text in ("true", "false"):
         return text == "true"
@@ -115,7 +115,7 @@ def _typed(found: Pass, option: str, text: str) -> Any:
 
 
 def list_passes() -> list[Pass]:
-    """Every pass, by name."""
+    """Return all passes, sorted by name."""
     return [_passes[name] for name in sorted(_passes)]
 
 
@@ -131,12 +131,12 @@ def _options(name: str, function: Function) -> dict[str, Any]:
 def _registered(made: Pass) -> Pass:
     held = _passes.get(made.name)
     if held is not None and _home(held) != _home(made):
-        raise RegistryError(f"pass {made.name!r} is taken by {_home(held)}")
+        raise RegistryError(f"pass {made.name!r} is already registered by {_home(held)}")
     _passes[made.name] = made
     return made
 
 
 def _home(made: Pass) -> str:
-    """Where a pass was written, so that a module that is loaded again may register it again."""
+    """Return where a pass is defined, so that reloading a module may register its passes again."""
     place = made.rules[0].change if made.rules else made.function
     return f"{place.__module__}.{place.__qualname__}"

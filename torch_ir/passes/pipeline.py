@@ -1,4 +1,4 @@
-"""The pipeline: passes in order, each checked, and a report of what they bought.
+"""The optimisation pipeline: run passes in order, check the graph after each, report the savings.
 
 better, report = optimize(ir)                        # level "basic"
 better, report = optimize(ir, passes=["dead-code", my_pass], verify=True)
@@ -47,23 +47,23 @@ def optimize(
     by_block: bool | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[IR, Report]:
-    """A better graph that computes the same, and what was done; the given graph stays as it is.
+    """Return an optimised graph and a report; the given graph is not changed.
 
-    `passes` are names or functions and stand for a level. With `verify`, both graphs are run on `inputs` and `weights`,
-    or random ones, all in `dtype` where one is given. With `each`, the report has the cost after every pass.
+    `passes`, names or functions, replace the level. With `verify`, both graphs are run on `inputs` and `weights`,
+    random by default, all in `dtype` if given. With `each`, the report has the cost after every pass.
 
-    With `by_block`, blocks that repeat are optimised once, and only what lies within a block or outside of all of them
-    is seen; left open, that is so for graphs of more than a thousand nodes.
+    With `by_block`, repeated blocks are optimised once, and rewrites across block boundaries are not found; the default
+    is True for graphs of more than a thousand nodes.
     """
     steps = [_as_pass(step) for step in (_of_level(level) if passes is None else passes)]
     with uncollected(), remembering(), journal() as entries:
         is_flat = not any(node.is_call for node in ir.nodes)
         folds = is_flat and (len(ir.nodes) > _DEEP if by_block is None else by_block)
-        better = _fit(ir.fold_blocks() if folds else ir.clone())
+        better = _prepared(ir.fold_blocks() if folds else ir.clone())
         try:
             rows = _run(better, steps, each, progress or (lambda text: None))
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            _blame(ir)
+            _raise_wrong_shapes(ir)
             raise
         forget_opened_calls(better, entries.opened)
         if folds:
@@ -75,21 +75,21 @@ def optimize(
     return better, Report(ir, better, rows, entries.changes, list(entries.declined), proof)
 
 
-def _blame(ir: IR) -> None:
-    """Name the node that does not go together with what its operator takes and gives, which passes count on."""
+def _raise_wrong_shapes(ir: IR) -> None:
+    """Raise GraphError for a node whose recorded outputs do not match its operator, which passes rely on."""
     for node, why in wrong_shapes(ir):
         raise GraphError(f"{node!r} {why}", rule="R12", node=node.name) from None
 
 
 def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], None]) -> list[Row]:
-    """Apply passes in order, again and again, until none of them finds anything; each is checked.
+    """Apply passes in order, repeatedly, until none changes anything; check the graph after each.
 
-    Passes that fuse come last, as nodes inside a call are out of the others' sight.
+    Fusing passes come last, as the others cannot see nodes inside a call.
     """
     watchdog = Watchdog(ir)
     rows: list[Row] = []
     changes = 0
-    seen: dict[str, int] = {}  # how many changes there were when a pass had last been applied
+    seen: dict[str, int] = {}  # pass -> total number of changes when it last ran
     for phase in ([step for step in steps if not step.fuses], [step for step in steps if step.fuses]):
         for round_ in range(_MOST_ROUNDS):
             for step in phase:
@@ -107,7 +107,7 @@ def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], No
 
 def _of_level(level: str) -> Sequence[str]:
     if level not in LEVELS:
-        raise CommandError(f"there is no level {level!r}{did_you_mean(level, LEVELS)}; there are: {', '.join(LEVELS)}")
+        raise CommandError(f"unknown level {level!r}{did_you_mean(level, LEVELS)}; expected one of {', '.join(LEVELS)}")
     return LEVELS[level]
 
 
@@ -117,26 +117,24 @@ def _as_pass(step: Step) -> Pass:
     return find_pass(step) if isinstance(step, str) else Pass(getattr(step, "__name__", "pass"), step)
 
 
-def _fit(ir: IR) -> IR:
-    """The graph, made fit to be rewritten: its arguments have names; what writes in place is refused."""
+def _prepared(ir: IR) -> IR:
+    """Prepare a graph for rewriting: name its arguments; reject in-place operators."""
     for node in ir.all_nodes():
         name_arguments(node)
         if writes_in_place(node):
-            raise GraphError(
-                f"{node!r} writes in place, and only graphs in functional form are optimised; extract it anew"
-            )
+            raise GraphError(f"{node!r} writes in place, but only functional graphs can be optimised; capture it again")
     keep_squeezed_sizes(ir, ir)
     return ir
 
 
 def _applied(ir: IR, step: Pass) -> int:
-    """The changes of a pass to the functions of a graph, then to itself; bodies of fused operators are finished."""
+    """Apply a pass to the functions of a graph, then to the graph; bodies of fused calls are left alone."""
     count = 0
     finished = called_by(node for node in ir.nodes if node.op_type.startswith(FUSED))
     called, calls = called_by(ir.nodes), calls_by_function(ir)
-    outer = Knowledge.of(ir) if called else None  # asked once for all functions: no body changes what callers give
+    outer = Knowledge.of(ir) if called else None  # shared by all functions: a body does not change its callers' inputs
     for name, body in list(ir.functions.items()):
-        if name not in called:  # an entry point, which stands for itself
+        if name not in called:  # an entry point
             count += _applied(body, step)
         elif name not in finished and outer is not None:
             with inside(ir):
@@ -145,7 +143,7 @@ def _applied(ir: IR, step: Pass) -> int:
 
 
 def _applied_inside(outer: Knowledge, body: IR, calls: Sequence[OpNode], step: Pass) -> int:
-    """The changes of a pass to a function; where every call gives it a weight or a constant, it may count on that."""
+    """Apply a pass to a function, assuming an input is a weight or constant if it is one at every call."""
     inner = Knowledge.of(body)
     given = [dict(zip(call.args, call.inputs, strict=True)) for call in calls]
     for tensor in body.graph_inputs if calls else ():

@@ -1,13 +1,15 @@
-"""Inputs to compare two graphs on: random ones, and extreme ones that random numbers never hit.
+"""Inputs for comparing two graphs: random ones, and extreme ones that random numbers never reach.
 
 Extreme inputs are all zeros, all ones (ties), masks with rows that keep nothing and rows that keep everything, large
 and small magnitudes, and NaN, infinities, negative zeros and subnormal numbers among ordinary ones. They have the
-smallest sizes that the graph admits, so that open sizes are 1 where they may be.
+smallest sizes that the graph admits, so that symbolic sizes are 1 where possible.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,15 +21,15 @@ from torch_ir.ops.torch_types import TORCH_DTYPES
 RANDOM = "random"
 NAN, INFINITE = "NaN", "infinities"
 _LARGEST_INDEX = 8
-_EVERY = 5  # of so many elements, one is a special value
-# Powers of two that inputs are multiplied with. Products of two such values stay in the range of the dtype.
+_EVERY = 5  # every fifth element becomes a special value
+# Exponents of the powers of two that scale inputs; products of two scaled values stay in the range of the dtype.
 _MAGNITUDES = {torch.float16: 5}
 _MAGNITUDE = 20
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Probe(NamedTuple):
-    """Values for the inputs of a graph, and what is special about them."""
+    """Input values for a graph, and their kind."""
 
     kind: str
     values: list[Any]
@@ -38,7 +40,7 @@ class Probe(NamedTuple):
 
 
 def probes(ir: IR, inputs: Sequence[torch.Tensor] | None, trials: int) -> Iterator[Probe]:
-    """Random inputs, or the given ones, `trials` times, and then extreme ones; given integers stay as they are."""
+    """Yield random inputs, or the given ones, `trials` times, then extreme ones; given integers are kept."""
     points = _points(ir)
     for trial in range(trials):
         yield Probe(
@@ -52,30 +54,26 @@ def probes(ir: IR, inputs: Sequence[torch.Tensor] | None, trials: int) -> Iterat
 
 
 def like(ir: IR, inputs: Sequence[torch.Tensor]) -> list[Any]:
-    """Given inputs in the dtypes of the graph."""
+    """Return inputs converted to the dtypes of the graph."""
     return [value.to(TORCH_DTYPES[tensor.dtype]) for tensor, value in zip(ir.graph_inputs, inputs, strict=True)]
 
 
 def drawn_inputs(ir: IR, sizes: Mapping[str, int], seed: int = 0) -> list[Any]:
-    """Random values for the inputs of a graph: small whole numbers where they may be places in a table."""
+    """Return random inputs for a graph; integers are small, as they may be indices."""
     generator = torch.Generator().manual_seed(seed)
-    rows = [int(evaluate(node["weight"].shape[0], sizes)) for node in ir.all_nodes() if _is_look_up(node.op_type)]
-    largest = min([_LARGEST_INDEX, *rows])
+    tables = [node["weight"] for node in ir.all_nodes() if node.op_type.startswith("aten.embedding")]
+    largest = min([_LARGEST_INDEX, *(int(evaluate(table.shape[0], sizes)) for table in tables)])
     return [_drawn(tensor, sizes, largest, generator) for tensor in ir.graph_inputs]
 
 
 def smallest(ir: IR) -> Mapping[str, int]:
-    """The smallest sizes that the graph admits, but for no elements at all; the smallest known ones where unclear."""
+    """Return the smallest non-zero sizes that the graph admits, or the smallest known valid ones."""
     least = {name: max(symbol.min or 0, 1) for name, symbol in ir.symbols.items()}
     return least if admits(ir, least) else _points(ir)[0]
 
 
 def _points(ir: IR) -> list[Mapping[str, int]]:
     return sorted(points_of(ir), key=lambda point: sum(point.values())) or [{}]
-
-
-def _is_look_up(op_type: str) -> bool:
-    return op_type.startswith("aten.embedding")
 
 
 def _drawn(tensor: TensorMeta, sizes: Mapping[str, int], largest: int, generator: torch.Generator) -> torch.Tensor:
@@ -95,7 +93,7 @@ def _drawn(tensor: TensorMeta, sizes: Mapping[str, int], largest: int, generator
 
 
 def _changed(value: Any, change: Change, *, keeps_integers: bool) -> Any:
-    """An input with extreme values, laid out as it was; the same object where a change does not concern its dtype."""
+    """Return an input with extreme values in the same layout, or the same object if the change does not apply."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return value
     is_float = value.is_floating_point() or value.is_complex()
@@ -107,16 +105,8 @@ def _changed(value: Any, change: Change, *, keeps_integers: bool) -> Any:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu").copy_(made)
 
 
-def _zeros(value: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(value)
-
-
-def _ones(value: torch.Tensor) -> torch.Tensor:
-    return torch.ones_like(value)
-
-
 def _masked_rows(value: torch.Tensor) -> torch.Tensor:
-    """Truth values, and whole numbers that may stand for some: nothing in the first row, everything in the last."""
+    """Return booleans, or integers used as such: all false in the first row, all true in the last."""
     if value.is_floating_point() or value.is_complex() or not value.dim():
         return value
     made = (value % 2 if value.dtype != torch.bool else value).clone()
@@ -125,32 +115,23 @@ def _masked_rows(value: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def _large(value: torch.Tensor) -> torch.Tensor:
-    return value * 2.0 ** _MAGNITUDES.get(value.dtype, _MAGNITUDE) if value.is_floating_point() else value
-
-
-def _small(value: torch.Tensor) -> torch.Tensor:
-    return value * 2.0 ** -_MAGNITUDES.get(value.dtype, _MAGNITUDE) if value.is_floating_point() else value
+def _scaled(value: torch.Tensor, sign: int) -> torch.Tensor:
+    exponent = sign * _MAGNITUDES.get(value.dtype, _MAGNITUDE)
+    return value * 2.0**exponent if value.is_floating_point() else value
 
 
 def _tiny(value: torch.Tensor) -> torch.Tensor:
-    """Subnormal numbers and zeros of both signs among others."""
+    """Return the values with subnormal numbers and zeros of both signs among them."""
     if not value.is_floating_point():
         return value
     least = torch.finfo(value.dtype).smallest_normal
     return _sprinkled(value, (-0.0, least / 4, 0.0, -least / 2))
 
 
-def _nan(value: torch.Tensor) -> torch.Tensor:
-    return _sprinkled(value, (float("nan"),)) if value.is_floating_point() else value
-
-
-def _infinite(value: torch.Tensor) -> torch.Tensor:
-    return _sprinkled(value, (float("inf"), -float("inf"))) if value.is_floating_point() else value
-
-
 def _sprinkled(value: torch.Tensor, numbers: tuple[float, ...]) -> torch.Tensor:
-    """The values with these numbers in their turn at every so many places."""
+    """Return the values with every fifth replaced by these numbers in turn, if they are floats."""
+    if not value.is_floating_point():
+        return value
     flat = value.flatten().clone()
     for count, place in enumerate(range(0, flat.numel(), _EVERY)):
         flat[place] = numbers[count % len(numbers)]
@@ -158,12 +139,12 @@ def _sprinkled(value: torch.Tensor, numbers: tuple[float, ...]) -> torch.Tensor:
 
 
 _KINDS: dict[str, Change] = {
-    "all zeros": _zeros,
-    "all ones": _ones,
+    "all zeros": torch.zeros_like,
+    "all ones": torch.ones_like,
     "wholly masked rows": _masked_rows,
-    "large values": _large,
-    "small values": _small,
+    "large values": partial(_scaled, sign=1),
+    "small values": partial(_scaled, sign=-1),
     "zeros and subnormal numbers": _tiny,
-    NAN: _nan,
-    INFINITE: _infinite,
+    NAN: partial(_sprinkled, numbers=(math.nan,)),
+    INFINITE: partial(_sprinkled, numbers=(math.inf, -math.inf)),
 }

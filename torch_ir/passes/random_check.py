@@ -1,7 +1,7 @@
-"""Check by running: two graphs on the same random and extreme inputs give the same results.
+"""Compare two graphs by running both on the same random and extreme inputs.
 
-Where results differ a little, `rounding` decides whether that is rounding: the second graph may be off by a few times
-what the first graph itself is off by in its own dtype, and no more.
+Small differences are judged by `rounding`: the error of the second graph may be a few times that of the first graph in
+its own dtype, and no more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 
 from torch_ir.errors import ExecutionError, TorchIRError
 from torch_ir.ir import IR, Dtype, OpNode
-from torch_ir.ir.graph.constant_data import TensorData
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
@@ -28,20 +27,20 @@ from torch_ir.run.weights import random_weights
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 _CUTS = frozenset(("relu", "hardtanh", "hardsigmoid"))
 _FLOATS = ("float64", "float32", "float16", "bfloat16")
-NOTHING = "both give NaN throughout, which proves nothing"
+NOTHING = "both return only NaN, so nothing was compared"
 Inputs = Sequence[torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Proof:
-    """How two graphs compare; `reason` says what is wrong, and `max_diff` how far any number is off."""
+    """The result of comparing two graphs; `reason` is why they differ, `max_diff` the largest difference."""
 
     trials: int
     max_diff: float
     reason: str = ""
-    rounding: bool = False  # results differ by no more than the rounding of the first graph explains
-    extremes: int = 0  # sets of extreme inputs that were tried beside the random ones
+    rounding: bool = False  # results differ, but no more than the rounding of the first graph explains
+    extremes: int = 0  # number of extreme input sets tried
 
     @property
     def is_valid(self) -> bool:
@@ -50,7 +49,7 @@ class Proof:
     def __str__(self) -> str:
         if self.reason:
             return f"not the same: {self.reason}"
-        how = "the same, rounding apart," if self.rounding else "the same"
+        how = "equal up to rounding" if self.rounding else "the same"
         return f"{how} on {self.trials} sets of random inputs and weights, max diff {self.max_diff:.3g}"
 
 
@@ -63,9 +62,9 @@ def prove(
     weights: Weights | None = None,
     trials: int = 2,
 ) -> Proof:
-    """Run both graphs on random weights and inputs, or on these, and on extreme inputs, in their own dtypes or one.
+    """Run both graphs on random (or the given) weights and inputs and on extreme inputs, optionally all in one dtype.
 
-    Entry points of the file beside the graph, such as that for the next token, are run too.
+    Further entry points of the file, such as the one for the next token, are compared too.
     """
     proof = _compared(before, after, dtype, inputs, weights, trials)
     for name, entry in further_entries(before).items():
@@ -91,7 +90,7 @@ def _compared(
 
 
 class _Judge:
-    """Two graphs with the same weights, and what was seen of them so far."""
+    """Runs two graphs with the same weights and collects their differences."""
 
     def __init__(self, before: IR, after: IR, weights: Weights) -> None:
         self.before = before
@@ -102,7 +101,7 @@ class _Judge:
         self.worst, self.rounding, self.extremes, self.seed = 0.0, False, 0, -1
 
     def objection(self, probe: Probe) -> str:
-        """Why the second graph is not the same on these inputs, or nothing; what the first cannot take is passed by."""
+        """Return why the second graph differs on these inputs, or ""; skip extreme inputs that the first rejects."""
         self.seed += 1
         if self.gains_kernels and probe.kind in (NAN, INFINITE):
             return ""
@@ -111,7 +110,7 @@ class _Judge:
         except TorchIRError as error:
             if probe.is_extreme:
                 return ""
-            raise ExecutionError(f"the graph cannot be run on random inputs, or these: {error}") from error
+            raise ExecutionError(f"the graph cannot be run on random inputs, or on the given ones: {error}") from error
         try:
             other = self._ran(self.other, probe.values)
         except TorchIRError as error:
@@ -126,8 +125,9 @@ class _Judge:
             if why := self.tolerance.objection(probe.values, one, other, self._ran, may_be_finite=is_lax):
                 index, _, reason = why.partition(": ")
                 self.worst = max([self.worst, *(difference.max_diff for difference in differences)])
-                return f"{_names(self.before)[int(index)]}: {reason}{where}"
-            self.rounding = self.rounding or not probe.is_extreme  # of extreme inputs, rounding is no news
+                targets = (target for target, _ in self.before.mutations)
+                return f"{[*self.before.graph_outputs, *targets][int(index)].name}: {reason}{where}"
+            self.rounding = self.rounding or not probe.is_extreme  # extreme inputs round anyway
         finite = [difference.max_diff for difference in differences if difference.max_diff != float("inf")]
         if not probe.is_extreme:
             self.worst = max([self.worst, *finite])
@@ -141,12 +141,12 @@ class _Judge:
 
 
 def retyped(ir: IR, dtype: str) -> IR:
-    """A copy in which everything that computes with floating-point numbers does so in this dtype.
+    """Return a copy that does all floating-point computation in this dtype.
 
-    Values that are known are computed before, in their own dtypes, as folding computes them.
+    Constants are folded first, in their own dtypes.
     """
     if dtype not in _FLOATS:
-        raise ExecutionError(f"{dtype!r} is not one of {', '.join(_FLOATS)}")
+        raise ExecutionError(f"unknown dtype {dtype!r}; expected one of {', '.join(_FLOATS)}")
     copy = ir.clone()
     fold_constants(copy)
     _retype(copy, dtype)
@@ -157,33 +157,27 @@ def _retype(ir: IR, dtype: str) -> None:
     for tensor in ir.tensors():
         if tensor.dtype in _FLOATS:
             if tensor.param is not None and tensor.param.data is not None:
-                tensor.param = type(tensor.param)(
-                    tensor.param.keys, tensor.param.kind, _converted(tensor.param.data, dtype)
-                )
+                data = from_tensor(to_tensor(tensor.param.data).to(TORCH_DTYPES[dtype]))
+                tensor.param = type(tensor.param)(tensor.param.keys, tensor.param.kind, data)
             tensor.dtype = dtype
     for node in ir.nodes:
-        node.attrs = {name: _retyped_value(value, dtype) for name, value in node.attrs.items()}
+        node.attrs = {
+            name: Dtype(dtype) if isinstance(value, Dtype) and value in _FLOATS else value
+            for name, value in node.attrs.items()
+        }
         if not node.inputs and node.outputs[:1] and node.outputs[0].dtype == dtype and "dtype" in node.attrs:
-            node.attrs["dtype"] = Dtype(dtype)  # what makes numbers out of nothing makes float32 unless it is told
+            node.attrs["dtype"] = Dtype(dtype)  # factory functions default to float32
     for body in ir.functions.values():
         _retype(body, dtype)
 
 
-def _converted(data: TensorData, dtype: str) -> TensorData:
-    return from_tensor(to_tensor(data).to(TORCH_DTYPES[dtype]))
-
-
-def _retyped_value(value: Any, dtype: str) -> Any:
-    return Dtype(dtype) if isinstance(value, Dtype) and value in _FLOATS else value
-
-
 def _own_kernels(ir: IR) -> int:
-    """How many nodes call torch's attention or oneDNN, whose kernels have their own ways with NaN and infinities."""
+    """Count the nodes that call torch's attention or oneDNN, whose kernels treat NaN and infinities differently."""
     return sum(node.op_type == _ATTENTION for node in ir.all_nodes()) + len(_called(ir))
 
 
 def _cuts(ir: IR) -> int:
-    """How many nodes compute an activation inside of oneDNN that makes a number of NaN."""
+    """Count the oneDNN nodes with a fused activation that turns NaN into a number."""
     return sum(not _CUTS.isdisjoint((node.attrs.get("attr"), node.attrs.get("unary_attr"))) for node in _called(ir))
 
 
@@ -192,7 +186,7 @@ def _called(ir: IR) -> list[OpNode]:
 
 
 def _bound(ir: IR, weights: Weights) -> IRExecutor:
-    """A graph with those of the weights that it still has, in the dtypes that it has them in."""
+    """Bind the weights that a graph still has, in the dtypes it has them in."""
     keys = {key: param.dtype for param in ir.params if param.param for key in param.param.keys}
     kept = {key: weight.to(TORCH_DTYPES[keys[key]]) for key, weight in weights.items() if key in keys}
     return IRExecutor(ir, kept)
@@ -200,10 +194,6 @@ def _bound(ir: IR, weights: Weights) -> IRExecutor:
 
 def _is_nothing(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() > 0 and bool(value.isnan().all())
-
-
-def _names(ir: IR) -> list[str]:
-    return [tensor.name for tensor in ir.graph_outputs] + [target.name for target, _ in ir.mutations]
 
 
 __all__ = ["NOTHING", "Inputs", "Proof", "Weights", "drawn_inputs", "prove", "retyped"]

@@ -1,8 +1,8 @@
-"""How far rounding alone may move a result: a bound taken from the error that the original graph has in its own dtype.
+"""Bound the differences that rounding can explain, from the error of the original graph in its own dtype.
 
-The original graph is run once more in float64, which is taken for exact, and in its own dtype on inputs and weights
-that are changed by one unit in the last place. A rewritten graph may be a few times as far from the exact result as
-the original is, or as such a change moves it, and a few units more. Whatever is further off is a mistake.
+The original graph is run in float64, which counts as exact, and in its own dtype on inputs and weights changed by one
+unit in the last place. The error of a rewritten graph may be a few times that of the original, or the effect of such a
+change, plus a few units in the last place. Anything beyond is a bug.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch_ir.ops.effects import is_random
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.tolerances import compare
 
-_TIMES = 4  # the error of the original
+_TIMES = 4  # times the error of the original
 _UNITS = 8  # in the last place, at the scale of the result
-_CHANGES = range(2)  # seeds of runs on inputs and weights that are changed by one unit in the last place
+_CHANGES = range(2)  # seeds of the runs with perturbed inputs and weights
 Weights = Mapping[str, torch.Tensor]
 Run = Callable[[IRExecutor, Sequence[Any]], list[Any]]
 
 
 class Rounding:
-    """What rounding may explain about the results of one graph; `wide` is that graph in float64, `run` runs one."""
+    """Judges differences from the results of one graph; `wide` returns that graph in float64."""
 
     def __init__(self, ir: IR, weights: Weights, wide: Callable[[], IR], bind: Callable[[IR, Weights], IRExecutor]):
         self._ir, self._weights, self._make_wide, self._bind = ir, weights, wide, bind
@@ -35,9 +35,9 @@ class Rounding:
     def objection(
         self, values: Sequence[Any], one: Sequence[Any], other: Sequence[Any], run: Run, *, may_be_finite: bool = False
     ) -> str:
-        """Which result rounding cannot explain, by its number and the reason, or nothing.
+        """Return the index of the first result that rounding cannot explain, with the reason, or "".
 
-        With `may_be_finite`, numbers that are NaN or infinite in the first graph may be finite in the second.
+        With `may_be_finite`, values that are NaN or infinite in the first graph may be finite in the second.
         """
         exact = self._exact(values, run) or [None] * len(one)
         moved = [run(executor, _moved(values, seed)) for seed, executor in enumerate(self._changed)]
@@ -49,7 +49,7 @@ class Rounding:
         return ""
 
     def _exact(self, values: Sequence[Any], run: Run) -> list[Any] | None:
-        """The results in float64; None where random numbers are drawn, which differ there, or it cannot be run so."""
+        """Return the results in float64; None if the graph draws random numbers or fails in float64."""
         if self._wide is None:
             return None
         try:
@@ -73,7 +73,7 @@ class Rounding:
 
 
 def _objection(one: Any, other: Any, exact: Any, moved: Sequence[Any]) -> str:
-    """Why rounding does not explain the difference between two results, or nothing."""
+    """Return why rounding does not explain the difference between two results, or ""."""
     found = compare(one, other).reason
     if not found or not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return found
@@ -96,7 +96,7 @@ def _objection(one: Any, other: Any, exact: Any, moved: Sequence[Any]) -> str:
 def _beyond_bound(
     one: torch.Tensor, other: torch.Tensor, exact: torch.Tensor | None, moved: Sequence[torch.Tensor], found: str
 ) -> str:
-    """Why numbers of the second tensor are further from the exact ones than rounding takes them, or nothing."""
+    """Return why the second tensor is further from the exact result than rounding explains, or ""."""
     limits = torch.finfo(one.dtype)
     true = one.double() if exact is None or exact.shape != one.shape else exact.double()
     finite, others_finite, is_true = one.isfinite(), other.isfinite(), true.isfinite()
@@ -106,7 +106,7 @@ def _beyond_bound(
     if bool((~finite & others_finite & ~is_true).any()):
         return "finite where the original is NaN or infinite"
     both = finite & others_finite & is_true
-    rescued = ~finite & others_finite & is_true & ~at_the_edge  # the original left the range of its dtype
+    rescued = ~finite & others_finite & is_true & ~at_the_edge  # the original overflowed
     own = [(near.double() - true)[both & near.isfinite()].abs() for near in (one, *moved)]
     error = max((float(gaps.max()) for gaps in own if gaps.numel()), default=0.0)
     gaps = (other.double() - true)[both | rescued].abs()
@@ -114,11 +114,11 @@ def _beyond_bound(
     bound = _TIMES * error + _UNITS * (limits.eps * scale + limits.smallest_normal * limits.eps)
     if not gaps.numel() or float(gaps.max()) <= bound:
         return ""
-    return f"{found}: off by {float(gaps.max()):.3g}, and rounding explains {bound:.3g}"
+    return f"{found}: off by {float(gaps.max()):.3g}, where rounding explains at most {bound:.3g}"
 
 
 def _moved(values: Sequence[Any], seed: int) -> list[Any]:
-    """The values, each number of them up or down by one unit in the last place."""
+    """Return the values, each changed by one unit in the last place."""
     generator = torch.Generator().manual_seed(seed)
     return [_one_unit_off(value, generator) for value in values]
 
@@ -126,10 +126,8 @@ def _moved(values: Sequence[Any], seed: int) -> list[Any]:
 def _one_unit_off(value: Any, generator: torch.Generator) -> Any:
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.element_size() < 2:
         return value
-    signs = (
-        torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int64, device="cpu").to(value.dtype) * 2 - 1
-    )
-    made = value + value * signs * torch.finfo(value.dtype).eps
+    coins = torch.randint(0, 2, value.shape, generator=generator, dtype=torch.int64, device="cpu")
+    made = value + value * (coins.to(value.dtype) * 2 - 1) * torch.finfo(value.dtype).eps
     return torch.where(made.isfinite(), made, value)
 
 

@@ -1,4 +1,4 @@
-"""What passes bought: nodes, FLOPs, bytes, memory and weights before and after, pass by pass and change by change."""
+"""The report of an optimisation: nodes, FLOPs, bytes, memory and weights before and after, by pass and by change."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch_ir.rewrite.change_log import Change, Decline
 
 _MEASURES = ("nodes", "once", "flops", "bytes", "peak", "params")
 _SHOWN_NODES = 6
-_LEAST = (7, 3, 6, 5, 4)  # columns that a narrow terminal goes without: those that a pass changes least
+_LEAST = (7, 3, 6, 5, 4)  # columns to drop first on a narrow terminal
 
 
 @dataclass(frozen=True)
 class Row:
-    """One application of a pass that changed something, and the graph after it, where that was asked for."""
+    """One run of a pass that changed something, and the cost after it if requested."""
 
     name: str
     changes: int
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What `optimize` did; what the graphs cost is measured when it is first asked for."""
+    """What `optimize` did; costs are measured on first access."""
 
     given: IR
     better: IR
@@ -58,7 +58,7 @@ class Report:
         }
 
     def text(self, width: int | None = None) -> str:
-        """The report for people, in tables that are at most that wide."""
+        """Return the report as tables of at most this width."""
         summary = aligned(side_by_side(self.before, self.after, _MEASURES), width=width)
         return "\n".join([*summary, *self._by_pass(width), *self._verdict()])
 
@@ -66,7 +66,7 @@ class Report:
         return self.text()
 
     def explained(self, word: str = "") -> str:
-        """Every change by rule, then every decline with its reason; with a word, those that hold it."""
+        """List all changes by rule, then all declines by reason; only those that contain `word`, if given."""
         done: dict[str, list[str]] = {}
         for change in self.changes:
             if word in f"{change.rule} {change.node} {' '.join(change.origins)}":
@@ -77,12 +77,12 @@ class Report:
                 refused.setdefault((decline.rule, decline.why), []).append(decline.node)
         lines = [f"{rule}: {_counted(nodes)}" for rule, nodes in done.items()]
         lines += [f"{rule} declined: {why}: {_counted(nodes)}" for (rule, why), nodes in refused.items()]
-        return "\n".join(lines) or f"nothing was changed or declined{f' that holds {word!r}' if word else ''}"
+        return "\n".join(lines) or f"no changes or declines{f' that mention {word!r}' if word else ''}"
 
     def _by_pass(self, width: int | None) -> list[str]:
         if not self.passes:
-            return ["", "no pass found anything to do"]
-        table = [["pass", "changes", *(_titles() if self.passes[0].after else ())]]
+            return ["", "no pass changed anything"]
+        table = [["pass", "changes", *(TITLES[name][0] for name in _MEASURES if self.passes[0].after)]]
         for row in self.passes:
             amounts = [human(getattr(row.after, name), TITLES[name][1]) for name in _MEASURES] if row.after else []
             table.append([row.name, str(row.changes), *amounts])
@@ -91,10 +91,6 @@ class Report:
 
     def _verdict(self) -> list[str]:
         return [] if self.proof is None else ["", f"verified: {self.proof}" if self.proof.is_valid else str(self.proof)]
-
-
-def _titles() -> list[str]:
-    return [TITLES[name][0] for name in _MEASURES]
 
 
 def _counted(nodes: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What must hold after every pass: the graph holds together, and what it takes and gives is what it was."""
+"""Checks after every pass: the graph is valid and its signature unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LARGE = 1000  # nodes and weights
 
 
 class Watchdog:
-    """Looks at a graph after every pass; what did not change since the last look is not looked at again."""
+    """Checks a graph after every pass; nodes that did not change are not checked again."""
 
     def __init__(self, ir: IR) -> None:
         self.ir = ir
@@ -23,21 +23,21 @@ class Watchdog:
         self._bodies = {name: Watchdog(body) for name, body in ir.functions.items()}
 
     def look(self, name: str) -> None:
-        """Raise GraphError if the pass of that name broke the graph; strides that it changed are noted in the graph.
+        """Raise GraphError if the pass of that name broke the graph; record changed strides in the graph.
 
-        Of a large graph only what changed is judged in full; `optimize` has the whole of it checked at the end.
+        Of a large graph only the changed part is checked; `optimize` checks the whole at the end.
         """
         try:
             self._update_shapes()
             if len(self.ir.nodes) + len(self.ir.params) <= _LARGE or not _is_in_order(self.ir):
                 self.ir.check()
             if (found := signature(self.ir)) != self._signature:
-                raise GraphError(f"the signature was {self._signature}, and is {found}")
+                raise GraphError(f"the signature changed from {self._signature} to {found}")
         except GraphError as error:
             raise GraphError(f"pass {name!r} broke the graph: {error}") from error
 
     def _update_shapes(self) -> None:
-        """Infer again what depends on a change; shapes and dtypes must be as the graph says, strides may be new."""
+        """Infer shapes again where something changed; shapes and dtypes must match the graph, strides may change."""
         moved: set[TensorMeta] = set()
         for node in self.ir.nodes:
             if self._is_new(node) or (moved and not moved.isdisjoint(node.inputs)):
@@ -51,12 +51,12 @@ class Watchdog:
                 watched._update_shapes()
 
     def _is_new(self, node: OpNode) -> bool:
-        """Whether a node, or something about it, was put there since the last look."""
+        """Whether a node is new or was changed since the last check."""
         seen = self._seen.get(node)
         return seen is None or seen[0] is not node._inputs or seen[1] is not node.attrs or seen[2] != node.op_type
 
     def _update(self, node: OpNode) -> list[TensorMeta]:
-        """The outputs of a node whose strides are not what they were."""
+        """Infer a node's outputs and record their strides; return the outputs whose strides changed."""
         self._seen[node] = _parts(node)
         try:
             made = self._shapes.of(node)
@@ -65,7 +65,7 @@ class Watchdog:
         if made is None:
             return []
         if len(made) != len(node.outputs) or not all(map(self._shapes.agree, node.outputs, made)):
-            raise GraphError(f"{node!r} makes {made}, but the graph says {list(node.outputs)}")
+            raise GraphError(f"{node!r} returns {made}, but the graph records {list(node.outputs)}")
         moved = [old for old, new in zip(node.outputs, made, strict=True) if old.stride != new.stride]
         for old, new in zip(node.outputs, made, strict=True):
             old.stride = new.stride
@@ -77,7 +77,7 @@ def _parts(node: OpNode) -> tuple[object, ...]:
 
 
 def _is_in_order(ir: IR) -> bool:
-    """Whether every node reads what is made before it: a quick look, which does not say where it is not so."""
+    """Whether every node reads only earlier tensors: a quick check that does not locate the error."""
     made = {*ir.graph_inputs, *ir.params}
     for node in ir.nodes:
         if not made.issuperset(node._inputs):
@@ -87,7 +87,7 @@ def _is_in_order(ir: IR) -> bool:
 
 
 def signature(ir: IR) -> Hashable:
-    """What callers rely on: inputs, outputs, how they are nested, what is changed, and which sizes are open."""
+    """Return what callers rely on: inputs, outputs, their nesting, mutated tensors and symbolic sizes."""
     return (
         tuple((tensor.name, tensor.shape, tensor.dtype) for tensor in ir.graph_inputs),
         tuple((tensor.shape, tensor.dtype) for tensor in ir.graph_outputs),

@@ -1,7 +1,7 @@
-"""Open sizes that `squeeze` drops where they are 1: an optimised graph refuses to run there.
+"""Symbolic sizes that `squeeze` would drop if they are 1: an optimised graph rejects that case.
 
-Shapes after such a node are those of any other size, and passes rely on them. A size that callers choose becomes a
-constraint of the graph, and one that the data decide an assertion before the node.
+The shapes recorded after such a node assume that the dimension stays, and passes rely on them. For sizes that callers
+choose, a constraint is added to the graph; for data-dependent sizes, an assertion before the node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ASSERT = "aten._assert_scalar.default"
 
 
 def keep_squeezed_sizes(ir: IR, caller: IR) -> None:
-    """Demand of every open size that a node would drop at 1 that it is not 1, in a graph and in its functions."""
+    """Require every symbolic size that a node would drop at 1 to differ from 1, in a graph and its functions."""
     nodes: list[OpNode] = []
     names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
     for node in ir.nodes:

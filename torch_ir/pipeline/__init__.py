@@ -1,4 +1,4 @@
-"""From the graph of a whole model to a line of stages, each on a device of its own, and running it."""
+"""Pipeline parallelism: split a graph into stages on separate devices, run and verify it."""
 
 from torch_ir.pipeline.local import run_pipeline
 from torch_ir.pipeline.pipeline_verification import verify_pipeline

@@ -1,4 +1,4 @@
-"""What every stage can compute for itself: nodes that need weights and sizes, and no value of an input."""
+"""Nodes that every stage can compute for itself: they need weights and sizes, but no input values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch_ir.ops.effects import is_pure
 
 
 def common_nodes(ir: IR) -> list[OpNode]:
-    """The nodes, in order, that are copied to the stages that read them: masks, positions, weights made ready."""
+    """Return the nodes, in order, that are copied to the stages that read them: masks, positions, prepared weights."""
     once = set(split_prologue(ir)[0])
     barred = {*ir.returns.inputs, *(symbol.tensor for symbol in ir.symbols.values())}
     changing = {target for target, _ in ir.mutations}
@@ -16,17 +16,14 @@ def common_nodes(ir: IR) -> list[OpNode]:
     found = []
     for node in ir.nodes:
         is_free = free.issuperset(node.inputs) and barred.isdisjoint(node.outputs)
-        if node in once or (is_free and node.outputs and _is_plain(node) and is_pure(node)):
+        calls = any(isinstance(value, FunctionRef) for value in node.attrs.values())
+        if node in once or (is_free and node.outputs and not calls and is_pure(node)):
             found.append(node)
             free.update(node.outputs)
     return found
 
 
 def own_nodes(ir: IR) -> list[OpNode]:
-    """The nodes, in order, that only one stage computes."""
+    """Return the nodes, in order, that belong to exactly one stage."""
     common = set(common_nodes(ir))
     return [node for node in ir.nodes if node not in common]
-
-
-def _is_plain(node: OpNode) -> bool:
-    return not any(isinstance(value, FunctionRef) for value in node.attrs.values())

@@ -1,4 +1,4 @@
-"""All stages of a pipeline in this process, one after the other: what each makes is handed to those that read it."""
+"""Run all stages of a pipeline in this process, one after the other."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch_ir.run.stored import Weight
 
 
 def run_in_turn(ir: IR, values: Sequence[Any], weights: Mapping[str, Weight]) -> list[Any]:
-    """The outputs of a pipeline for its inputs in order."""
+    """Return the outputs of a pipeline for its inputs in order."""
     return left_in_turn(ir, values, weights)[: len(ir.graph_outputs)]
 
 
 def left_in_turn(ir: IR, values: Sequence[Any], weights: Mapping[str, Weight]) -> list[Any]:
-    """The outputs, and then the new values of what the model changes."""
+    """Return the outputs, then the new values of changed tensors."""
     if check_pipeline(ir).mesh:
-        raise PipelineError("the stages of a sharded graph run in processes, one for every rank: use run_pipeline")
+        raise PipelineError("the stages of a sharded graph run in one process per rank; use run_pipeline")
     known = dict(zip((tensor.name for tensor in ir.graph_inputs), values, strict=True))
     for number in range(len(ir.nodes)):
         stage = stage_of(ir, number)
@@ -31,12 +31,12 @@ def left_in_turn(ir: IR, values: Sequence[Any], weights: Mapping[str, Weight]) -
 
 
 def made_by(stage: IR, outcome: Outcome) -> dict[str, Any]:
-    """What a run of a stage made, by name: outputs, and the new values of what it changes."""
+    """Return the results of a stage by name: outputs and new values of changed tensors."""
     values = (*outcome.outputs, *outcome.mutations.values())
     return dict(zip((tensor.name for tensor in stage.returns.inputs), values, strict=True))
 
 
 def own_weights(stage: IR, weights: Mapping[str, Weight]) -> dict[str, Weight]:
-    """Those of the weights of a whole model that a stage needs."""
+    """Return the weights that a stage needs."""
     keys = [key for param in stage.params if param.param for key in param.param.keys]
     return {key: weights[key] for key in keys if key in weights}

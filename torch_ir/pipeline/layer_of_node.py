@@ -1,4 +1,4 @@
-"""Which layer a node is of: an element of a list of modules, or a module outside of such lists."""
+"""The layer of a node: an element of a module list, or a module outside such lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch_ir.ir.graph.origins import modules_around
 
 
 def layer_of(node: OpNode, depth: int) -> str:
-    """The path of a node's module up to so many numbers: `model.layers.3` of `model.layers.3.mlp.gate`."""
+    """Return a node's module path up to its `depth`-th number: `model.layers.3` of `model.layers.3.mlp.gate`."""
     steps = node.origin.module.split(".")
     numbers = [at for at, step in enumerate(steps) if step.isdecimal()]
     end = numbers[min(depth, len(numbers)) - 1] + 1 if numbers else len(steps)
@@ -17,7 +17,7 @@ def layer_of(node: OpNode, depth: int) -> str:
 
 
 def by_layer(nodes: Iterable[OpNode], depth: int) -> list[list[OpNode]]:
-    """The nodes of each layer; what the modules around it do after it, such as to add what went in, goes with it."""
+    """Group nodes by layer; nodes of enclosing modules that follow, such as residual sums, go with the layer."""
     rows: list[list[OpNode]] = []
     current = ""
     for node in nodes:

@@ -1,4 +1,4 @@
-"""All stages of a pipeline on this machine, each in a process of its own."""
+"""Run all stages of a pipeline on this machine, each in its own process."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _JOB = f"{__name__}:run_stage"
 def run_pipeline(
     ir: IR, batches: Sequence[Sequence[Any]], weights: Weights, *, ranks: LocalRanks | None = None
 ) -> list[tuple[Any, ...]]:
-    """The outputs of each batch; while a stage computes one, the stage before computes the next.
+    """Return the outputs of each batch; while a stage computes one batch, the stage before computes the next.
 
-    The processes are those of `ranks`, or are started for this.
+    The processes are those of `ranks`, or are started for this call.
     """
     count = len(ir.graph_outputs)
     return [tuple(values[:count]) for values in left_by_pipeline(ir, batches, weights, ranks)]
@@ -32,27 +32,27 @@ def run_pipeline(
 def left_by_pipeline(
     ir: IR, batches: Sequence[Sequence[Any]], weights: Weights, ranks: LocalRanks | None
 ) -> list[list[Any]]:
-    """Of each batch, the outputs, and then the new values of what the model changes."""
+    """Return, for each batch, the outputs, then the new values of changed tensors."""
     needed = len(check_pipeline(ir).nodes) * math.prod(ir.mesh.values())
     flat = [_checked(ir, flat_inputs(ir, tuple(batch), {})) for batch in batches]  # before any process starts
     if ranks is None:
         with LocalRanks(needed) as own:
             return left_by_pipeline(ir, batches, weights, own)
     if ranks.count != needed:
-        raise ExecutionError(f"the pipeline is for {needed} ranks, but there are {ranks.count}")
+        raise ExecutionError(f"the pipeline needs {needed} ranks, but there are {ranks.count}")
     found = ranks.ask(_JOB, {"ir": ir.to_json(), "batches": flat, **weights_for(weights)})
     return [_whole(ir, [rank[number] for rank in found], flat[number]) for number in range(len(flat))]
 
 
 def _checked(ir: IR, values: list[Any]) -> list[Any]:
-    """The inputs of the model, if they are what the graph takes; that of a mesh tells shapes of pieces alone."""
+    """Check the inputs against the graph; a sharded graph only has local shapes, so it is not checked."""
     if not ir.mesh:
         read_sizes(ir, values)
     return values
 
 
 def run_stage(request: Mapping[str, Any]) -> list[dict[int, Any]]:
-    """What one process does of a request of `run_pipeline`."""
+    """Run one stage for a request of `run_pipeline`."""
     ir = IR.from_json(request["ir"])
     rank = StageRank(ir, mesh_of(((AXIS, len(ir.nodes)), *ir.mesh.items())))
     if request["path"] is not None:
@@ -64,7 +64,7 @@ def run_stage(request: Mapping[str, Any]) -> list[dict[int, Any]]:
 
 
 def _whole(ir: IR, made: Sequence[Mapping[int, Any]], given: Sequence[Any]) -> list[Any]:
-    """What a batch left, from what all ranks made of it; an input that is returned is as it was given."""
+    """Assemble the results of a batch from all ranks; a returned input is passed through."""
     each = math.prod(ir.mesh.values())
     number = {node: at for at, node in enumerate(ir.nodes)}
     inputs = dict(zip(ir.graph_inputs, given, strict=True))

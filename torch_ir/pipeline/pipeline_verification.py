@@ -1,4 +1,4 @@
-"""Prove a pipeline: what its stages give and change is what the whole model gives and changes."""
+"""Verify a pipeline: compare the outputs and state changes of its stages with the whole model."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def verify_pipeline(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> tuple[bool, VerificationReport]:
-    """Compare what all stages give and change with the model, or the graph, that was split.
+    """Compare the outputs and state changes of all stages with the model or graph that was split.
 
-    The stages run in this process, one after the other, or as the processes of `ranks`; those of a sharded graph
-    always as processes.
+    The stages run one after the other in this process, or in the processes of `ranks`; those of a sharded graph always
+    in processes.
     """
     is_apart = ranks is not None or bool(pipeline.mesh)
     try:
@@ -44,6 +44,6 @@ def verify_pipeline(
     except TorchIRError as error:
         return False, VerificationReport(False, error_message=str(error))
     report = compared(pipeline, expected, left, rtol, atol)
-    how = "each in processes of its own" if is_apart else "one after the other in one process"
+    how = "each in its own processes" if is_apart else "one after the other in one process"
     report.notes.append(f"{len(pipeline.nodes)} stages, {how}")
     return report.is_valid, report

@@ -1,9 +1,9 @@
-"""One stage of a pipeline in a process of its own: it waits for what it needs, computes, and sends on.
+"""One stage of a pipeline in its own process: receive inputs, compute, send outputs.
 
 mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("stage",))
 rank = StageRank(load_ir("pipeline.json"), mesh)
 rank.load_weights("model.safetensors")
-outputs = rank.run([(x1,), (x2,)])          # of each batch: the outputs of the model that this stage makes
+outputs = rank.run([(x1,), (x2,)])          # per batch: the model outputs that this stage computes
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AXIS = "stage"
 
 
 class StageRank:
-    """The stage of this process, by its number along the axis `stage` of a mesh; the graph's own axes are others."""
+    """The stage of this process, by its rank along the mesh axis `stage`; the graph's own axes are separate."""
 
     def __init__(self, ir: IR, mesh: DeviceMesh, *, device: str | torch.device | None = None) -> None:
         self.number = _number_in(mesh, check_pipeline(ir))
@@ -44,24 +44,24 @@ class StageRank:
         self._given = [tensor for tensor in self.stage.graph_inputs if tensor.name not in received]
 
     def load_weights(self, path: str | os.PathLike[str]) -> None:
-        """Bind the weights of a checkpoint; of .safetensors files, only what the stage needs is read."""
+        """Bind the weights of a checkpoint; of .safetensors files, only those of the stage are read."""
         self.load_weights_from_state_dict(open_weights(path) if has_pieces(path) else load_weights(path))
 
     def load_weights_from_state_dict(self, weights: Mapping[str, Weight]) -> None:
-        """Bind those weights of the whole model that the stage needs."""
+        """Bind the stage's part of the weights of the whole model."""
         own = self.executor.rank.weights(self.stage, own_weights(self.stage, weights))
         self.executor.load_weights_from_state_dict({key: loaded(value) for key, value in own.items()})
 
     def run(self, batches: Sequence[Sequence[Any]]) -> list[dict[int, Any]]:
-        """Of each batch of the model's inputs, the model's outputs that are made here, by their place among all.
+        """Run batches of the model's inputs; return the model outputs computed here, by their index.
 
-        All stages must be given as many batches. Of the inputs, those that the stage does not read may be anything.
+        All stages must receive the same number of batches. Inputs that the stage does not read may be anything.
         """
         count = len(self.ir.graph_outputs)
         return [{place: value for place, value in made.items() if place < count} for made in self.left(batches)]
 
     def left(self, batches: Sequence[Sequence[Any]]) -> list[dict[int, Any]]:
-        """The same, with new values of what the model changes, which come after all outputs."""
+        """Like `run`, with the new values of changed tensors after all outputs."""
         found = [self._run(flat_inputs(self.ir, tuple(batch), {})) for batch in batches]
         self._wire.finish()
         return found
@@ -69,18 +69,18 @@ class StageRank:
     def _run(self, values: Sequence[Any]) -> dict[int, Any]:
         known = dict(zip((tensor.name for tensor in self.ir.graph_inputs), values, strict=True))
         known = {tensor.name: self._own(tensor, known[tensor.name]) for tensor in self._given}
-        for send in self._receives:  # in the order in which the others send
+        for send in self._receives:  # in sending order
             known[send.value.name] = self._wire.receive(send.value, send.source)
         outcome = self.executor.run([known[tensor.name] for tensor in self.stage.graph_inputs])
         made = made_by(self.stage, outcome)
-        self._wire.finish()  # of the batch before, which the others have had time to take
+        self._wire.finish()  # of the previous batch, which the others had time to receive
         for send in self._sends:
             self._wire.send(made[send.value.name], send.target)
         left = enumerate(self.ir.returns.inputs)
         return {place: made[tensor.name] for place, tensor in left if self._makes(tensor)}
 
     def _own(self, tensor: TensorMeta, value: Any) -> Any:
-        """The piece of an input of the model that a rank of a sharded stage needs."""
+        """Return the shard of an input that a rank of a sharded stage needs."""
         return self.executor.rank.piece(self.stage, tensor, value) if isinstance(value, torch.Tensor) else value
 
     def _makes(self, tensor: TensorMeta) -> bool:

@@ -1,8 +1,7 @@
-"""A graph as a line of segments: nodes that stay together, and what each of them takes.
+"""A graph as a sequence of segments: nodes that stay together, with their cost.
 
-A segment is a layer, by default: the nodes in a row that lie in one element of a list of modules, or in one module
-outside of such lists, and what the modules around it do with the results. Nodes that every stage can compute for itself
-are in no segment.
+By default a segment is a layer: consecutive nodes in one element of a module list, or in one module outside such lists,
+and the nodes of enclosing modules that follow. Nodes that every stage can compute for itself are in no segment.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from torch_ir.pipeline.stage_bounds import Load
 
 @dataclass(frozen=True)
 class Segment:
-    """Nodes in a row, the layer that they are of, and what they take."""
+    """Consecutive nodes, their layer and their cost."""
 
     layer: str
     nodes: tuple[OpNode, ...]
@@ -32,7 +31,7 @@ class Segment:
 
 
 def segments_of(ir: IR, *, depth: int, anywhere: bool, sizes: Mapping[str, int], device: Roofline) -> list[Segment]:
-    """The segments of a graph in order; with `anywhere`, one for every node, but for what must stay together."""
+    """Return the segments of a graph; with `anywhere`, one per node, except for nodes that must stay together."""
     common = common_nodes(ir)
     line = own_nodes(ir)
     rows = [[node] for node in line] if anywhere else by_layer(line, depth)
@@ -42,12 +41,12 @@ def segments_of(ir: IR, *, depth: int, anywhere: bool, sizes: Mapping[str, int],
 
 
 def _kept_together(ir: IR, rows: list[list[OpNode]]) -> list[list[OpNode]]:
-    """The rows, joined from where a buffer is read for the first time to where its new value is made.
+    """Join the rows between the first read of a buffer and the computation of its new value.
 
-    Elsewhere another stage would read the buffer, and never hear of the new value.
+    Otherwise another stage would read the buffer and never see the new value.
     """
     number = {node: at for at, row in enumerate(rows) for node in row}
-    joined: set[int] = set()  # rows that are one with the row before
+    joined: set[int] = set()  # rows to merge with the row before
     for target, value in ir.mutations:
         users = [*target.consumers, value.producer] if target.param is not None else []
         places = [number[node] for node in users if node in number]
@@ -62,7 +61,7 @@ def _kept_together(ir: IR, rows: list[list[OpNode]]) -> list[list[OpNode]]:
 
 
 class _Loads:
-    """What rows of nodes take, with the weights behind what they read."""
+    """Computes the cost of rows of nodes, including the weights they depend on."""
 
     def __init__(
         self,
@@ -97,9 +96,9 @@ class _Loads:
         )
 
     def _peaks(self, memory: Memory, nodes: Sequence[OpNode]) -> tuple[list[float], list[float]]:
-        """The most that is alive in each row of what it made itself, and of what it and the row before made."""
+        """Return per row the peak bytes of its own results, and of those and the previous row's results."""
         own, inner = [0.0] * len(self._rows), [0.0] * len(self._rows)
-        held = [0.0] * (len(self._rows) + 1)  # by each row; those that every stage runs for itself come last
+        held = [0.0] * (len(self._rows) + 1)  # per row; the last is for nodes that every stage computes itself
         made: dict[TensorMeta, int] = {}
         for step in memory.steps(nodes):
             row = self._number.get(step.node, -1)
@@ -115,7 +114,7 @@ class _Loads:
         return own, inner
 
     def _crossings(self) -> list[float]:
-        """The bytes that are made before each row and read in it or later."""
+        """Return per row the bytes computed before it and read in it or later."""
         number, change = self._number, [0.0] * (len(self._rows) + 1)
         for node, made in number.items():
             for tensor in node.outputs:
@@ -132,7 +131,7 @@ class _Loads:
 def _kept_behind(
     ir: IR, common: Sequence[OpNode], once: Collection[OpNode], owner: Mapping[TensorMeta, TensorMeta]
 ) -> dict[TensorMeta, dict[TensorMeta, None]]:
-    """What a stage keeps if it reads a tensor: an input of the model, weights, and what is made of them once."""
+    """Return what a stage must keep to read a tensor: model inputs, weights, and values computed from weights once."""
     behind = {tensor: {tensor: None} for tensor in (*ir.graph_inputs, *ir.params)}
     kept = dict(behind)
     for node in common:

@@ -1,4 +1,4 @@
-"""How far a stage may go from each segment of a line, by the least that it holds."""
+"""The longest stage from each segment that fits into memory, by a lower bound of its memory."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Load:
-    """What one segment takes: its time, and the bytes that it makes, is given, keeps and is sent."""
+    """The cost of one segment: its time, and its bytes by kind."""
 
     seconds: float
-    alive: float = 0.0  # of what it makes, where that is most
-    inner: float = 0.0  # the same, where the segment before is of the same stage and what that made is alive too
-    given: float = 0.0  # of what it reads of all segments before
-    weights: Mapping[Hashable, float] = field(default_factory=dict)  # and all else that a stage keeps, each once
-    crossing: float = 0.0  # what a cut before it sends
+    alive: float = 0.0  # peak of its own results
+    inner: float = 0.0  # the same, with the results of the previous segment, if that is in the same stage
+    given: float = 0.0  # what it reads from all previous segments
+    weights: Mapping[Hashable, float] = field(default_factory=dict)  # weights and other values kept once per stage
+    crossing: float = 0.0  # what a cut before it would send
 
 
 def reach(loads: Sequence[Load], memory: float) -> list[int]:
-    """Where the longest stage ends that starts at each segment; at its start, if it does not fit even alone."""
+    """Return the end of the longest stage from each segment; its start if even that segment does not fit."""
     if memory == math.inf:
         return [len(loads)] * len(loads)
     stage, found = _Stage(loads), []
@@ -39,14 +39,14 @@ def reach(loads: Sequence[Load], memory: float) -> list[int]:
 
 
 class _Stage:
-    """A range of segments that moves along the line, and the least that it holds."""
+    """A sliding range of segments and a lower bound of its memory."""
 
     def __init__(self, loads: Sequence[Load]) -> None:
         self._loads = loads
         self.start = self.end = 0
         self._kept = 0.0
         self._keepers: Counter[Hashable] = Counter()
-        self._peaks: deque[int] = deque()  # segments but the first, each with more alive than all after it
+        self._peaks: deque[int] = deque()  # segments except the first, with decreasing `inner`
 
     @property
     def bytes(self) -> float:
@@ -55,7 +55,7 @@ class _Stage:
         return self._kept + first.given + max(first.alive, later)
 
     def grow(self) -> None:
-        """Take one more segment at the end."""
+        """Add a segment at the end."""
         weights = self._loads[self.end].weights
         self._kept += sum(size for weight, size in weights.items() if not self._keepers[weight])
         self._keepers.update(weights.keys())
@@ -64,18 +64,18 @@ class _Stage:
         self.end += 1
 
     def shrink(self) -> None:
-        """Let go of the last segment."""
+        """Remove the last segment."""
         self.end -= 1
-        self._let_go(self.end)
+        self._release(self.end)
         if self._peaks and self._peaks[-1] == self.end:
             self._peaks.pop()
             for at in range((self._peaks[-1] if self._peaks else self.start) + 1, self.end):
                 self._push(at)
 
     def advance(self) -> None:
-        """Start with the next segment."""
+        """Remove the first segment."""
         if self.end > self.start:
-            self._let_go(self.start)
+            self._release(self.start)
         self.start += 1
         self.end = max(self.start, self.end)
         if self._peaks and self._peaks[0] == self.start:
@@ -86,7 +86,7 @@ class _Stage:
             self._peaks.pop()
         self._peaks.append(at)
 
-    def _let_go(self, at: int) -> None:
+    def _release(self, at: int) -> None:
         weights = self._loads[at].weights
         self._keepers.subtract(weights.keys())
         self._kept -= sum(size for weight, size in weights.items() if not self._keepers[weight])

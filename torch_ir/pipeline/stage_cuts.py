@@ -1,12 +1,12 @@
-"""Where to cut a line of segments into stages: numbers alone, exactly, unless there are very many places to cut.
+"""Cut a sequence of segments into stages, from their costs alone; exact unless there are very many places to cut.
 
     partition = Partition(loads, memory)
-    slowest = partition.slowest(4)         # the least that the slowest of four stages can take
+    slowest = partition.slowest(4)         # the minimal time of the slowest of four stages
     partition.starts(4, slowest * 1.05)    # where four such stages start, with the fewest bytes between them
 
-Segments stay in their order, so a stage is a range of them. One more segment at its end never makes a stage faster or
-smaller, so where a stage may end, it may also end earlier. One more at its start may make it smaller: a value that is
-sent is held for as long as the stage runs, and one that is made inside only until it was read.
+Segments keep their order, so a stage is a range of them. Adding a segment at its end never makes a stage faster or
+smaller, so a stage may always end earlier. Adding one at its start may make it smaller: a received value is kept while
+the stage runs, but one computed inside only until it is read.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch_ir.pipeline.stage_bounds import Load, reach
 
 _ROUNDING = 1 + 1e-9
 _HALVINGS = 50
-_MOST_PLACES = 512  # where a stage may end; each is tried with each place where it may start
+_MOST_PLACES = 512  # candidate ends of a stage; each is tried with each candidate start
 
 
-class _Way(NamedTuple):
-    """The best way to end a stage somewhere: what it sends, how uneven it is, and where its stages start."""
+class _Cut(NamedTuple):
+    """The best cut up to some end: bytes sent, unevenness, and the starts of its stages."""
 
     sent: float
     unevenness: float
@@ -33,9 +33,9 @@ class _Way(NamedTuple):
 
 
 class Partition:
-    """Ways to cut a line of segments, where no stage may hold more than `memory` bytes.
+    """Cuts of a sequence of segments in which no stage exceeds `memory` bytes.
 
-    Loads tell the least that a stage holds; `shorten` says of one that was counted that it is too large.
+    Loads yield a lower bound of a stage's memory; `shorten` excludes a stage that was measured to be too large.
     """
 
     def __init__(self, loads: Sequence[Load], memory: float = math.inf) -> None:
@@ -44,7 +44,7 @@ class Partition:
         self._reach = reach(loads, memory)
 
     def fewest(self, seconds: float = math.inf) -> int:
-        """How few stages there can be, if none takes longer than that; 0 if there is no such way."""
+        """Return the minimal number of stages of at most that time; 0 if there is no such cut."""
         furthest = self._furthest(seconds)
         end = count = 0
         while end < len(self.loads):
@@ -55,11 +55,11 @@ class Partition:
         return count
 
     def shorten(self, start: int, end: int) -> None:
-        """Let a stage that starts there end before `end`, as it would hold too much."""
+        """Exclude stages from `start` to `end` or beyond, because they are too large."""
         self._reach[start] = min(self._reach[start], end - 1)
 
     def slowest(self, stages: int) -> float:
-        """The least that the slowest of that many stages can take; there must be a way to have so few."""
+        """Return the minimal time of the slowest of that many stages; a cut into so few must exist."""
         high = self._times[-1]
         low = max(high / stages, max((load.seconds for load in self.loads), default=0.0))
         for _ in range(_HALVINGS):
@@ -73,28 +73,25 @@ class Partition:
         return high
 
     def starts(self, stages: int, seconds: float) -> tuple[int, ...]:
-        """Where stages start that each take no longer than that, so that least is sent, and then most evenly.
-
-        Nowhere, if there is no way to have just so many.
-        """
-        ways = {0: _Way(0.0, 0.0, ())}
+        """Return the starts of stages of at most that time, minimising bytes sent, then unevenness; () if none."""
+        cuts = {0: _Cut(0.0, 0.0, ())}
         for ends in self._places(stages, seconds):
-            furthest = {start: self._end(start, seconds) for start in ways}
-            ways = {end: way for end in ends if (way := self._best(ways, end, furthest)) is not None}
-        return ways[len(self.loads)].starts if len(self.loads) in ways else ()
+            furthest = {start: self._end(start, seconds) for start in cuts}
+            cuts = {end: cut for end in ends if (cut := self._best(cuts, end, furthest)) is not None}
+        return cuts[len(self.loads)].starts if len(self.loads) in cuts else ()
 
-    def _best(self, ways: Mapping[int, _Way], end: int, furthest: Mapping[int, int]) -> _Way | None:
-        """The best way to let a stage end there, of the ways to end the one before."""
+    def _best(self, cuts: Mapping[int, _Cut], end: int, furthest: Mapping[int, int]) -> _Cut | None:
+        """Return the best cut that ends there, from the best cuts one stage earlier."""
         found = []
-        for start, way in ways.items():
+        for start, cut in cuts.items():
             if start < end <= furthest[start]:
                 sent = self.loads[start].crossing if start else 0.0
                 taken = self._times[end] - self._times[start]
-                found.append(_Way(way.sent + sent, way.unevenness + taken * taken, (*way.starts, start)))
+                found.append(_Cut(cut.sent + sent, cut.unevenness + taken * taken, (*cut.starts, start)))
         return min(found, default=None)
 
     def _places(self, stages: int, seconds: float) -> list[Sequence[int]]:
-        """Where each stage may end; of very many places, those where least is sent, and one that is sure to do."""
+        """Return candidate ends of each stage; of very many, those that send least, and one that is surely feasible."""
         windows = [range(low, high + 1) for low, high in zip(*self._windows(stages, seconds), strict=True)][1:]
         if all(len(window) <= _MOST_PLACES for window in windows):
             return list(windows)
@@ -106,7 +103,7 @@ class Partition:
         return places[::-1]
 
     def _thinned(self, window: Sequence[int]) -> Sequence[int]:
-        """Places at equal distances, about, each where least is sent around there."""
+        """Return about equally spaced places, each the one that sends least in its neighbourhood."""
         step = -(-len(window) // _MOST_PLACES)
         return [min(window[at : at + step], key=self._sent_at) for at in range(0, len(window), step or 1)]
 
@@ -114,7 +111,7 @@ class Partition:
         return self.loads[place].crossing if place < len(self.loads) else 0.0
 
     def _windows(self, stages: int, seconds: float) -> tuple[list[int], list[int]]:
-        """Between which places each stage must end, for those before and after it to be allowed too."""
+        """Return the earliest and latest end of each stage for which the stages before and after are feasible."""
         count, furthest = len(self.loads), self._furthest(seconds)
         last, first = [0], [count]
         for stage in range(1, stages + 1):
@@ -123,11 +120,11 @@ class Partition:
         return first[::-1], last
 
     def _furthest(self, seconds: float) -> list[int]:
-        """How far a stage may go that starts at each place, or anywhere before."""
+        """Return how far a stage may reach that starts at each place or before it."""
         return list(accumulate((self._end(start, seconds) for start in range(len(self.loads) + 1)), max))
 
     def _end(self, start: int, seconds: float) -> int:
-        """How far a stage may go that starts there."""
+        """Return how far a stage may reach that starts there."""
         if start == len(self.loads):
             return start
         until = (self._times[start] + seconds) * _ROUNDING

@@ -1,4 +1,4 @@
-"""What each stage of a pipeline holds, takes and sends."""
+"""Report the weights, memory, time and traffic of each stage of a pipeline."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ TYPICAL = Roofline(peak=100e12, bandwidth=1e12)
 
 @dataclass(frozen=True)
 class StageRow:
-    """One stage; `memory` is all that it holds: weights, what it is given, and activations where they are most."""
+    """One stage; `memory` is its peak: weights, inputs and activations."""
 
     name: str
-    first: str  # the layer of the first node that is its own
+    first: str  # the layer of its first node
     last: str
     nodes: int
     params: Dim
@@ -47,26 +47,26 @@ class PipelineReport:
 
     @property
     def balance(self) -> float:
-        """How busy the stages are on average while the slowest is never idle: 1 if all take equally long."""
+        """Average utilisation of the stages while the slowest is always busy: 1 if all take equally long."""
         slowest = max(row.seconds for row in self.rows)
         return sum(row.seconds for row in self.rows) / (slowest * len(self.rows)) if slowest else 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """The report for `json.dumps`."""
+        """Return the report as plain JSON values."""
         return {"balance": round(self.balance, 4), "stages": [asdict(row) for row in self.rows]}
 
     def __str__(self) -> str:
         return self.text()
 
     def text(self, width: int | None = None) -> str:
-        """The report for people, in a table that is at most that wide."""
+        """Return the report as a table of at most this width."""
         titles = ("stage", "from", "to", "nodes", "params", "weights", "memory", "FLOPs", "time", "sends")
         table = aligned([titles, *map(_cells, self.rows)], left=(0, 1, 2), width=width, least=(7, 3, 5), long=1)
         return "\n".join([*table, "", f"stages are busy {100 * self.balance:.1f} % of the time of the slowest"])
 
 
 def pipeline_report(ir: IR, *, device: Roofline = TYPICAL, sizes: Mapping[str, int] | None = None) -> PipelineReport:
-    """What each stage takes, on a device, at these sizes; where sizes stay open, amounts are expressions."""
+    """Report the cost of each stage on a device; with symbolic sizes, amounts are expressions."""
     sizes = sizes or {}
     shapes = {tensor.name: tensor for tensor in sized(check_pipeline(ir), sizes).tensors()}
     rows = []
@@ -93,13 +93,13 @@ def pipeline_report(ir: IR, *, device: Roofline = TYPICAL, sizes: Mapping[str, i
 
 
 def held_by(stage: IR, sizes: Mapping[str, int]) -> Dim:
-    """All bytes that a stage holds where it holds most."""
+    """Return the peak memory of a stage in bytes."""
     memory = liveness(stage, _known_in(stage, sizes))
     return total([memory.weights, memory.inputs, memory.once, memory.peak])
 
 
 def _known_in(stage: IR, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Those of the sizes that a stage has."""
+    """Return the sizes that a stage uses."""
     return {name: size for name, size in sizes.items() if name in stage.symbols}
 
 

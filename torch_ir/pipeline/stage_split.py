@@ -1,4 +1,4 @@
-"""Cut a graph into stages, each of which runs on a device of its own: by cost, by memory, or where it is told."""
+"""Split a graph into pipeline stages: by cost, by memory, or at given places."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_ir.pipeline.stage_cuts import Partition
 from torch_ir.pipeline.stage_report import TYPICAL, held_by
 from torch_ir.pipeline.stages import is_pipeline, stage_of
 
-_SLACK = 1.05  # how much slower than the best the slowest stage may be, if less is sent then
+_SLACK = 1.05  # how much slower the slowest stage may be than the optimum to reduce traffic
 
 
 def split(
@@ -35,13 +35,13 @@ def split(
     device: Roofline = TYPICAL,
     sizes: Mapping[str, int] | None = None,
 ) -> IR:
-    """A pipeline that computes what the graph does: `split(ir, 4)`, `split(ir, memory=2**36)`, `split(ir, at=[...])`.
+    """Return an equivalent pipeline: `split(ir, 4)`, `split(ir, memory=2**36)`, `split(ir, at=[...])`.
 
-    The slowest stage takes as little as possible, or up to 5 % more where less is sent then. With `memory`, none holds
-    more bytes than that, and without `stages` there are as few as can be. Cuts are between layers: elements of lists
-    of modules, with `depth` 2 also of lists inside those; with `anywhere`, between any two nodes. `at` names the
-    modules or nodes that later stages begin with. Where sizes are open and `sizes` does not say, they count as 1024.
-    Further entry points of the graph are cut before the same layers, so that each weight stays where it is.
+    The time of the slowest stage is minimal, or up to 5 % more if that reduces traffic. With `memory`, no stage exceeds
+    so many bytes, and without `stages` their number is minimal. Cuts are between layers: elements of module lists, with
+    `depth` 2 also of nested lists; with `anywhere`, between any two nodes. `at` names the modules or nodes that later
+    stages begin with. Symbolic sizes not in `sizes` count as 1024. Further entry points are cut before the same layers,
+    so that each weight stays in its stage.
     """
     _check_request(ir, stages, memory, at, depth, anywhere)
     _check_graph(ir)
@@ -66,13 +66,15 @@ def _check_request(
     ir: IR, stages: int | None, memory: float | None, at: Sequence[str], depth: int, anywhere: bool
 ) -> None:
     if at and (stages is not None or memory is not None):
-        raise PipelineError("either say where stages begin, or how many there are or what they may hold, not both")
+        raise PipelineError("give either `at`, or `stages` and `memory`, not both")
     if not at and stages is None and memory is None:
-        raise PipelineError("say how many stages there are, how many bytes each may hold, or where they begin")
+        raise PipelineError("give the number of stages, the memory of each, or `at`, where they begin")
     if anywhere and further_entries(ir):
-        raise PipelineError("a graph with several entry points is cut between layers, so that all are cut alike")
+        raise PipelineError(
+            "anywhere=True is not possible with several entry points, which are cut between the same layers"
+        )
     if isinstance(at, str):
-        raise PipelineError(f"at is a list of names: write at=[{at!r}]")
+        raise PipelineError(f"`at` must be a list of names: at=[{at!r}]")
     for name, number in (("stages", stages), ("memory", memory), ("depth", depth)):
         is_number = isinstance(number, (int, float) if name == "memory" else int)
         if number is not None and not (is_number and number >= 1):
@@ -80,24 +82,23 @@ def _check_request(
 
 
 def _check_graph(ir: IR) -> None:
-    """Refuse what no line of stages computes."""
+    """Raise PipelineError for graphs that cannot be split."""
     if is_pipeline(ir):
-        raise PipelineError("the graph is a pipeline already")
+        raise PipelineError("the graph is already a pipeline")
     for node in ir.all_nodes():
         if writes_in_place(node):
-            raise PipelineError(f"{node!r} writes in place, which no other stage would see")
+            raise PipelineError(f"{node!r} writes in place, which other stages would not see")
         if is_random(node):
-            raise PipelineError(f"{node!r} draws random numbers, which would not be those of the whole model")
+            raise PipelineError(f"{node!r} draws random numbers, which would differ from those of the whole model")
     for symbol in ir.symbols.values():
         if symbol.tensor and symbol.tensor.producer:
-            told = f"{symbol.tensor!r} gives it in the middle of a run"
-            raise PipelineError(f"the size {symbol.name!r} depends on data: {told}")
+            raise PipelineError(f"the size {symbol.name!r} depends on data: it is only known from {symbol.tensor!r}")
     for tensor in ir.graph_outputs:
         if tensor.param:
-            raise PipelineError(f"output {tensor.name!r} is a weight, which no stage makes")
+            raise PipelineError(f"output {tensor.name!r} is a weight, which no stage computes")
     for target, value in ir.mutations:
         if value.producer is None:
-            raise PipelineError(f"the new value of {target.name!r} is {value.name!r}, which no stage makes")
+            raise PipelineError(f"the new value of {target.name!r} is {value.name!r}, which no stage computes")
 
 
 def _within(
@@ -109,7 +110,7 @@ def _within(
     depth: int,
     anywhere: bool,
 ) -> IR:
-    """A pipeline whose stages each hold no more than that: chosen by the least that each can hold, and then counted."""
+    """Return a pipeline whose stages fit into memory: chosen by a lower bound of their memory, then measured."""
     partition = Partition([segment.load for segment in segments], memory)
     while True:
         starts = _chosen(segments, partition, stages, memory, depth, anywhere)
@@ -125,7 +126,7 @@ def _within(
 def _chosen(
     segments: Sequence[Segment], partition: Partition, stages: int | None, memory: float, depth: int, anywhere: bool
 ) -> tuple[int, ...]:
-    """The segments that stages start with."""
+    """Return the segments that stages start with."""
     is_finest = all(len(segment.nodes) == 1 for segment in segments)
     hint = "" if anywhere or is_finest else f"; cut deeper with depth={depth + 1}, or anywhere=True"
     fewest = partition.fewest()
@@ -133,58 +134,55 @@ def _chosen(
     if not fewest:
         raise PipelineError(f"{_too_large(segments, memory)}{hint}")
     if fewest > count:
-        raise PipelineError(f"{count} stages of {_bytes(memory)} are too few for the graph; it needs at least {fewest}")
+        raise PipelineError(f"{count} stages of {_bytes(memory)} are too few; the graph needs at least {fewest}")
     if count > len(segments):
         kind = ("part" if anywhere else "layer") + "s" * (len(segments) != 1)
         raise PipelineError(f"the graph has {len(segments)} {kind}, too few for {count} stages{hint}")
     starts = partition.starts(count, partition.slowest(count) * _SLACK) or partition.starts(count, math.inf)
     if not starts:
-        raise PipelineError(f"no way to cut the graph into {count} stages leaves each within {_bytes(memory)}{hint}")
+        raise PipelineError(f"no cut into {count} stages keeps each within {_bytes(memory)}{hint}")
     return starts
 
 
 def _too_large(segments: Sequence[Segment], memory: float) -> str:
-    """Why there are no stages of that memory: a layer does not fit by what it needs itself, or by what it is sent."""
+    """Return why no stages fit into memory: a layer is too large by itself, or with what it receives."""
     for segment in segments:
         needs = sum(segment.load.weights.values()) + segment.load.alive
         if needs > memory:
-            return f"{_named_as(segment)} alone holds {_bytes(needs)}, more than the {_bytes(memory)} of a stage"
-    return f"every way to cut the graph leaves a stage that holds more than {_bytes(memory)}, with what it is sent"
+            name = f"layer {segment.layer!r}" if segment.layer else repr(segment.nodes[0])
+            return f"{name} alone needs {_bytes(needs)}, more than the {_bytes(memory)} of a stage"
+    return f"every cut has a stage that needs more than {_bytes(memory)}, including what it receives"
 
 
 def _bytes(amount: float) -> str:
     return human(round(amount), "B")
 
 
-def _named_as(segment: Segment) -> str:
-    return f"layer {segment.layer!r}" if segment.layer else f"{segment.nodes[0]!r}"
-
-
 def _named(segments: Sequence[Segment], at: Sequence[str]) -> tuple[int, ...]:
-    """The segments that begin with the modules or nodes that are named."""
+    """Return the segments that begin with the named modules or nodes."""
     starts = [0]
     for name in at:
         found = next((number for number, segment in enumerate(segments) if _first_of(segment, name)), None)
         if found is None:
             nodes = [node for segment in segments for node in segment.nodes]
             known = [name for node in nodes for name in (node.name, *modules_around(node.origin.module)[1:])]
-            raise PipelineError(f"no module or node is called {name!r}{did_you_mean(name, dict.fromkeys(known))}")
+            raise PipelineError(f"unknown module or node {name!r}{did_you_mean(name, dict.fromkeys(known))}")
         if _first_of(segments[found], name) is not segments[found].nodes[0]:
-            raise PipelineError(f"no stage can begin with {name!r}: a buffer is read before it, and changed after it")
+            raise PipelineError(f"no stage can begin with {name!r}: a buffer is read before it and changed after it")
         if found <= starts[-1]:
-            told = "begins the first stage anyway" if not found else f"does not come after {at[len(starts) - 2]!r}"
-            raise PipelineError(f"{name!r} {told}: name stages in the order in which they run")
+            problem = "begins the first stage anyway" if not found else f"does not come after {at[len(starts) - 2]!r}"
+            raise PipelineError(f"{name!r} {problem}; list stages in execution order")
         starts.append(found)
     return tuple(starts)
 
 
 def _first_of(segment: Segment, name: str) -> OpNode | None:
-    """The first node of a segment that is meant by the name of a node or of a module."""
+    """Return the first node of a segment with this node or module name."""
     return next((node for node in segment.nodes if name in (node.name, *modules_around(node.origin.module))), None)
 
 
 def _as_stages(ir: IR, segments: Sequence[Segment], starts: Sequence[int]) -> IR:
-    """The pipeline whose stages start with these segments."""
+    """Return the pipeline whose stages start with these segments."""
     ends = [*starts[1:], len(segments)]
     rows = [
         [node.name for segment in segments[start:end] for node in segment.nodes]
@@ -198,7 +196,7 @@ def _as_stages(ir: IR, segments: Sequence[Segment], starts: Sequence[int]) -> IR
 
 
 def _with_common(ir: IR, rows: Sequence[Sequence[str]]) -> list[list[OpNode]]:
-    """The nodes of each stage, after copies of those that it computes for itself."""
+    """Return the nodes of each stage, preceded by copies of the common nodes that it needs."""
     common = common_nodes(ir)
     by_name = {node.name: node for node in ir.nodes}
     names = {name for row in rows for name in row}
@@ -218,7 +216,7 @@ def _with_common(ir: IR, rows: Sequence[Sequence[str]]) -> list[list[OpNode]]:
 
 
 def _behind(nodes: Sequence[OpNode], common: Sequence[OpNode]) -> list[OpNode]:
-    """Those of the common nodes that these read, directly or not, in order."""
+    """Return the common nodes that these depend on, in order."""
     read = {tensor for node in nodes for tensor in node.inputs}
     found = []
     for node in reversed(common):

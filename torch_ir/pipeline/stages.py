@@ -1,6 +1,6 @@
-"""The stages of a pipeline: which graph is one, each stage as a graph of its own, and what is sent between them.
+"""The stages of a pipeline: each stage as a separate graph, and the values sent between them.
 
-A pipeline is a graph whose nodes are all calls of stages. What one call makes and another reads is sent:
+A pipeline is a graph whose nodes are all calls of stages. Results of one call that another reads are sent:
 
     hidden: float32[1, 16, 64] = pipeline.stage(ids=input_ids, w=p_embed, function=@stage0)
     logits: float32[1, 16, 256] = pipeline.stage(hidden=hidden, w=p_head, function=@stage1)
@@ -19,7 +19,7 @@ from torch_ir.ir.regroup.functions import STAGE, inline
 
 @dataclass(frozen=True)
 class Send:
-    """A value that one stage gives to a later one."""
+    """A value that one stage sends to a later one."""
 
     value: TensorMeta
     source: int
@@ -27,19 +27,19 @@ class Send:
 
 
 def is_pipeline(ir: IR) -> bool:
-    """Whether a graph is a line of stages and nothing else."""
+    """Whether a graph consists of stages only."""
     return bool(ir.nodes) and all(node.op_type == STAGE and node.is_call for node in ir.nodes)
 
 
 def check_pipeline(ir: IR) -> IR:
-    """The graph, if it is a pipeline."""
+    """Return the graph; raise PipelineError if it is not a pipeline."""
     if not is_pipeline(ir):
-        raise PipelineError("the graph is no pipeline; make one of it with split")
+        raise PipelineError("the graph is not a pipeline; make one with split")
     return ir
 
 
 def sends_of(ir: IR) -> list[Send]:
-    """What is sent, in the order in which it is made."""
+    """Return the values sent between stages, in the order of their computation."""
     number = {node: at for at, node in enumerate(check_pipeline(ir).nodes)}
     return [
         Send(value, source, target)
@@ -50,13 +50,13 @@ def sends_of(ir: IR) -> list[Send]:
 
 
 def stage_of(ir: IR, number: int) -> IR:
-    """A stage as a graph of its own: its inputs are those of the model, and what earlier stages send to it.
+    """Return a stage as a separate graph: its inputs are model inputs and values that earlier stages send.
 
-    It runs with the weights of the whole model. Its outputs are what it sends, and its part of the model's.
+    It runs with the weights of the whole model. Its outputs are the values it sends and its model outputs.
     """
     stages = check_pipeline(ir).nodes
     if not 0 <= number < len(stages):
-        raise PipelineError(f"there is no stage {number}: the pipeline has {len(stages)}, from 0 on")
+        raise PipelineError(f"unknown stage {number}; the pipeline has {len(stages)}, numbered from 0")
     call = stages[number]
     changes = [(target, value) for target, value in ir.mutations if value.producer is call]
     changed = [target for target, _ in changes if target.param is None]
@@ -64,7 +64,7 @@ def stage_of(ir: IR, number: int) -> IR:
     inline(part, part.nodes[0])
     inside = {tensor.name: tensor for tensor in part.tensors()}
     for target, _ in changes:
-        if target.name not in inside:  # it is written and never read
+        if target.name not in inside:  # written but never read
             inside[target.name] = target.copy()
             part.params.append(inside[target.name])
     part.mutations = [(inside[target.name], inside[value.name]) for target, value in changes]
@@ -73,7 +73,7 @@ def stage_of(ir: IR, number: int) -> IR:
 
 
 def _inputs(ir: IR, call: OpNode) -> Iterator[TensorMeta]:
-    """What a stage is given: what it reads, and an input of the model for each size that nothing of that shows."""
+    """Yield the inputs of a stage: what it reads, and a model input for each size that those do not determine."""
     read = [tensor for tensor in dict.fromkeys(call.inputs) if tensor.param is None]
     yield from read
     shown = {dim for tensor in read for dim in tensor.shape if isinstance(dim, str)}

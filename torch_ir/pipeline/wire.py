@@ -1,4 +1,4 @@
-"""Values from one process to another, through torch.distributed: what it is and how large, and then its bytes."""
+"""Send values between processes through torch.distributed: kind and shape first, then the bytes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _NUMBERS = {int: (_INT, torch.int64), float: (_FLOAT, torch.float64), bool: (_BO
 
 
 class Wire:
-    """The line to the other stages of a group; sending goes on while this process computes."""
+    """The connection to the other stages of a group; sending overlaps with computation."""
 
     def __init__(self, group: distributed.ProcessGroup, device: torch.device | None) -> None:
         self._group = group
         self._device = device or torch.device("cpu")
-        # gloo speaks of the memory of the CPU alone
+        # gloo supports CPU memory only
         self._carrier = torch.device("cpu") if distributed.get_backend(group) == "gloo" else self._device
-        self._under_way: list[tuple[Any, torch.Tensor]] = []  # what is being sent must not go before it has arrived
+        self._under_way: list[tuple[Any, torch.Tensor]] = []  # keep tensors alive until they have arrived
 
     def send(self, value: Any, target: int) -> None:
-        """Begin to send a value; `finish` waits until all have arrived."""
+        """Start sending a value; `finish` waits until all have arrived."""
         kind, dtype = _NUMBERS.get(type(value), (_TENSOR, None))
         tensor = torch.as_tensor(value, dtype=dtype).to(self._carrier).contiguous()
         for part in (torch.tensor([kind, *tensor.shape], device=self._carrier), _bytes_of(tensor)):
@@ -34,7 +34,7 @@ class Wire:
                 self._under_way.append((distributed.isend(part, group=self._group, group_dst=target), part))
 
     def receive(self, tensor: TensorMeta, source: int) -> Any:
-        """The value that a stage sends for a tensor of the graph."""
+        """Receive the value of a tensor from a stage."""
         header = torch.empty(1 + len(tensor.shape), dtype=torch.int64, device=self._carrier)
         distributed.recv(header, group=self._group, group_src=source)
         kind, *shape = header.tolist()
@@ -47,12 +47,12 @@ class Wire:
         return value.to(self._device) if kind == _TENSOR else value.item()
 
     def finish(self) -> None:
-        """Wait until everything has arrived that was sent."""
+        """Wait until everything sent has arrived."""
         for work, _ in self._under_way:
             work.wait()
         self._under_way.clear()
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor, of any dtype."""
+    """Return a tensor of any dtype as bytes."""
     return tensor.reshape(-1).view(torch.uint8)

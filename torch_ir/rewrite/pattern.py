@@ -128,6 +128,12 @@ def op(op_type: str, /, *others: str, **arguments: Any) -> Pattern:
     return Pattern((op_type, *others), arguments)
 
 
+def either_order(pattern: Pattern) -> tuple[Pattern, Pattern]:
+    """Return a pattern on a commutative operator as it is and with `self` and `other` exchanged."""
+    one, other = pattern.arguments["self"], pattern.arguments["other"]
+    return pattern, replace(pattern, arguments={**pattern.arguments, "self": other, "other": one})
+
+
 def match(pattern: Pattern, node: OpNode) -> Match | None:
     """Match the pattern with `node` as its last node, or return None; equal names must be the same object.
 

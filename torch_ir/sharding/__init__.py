@@ -1,4 +1,4 @@
-"""From the graph of a whole model to that of one rank of many, its weights, and running it."""
+"""Tensor parallelism: shard a graph over ranks, load its weights, run and verify it."""
 
 from torch_ir.run.lockstep import run_in_lockstep
 from torch_ir.sharding.local_ranks import LocalRanks, run_sharded, whole_outputs

@@ -1,4 +1,4 @@
-"""Rules for operators that move, join and split dimensions, and compute nothing."""
+"""Sharding rules for operators that move, join and split dimensions."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 
 from torch_ir.ir import Dim, TensorMeta
 from torch_ir.ir.graph.placements import Partial, Shard
-from torch_ir.sharding.placement_rules import Ask, Local, is_floating, shards
+from torch_ir.sharding.placement_rules import Local, PlacedNode, is_floating, shards
 
 
-def moved(ask: Ask, to: Sequence[int | None], attrs: dict[str, Any] | None = None) -> Local | None:
-    """Each dimension of `self` goes to one of the outputs; None for one that may not be cut."""
-    place = ask.place("self")
+def moved(placed: PlacedNode, to: Sequence[int | None], attrs: dict[str, Any] | None = None) -> Local | None:
+    """Return the rule for `self` whose dimensions map to those in `to`; None for one that must not be sharded."""
+    place = placed.place("self")
     if isinstance(place, Shard):
         dim = to[place.dim]
         if dim is None:
             return None
-        return Local({"self": place}, [Shard(dim, place.parts)] * len(ask.node.outputs), attrs or {})
+        return Local({"self": place}, [Shard(dim, place.parts)] * len(placed.node.outputs), attrs or {})
     if isinstance(place, Partial):
-        if not is_floating(ask.node):
+        if not is_floating(placed.node):
             return None
-        after = Partial(place.reduction)  # rows may have moved
-        return Local({"self": place}, [after] * len(ask.node.outputs))
+        after = Partial(place.reduction)  # without `support`: rows may have moved
+        return Local({"self": place}, [after] * len(placed.node.outputs))
     return None
 
 
 @shards("aten.transpose", "aten.swapaxes", "aten.t", "aten.mT", "aten.permute", "aten.movedim")
-def permuted(ask: Ask) -> Local | None:
-    node, rank = ask.node, ask.rank("self")
+def permuted(placed: PlacedNode) -> Local | None:
+    node, rank = placed.node, placed.rank("self")
     order = list(range(rank))
     if "dims" in node.attrs:
         order = [int(dim) % rank for dim in node.attrs["dims"]]
@@ -38,11 +38,11 @@ def permuted(ask: Ask) -> Local | None:
     elif rank >= 2:
         one, other = [int(value) % rank for name, value in node.attrs.items()] or [-2, -1]
         order[one], order[other] = order[other], order[one]
-    return moved(ask, [order.index(dim) for dim in range(rank)])
+    return moved(placed, [order.index(dim) for dim in range(rank)])
 
 
 def _moved_order(source: Any, destination: Any, rank: int) -> list[int]:
-    """From where each dimension of the result of a `movedim` comes."""
+    """Return the source of each dimension of the result of a `movedim`."""
     pairs = zip(*([dims] if isinstance(dims, int) else dims for dims in (source, destination)), strict=True)
     placed = {to % rank: dim % rank for dim, to in pairs}
     rest = iter(dim for dim in range(rank) if dim not in placed.values())
@@ -50,49 +50,51 @@ def _moved_order(source: Any, destination: Any, rank: int) -> list[int]:
 
 
 @shards("aten.unsqueeze")
-def unsqueezed(ask: Ask) -> Local | None:
-    at = int(ask.node.attrs["dim"]) % (ask.rank("self") + 1)
-    return moved(ask, [dim + (dim >= at) for dim in range(ask.rank("self"))])
+def unsqueezed(placed: PlacedNode) -> Local | None:
+    at = int(placed.node.attrs["dim"]) % (placed.rank("self") + 1)
+    return moved(placed, [dim + (dim >= at) for dim in range(placed.rank("self"))])
 
 
 @shards("aten.squeeze")
-def squeezed(ask: Ask) -> Local | None:
-    given = ask.node.attrs.get("dim")
-    rank, shape = ask.rank("self"), ask.tensor("self").shape
+def squeezed(placed: PlacedNode) -> Local | None:
+    given = placed.node.attrs.get("dim")
+    rank, shape = placed.rank("self"), placed.tensor("self").shape
     named = range(rank) if given is None else [given] if isinstance(given, int) else given
     gone = {dim % rank for dim in named if shape[dim] == 1}
     kept = [dim for dim in range(rank) if dim not in gone]
-    return moved(ask, [kept.index(dim) if dim in kept else None for dim in range(rank)])
+    return moved(placed, [kept.index(dim) if dim in kept else None for dim in range(rank)])
 
 
 @shards("aten.expand")
-def expanded(ask: Ask) -> Local | None:
-    more = len(ask.node.outputs[0].shape) - ask.rank("self")
-    place = ask.place("self")
+def expanded(placed: PlacedNode) -> Local | None:
+    more = len(placed.node.outputs[0].shape) - placed.rank("self")
+    place = placed.place("self")
     attrs = {}
     if isinstance(place, Shard):
-        attrs = {"size": _cut(ask, ask.node.attrs["size"], place.dim + more)}
-    return moved(ask, [dim + more for dim in range(ask.rank("self"))], attrs)
+        attrs = {"size": _cut(placed, placed.node.attrs["size"], place.dim + more)}
+    return moved(placed, [dim + more for dim in range(placed.rank("self"))], attrs)
 
 
 @shards("aten.select")
-def selected(ask: Ask) -> Local | None:
-    at = ask.dim()
-    return moved(ask, [None if dim == at else dim - (dim > at) for dim in range(ask.rank("self"))])
+def selected(placed: PlacedNode) -> Local | None:
+    at = placed.dim()
+    return moved(placed, [None if dim == at else dim - (dim > at) for dim in range(placed.rank("self"))])
 
 
 @shards("aten.slice", "aten.narrow")
-def sliced(ask: Ask) -> Local | None:
-    """Along another dimension, the whole of this one, or one of the parts that are packed there."""
-    node, place = ask.node, ask.place("self")
-    if isinstance(place, Partial) and ask.dim() > 0:
-        return ask.everywhere(place)
-    if not isinstance(place, Shard) or ask.dim() != place.dim:
-        return moved(ask, range(ask.rank("self")))
-    size, rest = ask.tensor("self").shape[place.dim], node.outputs[0].shape[place.dim]
+def sliced(placed: PlacedNode) -> Local | None:
+    """Slice along another dimension, the whole of this one, or one of the parts packed in it."""
+    node, place = placed.node, placed.place("self")
+    if isinstance(place, Partial) and placed.dim() > 0:
+        return placed.everywhere(place)
+    if not isinstance(place, Shard) or placed.dim() != place.dim:
+        return moved(placed, range(placed.rank("self")))
+    size, rest = placed.tensor("self").shape[place.dim], node.outputs[0].shape[place.dim]
     if rest == size:
         return moved(
-            ask, range(ask.rank("self")), {"start": 0, "end": int(rest) // ask.ranks} if "end" in node.attrs else {}
+            placed,
+            range(placed.rank("self")),
+            {"start": 0, "end": int(rest) // placed.ranks} if "end" in node.attrs else {},
         )
     start = node.attrs.get("start") or 0
     if node.attrs.get("step", 1) != 1 or not isinstance(size, int) or not isinstance(start, int):
@@ -100,22 +102,22 @@ def sliced(ask: Ask) -> Local | None:
     start += size if start < 0 else 0
     if place.parts == 1 or rest != size // place.parts or start % rest:
         return None
-    begin, length = start // ask.ranks, rest // ask.ranks
+    begin, length = start // placed.ranks, rest // placed.ranks
     attrs = {"start": begin, "end": begin + length} if "end" in node.attrs else {"start": begin, "length": length}
     return Local({"self": place}, [Shard(place.dim)], attrs)
 
 
 @shards("aten.chunk", "aten.split", "aten.split_with_sizes", "aten.unbind", "aten.tensor_split", "aten.unsafe_split")
-def split(ask: Ask) -> Local | None:
-    """Along another dimension, or into the parts that are packed in this one."""
-    node, place, rank = ask.node, ask.place("self"), ask.rank("self")
-    at = ask.dim()
+def split(placed: PlacedNode) -> Local | None:
+    """Split along another dimension, or into the parts packed in this one."""
+    node, place, rank = placed.node, placed.place("self"), placed.rank("self")
+    at = placed.dim()
     if node.op_type.startswith("aten.unbind"):
-        return moved(ask, [None if dim == at else dim - (dim > at) for dim in range(rank)])
+        return moved(placed, [None if dim == at else dim - (dim > at) for dim in range(rank)])
     if isinstance(place, Partial) and at > 0:
-        return ask.everywhere(place)
+        return placed.everywhere(place)
     if not isinstance(place, Shard) or place.dim != at:
-        return moved(ask, range(rank))
+        return moved(placed, range(rank))
     pieces = [tensor.shape[at] for tensor in node.outputs]
     if len(pieces) != place.parts or len(set(pieces)) != 1:
         return None
@@ -123,20 +125,20 @@ def split(ask: Ask) -> Local | None:
     for name in ("split_size", "split_sizes"):
         if name in node.attrs:
             size = node.attrs[name]
-            attrs[name] = size // ask.ranks if isinstance(size, int) else [each // ask.ranks for each in size]
+            attrs[name] = size // placed.ranks if isinstance(size, int) else [each // placed.ranks for each in size]
     return Local({"self": place}, [Shard(at)] * len(pieces), attrs)
 
 
 @shards("aten.cat", "aten.stack")
-def joined(ask: Ask) -> Local | None:
-    """Pieces of all tensors, along another dimension than that which they are joined in."""
-    node = ask.node
+def joined(placed: PlacedNode) -> Local | None:
+    """Concatenate shards of all tensors along another dimension than the sharded one."""
+    node = placed.node
     first = node.inputs[0]
-    cut = [place for place in ask.places.values() if isinstance(place, Shard)]
+    cut = [place for place in placed.places.values() if isinstance(place, Shard)]
     if not cut:
-        reductions = {place.reduction for place in ask.places.values() if isinstance(place, Partial)}
-        is_all = all(isinstance(place, Partial) for place in ask.places.values()) and len(reductions) == 1
-        return Local(ask.places, [Partial(reductions.pop())]) if is_all else None
+        reductions = {place.reduction for place in placed.places.values() if isinstance(place, Partial)}
+        is_all = all(isinstance(place, Partial) for place in placed.places.values()) and len(reductions) == 1
+        return Local(placed.places, [Partial(reductions.pop())]) if is_all else None
     is_new = node.op_type.startswith("aten.stack")
     at = int(node.attrs["dim"]) % (len(first.shape) + is_new)
     if not is_new and cut[0].dim == at:
@@ -146,35 +148,35 @@ def joined(ask: Ask) -> Local | None:
 
 
 @shards("aten.view", "aten.reshape", "aten._unsafe_view", "aten.flatten", "aten.unflatten", "aten.view_copy")
-def viewed(ask: Ask) -> Local | None:
-    """The cut goes to the dimension that counts the same elements, such as that of heads."""
-    node, before = ask.node, ask.place("self")
+def viewed(placed: PlacedNode) -> Local | None:
+    """Move the sharding to the dimension with the same elements, such as that of heads."""
+    node, before = placed.node, placed.place("self")
     if "dtype" in node.attrs:
         return None
     if not isinstance(before, Shard):
-        return moved(ask, ())
-    after = _carried(ask, ask.tensor("self"), before, node.outputs[0])
+        return moved(placed, ())
+    after = _carried(placed, placed.tensor("self"), before, node.outputs[0])
     if after is None:
         return None
     attrs: dict[str, Any] = {}
     for name in ("size", "shape"):
         if name in node.attrs:
-            attrs[name] = _cut(ask, node.attrs[name], after.dim)
-    if "sizes" in node.attrs:  # of one dimension alone
-        attrs["sizes"] = _cut(ask, node.attrs["sizes"], after.dim - ask.dim())
+            attrs[name] = _cut(placed, node.attrs[name], after.dim)
+    if "sizes" in node.attrs:  # of one dimension
+        attrs["sizes"] = _cut(placed, node.attrs["sizes"], after.dim - placed.dim())
     return Local({"self": before}, [after], attrs)
 
 
-def _cut(ask: Ask, sizes: Sequence[Any], dim: int) -> list[Any]:
-    """Sizes in an attribute, with one divided among the ranks; one that says -1 or nothing of it stays."""
+def _cut(placed: PlacedNode, sizes: Sequence[Any], dim: int) -> list[Any]:
+    """Return sizes of an attribute with one divided by the number of ranks; -1 and symbolic sizes stay."""
     found = list(sizes)
     if 0 <= dim < len(found) and found[dim] != -1 and isinstance(found[dim], int):
-        found[dim] //= ask.ranks
+        found[dim] //= placed.ranks
     return found
 
 
-def _carried(ask: Ask, tensor: TensorMeta, place: Shard, result: TensorMeta) -> Shard | None:
-    """Where a cut lies after a reshape; an error where heads, or their like, cannot be divided."""
+def _carried(placed: PlacedNode, tensor: TensorMeta, place: Shard, result: TensorMeta) -> Shard | None:
+    """Return the sharding after a reshape; raise ShardError if heads or similar cannot be divided evenly."""
     old, new = tensor.shape, result.shape
     first = _same(old[: place.dim], new)
     left = len(old) - place.dim - 1
@@ -184,23 +186,23 @@ def _carried(ask: Ask, tensor: TensorMeta, place: Shard, result: TensorMeta) -> 
     if not all(isinstance(size, int) for size in (*inner, *outer)):
         if any(size != 1 for size in inner[:at]) or place.parts > 1 or not outer:
             return None
-        ask.check_cut(result, first)
+        placed.check_cut(result, first)
         return Shard(first)
-    before = math.prod(map(int, inner[:at])) * place.parts  # as often is a run of elements cut
+    before = math.prod(map(int, inner[:at])) * place.parts  # number of contiguous runs that are divided
     count = 1
     for index, size in enumerate(map(int, outer)):
         if count <= before < count * size and size > 1:
             parts, rest = divmod(before, count)
             if rest or size % parts:
                 return None
-            ask.check_cut(result, first + index, parts)
+            placed.check_cut(result, first + index, parts)
             return Shard(first + index, parts)
         count *= size
     return None
 
 
 def _same(old: Sequence[Dim], new: Sequence[Dim]) -> int:
-    """How many sizes from the first are equal."""
+    """Return the length of the common prefix."""
     count = 0
     while count < min(len(old), len(new)) and old[count] == new[count]:
         count += 1
@@ -208,19 +210,19 @@ def _same(old: Sequence[Dim], new: Sequence[Dim]) -> int:
 
 
 @shards("aten.repeat_interleave", "aten.roll", "aten.flip")
-def along_one(ask: Ask) -> Local | None:
-    """Other dimensions may be cut."""
-    place = ask.place("self")
-    named = ask.node.attrs.get("dim", ask.node.attrs.get("dims"))
-    dims = [named] if isinstance(named, int) else named or range(ask.rank("self"))
-    cut = isinstance(place, Shard) and place.dim not in {dim % ask.rank("self") for dim in dims}
-    return moved(ask, range(ask.rank("self"))) if cut and not ask.has("repeats") else None
+def along_one(placed: PlacedNode) -> Local | None:
+    """Other dimensions may be sharded."""
+    place = placed.place("self")
+    named = placed.node.attrs.get("dim", placed.node.attrs.get("dims"))
+    dims = [named] if isinstance(named, int) else named or range(placed.rank("self"))
+    cut = isinstance(place, Shard) and place.dim not in {dim % placed.rank("self") for dim in dims}
+    return moved(placed, range(placed.rank("self"))) if cut and not placed.has("repeats") else None
 
 
 @shards("aten.constant_pad_nd", "aten.pad")
-def padded(ask: Ask) -> Local | None:
-    place = ask.place("self")
-    touched = len(ask.node.attrs["pad"]) // 2
-    if isinstance(place, Shard) and place.dim < ask.rank("self") - touched:
-        return moved(ask, range(ask.rank("self")))
+def padded(placed: PlacedNode) -> Local | None:
+    place = placed.place("self")
+    touched = len(placed.node.attrs["pad"]) // 2
+    if isinstance(place, Shard) and place.dim < placed.rank("self") - touched:
+        return moved(placed, range(placed.rank("self")))
     return None

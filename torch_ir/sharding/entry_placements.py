@@ -1,7 +1,7 @@
-"""Where inputs and outputs of a graph lie, that of its further entry points included.
+"""Placements of the inputs and outputs of a graph and its further entry points.
 
-A file may hold several graphs over one table of weights, as prefill and decode of a language model. What one of them
-gives and another takes under the same name, as a cache, stays in pieces from one to the other.
+A file may contain several graphs over one table of weights, such as prefill and decode of a language model. An output
+of one that is an input of another under the same name, such as a cache, stays sharded between them.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from torch_ir.ir.graph.io_tree import Tree, leaves
 from torch_ir.ir.graph.placements import REPLICATE, Placement, Shard, counted, parse
 from torch_ir.ir.regroup.functions import further_entries
 
-_KEYWORDS = "[1]"  # in the structure of a call, what is given by name
+_KEYWORDS = "[1]"  # the keyword arguments in the structure of a call
 
 
 def all_entries(ir: IR) -> Iterator[IR]:
-    """The graph itself, and all further entry points."""
+    """Yield the graph itself and all further entry points."""
     yield ir
     for entry in further_entries(ir).values():
         yield from all_entries(entry)
 
 
 class Ends:
-    """Where inputs and outputs lie: as asked for by name; as their maker gives them, if carried on; else whole."""
+    """Placements of inputs and outputs: as requested by name, else as their producer returns them, else replicated."""
 
     def __init__(self, ir: IR, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
         self._inputs, self._outputs = inputs, outputs
         further = (entry for body in further_entries(ir).values() for entry in all_entries(body))
         self._taken = {path for entry in further for path in _keyword_paths(entry)}
-        self._carried: dict[str, Placement] = {}  # where what one entry point gives another lies
+        self._carried: dict[str, Placement] = {}  # of values passed between entry points
 
     def of_inputs(self, ir: IR) -> list[Placement]:
-        """Where each input of an entry point lies."""
+        """Return the placement of each input of an entry point."""
         paths = {slot: path for path, slot in _keyword_paths(ir).items()}
         return [
-            _asked_for(self._inputs, tensor) or self._carried.get(paths.get(index, ""), REPLICATE)
+            _requested(self._inputs, tensor) or self._carried.get(paths.get(index, ""), REPLICATE)
             for index, tensor in enumerate(ir.graph_inputs)
         ]
 
     def of_outputs(self, ir: IR, made: Callable[[TensorMeta], Placement]) -> list[Placement]:
-        """Where each output of an entry point lies; `made` says it of one that nobody has asked for."""
+        """Return the placement of each output of an entry point; `made` returns that of an unrequested one."""
         paths = {slot: path for path, slot in _slots(ir.output_tree)}
         return [self._of_output(tensor, paths.get(index, ""), made) for index, tensor in enumerate(ir.graph_outputs)]
 
     def _of_output(self, tensor: TensorMeta, path: str, made: Callable[[TensorMeta], Placement]) -> Placement:
-        asked = _asked_for(self._outputs, tensor)
+        requested = _requested(self._outputs, tensor)
         if path not in self._taken:
-            return asked or REPLICATE
-        place = asked or self._carried.get(path) or made(tensor)
+            return requested or REPLICATE
+        place = requested or self._carried.get(path) or made(tensor)
         return self._carried.setdefault(path, place if isinstance(place, Shard) else REPLICATE)
 
 
-def _asked_for(table: Mapping[str, str], tensor: TensorMeta) -> Placement | None:
+def _requested(table: Mapping[str, str], tensor: TensorMeta) -> Placement | None:
     for name, text in table.items():
         if fnmatchcase(tensor.name, name):
             return counted(parse(text), len(tensor.shape))
@@ -66,7 +66,7 @@ def _slots(tree: Tree) -> Iterable[tuple[str, int]]:
 
 
 def _keyword_paths(ir: IR) -> dict[str, int]:
-    """The inputs that are given by name, as `['cache']['layers.0.key']`, with their positions."""
+    """Return the keyword inputs, as `['cache']['layers.0.key']`, with their positions."""
     return {
         path.removeprefix(_KEYWORDS): slot for path, slot in _slots(ir.input_tree) if path.startswith(f"{_KEYWORDS}[")
     }

@@ -1,4 +1,4 @@
-"""Heads of attention, as the graph tells of them, and plans for those that are too few for all ranks."""
+"""Attention heads found in a graph, and plans for models with fewer heads than ranks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VIEWS = ("aten.view", "aten.reshape", "aten._unsafe_view", "aten.unflatten")
 def with_shared_heads(
     rows: Mapping[str, str], patterns: Mapping[str, Pattern[str]], ir: IR, ranks: int
 ) -> dict[str, str]:
-    """A plan in which modules stay whole that make fewer heads than those beside them, and not a piece for each rank.
+    """Return a plan that replicates modules with too few heads to divide, if the modules beside them have enough.
 
-    Those of keys and values are shared by heads of queries: every rank makes all of them, and takes what it needs.
+    Heads of keys and values are shared by heads of queries: every rank computes all of them and uses those it needs.
     """
     heads = _heads_by_row(rows, patterns, ir)
     most: dict[str, int] = {}
@@ -33,7 +33,7 @@ def with_shared_heads(
 
 
 def _heads_by_row(rows: Mapping[str, str], patterns: Mapping[str, Pattern[str]], ir: IR) -> dict[str, set[int]]:
-    """As how many heads the outputs of modules are seen, by the row of the plan that cuts them."""
+    """Return the numbers of heads in the outputs of modules, by the row of the plan that shards them."""
     found: dict[str, set[int]] = {}
     for module, count in _heads(ir):
         path = next((path for path in rows if patterns[path].fullmatch(module)), None)
@@ -43,17 +43,17 @@ def _heads_by_row(rows: Mapping[str, str], patterns: Mapping[str, Pattern[str]],
 
 
 def _heads(ir: IR, path: str = "") -> Iterator[tuple[str, int]]:
-    """Modules whose output is seen as heads, and as how many."""
+    """Yield modules whose output is viewed as heads, with their number."""
     for node in ir.nodes:
         module = joined(path, node.origin.module)
         if node.is_call and node.attrs["function"] in ir.functions:
             yield from _heads(ir.functions[node.attrs["function"]], module)
-        elif node.op_type == "aten.linear.default" and (count := _seen_as(node.output)):
+        elif node.op_type == "aten.linear.default" and (count := _heads_of(node.output)):
             yield module, count
 
 
-def _seen_as(tensor: TensorMeta) -> int:
-    """How many heads a tensor is viewed as, be it after it is clamped or the like; 0 if it is not."""
+def _heads_of(tensor: TensorMeta) -> int:
+    """Return the number of heads a tensor is viewed as, possibly after unary operators; 0 if it is not."""
     left = [tensor]
     while left:
         tensor = left.pop()
@@ -68,7 +68,7 @@ def _seen_as(tensor: TensorMeta) -> int:
 
 
 def _split(tensor: TensorMeta, view: TensorMeta) -> int:
-    """Into how many heads a view splits the last dimension of a tensor; 0 if it does something else."""
+    """Return the number of heads that a view splits the last dimension into; 0 for any other view."""
     last = view.shape[-2:]
     is_split = len(view.shape) == len(tensor.shape) + 1 and all(isinstance(size, int) for size in last)
     return int(last[0]) if is_split and math.prod(map(int, last)) == tensor.shape[-1] else 0

@@ -1,9 +1,9 @@
-"""All ranks of a mesh on this machine: processes that wait for graphs, joined by gloo.
+"""All ranks of a mesh on this machine: worker processes connected by gloo.
 
     with LocalRanks(4) as ranks:
         outputs = ranks.run(sharded, (x,), weights)
 
-What a cluster does with `torchrun` is the same: see `docs/sharding.md`.
+On a cluster, `torchrun` does the same: see `docs/sharding.md`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -40,9 +39,9 @@ _START = "import sys; sys.path[:] = sys.argv[4:]; from torch_ir.sharding.rank_pr
 
 
 class LocalRanks:
-    """Processes of this machine, one per rank; they end with the `with` block.
+    """Local worker processes, one per rank; they end with the `with` block.
 
-    A graph for fewer ranks is run by several groups of them at once.
+    A graph for fewer ranks runs in several groups of them at once.
     """
 
     def __init__(self, count: int, *, seconds: float = 300.0) -> None:
@@ -67,13 +66,11 @@ class LocalRanks:
     def __enter__(self) -> LocalRanks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End all ranks; where none was asked for anything, they may still be joining, and are not waited for."""
+        """End all ranks; kill them if they never ran a job, as they may still be connecting."""
         if not self._runs:
             self._kill()
         for process in self._processes:
@@ -89,33 +86,33 @@ class LocalRanks:
         self._folder.cleanup()
 
     def run(self, ir: IR, inputs: Sequence[Any], weights: Weights) -> tuple[Any, ...]:
-        """The whole outputs of one run; each rank takes its pieces of whole inputs and weights."""
+        """Run a graph and return its whole outputs; each rank takes its shards of inputs and weights."""
         return whole_outputs(ir, self.run_each(ir, inputs, weights))
 
     def run_each(self, ir: IR, inputs: Sequence[Any], weights: Weights) -> list[list[Any]]:
-        """What every rank gives, in the order of their numbers."""
+        """Return the outputs of every rank, in rank order."""
         return [values[: len(ir.graph_outputs)] for values in self.left_by_each(ir, inputs, weights)]
 
     def left_by_each(self, ir: IR, inputs: Sequence[Any], weights: Weights) -> list[list[Any]]:
-        """What every rank gives, and then the new values of what the model changes."""
+        """Return the outputs of every rank, then the new values of changed tensors."""
         needed = math.prod(ir.mesh.values())
         if self.count % needed:
-            raise ExecutionError(f"the graph is for {needed} ranks, but there are {self.count}")
+            raise ExecutionError(f"the graph needs {needed} ranks, but there are {self.count}")
         values = flat_inputs(ir, tuple(inputs), {})
         return self.ask(_JOB, {"ir": ir.to_json(), "inputs": values, **weights_for(weights)})[:needed]
 
     def ask(self, job: str, request: Mapping[str, Any]) -> list[Any]:
-        """What every rank answers: the result of a function, given as `module:function`, of the request."""
+        """Run a function, given as `module:function`, on the request in every rank, and return the results."""
         if any(process.poll() is not None for process in self._processes):
-            raise ExecutionError("the ranks have ended, by an error or by themselves; start new ones")
+            raise ExecutionError("the rank processes have ended, by an earlier error or by close(); start new ones")
         self._runs += 1
         file = self._folder.path / f"request{self._runs}.pt"
         with explained():
             torch.save({"job": job, **request}, file)
-        return [torch.load(answer, weights_only=True) for answer in self._asked(file)]
+        return [torch.load(answer, weights_only=True) for answer in self._run_all(file)]
 
-    def _asked(self, request: Path) -> list[Path]:
-        """Where the ranks put their answers; the first error ends them all, as the others would wait for that rank."""
+    def _run_all(self, request: Path) -> list[Path]:
+        """Return the files with the results; the first error ends all ranks, as the others would wait for that one."""
         timer = threading.Timer(self.seconds, self._kill)
         latest = time.monotonic() + self.seconds
         timer.start()
@@ -126,7 +123,7 @@ class LocalRanks:
                     if "error" in done.result():
                         self._kill()
                         if time.monotonic() >= latest:
-                            raise ExecutionError(f"the ranks gave no answer within {self.seconds:g} s, and were ended")
+                            raise ExecutionError(f"the ranks did not finish within {self.seconds:g} s and were killed")
                         raise ExecutionError(f"rank {waiting[done]}: {done.result()['error']}")
         finally:
             timer.cancel()
@@ -140,7 +137,7 @@ class LocalRanks:
 
 
 def _loopback() -> dict[str, str]:
-    """Environment that lets gloo listen on the loopback interface, and not on the one that the host name leads to."""
+    """Return the environment that makes gloo listen on the loopback interface only."""
     if sys.platform == "win32":
         return {}
     names = {name for _, name in socket.if_nameindex()}.intersection(_LOOPBACKS)
@@ -148,7 +145,7 @@ def _loopback() -> dict[str, str]:
 
 
 def _answer(process: subprocess.Popen[str], request: Path) -> dict[str, str]:
-    """What a rank says to a request."""
+    """Send a request to a rank and return its reply."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -156,17 +153,17 @@ def _answer(process: subprocess.Popen[str], request: Path) -> dict[str, str]:
         reply = process.stdout.readline()
     except OSError:
         reply = ""
-    return json.loads(reply) if reply else {"error": "it ended without a word"}
+    return json.loads(reply) if reply else {"error": "the process exited without replying"}
 
 
 def run_sharded(ir: IR, inputs: Sequence[Any], weights: Weights) -> tuple[Any, ...]:
-    """The whole outputs of a sharded graph, all ranks of which run on this machine."""
+    """Run all ranks of a sharded graph on this machine and return its whole outputs."""
     with LocalRanks(math.prod(ir.mesh.values())) as ranks:
         return ranks.run(ir, inputs, weights)
 
 
 def run_rank(request: Mapping[str, Any]) -> list[Any]:
-    """What one process does of a request of `left_by_each`."""
+    """Run one rank for a request of `left_by_each`."""
     ir = IR.from_json(request["ir"])
     executor = IRExecutor(ir, mesh=mesh_of(tuple(ir.mesh.items())))
     if request["path"] is not None:
@@ -182,25 +179,25 @@ def run_rank(request: Mapping[str, Any]) -> list[Any]:
 
 
 def weights_for(weights: Weights) -> dict[str, Any]:
-    """Weights as a request holds them: themselves, or where their file is."""
+    """Return weights as fields of a request: the tensors, or the path of their file."""
     if isinstance(weights, Mapping):
         return {"path": None, "weights": dict(weights)}
     return {"path": os.path.abspath(weights), "weights": {}}
 
 
 def alone(value: Any) -> Any:
-    """A value without the rest of the memory that it is a view of."""
+    """Copy a tensor, so that it is not a view of a larger one."""
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def whole_outputs(ir: IR, results: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
-    """The whole outputs, from those of every rank in the order of their numbers."""
+    """Assemble the whole outputs from those of every rank, in rank order."""
     columns = zip(*results, strict=True)
     return tuple(whole(ir, tensor, list(values)) for tensor, values in zip(ir.graph_outputs, columns, strict=True))
 
 
 def whole(ir: IR, tensor: TensorMeta, pieces: list[Any]) -> Any:
-    """A tensor from what the ranks have of it, in the order of their numbers: the last axis counts fastest."""
+    """Assemble a tensor from the shards of all ranks, in rank order: the last axis varies fastest."""
     for size, text in reversed(list(zip(ir.mesh.values(), tensor.placement or [], strict=True))):
         place = parse(text)
         groups = [pieces[at : at + size] for at in range(0, len(pieces), size)]

@@ -1,10 +1,10 @@
-"""What an operator needs to run on pieces: one row per operator, from where its inputs lie to where its outputs do.
+"""Sharding rules: one row per operator, from the placements of its inputs to those of its outputs.
 
     @shards("aten.softmax")
-    def along(ask): ...            # -> Local, or None: then every rank computes the whole
+    def along(placed): ...            # -> Local, or None: then every rank computes the whole
 
-A rule sees the node with its whole shapes. What it asks for is brought about by collectives, or by taking pieces of
-what every rank holds; the node itself stays the same operator, with sizes of pieces in its attributes.
+A rule sees the node with its whole shapes. The placements it requests are established by collectives, or by selecting
+shards of replicated tensors; the node stays the same operator, with local sizes in its attributes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from torch_ir.ops.torch_internals import OpOverload
 
 @dataclass(frozen=True)
 class Local:
-    """How a node runs on one rank: where inputs must lie, those that are not named whole, and where outputs do.
+    """How a node runs on one rank: required placements of inputs (default: replicated), and those of outputs.
 
-    `write`, if any, writes the nodes instead: it is given a writer and the tensors of the inputs.
+    `write`, if any, writes the nodes instead, given a writer and the input tensors.
     """
 
     inputs: Mapping[str, Placement]
@@ -37,8 +37,8 @@ class Local:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """A node, where each of its inputs lies, and how many ranks there are."""
+class PlacedNode:
+    """A node with the placements of its inputs and the number of ranks."""
 
     node: OpNode
     places: Mapping[str, Placement]
@@ -46,7 +46,7 @@ class Ask:
     where: str
 
     def place(self, argument: str) -> Placement:
-        """Where an argument lies; one that is absent is in nobody's way."""
+        """Return the placement of an argument; replicated if it is absent."""
         return self.places.get(argument, REPLICATE)
 
     def tensor(self, argument: str) -> TensorMeta:
@@ -59,35 +59,35 @@ class Ask:
         return len(self.tensor(argument).shape)
 
     def dim(self, argument: str = "dim", of: str = "self") -> int:
-        """An attribute that counts dimensions, from the first."""
+        """Return an attribute that is a dimension, as a non-negative number."""
         value = self.node.attrs[argument]
         return int(value) + self.rank(of) if value < 0 else int(value)
 
     def everywhere(self, place: Placement) -> Local:
-        """The same placement for all inputs and outputs."""
+        """Return the same placement for all inputs and outputs."""
         return Local(dict.fromkeys(self.node.args, place), [place] * len(self.node.outputs))
 
     def check_cut(self, tensor: TensorMeta, dim: int, parts: int = 1) -> None:
-        """An error unless pieces are equal; heads are made by modules, which may stay whole."""
+        """Raise ShardError unless all shards are equal."""
         size = tensor.shape[dim]
         if not isinstance(size, int):
             raise indivisible(self.where, tensor, dim, self.ranks, parts)
         if size % (self.ranks * parts):
             error = indivisible(self.where, tensor, dim, self.ranks, parts)
-            raise ShardError(f"{error}; what makes it may stay whole on each, as 'replicate'")
+            raise ShardError(f"{error}; the module that computes it can be replicated, with the style 'replicate'")
 
 
-Rule = Callable[[Ask], "Local | None"]
+Rule = Callable[[PlacedNode], "Local | None"]
 RULES: dict[str, Rule] = {}
 
 
 def shards(*names: str) -> Callable[[Rule], Rule]:
-    """Enter a rule for operators, named without overload."""
+    """Register a rule for operators, named without overload."""
 
     def enter(rule: Rule) -> Rule:
         for name in names:
             if name in RULES:
-                raise ShardError(f"there is a rule for {name!r} already")
+                raise ShardError(f"{name!r} already has a rule")
             RULES[name] = rule
         return rule
 
@@ -95,7 +95,7 @@ def shards(*names: str) -> Callable[[Rule], Rule]:
 
 
 def rule_of(node: OpNode) -> Rule | None:
-    """The rule for a node, by the name of its operator, or because it treats every element alone."""
+    """Return the rule for a node, by operator name, or because it is element-wise."""
     base = node.op_type.rpartition(".")[0]
     return RULES.get(base) or (pointwise if _is_pointwise(node.op_type) else None)
 
@@ -112,13 +112,14 @@ def _is_pointwise(op_type: str) -> bool:
     "aten.type_as", "aten.__and__", "aten.__or__", "aten.__xor__", "_c10d_functional.all_reduce",
     "_c10d_functional.wait_tensor",
 )  # fmt: skip
-def pointwise(ask: Ask) -> Local | None:
-    """Every input lies as the largest that is cut; where one is broadcast, every rank needs all of it."""
-    node = ask.node
+def pointwise(placed: PlacedNode) -> Local | None:
+    """Place every input like the largest sharded one; broadcast dimensions are replicated."""
+    node = placed.node
     rank = max(len(tensor.shape) for tensor in node.outputs)
-    cut = [(tensor, place) for tensor, place in _pairs(ask) if isinstance(place, Shard)]
+    pairs = ((tensor, placed.places[name]) for name, tensor in zip(node.args, node.inputs, strict=True))
+    cut = [(tensor, place) for tensor, place in pairs if isinstance(place, Shard)]
     if not cut:
-        return _of_terms(ask)
+        return _of_terms(placed)
     lead, place = max(cut, key=lambda pair: len(pair[0].shape))
     target = Shard(place.dim + rank - len(lead.shape), place.parts)
     size = node.outputs[0].shape[target.dim]
@@ -127,16 +128,12 @@ def pointwise(ask: Ask) -> Local | None:
 
 
 def aligned(target: Shard, rank: int, tensor: TensorMeta, size: Dim) -> Placement:
-    """Where an operand lies that is broadcast with others to `rank` dimensions, cut as `target` says."""
+    """Return the placement of an operand that is broadcast to `rank` dimensions, sharded like `target`."""
     dim = target.dim - rank + len(tensor.shape)
     return Shard(dim, target.parts) if dim >= 0 and tensor.shape[dim] == size else REPLICATE
 
 
-def _pairs(ask: Ask) -> list[tuple[TensorMeta, Placement]]:
-    return [(tensor, ask.places[name]) for name, tensor in zip(ask.node.args, ask.node.inputs, strict=True)]
-
-
-# f(a) + f(b) = f(a + b): of all operands together, or of the one named, with the others whole.
+# f(a) + f(b) = f(a + b): for all operands together, or for the one named, with the others replicated.
 _ADDING = frozenset(("aten.add.Tensor", "aten.sub.Tensor"))
 _SCALING = {
     "aten.mul": ("self", "other"), "aten.div": ("self",), "aten.neg": ("self",), "aten.clone": ("self",),
@@ -147,55 +144,55 @@ _SCALING = {
 _KEEPING_ZERO = frozenset(f"aten.{name}" for name in ("silu", "gelu", "relu", "tanh", "abs", "square", "mul"))
 
 
-def _of_terms(ask: Ask) -> Local | None:
-    """What may wait with a sum: adding terms, scaling them, and what keeps zeros of terms that do not overlap."""
-    node, base = ask.node, ask.node.op_type.rpartition(".")[0]
-    places = list(ask.places.values())
-    terms = [name for name, place in ask.places.items() if isinstance(place, Partial)]
+def _of_terms(placed: PlacedNode) -> Local | None:
+    """Return the rule for operators that commute with a pending sum: adding, scaling, and zero-preserving ones."""
+    node, base = placed.node, placed.node.op_type.rpartition(".")[0]
+    places = list(placed.places.values())
+    terms = [name for name, place in placed.places.items() if isinstance(place, Partial)]
     same = {place for place in places if isinstance(place, Partial)}
     if len(same) != 1 or not is_floating(node):
         return None
     place = same.pop()
     has_number = any(isinstance(node.attrs.get(name), (int, float)) for name in ("self", "other"))
     if node.op_type in _ADDING and len(terms) == len(places) and not has_number:
-        return ask.everywhere(place)
+        return placed.everywhere(place)
     if place.support and base in _KEEPING_ZERO and len(terms) == len(places):
-        return ask.everywhere(place)
+        return placed.everywhere(place)
     if place.reduction in ("sum", "avg") and len(terms) == 1 and terms[0] in _SCALING.get(base, ()):
         return Local({terms[0]: place}, [place] * len(node.outputs))
     return None
 
 
 def is_floating(node: OpNode) -> bool:
-    """Whether a node gives nothing but numbers with a fraction, which sums may be taken of later."""
+    """Whether all outputs are floating-point, so that a sum may be deferred."""
     return all(tensor.dtype.startswith(("float", "bfloat")) for tensor in node.outputs)
 
 
 @shards("_c10d_functional.all_gather_into_tensor")
-def gathered(ask: Ask) -> Local | None:
-    """Of another axis: pieces that it joins in the first dimension are cut each by itself."""
-    place, count = ask.place("input"), ask.node.attrs["group_size"]
+def gathered(placed: PlacedNode) -> Local | None:
+    """Gather along another mesh axis: shards joined in the first dimension are sharded separately."""
+    place, count = placed.place("input"), placed.node.attrs["group_size"]
     if place == Shard(0):
         return Local({"input": place}, [Shard(0, count)])
-    return ask.everywhere(place) if isinstance(place, Shard) and place.dim > 0 else None
+    return placed.everywhere(place) if isinstance(place, Shard) and place.dim > 0 else None
 
 
 @shards("_c10d_functional.reduce_scatter_tensor")
-def scattered(ask: Ask) -> Local | None:
-    """Of another axis: of each piece that it gives away, a part."""
-    place, count = ask.place("input"), ask.node.attrs["group_size"]
+def scattered(placed: PlacedNode) -> Local | None:
+    """Scatter along another mesh axis: a part of each scattered shard."""
+    place, count = placed.place("input"), placed.node.attrs["group_size"]
     if place == Shard(0, count):
         return Local({"input": place}, [Shard(0)])
-    return ask.everywhere(place) if isinstance(place, Shard) and place.dim > 0 else None
+    return placed.everywhere(place) if isinstance(place, Shard) and place.dim > 0 else None
 
 
 @shards("aten._assert_tensor_metadata")
-def asserting(ask: Ask) -> Local:
-    """Dtypes and devices are those of pieces, sizes and strides are not."""
-    return Local(dict(ask.places), [], {"size": None, "stride": None})
+def asserting(placed: PlacedNode) -> Local:
+    """Check dtypes and devices of shards, but not sizes and strides."""
+    return Local(dict(placed.places), [], {"size": None, "stride": None})
 
 
 @shards("aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.new_empty")
-def asking_for_dtype(ask: Ask) -> Local:
-    """What is read is only asked for its dtype and device."""
-    return Local(dict(ask.places), [REPLICATE])
+def asking_for_dtype(placed: PlacedNode) -> Local:
+    """Only the dtype and device of the input matter."""
+    return Local(dict(placed.places), [REPLICATE])

@@ -1,52 +1,52 @@
-"""Rules for contractions: columns of a weight give columns of the result, rows of it give terms of a sum."""
+"""Sharding rules for contractions: column shards of a weight yield column shards, row shards yield partial sums."""
 
 from __future__ import annotations
 
 from torch_ir.ir import TensorMeta
 from torch_ir.ir.graph.placements import PARTIAL, REPLICATE, Partial, Placement, Shard
-from torch_ir.sharding.placement_rules import Ask, Local, shards
-from torch_ir.sharding.rank_writer import Writer
+from torch_ir.sharding.placement_rules import Local, PlacedNode, shards
+from torch_ir.sharding.rank_writer import NEW, Writer
 
 
 @shards("aten.linear")
-def linear(ask: Ask) -> Local | None:
+def linear(placed: PlacedNode) -> Local | None:
     """input [..., k], weight [n, k], bias [n]"""
-    last = ask.rank("input") - 1
-    given, weight = ask.place("input"), ask.place("weight")
+    last = placed.rank("input") - 1
+    given, weight = placed.place("input"), placed.place("weight")
     if isinstance(weight, Shard) and weight.dim == 0:
         return Local({"weight": weight, "bias": weight}, [Shard(last, weight.parts)])
     if isinstance(weight, Shard):
-        # a bias is added once: by the first rank
+        # the first rank alone adds the bias
         return Local({"input": Shard(last, weight.parts), "weight": weight, "bias": PARTIAL}, [PARTIAL])
     if isinstance(given, Shard) and given.dim < last:
         return Local({"input": given}, [given])
-    return Local({"input": given}, [PARTIAL]) if _is_sum(given) and not ask.has("bias") else None
+    return Local({"input": given}, [PARTIAL]) if _is_sum(given) and not placed.has("bias") else None
 
 
 @shards("aten.mm", "aten.addmm", "aten.bmm", "aten.matmul", "aten.baddbmm")
-def matmul(ask: Ask) -> Local | None:
-    """left [..., m, k], right [..., k, n], and maybe what is added to them"""
-    added = "self" if "addbmm" in ask.node.op_type or "addmm" in ask.node.op_type else ""
-    names = [name for name in ask.node.args if name != added]
+def matmul(placed: PlacedNode) -> Local | None:
+    """left [..., m, k], right [..., k, n], and an optional addend"""
+    added = "self" if "addbmm" in placed.node.op_type or "addmm" in placed.node.op_type else ""
+    names = [name for name in placed.node.args if name != added]
     left, right = names[0], names[-1]
-    rank = len(ask.node.outputs[0].shape)
-    if ask.rank(left) < 2 or ask.rank(right) < 2 or rank < 2:
+    rank = len(placed.node.outputs[0].shape)
+    if placed.rank(left) < 2 or placed.rank(right) < 2 or rank < 2:
         return None
-    found = _of_matrices(ask, left, right, rank)
+    found = _of_matrices(placed, left, right, rank)
     if found is None:
         return None
     one, other, result = found
     inputs: dict[str, Placement] = {left: one, right: other}
     if added:
-        inputs[added] = _added(ask, added, result, rank)
+        inputs[added] = _added(placed, added, result, rank)
     return Local(inputs, [result])
 
 
-def _of_matrices(ask: Ask, left: str, right: str, rank: int) -> tuple[Placement, Placement, Placement] | None:
-    """Where two matrices, or batches of them, lie, and where their product does."""
-    one, other = ask.place(left), ask.place(right)
-    rows, inner = ask.rank(left) - 2, ask.rank(left) - 1
-    inside, columns = ask.rank(right) - 2, ask.rank(right) - 1
+def _of_matrices(placed: PlacedNode, left: str, right: str, rank: int) -> tuple[Placement, Placement, Placement] | None:
+    """Return the placements of two (batches of) matrices and of their product."""
+    one, other = placed.place(left), placed.place(right)
+    rows, inner = placed.rank(left) - 2, placed.rank(left) - 1
+    inside, columns = placed.rank(right) - 2, placed.rank(right) - 1
     if isinstance(other, Shard):
         if other.dim == columns:
             return REPLICATE, other, Shard(rank - 1, other.parts)
@@ -57,27 +57,27 @@ def _of_matrices(ask: Ask, left: str, right: str, rank: int) -> tuple[Placement,
             return one, Shard(inside, one.parts), PARTIAL
         if one.dim == rows:
             return one, REPLICATE, Shard(rank - 2, one.parts)
-    for name, place in ((left, one), (right, other)):  # cut among the batch
+    for name, place in ((left, one), (right, other)):  # sharded batches
         if isinstance(place, Shard):
-            target = Shard(place.dim + rank - ask.rank(name), place.parts)
-            return _batch(ask, left, target, rank), _batch(ask, right, target, rank), target
+            target = Shard(place.dim + rank - placed.rank(name), place.parts)
+            return _batch(placed, left, target, rank), _batch(placed, right, target, rank), target
     if _is_sum(one) and other == REPLICATE:
         return one, other, PARTIAL
     return (one, other, PARTIAL) if one == REPLICATE and _is_sum(other) else None
 
 
-def _batch(ask: Ask, name: str, target: Shard, rank: int) -> Placement:
-    dim = target.dim - rank + ask.rank(name)
-    is_cut = 0 <= dim < ask.rank(name) - 2 and ask.tensor(name).shape[dim] != 1
+def _batch(placed: PlacedNode, name: str, target: Shard, rank: int) -> Placement:
+    dim = target.dim - rank + placed.rank(name)
+    is_cut = 0 <= dim < placed.rank(name) - 2 and placed.tensor(name).shape[dim] != 1
     return Shard(dim, target.parts) if is_cut else REPLICATE
 
 
-def _added(ask: Ask, name: str, result: Placement, rank: int) -> Placement:
-    """Where that which is added to a product lies."""
+def _added(placed: PlacedNode, name: str, result: Placement, rank: int) -> Placement:
+    """Return the placement of the addend of a product."""
     if not isinstance(result, Shard):
         return result
-    dim = result.dim - rank + ask.rank(name)
-    return Shard(dim, result.parts) if dim >= 0 and ask.tensor(name).shape[dim] != 1 else REPLICATE
+    dim = result.dim - rank + placed.rank(name)
+    return Shard(dim, result.parts) if dim >= 0 and placed.tensor(name).shape[dim] != 1 else REPLICATE
 
 
 def _is_sum(place: Placement) -> bool:
@@ -85,79 +85,81 @@ def _is_sum(place: Placement) -> bool:
 
 
 @shards("aten.scaled_dot_product_attention")
-def attention(ask: Ask) -> Local | None:
-    """query [..., heads, m, d], key and value [..., heads, n, d]: batches and heads may be cut, and queries."""
-    rank = ask.rank("query")
-    places = [ask.place(name) for name in ("query", "key", "value")]
+def attention(placed: PlacedNode) -> Local | None:
+    """query [..., heads, m, d], key and value [..., heads, n, d]: batches, heads and queries may be sharded."""
+    rank = placed.rank("query")
+    places = [placed.place(name) for name in ("query", "key", "value")]
     lead = next((place for place in places if isinstance(place, Shard)), None)
-    if lead is None or lead.parts > 1 or any(ask.rank(name) != rank for name in ("key", "value")):
+    if lead is None or lead.parts > 1 or any(placed.rank(name) != rank for name in ("key", "value")):
         return None
     write = None
-    if lead.dim < rank - 2 and _are_shared(ask, lead):
+    if lead.dim < rank - 2 and _are_shared(placed, lead):
         inputs: dict[str, Placement] = {"query": lead}
         write = _with_shared_heads
     elif lead.dim < rank - 2:
         for name in ("query", "key", "value"):
-            ask.check_cut(ask.tensor(name), lead.dim)
+            placed.check_cut(placed.tensor(name), lead.dim)
         inputs = dict.fromkeys(("query", "key", "value"), lead)
-    elif lead == Shard(rank - 2) == places[0] and not ask.node.attrs["is_causal"]:
+    elif lead == Shard(rank - 2) == places[0] and not placed.node.attrs["is_causal"]:
         inputs = {"query": lead}
     else:
         return None
-    if ask.has("attn_mask"):
-        inputs["attn_mask"] = _added(ask, "attn_mask", lead, rank)
+    if placed.has("attn_mask"):
+        inputs["attn_mask"] = _added(placed, "attn_mask", lead, rank)
     return Local(inputs, [lead], write=write)
 
 
-def _are_shared(ask: Ask, cut: Shard) -> bool:
-    """Whether heads of queries are cut that share heads of keys and values, too few for all ranks."""
-    heads, shared = ask.tensor("query").shape[cut.dim], ask.tensor("key").shape[cut.dim]
-    is_grouped = ask.node.attrs.get("enable_gqa") is True and cut.dim == ask.rank("query") - 3
-    is_counted = isinstance(heads, int) and isinstance(shared, int) and heads % ask.ranks == 0 and heads % shared == 0
-    return is_grouped and is_counted and shared % ask.ranks != 0
+def _are_shared(placed: PlacedNode, cut: Shard) -> bool:
+    """Whether query heads are sharded that share key and value heads, too few for all ranks."""
+    heads, shared = placed.tensor("query").shape[cut.dim], placed.tensor("key").shape[cut.dim]
+    is_grouped = placed.node.attrs.get("enable_gqa") is True and cut.dim == placed.rank("query") - 3
+    is_counted = (
+        isinstance(heads, int) and isinstance(shared, int) and heads % placed.ranks == 0 and heads % shared == 0
+    )
+    return is_grouped and is_counted and shared % placed.ranks != 0
 
 
-def _with_shared_heads(writer: Writer, inputs: dict[str, TensorMeta], ask: Ask) -> list[TensorMeta]:
-    """Of whole keys and values, the heads that the rank's own queries ask for."""
-    dim = ask.rank("query") - 3
-    heads, shared = (int(ask.tensor(name).shape[dim]) for name in ("query", "key"))
+def _with_shared_heads(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
+    """Select the heads of whole keys and values that the rank's queries use."""
+    dim = placed.rank("query") - 3
+    heads, shared = (int(placed.tensor(name).shape[dim]) for name in ("query", "key"))
     index = writer.shared_rows(heads, heads // shared)
     given = dict(inputs)
     for name in ("key", "value"):
         given[name] = writer.add("aten.index_select.default", {"self": inputs[name], "index": index}, {"dim": dim})
-    return [writer.add(ask.node.op_type, given, ask.node.attrs)]
+    return [writer.add(placed.node.op_type, given, placed.node.attrs)]
 
 
 @shards("aten._grouped_mm", "transformers.grouped_mm_fallback")
-def grouped(ask: Ask) -> Local | None:
+def grouped(placed: PlacedNode) -> Local | None:
     """input [t, k] in groups of rows that end at `offs`, weight [groups, k, n]"""
-    given, weight = ask.node.args[:2]
-    if ask.rank(given) != 2 or ask.rank(weight) != 3 or not ask.has("offs") or ask.has("bias"):
+    given, weight = placed.node.args[:2]
+    if placed.rank(given) != 2 or placed.rank(weight) != 3 or not placed.has("offs") or placed.has("bias"):
         return None
-    one, other = ask.place(given), ask.place(weight)
+    one, other = placed.place(given), placed.place(weight)
     if isinstance(other, Shard):
         if other.dim == 2:
             return Local({weight: other}, [Shard(1, other.parts)])
         if other.dim == 1:
             return Local({given: Shard(1, other.parts), weight: other}, [PARTIAL])
-        support = Partial(support=ask.tensor("offs").name)
+        support = Partial(support=placed.tensor("offs").name)
         return Local({given: one if one == support else REPLICATE, weight: other}, [support], write=_own_groups)
     return Local({given: one}, [PARTIAL]) if _is_sum(one) and other == REPLICATE else None
 
 
-def _own_groups(writer: Writer, inputs: dict[str, TensorMeta], ask: Ask) -> list[TensorMeta]:
-    """The rows of the groups that the rank has, turned to the front, multiplied, and turned back; others are zero."""
-    given, weight, ends = inputs[ask.node.args[0]], inputs[ask.node.args[1]], inputs["offs"]
+def _own_groups(writer: Writer, inputs: dict[str, TensorMeta], placed: PlacedNode) -> list[TensorMeta]:
+    """Rotate the rows of the rank's groups to the front, multiply, and rotate back; other rows are zero."""
+    given, weight, ends = inputs[placed.node.args[0]], inputs[placed.node.args[1]], inputs["offs"]
     rows, groups = given.shape[0], weight.shape[0]
     own = writer.pieces(ends, Shard(0))
     whole = writer.add("aten.constant_pad_nd.default", {"self": ends}, {"pad": [1, 0], "value": 0})
     begin = writer.add("aten.index_select.default", {"self": whole, "index": writer.first_of(groups)}, {"dim": 0})
     stop = writer.add("aten.sub.Tensor", {"self": own, "other": begin}, {"alpha": 1})
-    count = writer.add("aten.arange.default", {}, {"end": rows, **_NEW})
+    count = writer.add("aten.arange.default", {}, {"end": rows, **NEW})
     shifted = writer.add("aten.add.Tensor", {"self": count, "other": begin}, {"alpha": 1})
     there = writer.add("aten.remainder.Scalar", {"self": shifted}, {"other": rows})
     front = writer.add("aten.index.Tensor", {"self": given, "indices.0": there}, {})
-    made = writer.add(ask.node.op_type, {**inputs, ask.node.args[0]: front, "offs": stop}, ask.node.attrs)
+    made = writer.add(placed.node.op_type, {**inputs, placed.node.args[0]: front, "offs": stop}, placed.node.attrs)
     last = writer.add("aten.slice.Tensor", {"self": stop}, {"dim": 0, "start": -1, "end": 1 << 62, "step": 1})
     is_other = writer.add("aten.ge.Tensor", {"self": count, "other": last}, {})
     mask = writer.add("aten.unsqueeze.default", {"self": is_other}, {"dim": -1})
@@ -165,6 +167,3 @@ def _own_groups(writer: Writer, inputs: dict[str, TensorMeta], ask: Ask) -> list
     unshifted = writer.add("aten.sub.Tensor", {"self": count, "other": begin}, {"alpha": 1})
     back = writer.add("aten.remainder.Scalar", {"self": unshifted}, {"other": rows})
     return [writer.add("aten.index.Tensor", {"self": clean, "indices.0": back}, {})]
-
-
-_NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}

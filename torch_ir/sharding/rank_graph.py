@@ -1,4 +1,4 @@
-"""A graph, or a function of one, as it is divided among ranks: where each tensor lies, and what stands for it there."""
+"""Shard a graph or function: track the placement of each tensor, and its local tensor on a rank."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Replicat
 from torch_ir.ir.regroup.functions import called_by, fresh
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import find_operator
-from torch_ir.sharding import dim_rules, product_rules, sum_rules  # noqa: F401  # they enter their rows
-from torch_ir.sharding.placement_rules import Ask, Local, rule_of
+from torch_ir.sharding import dim_rules, product_rules, sum_rules  # noqa: F401  # they register their rules
+from torch_ir.sharding.placement_rules import Local, PlacedNode, rule_of
 from torch_ir.sharding.rank_writer import Writer
 from torch_ir.sharding.sharding_plan import Plan
 
-_NEAREST = (Replicate, Shard, Partial)  # from which a tensor is best brought elsewhere
-OUTSIDE = "\0"  # the module of what is made by no module
+_NEAREST = (Replicate, Shard, Partial)  # preferred sources for moving a tensor, best first
+OUTSIDE = "\0"  # marks values that no module computes
 
 
 class Sharding:
-    """What an entry point and its functions share: the plan, the axis, how many there were, and functions done."""
+    """State shared by an entry point and its functions: plan, axis, ranks, earlier axes, and sharded functions."""
 
     def __init__(self, ir: IR, plan: Plan, axis: str, ranks: int, axes: int) -> None:
         self.plan, self.axis, self.ranks, self.axes = plan, axis, ranks, axes
@@ -32,32 +32,32 @@ class Sharding:
 
 
 class RankGraph:
-    """One graph, or function, as it is sharded: where each tensor lies, and what stands for it there."""
+    """One graph or function being sharded: the placement and local tensor of each tensor."""
 
     def __init__(self, whole: Sharding, ir: IR, path: str, is_function: bool) -> None:
         self.whole, self.ir, self.path = whole, ir, path
         self.writer = Writer(ir, whole.shapes, whole.axis, whole.ranks, is_function)
-        self.home: dict[TensorMeta, Placement] = {}  # where a tensor lies as it is made
-        self.weights = set(ir.params)  # in a function: what every call gives a weight for
+        self.home: dict[TensorMeta, Placement] = {}  # the placement in which a tensor is computed
+        self.weights = set(ir.params)  # in a function: also inputs that are weights in every call
         self.functions: dict[str, IR] = {}
         self._forms: dict[TensorMeta, dict[Placement, TensorMeta]] = {}
         self._maker: dict[TensorMeta, str] = {}
-        self._left: dict[TensorMeta, list[tuple[str, Placement]]] = {}  # from which module, and to lie where
+        self._left: dict[TensorMeta, list[tuple[str, Placement]]] = {}  # placement after leaving a module
         self._tied: dict[TensorMeta, dict[str, Placement]] = {}
         self._names: dict[int, FunctionRef] = {}
         self.body: IR | None = None
 
-    # -- what is given ------------------------------------------------------------------------------------------------
+    # -- inputs -------------------------------------------------------------------------------------------------------
 
     def give(self, tensor: TensorMeta, place: Placement, maker: str, where: str) -> None:
-        """Let a tensor be there, in pieces or whole."""
+        """Add an input with this placement."""
         shape = local_shape(tensor, place, self.whole.ranks, where)
         local = TensorMeta(tensor.name, shape, tensor.dtype, param=tensor.param)
         local.stride = tensor.stride if shape == tensor.shape else None
         self._keep(tensor, place, local, maker)
 
     def give_weight(self, param: TensorMeta) -> None:
-        """A weight in pieces as the plan says; whole if it is tied and its modules want it otherwise."""
+        """Add a weight, sharded by the plan; replicated if it is tied and its modules disagree."""
         wanted = self.whole.plan.of_weight(param)
         places = set(wanted.values())
         self.give(param, places.pop() if len(places) == 1 else REPLICATE, OUTSIDE, param.key or param.name)
@@ -75,14 +75,14 @@ class RankGraph:
         self._forms.setdefault(tensor, {})[place] = local
         return local
 
-    # -- what is read -------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def local(self, tensor: TensorMeta) -> TensorMeta:
-        """What stands for a tensor as it is made."""
+        """Return the local tensor in its original placement."""
         return self._forms[tensor][self.home[tensor]]
 
     def read(self, tensor: TensorMeta, place: Placement) -> TensorMeta:
-        """What stands for a tensor, brought to where it is wanted."""
+        """Return the local tensor in the wanted placement, redistributed if necessary."""
         forms = self._forms[tensor]
         if place not in forms:
             source = min(forms, key=lambda form: _NEAREST.index(type(form)))
@@ -94,7 +94,7 @@ class RankGraph:
         return forms[place]
 
     def _seen(self, tensor: TensorMeta, reader: str) -> Placement:
-        """Where a tensor lies for a reader: modules that it left, and those that it enters, have their say."""
+        """Return the placement of a tensor for a reader, by the styles of the modules it leaves and enters."""
         if tensor in self._tied:
             return self._tied[tensor].get(reader, REPLICATE)
         place = self._left_as(tensor, reader)
@@ -106,11 +106,11 @@ class RankGraph:
         return place
 
     def _left_as(self, tensor: TensorMeta, reader: str) -> Placement:
-        """Where a tensor lies after it left those modules that a reader is not in."""
+        """Return the placement of a tensor after leaving the modules that the reader is not in."""
         left = [place for module, place in self._left.get(tensor, ()) if not _is_in(reader, module)]
         return left[-1] if left else self.home[tensor]
 
-    # -- what is made -------------------------------------------------------------------------------------------------
+    # -- nodes --------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         for node in self.ir.nodes:
@@ -126,31 +126,31 @@ class RankGraph:
 
     def _operator(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
         self.functions.update((name, self.ir.functions[name].clone()) for name in called_by([node]))
-        ask = Ask(node, places, self.whole.ranks, path or node.name)
-        local = self._answer(ask)
+        placed = PlacedNode(node, places, self.whole.ranks, path or node.name)
+        local = self._answer(placed)
         given = {
             name: self.read(tensor, local.inputs.get(name, REPLICATE))
             for name, tensor in zip(node.args, node.inputs, strict=True)
         }
-        made = local.write(self.writer, given, ask) if local.write else self._same_node(node, local, given)
+        made = local.write(self.writer, given, placed) if local.write else self._same_node(node, local, given)
         for tensor, place, result in zip(node.outputs, local.outputs, made, strict=True):
-            self._check(tensor, place, result, ask)
+            self._check(tensor, place, result, placed)
             self._keep(tensor, place, result, path)
 
-    def _answer(self, ask: Ask) -> Local:
-        """How a node runs: by its rule, or else whole on every rank."""
-        whole = Local({}, [REPLICATE] * len(ask.node.outputs))
-        if is_random(ask.node):
-            raise ShardError(f"{ask.where}: {ask.node!r} draws random numbers, which would differ from rank to rank")
-        if writes_in_place(ask.node):
-            raise ShardError(f"{ask.where}: {ask.node!r} writes in place; shard a graph in the functional form")
-        if all(place == REPLICATE for place in ask.places.values()):
+    def _answer(self, placed: PlacedNode) -> Local:
+        """Return how a node runs: by its rule, or else whole on every rank."""
+        whole = Local({}, [REPLICATE] * len(placed.node.outputs))
+        if is_random(placed.node):
+            raise ShardError(f"{placed.where}: {placed.node!r} draws random numbers, which would differ between ranks")
+        if writes_in_place(placed.node):
+            raise ShardError(f"{placed.where}: {placed.node!r} writes in place; shard a functional graph")
+        if all(place == REPLICATE for place in placed.places.values()):
             return whole
-        rule = rule_of(ask.node)
-        return (rule(ask) if rule else None) or whole
+        rule = rule_of(placed.node)
+        return (rule(placed) if rule else None) or whole
 
     def _same_node(self, node: OpNode, local: Local, given: Mapping[str, TensorMeta]) -> list[TensorMeta]:
-        """The same operator, on pieces."""
+        """Write the same operator on local tensors."""
         attrs = {**node.attrs, **local.attrs}
         made = [tensor.copy() for tensor in node.outputs]
         is_same = not local.attrs and all(
@@ -172,16 +172,16 @@ class RankGraph:
         self.writer.append(node)
         return made
 
-    def _check(self, tensor: TensorMeta, place: Placement, made: TensorMeta, ask: Ask) -> None:
-        """A rule that is wrong about sizes is found here."""
-        wanted = local_shape(tensor, place, self.whole.ranks, ask.where)
+    def _check(self, tensor: TensorMeta, place: Placement, made: TensorMeta, placed: PlacedNode) -> None:
+        """Raise ShardError if a rule predicted wrong sizes."""
+        wanted = local_shape(tensor, place, self.whole.ranks, placed.where)
         same = len(wanted) == len(made.shape) and all(map(self.whole.shapes.is_same_size, wanted, made.shape))
         if not same:
-            told = f"{ask.node!r} makes {list(made.shape)} of pieces, where {place} of {list(tensor.shape)} is expected"
-            raise ShardError(f"{ask.where}: {told}")
+            expected = f"expected {place} of {list(tensor.shape)}"
+            raise ShardError(f"{placed.where}: {placed.node!r} returns {list(made.shape)} for shards; {expected}")
 
     def _leave(self, tensor: TensorMeta, path: str) -> None:
-        """Bring an output of a module that others read to where its style says."""
+        """Redistribute an output of a module that others read, by the styles of the modules it leaves."""
         place, rank = self.home[tensor], len(tensor.shape)
         for module, style in reversed(self.whole.plan.around(path)):
             if any(not _is_in(self._reader(node), module) for node in tensor.consumers):
@@ -199,7 +199,7 @@ class RankGraph:
     # -- functions ----------------------------------------------------------------------------------------------------
 
     def _call(self, node: OpNode, places: dict[str, Placement], path: str) -> None:
-        """A call of the body that fits where its operands lie; further operands are what the rank decides."""
+        """Write a call of the body for these placements; rank-dependent values become additional operands."""
         body = self._body(node, places, path)
         assert body.body is not None
         operands = {name: self.read(tensor, places[name]) for name, tensor in zip(node.args, node.inputs, strict=True)}
@@ -216,7 +216,7 @@ class RankGraph:
             self._keep(tensor, body.given_as(inner), result, path)
 
     def _body(self, node: OpNode, places: Mapping[str, Placement], path: str) -> RankGraph:
-        """A function sharded for operands that lie so, and for a call in that module; done once for all like it."""
+        """Return the function sharded for these placements and this module; cached for equal cases."""
         ir = self.ir.functions[node.attrs["function"]]
         weights = frozenset(name for name, tensor in zip(node.args, node.inputs, strict=True) if tensor in self.weights)
         inner = tuple(dict.fromkeys(node.origin.module for node in ir.nodes))
@@ -236,13 +236,13 @@ class RankGraph:
         return self.whole.bodies[key]
 
     def finish(self) -> None:
-        """Make the graph a body: it gives its outputs as they lie for those outside."""
+        """Complete the body, with outputs in the placements that callers see."""
         made = [self.read(tensor, self.given_as(tensor)) for tensor in self.ir.graph_outputs]
         inputs = [*map(self.local, self.ir.graph_inputs), *self.writer.decided.values()]
         self.body = IR(self.writer.nodes, inputs, made, functions=self.functions, output_tree=self.ir.output_tree)
 
     def given_as(self, output: TensorMeta) -> Placement:
-        """Where an output of a function lies for its callers."""
+        """Return the placement of a function's output for its callers."""
         return plain(self._left_as(output, self._reader(self.ir.returns)))
 
     def _named(self, body: RankGraph, name: str) -> FunctionRef:
@@ -255,5 +255,5 @@ class RankGraph:
 
 
 def _is_in(path: str, module: str) -> bool:
-    """Whether a path is that of a module, or of one inside it."""
+    """Whether a path is that of a module or inside it."""
     return path != OUTSIDE and (path == module or is_below(path, module))

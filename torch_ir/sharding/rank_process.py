@@ -1,4 +1,4 @@
-"""One rank of this machine: it joins the others, then does each job that it is told of, until nobody asks."""
+"""One local rank process: join the process group, then run each job until stdin closes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE = timedelta(seconds=120)
 
 
 def main() -> None:
-    """Be the rank that the arguments say: number, how many there are, and a folder that all of them share."""
+    """Run the rank given by the arguments: rank, world size, and a shared folder."""
     rank, count, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     reply = sys.stdout
     sys.stdout = sys.stderr
@@ -32,7 +32,7 @@ def main() -> None:
             answer: dict[str, str] = {"answer": str(_done(request, rank))}
         except TorchIRError as error:
             answer = {"error": str(error)}
-        except Exception as error:  # another rank went, or a kernel refused: all must hear of it
+        except Exception as error:  # another rank is gone, or a kernel failed: report it to the parent
             answer = {"error": f"{type(error).__name__}: {first_line(error)}"}
         print(json.dumps(answer), file=reply, flush=True)
     distributed.destroy_process_group()
@@ -40,16 +40,16 @@ def main() -> None:
 
 @cache
 def mesh_of(axes: tuple[tuple[str, int], ...]) -> DeviceMesh:
-    """A mesh of the ranks with these axes; where there are more ranks, several such meshes stand side by side."""
+    """Return a mesh with these axes; more ranks form several such meshes."""
     sizes = [size for _, size in axes]
     groups = distributed.get_world_size() // math.prod(sizes)
     return init_device_mesh("cpu", (groups, *sizes), mesh_dim_names=("_groups", *(name for name, _ in axes)))
 
 
 def _done(request: Path, rank: int) -> Path:
-    """Where the answer to a request lies: what the function gives that it names."""
-    told = torch.load(request, weights_only=True, mmap=True)
-    module, _, function = told["job"].partition(":")
+    """Run the function that a request names, and return the file with its result."""
+    fields = torch.load(request, weights_only=True, mmap=True)
+    module, _, function = fields["job"].partition(":")
     answer = request.with_suffix(f".{rank}.pt")
-    torch.save(getattr(importlib.import_module(module), function)(told), answer)
+    torch.save(getattr(importlib.import_module(module), function)(fields), answer)
     return answer

@@ -1,7 +1,7 @@
-"""Writing the graph of one rank: nodes, collectives, and what differs from rank to rank.
+"""Write the graph of one rank: nodes, collectives, and rank-dependent values.
 
-The number of the rank along an axis is a weight of the graph, `mesh.tp`, which is bound when it runs; what is computed
-of it alone, such as which rows of a tensor are the rank's own, is computed once. So one graph serves all ranks.
+The rank along an axis is a weight of the graph, `mesh.tp`, bound at run time; values that depend on it alone, such as
+the rank's own rows of a tensor, are computed once. So one graph serves all ranks.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch_ir.ir import IR, Dim, Expr, MemoryFormat, OpNode, Origin, Param, Tens
 from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, rank_key
 from torch_ir.ir.regroup.functions import fresh
 
-_NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}
+NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}  # the defaults of a factory function
 _NOWHERE = Origin()
 
 
 class Writer:
-    """The nodes of one graph as they are written; in a function, what the rank decides comes as further inputs."""
+    """Writes the nodes of one graph; in a function, rank-dependent values are additional inputs."""
 
     def __init__(self, ir: IR, shapes: Shapes, axis: str, ranks: int, is_function: bool) -> None:
         self.axis, self.ranks = axis, ranks
-        self._first: list[OpNode] = []  # what the rank alone decides, before all else
+        self._first: list[OpNode] = []  # nodes that depend on the rank alone, before all others
         self._nodes: list[OpNode] = []
-        self.decided: dict[tuple[Any, ...], TensorMeta] = {}  # what differs from rank to rank
+        self.decided: dict[tuple[Any, ...], TensorMeta] = {}  # rank-dependent values
         self.rank: TensorMeta | None = None
         self.origin = _NOWHERE
         self._shapes = shapes
@@ -43,10 +43,10 @@ class Writer:
         name: str = "",
         hints: Sequence[Dim] = (),
     ) -> TensorMeta:
-        """A node of one output, named after its operator; `hints` are sizes that it may have."""
+        """Add a node with one output, named after its operator; `hints` are sizes that it may have."""
         made = self.results(op_type, inputs, attrs, hints)
         if made is None or len(made) != 1:
-            raise ShardError(f"what {op_type} gives is not known")
+            raise ShardError(f"no shape inference for {op_type}")
         name = fresh(name or op_type.split(".")[1], self._taken)
         made[0].name = name
         node = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=self.origin)
@@ -63,15 +63,15 @@ class Writer:
     def results(
         self, op_type: str, inputs: Mapping[str, TensorMeta], attrs: Mapping[str, Any], hints: Sequence[Dim] = ()
     ) -> list[TensorMeta] | None:
-        """What a call makes of pieces."""
+        """Infer the results of a call on local tensors."""
         try:
             return self._shapes.results(op_type, inputs, attrs, hints)
         except ShapeError as error:
             where = f"{self.origin.module}: " if self.origin.module else ""
-            raise ShardError(f"{where}{error}; of pieces for {self.ranks} ranks") from None
+            raise ShardError(f"{where}{error}; on shards for {self.ranks} ranks") from None
 
     def moved(self, tensor: TensorMeta, before: Placement, after: Placement) -> TensorMeta:
-        """The same value as it lies elsewhere."""
+        """Redistribute a value from one placement to another."""
         if before == after or (isinstance(after, Partial) and after.is_of(before)):
             return tensor
         if isinstance(before, Partial) and isinstance(after, Partial):
@@ -84,16 +84,16 @@ class Writer:
         return self.pieces(tensor, after) if isinstance(after, Shard) else self._once(tensor)
 
     def pieces(self, tensor: TensorMeta, place: Shard) -> TensorMeta:
-        """The rank's own piece of what every rank holds."""
+        """Select the rank's own shard of a replicated tensor."""
         rows = self._rows(int(tensor.shape[place.dim]), place.parts)
         return self.add("aten.index_select.default", {"self": tensor, "index": rows}, {"dim": place.dim}, "pieces")
 
     def _once(self, tensor: TensorMeta) -> TensorMeta:
-        """A value as a sum of terms: the first rank has it, the others have zeros."""
+        """Turn a replicated value into a partial sum: the first rank has it, the others have zeros."""
         return self.add("aten.where.ScalarOther", {"condition": self.is_first(), "self": tensor}, {"other": 0}, "once")
 
     def _gathered(self, tensor: TensorMeta, place: Shard) -> TensorMeta:
-        """The pieces of all ranks together; a collective joins along the first dimension."""
+        """Gather the shards of all ranks; the collective joins along the first dimension."""
         attrs = {"group_size": self.ranks, "group_name": self.axis}
         given = self._contiguous(tensor)
         whole = self._waited("_c10d_functional.all_gather_into_tensor.default", {"input": given}, attrs)
@@ -105,7 +105,7 @@ class Writer:
         return self._rearranged(whole, apart, order, [*tensor.shape[: place.dim], size * self.ranks, *after])
 
     def _reduced(self, tensor: TensorMeta, before: Partial, after: Placement) -> TensorMeta:
-        """The sum of the terms of all ranks; if each needs only its own piece, none gets more."""
+        """Sum the terms of all ranks; scatter the result if each needs only its own shard."""
         reduction = "sum" if before.reduction == "avg" else before.reduction
         attrs: dict[str, Any] = {"reduce_op": reduction, "group_name": self.axis}
         if isinstance(after, Shard):
@@ -120,7 +120,7 @@ class Writer:
         return made
 
     def _ready_to_scatter(self, tensor: TensorMeta, place: Shard) -> tuple[TensorMeta, tuple[Any, ...]]:
-        """A tensor with the pieces of the ranks one after the other, as a collective takes it, and a piece's shape."""
+        """Arrange the shards one after the other, as the collective takes them; also return the shape of a shard."""
         size = int(tensor.shape[place.dim])
         local = (*tensor.shape[: place.dim], size // self.ranks, *tensor.shape[place.dim + 1 :])
         if place == Shard(0):
@@ -140,7 +140,7 @@ class Writer:
         return self.add("aten.reshape.default", {"self": tensor}, {"shape": sizes})
 
     def _contiguous(self, tensor: TensorMeta) -> TensorMeta:
-        """Collectives send memory as it lies."""
+        """Make a tensor contiguous: collectives ignore strides."""
         if tensor.stride is None:
             return tensor
         return self.add("aten.clone.default", {"self": tensor}, {"memory_format": MemoryFormat("contiguous_format")})
@@ -150,24 +150,24 @@ class Writer:
         begun = self.add(op_type, inputs, attrs, hints=hints)
         return self.add("_c10d_functional.wait_tensor.default", {"tensor": begun}, {})
 
-    # -- what differs from rank to rank -------------------------------------------------------------------------------
+    # -- rank-dependent values ----------------------------------------------------------------------------------------
 
     def first_of(self, size: Any) -> TensorMeta:
-        """Where the rank's own piece of `size` begins, as a tensor of one number."""
+        """Return the start of the rank's own shard of `size`, as a tensor of one number."""
         return self._decided(("first", size), (1,), "int64")
 
     def is_first(self) -> TensorMeta:
-        """Whether this is the first rank, as a tensor of one truth."""
+        """Return whether this is the first rank, as a tensor of one bool."""
         return self._decided(("is_first",), (1,), "bool")
 
     def _rows(self, size: int, parts: int) -> TensorMeta:
-        """Which places of a dimension are the rank's own."""
+        """Return the rank's own indices of a dimension."""
         return self._decided(("rows", size, parts), (size // self.ranks,), "int64")
 
     def shared_rows(self, size: int, group: int) -> TensorMeta:
-        """What the rank's own places of a dimension share, where each `group` of neighbours shares one thing."""
+        """Return the shared items of the rank's own indices, where each `group` of neighbours shares one."""
         own = size // self.ranks
-        count = own if group % own else 1  # all may share the same
+        count = own if group % own else 1  # all may share one
         return self._decided(("shared", size, group), (count,), "int64")
 
     def _decided(self, key: tuple[Any, ...], shape: tuple[int, ...], dtype: str) -> TensorMeta:
@@ -180,11 +180,11 @@ class Writer:
         return self.decided[key]
 
     def like(self, key: tuple[Any, ...], tensor: TensorMeta) -> TensorMeta:
-        """The same as what a function wants as a further input, here."""
+        """Return the rank-dependent value for an additional input of a function."""
         return self._decided(key, tuple(map(int, tensor.shape)), tensor.dtype)
 
     def _computed(self, key: tuple[Any, ...], name: str) -> TensorMeta:
-        """What the rank's number decides, from that number."""
+        """Compute a rank-dependent value from the rank."""
         around, self.origin, before, self._is_deciding = self.origin, _NOWHERE, self._is_deciding, True
         try:
             return self._from_rank(self._rank_number(), name, *key)
@@ -200,8 +200,8 @@ class Writer:
             return self._groups(size, parts, name)
         own = size // self.ranks // parts
         first = self.first_of(own)
-        places = self.add("aten.arange.default", {}, {"end": own * parts, **_NEW})
-        if parts > 1:  # from part to part, the pieces of other ranks are left out
+        places = self.add("aten.arange.default", {}, {"end": own * parts, **NEW})
+        if parts > 1:  # skip the shards of other ranks in each packed part
             attrs = {"other": own, "rounding_mode": "floor"}
             part = self.add("aten.div.Scalar_mode", {"self": places}, attrs)
             gap = self.add("aten.mul.Scalar", {"self": part}, {"other": size // parts - own})
@@ -221,6 +221,6 @@ class Writer:
 
 
 def _around(tensor: TensorMeta, place: Shard) -> tuple[list[Any], list[Any]]:
-    """The sizes before that of a piece, parts that are packed there among them, and those behind."""
+    """Return the sizes before the sharded dimension, including packed parts, and those after it."""
     packed = [place.parts] if place.parts > 1 else []
     return [*tensor.shape[: place.dim], *packed], list(tensor.shape[place.dim + 1 :])

@@ -1,12 +1,12 @@
-"""From the graph of a whole model to the graph of one rank: the same operators on pieces, and collectives between.
+"""Shard a graph: the same operators on shards, with collectives between them.
 
 before   linear: float32[2, 32] = aten.linear.default(input=x, weight=w, bias=None)
 after    linear: float32[2, 32] on partial(sum) = aten.linear.default(input=x, weight=w, bias=None)
          all_reduce = _c10d_functional.all_reduce.default(input=linear, reduce_op='sum', group_name='tp')
          wait_tensor: float32[2, 32] on replicate = _c10d_functional.wait_tensor.default(tensor=all_reduce)
 
-All ranks run the same graph. Neither weights nor a process group are needed. Further entry points of a file, as decode
-beside prefill, are divided in the same way.
+All ranks run the same graph. Neither weights nor a process group are needed. Further entry points of a file, such as
+decode beside prefill, are sharded in the same way.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ def shard(
     inputs: Mapping[str, str] | None = None,
     outputs: Mapping[str, str] | None = None,
 ) -> IR:
-    """The graph that every rank runs, by a plan: `shard(ir, {"layers.*.up": "colwise"}, {"tp": 8})`.
+    """Return the graph that every rank runs, by a plan: `shard(ir, {"layers.*.up": "colwise"}, {"tp": 8})`.
 
-    For a mesh of several axes, shard what comes back along the next one. Inputs and outputs of the model are whole on
-    every rank but where `inputs` and `outputs`, by name and with `*`, say `shard(0)` or the like. Further entry points
-    are sharded, too; what they take from others under the same name, such as caches, lies as the first that gives it
-    makes it.
+    For a mesh of several axes, shard the result along the next axis. Inputs and outputs of the model are replicated
+    unless `inputs` and `outputs`, by name with `*`, give a placement such as `shard(0)`. Further entry points are
+    sharded too; values they take from others under the same name, such as caches, keep their producer's placement.
     """
     axis, ranks = _axis_of(ir, mesh)
     ir = ir.clone()
@@ -48,21 +47,19 @@ def shard(
 
 
 def _axis_of(ir: IR, mesh: Mapping[str, int]) -> tuple[str, int]:
-    """The new axis, and how many ranks there are along it."""
+    """Return the new axis and its size."""
     if len(mesh) != 1:
-        raise ShardError(
-            f"a graph is sharded along one axis at a time, not {len(mesh)}; shard the result along the next"
-        )
+        raise ShardError(f"expected one mesh axis, not {len(mesh)}; shard the result along the next axis")
     (axis, ranks), *_ = mesh.items()
     if not is_symbol(axis) or type(ranks) is not int or ranks < 1:
-        raise ShardError(f"the mesh cannot have an axis {axis!r:.80} of size {ranks!r:.80}")
+        raise ShardError(f"invalid mesh axis {axis!r:.80} of size {ranks!r:.80}")
     if axis in ir.mesh:
-        raise ShardError(f"the graph is sharded along {axis!r} already")
+        raise ShardError(f"the graph is already sharded along {axis!r}")
     return axis, ranks
 
 
 def _entry(ir: IR, plan: Plan, axis: str, ranks: int, ends: Ends, mesh: Mapping[str, int]) -> IR:
-    """One entry point as a rank runs it, and then those that are its functions; `mesh` is that of all of them."""
+    """Shard one entry point and its further entry points; `mesh` is that of the whole file."""
     graph = RankGraph(Sharding(ir, plan, axis, ranks, len(mesh)), ir, "", is_function=False)
     for tensor, place in zip(ir.graph_inputs, ends.of_inputs(ir), strict=True):
         graph.give(tensor, place, OUTSIDE, f"input {tensor.name!r}")

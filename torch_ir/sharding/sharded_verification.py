@@ -1,4 +1,4 @@
-"""Prove a sharded graph: what its ranks give and change together is what the whole model gives and changes."""
+"""Verify a sharded graph: compare the assembled outputs and state changes of its ranks with the whole model."""
 
 from __future__ import annotations
 
@@ -29,16 +29,19 @@ def verify_sharded(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> tuple[bool, VerificationReport]:
-    """Compare what all ranks give and change, put together, with the model or the graph that was sharded.
+    """Compare the assembled outputs and state changes of all ranks with the model or graph that was sharded.
 
-    The ranks run in this process, one node after the other, or as the processes of `ranks`. Values that should be whole
-    on every rank must be the same on all of them, to the bit. Of a graph with several entry points, the first is run;
-    give another of both sides, as `sharded.functions["decode"]`, to compare that.
+    The ranks run in lockstep in this process, or in the processes of `ranks`. Replicated values must be bit-identical
+    on all ranks. Of a graph with several entry points, the first is run; to compare another, pass it for both sides, as
+    `sharded.functions["decode"]`.
     """
     call = tuple(inputs), dict(kwargs or {})
     try:
         values = flat_inputs(sharded, *call)
-        left = ranks.left_by_each(sharded, values, weights) if ranks else _in_lockstep(sharded, values, weights)
+        if ranks is not None:
+            left = ranks.left_by_each(sharded, values, weights)
+        else:
+            left = left_in_lockstep(sharded, values, weights_in(weights))
         expected = run_whole(original, sharded, weights, *call)
     except TorchIRError as error:
         return False, VerificationReport(False, error_message=str(error))
@@ -50,22 +53,18 @@ def verify_sharded(
     return report.is_valid, report
 
 
-def _in_lockstep(ir: IR, values: Sequence[Any], weights: Weights) -> list[list[Any]]:
-    return left_in_lockstep(ir, values, weights_in(weights))
-
-
 def _whole_values(ir: IR, left: Sequence[Sequence[Any]]) -> list[Any]:
     columns = map(list, zip(*left, strict=True))
     return [whole(ir, *pair) for pair in zip(_left_tensors(ir), columns, strict=True)]
 
 
 def _left_tensors(ir: IR) -> list[TensorMeta]:
-    """The tensors that a run leaves behind, as they lie: outputs, and what it changes."""
+    """Return the outputs and the changed tensors, with their placements."""
     return [*ir.graph_outputs, *(target for target, _ in ir.mutations)]
 
 
 def _unlike(ir: IR, left: Sequence[Sequence[Any]]) -> str:
-    """Which tensor, whole on every rank, is not the same on all of them."""
+    """Return which replicated tensor differs between ranks, or ""."""
     for tensor, values in zip(_left_tensors(ir), zip(*left, strict=True), strict=True):
         if all(parse(text) == REPLICATE for text in tensor.placement or ()):
             other = next(
@@ -73,5 +72,5 @@ def _unlike(ir: IR, left: Sequence[Sequence[Any]]) -> str:
             )
             if other is not None:
                 kind = "output" if tensor in ir.graph_outputs else "the new value of"
-                return f"{kind} {tensor.name!r} of rank {other} is not that of rank 0"
+                return f"{kind} {tensor.name!r} differs between rank {other} and rank 0"
     return ""

@@ -1,4 +1,4 @@
-"""A plan: from paths of modules and weights, with `*` for one step, to parallel styles."""
+"""Plans: a mapping from paths of modules and weights, with `*` for one step, to parallel styles."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch_ir.sharding.entry_placements import all_entries
 from torch_ir.sharding.heads import with_shared_heads
 from torch_ir.sharding.styles import Style, style_of
 
-_MOST_PARTIAL = 3  # `*` in a pattern that are parts of steps, as in `layer*`
+_MOST_PARTIAL = 3  # `*` in a pattern that match part of a step, as in `layer*`
 
 
 class Plan:
-    """The styles of modules and weights of one model; a row that is about nothing is refused."""
+    """The styles of modules and weights of one model; rows that match nothing are rejected."""
 
     def __init__(self, given: Mapping[str, Any], ir: IR) -> None:
         self._rows = [(_pattern(path), style_of(style, path)) for path, style in given.items()]
@@ -29,19 +29,19 @@ class Plan:
         for path, (pattern, _) in zip(given, self._rows, strict=True):
             if not any(map(pattern.fullmatch, known)):
                 hint = suggestion(path, dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in known))
-                raise ShardError(f"plan: {path!r} is no module or weight of the graph{hint and f'; {hint}'}")
+                raise ShardError(f"plan: {path!r} matches no module or weight of the graph{hint and f'; {hint}'}")
 
     def of(self, path: str) -> Style | None:
-        """The style of a module or weight; the row that comes first rules."""
+        """Return the style of a module or weight; the first matching row wins."""
         return next((style for pattern, style in self._rows if pattern.fullmatch(path)), None)
 
     def _around(self, path: str) -> tuple[tuple[str, Style], ...]:
-        """The modules around a path, and the module itself, that have a style, outermost first."""
+        """Return the enclosing modules with a style, including the module itself, outermost first."""
         found = ((module, self.of(module)) for module in modules_around(path))
         return tuple((module, style) for module, style in found if style is not None)
 
     def of_weight(self, param: TensorMeta) -> dict[str, Placement]:
-        """How a weight is cut, by the module that has it; tied weights are of several modules."""
+        """Return the placement of a weight by owning module; tied weights have several owners."""
         found: dict[str, Placement] = {}
         for key in param.param.keys if param.param and param.param.in_state_dict else ():
             module = key.rpartition(".")[0]
@@ -52,7 +52,7 @@ class Plan:
 
 
 def paths_of(ir: IR) -> list[str]:
-    """The paths of all modules and weights that a graph and its further entry points tell of."""
+    """Return the paths of all modules and weights in a graph and its further entry points."""
     found: dict[str, None] = {}
     for entry in all_entries(ir):
         keys = [key for param in entry.params if param.param for key in param.param.keys]
@@ -62,33 +62,31 @@ def paths_of(ir: IR) -> list[str]:
 
 
 def _pattern(path: str) -> re.Pattern[str]:
-    """`layers.*.mlp` as a pattern: `*` is one step of a path, `**` any number of them.
+    """Compile `layers.*.mlp` to a regular expression: `*` matches one step of a path, `**` any number of them.
 
-    What stands between two `**` is looked for once, as `fnmatch` does, and few `*` are parts of steps, so that no path
-    takes long to match.
+    Text between two `**` is matched without backtracking, as in `fnmatch`, and partial `*` are limited, so that
+    matching is fast for every path.
     """
     parts = re.split(r"\*\*+", path)
     if sum(step.count("*") for part in parts for step in part.split(".") if step != "*") > _MOST_PARTIAL:
-        raise ShardError(f"plan: {path!r:.80} has more than {_MOST_PARTIAL} '*' that are not whole steps; write it out")
-    first, *rest = [_one_level(part) for part in parts]
+        raise ShardError(
+            f"plan: {path!r:.80} has more than {_MOST_PARTIAL} '*' that match part of a step; spell it out"
+        )
+    first, *rest = ["[^.]*?".join(map(re.escape, part.split("*"))) for part in parts]
     found = [f"(?=(?P<g{number}>.*?{part}))(?P=g{number})" for number, part in enumerate(rest[:-1])]
     return re.compile("".join([first, *found, *(f".*{part}" for part in rest[-1:])]))
-
-
-def _one_level(part: str) -> str:
-    return "[^.]*?".join(map(re.escape, part.split("*")))
 
 
 def transformers_plan(
     source: Any, ir: IR, *, ranks: int | None = None, expert_parallel: bool = False
 ) -> dict[str, str]:
-    """The plan that transformers has for a model, or for the configuration of the graph's model.
+    """Return transformers' plan for a model or configuration.
 
-    Given the number of `ranks`, modules of keys and values whose heads are too few to be divided stay whole on each.
-    With `expert_parallel`, whole experts are on one rank each, where the configuration has a plan for that.
+    With `ranks`, key and value modules with too few heads to divide are replicated. With `expert_parallel`, whole
+    experts are distributed over the ranks, if the configuration has a plan for that.
     """
     if ranks is not None and (type(ranks) is not int or ranks < 1):
-        raise ShardError(f"a plan is for one rank or more, not {ranks!r:.80}")
+        raise ShardError(f"ranks must be an integer of at least 1, not {ranks!r:.80}")
     config = getattr(source, "config", source)
     plan = _below_base(getattr(config, "base_model_tp_plan", None) or {}, ir)
     experts = _below_base(getattr(config, "base_model_ep_plan", None) or {}, ir) if expert_parallel else {}
@@ -96,7 +94,7 @@ def transformers_plan(
         kind = "expert" if expert_parallel else "tensor"
         raise ShardError(f"{type(config).__name__} has no plan for {kind} parallelism; write one")
     dense = {path: style for path, style in plan.items() if not _is_part(path, experts)}
-    known = paths_of(ir)  # a plan is for all models of a kind: not each has every part
+    known = paths_of(ir)  # a plan covers a family of models; not each has every module
     rows = dense | experts | _of_head(source, ir)
     patterns = {path: _pattern(path) for path in rows}
     rows = {path: style for path, style in rows.items() if any(map(patterns[path].fullmatch, known))}
@@ -108,7 +106,7 @@ def _is_part(path: str, owners: Iterable[str]) -> bool:
 
 
 def _below_base(plan: Mapping[str, str], ir: IR) -> dict[str, str]:
-    """A plan of the base model, with the path of the base model in front: `layers.*` -> `model.layers.*`."""
+    """Prefix a plan of the base model with its path: `layers.*` -> `model.layers.*`."""
     if not plan:
         return {}
     first = _pattern(next(iter(plan)))
@@ -123,7 +121,7 @@ def _tails(path: str) -> list[str]:
 
 
 def _of_head(source: Any, ir: IR) -> dict[str, str]:
-    """What the class of the model adds for its head; a configuration alone names the class at best."""
+    """Return the plan of the model class for its head; a configuration alone names the class at best."""
     kind = type(source)
     if hasattr(source, "architectures"):  # a configuration
         import transformers

@@ -1,6 +1,6 @@
-"""Parallel styles: how the weights of a module are cut, and where its inputs and outputs lie.
+"""Parallel styles: how the weights, inputs and outputs of a module are placed.
 
-Names are those of transformers' plans. Torch's own ParallelStyle objects are taken, too.
+Names are those of transformers' plans. Torch's ParallelStyle objects are accepted too.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from torch_ir.errors import ShardError, did_you_mean
 from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, counted, parse
 
-_TURNED = ("Embedding", "Conv1D")  # classes whose names end so keep their weights the other way round
+_TURNED = ("Embedding", "Conv1D")  # suffixes of classes with transposed weights
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one module is parallel; None leaves a thing as it comes.
+    """The placements of one module; None keeps the present placement.
 
-    `matrix` is for weights of two dimensions and more, `vector` for biases. Of inputs, those that lie as `taken` says
-    are brought to `inputs`; all of them if that is None.
+    `matrix` applies to weights of two or more dimensions, `vector` to biases. Inputs placed as `taken` are
+    redistributed to `inputs`; all of them if `taken` is None.
     """
 
     matrix: Placement = REPLICATE
@@ -28,10 +28,10 @@ class Style:
     inputs: Placement | None = None
     outputs: Placement | None = None
     taken: Placement | None = None
-    is_linear: bool = False  # dimensions are those of nn.Linear
+    is_linear: bool = False  # dimensions refer to the weight of nn.Linear
 
     def of_weight(self, rank: int, module_class: str) -> Placement:
-        """How a weight of that many dimensions is cut."""
+        """Return the placement of a weight with that many dimensions."""
         if rank == 1:
             return counted(self.vector, rank)
         place = counted(self.matrix, rank)
@@ -41,18 +41,18 @@ class Style:
         return place
 
     def entering(self, place: Placement, rank: int, is_index: bool) -> Placement:
-        """Where an input must lie that comes as `place`."""
+        """Return the required placement of an input that arrives as `place`."""
         if self.inputs is None or is_index or (self.taken is not None and counted(self.taken, rank) != place):
             return place
         return _fitting(self.inputs, rank, place)
 
     def leaving(self, place: Placement, rank: int) -> Placement:
-        """Where an output lies that is made as `place`."""
+        """Return the placement of an output that is computed as `place`."""
         return place if self.outputs is None else _fitting(self.outputs, rank, place)
 
 
 def _fitting(wanted: Placement, rank: int, place: Placement) -> Placement:
-    """The placement wanted, unless a tensor has no such dimension."""
+    """Return the wanted placement, unless the tensor lacks that dimension."""
     wanted = counted(wanted, rank)
     return place if isinstance(wanted, Shard) and not 0 <= wanted.dim < rank else wanted
 
@@ -85,13 +85,13 @@ _SHORT = {"sequence": "sequence_parallel", "expert": "grouped_gemm", "experts": 
 
 
 def style_of(given: Any, where: str) -> Style:
-    """A style from its name, from a table of placements, or from torch's object."""
+    """Return a style from its name, a table of placements, or torch's object."""
     if isinstance(given, Style):
         return given
     if isinstance(given, str):
         name = _SHORT.get(given, given)
         if name not in STYLES:
-            raise ShardError(f"plan for {where!r}: no style is called {given!r}{did_you_mean(given, STYLES)}")
+            raise ShardError(f"plan for {where!r}: unknown style {given!r}{did_you_mean(given, STYLES)}")
         return STYLES[name]
     if isinstance(given, Mapping):
         return _from_table(given, where)
@@ -102,13 +102,13 @@ def _from_table(given: Mapping[str, Any], where: str) -> Style:
     known = [field.name for field in fields(Style) if field.name != "is_linear"]
     for name, text in given.items():
         if name not in known or not isinstance(text, str):
-            raise ShardError(f"plan for {where!r}: {name!r} is not one of {', '.join(known)} with a placement")
+            raise ShardError(f"plan for {where!r}: {name!r} must be one of {', '.join(known)}, with a placement")
     placements: dict[str, Any] = {name: parse(text) for name, text in given.items()}
     return Style(**placements)
 
 
 def _from_torch(given: Any, where: str) -> Style:
-    """What torch.distributed.tensor.parallel says of a module, by the class of the object."""
+    """Convert a ParallelStyle of torch.distributed.tensor.parallel, by its class."""
     kind = type(given).__name__
     if kind == "ColwiseParallel":
         outputs = _one(given.output_layouts, where)
@@ -119,7 +119,8 @@ def _from_torch(given: Any, where: str) -> Style:
         return Style(inputs=_one(given.sequence_sharding, where))
     if kind == "PrepareModuleInput":
         pairs = list(zip(_all(given.input_layouts), _all(given.desired_input_layouts), strict=True))
-        pairs += _keyword_pairs(given)
+        wanted = given.desired_input_kwarg_layouts or {}
+        pairs += [(layout, wanted[name]) for name, layout in (given.input_kwarg_layouts or {}).items()]
         changed = {
             (_place(one, where), _place(other, where)) for one, other in pairs if one is not None and one != other
         }
@@ -129,12 +130,7 @@ def _from_torch(given: Any, where: str) -> Style:
         return Style(inputs=inputs, taken=taken)
     if kind == "PrepareModuleOutput":
         return Style(outputs=_one(given.desired_output_layouts, where))
-    raise ShardError(f"plan for {where!r}: {kind} is no style that is known; name one of {', '.join(STYLES)}")
-
-
-def _keyword_pairs(given: Any) -> list[tuple[Any, Any]]:
-    before, after = given.input_kwarg_layouts or {}, given.desired_input_kwarg_layouts or {}
-    return [(before[name], after[name]) for name in before]
+    raise ShardError(f"plan for {where!r}: unknown style {kind}; expected one of {', '.join(STYLES)}")
 
 
 def _all(layouts: Any) -> tuple[Any, ...]:
@@ -144,12 +140,12 @@ def _all(layouts: Any) -> tuple[Any, ...]:
 def _one(layouts: Any, where: str) -> Placement:
     found = [layout for layout in _all(layouts) if layout is not None]
     if len(found) != 1:
-        raise ShardError(f"plan for {where!r}: one layout is needed, not {len(found)}")
+        raise ShardError(f"plan for {where!r}: expected one layout, not {len(found)}")
     return _place(found[0], where)
 
 
 def _place(layout: Any, where: str) -> Placement:
-    """A placement of torch's, on one axis."""
+    """Convert a torch placement on one axis."""
     if layout.is_replicate():
         return REPLICATE
     if layout.is_partial():

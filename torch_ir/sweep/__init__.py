@@ -1,4 +1,4 @@
-"""Many models: each in a process of its own, to one row and one graph file each, on this machine or a cluster."""
+"""Sweeps over many models, each in its own process, with a row and a graph file each; locally or on a cluster."""
 
 from torch_ir.sweep.case import Case
 from torch_ir.sweep.engines import Engine, find_engine

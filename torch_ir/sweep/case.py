@@ -1,4 +1,4 @@
-"""What a sweep must know of a model."""
+"""A model as a sweep sees it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """A model that was named: how it is captured, how it is built with weights, and what it is called with.
-
-    Inputs are for the graph that was captured, and random ones come of the seed.
-    """
+    """How to capture a model, build it with weights, and make its inputs for the captured graph and a seed."""
 
     extract: Callable[[], IR]
     build: Callable[[], nn.Module]
     inputs: Callable[[IR, int], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-# It is called in the model's own process, so it must be a function that another process can import.
+# Called in the model's own process, so it must be importable there.
 Opener = Callable[["Entry"], Case]

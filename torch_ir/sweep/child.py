@@ -1,4 +1,4 @@
-"""In the process of one model: limits, then the steps, each told as it is reached, so that a crash has a place."""
+"""The worker process of one model: set limits, then run the steps, reporting each so that a crash can be located."""
 
 from __future__ import annotations
 
@@ -20,80 +20,76 @@ from torch_ir.sweep.job import Job
 from torch_ir.sweep.model_steps import Work
 from torch_ir.sweep.row import Status
 
-COMPLAINTS = "complaints"
-_TOLD = "told"
-_LARGEST = {"RLIMIT_FSIZE": 4 << 30}  # bytes of a file, as a model may print for ever
-NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "MemoryError")  # in what is complained
+STDERR, _FACTS = "stderr", "facts"  # file names
+_LARGEST = {"RLIMIT_FSIZE": 4 << 30}  # bytes of a file: a model may print endlessly
+NO_MEMORY = ("can't allocate memory", "Cannot allocate memory", "bad_alloc", "MemoryError")  # in messages
 
 
 def main(folder: str, memory: int) -> NoReturn:
-    """Carry out the job whose request lies in a folder; this never returns to the mother's code."""
+    """Run the job whose request is in a folder; never returns to the fork server's code."""
     try:
         end_with_parent()
         os.setsid()
-        _redirect(Path(folder, COMPLAINTS))
+        _redirect(Path(folder, STDERR))
         limit(memory, _LARGEST)
         _run(Path(folder))
     finally:
         os._exit(1)
 
 
-def _redirect(complaints: Path) -> None:
+def _redirect(stderr: Path) -> None:
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
-    os.dup2(os.open(complaints, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     faulthandler.enable(2)
-    faulthandler.register(signal.SIGTERM, file=2, chain=True)  # out of time: say where, then end
+    faulthandler.register(signal.SIGTERM, file=2, chain=True)  # on timeout: print the traceback, then end
 
 
 def _run(folder: Path) -> NoReturn:
     warnings.simplefilter("ignore")
     try:
-        with open(folder / _TOLD, "w", encoding="utf-8") as file:
-            _tell(file, **_outcome(folder, file))
-    except BaseException as error:  # the memory may be gone for this as well
+        with open(folder / _FACTS, "w", encoding="utf-8") as file:
+            _report(file, **_outcome(folder, file))
+    except BaseException as error:  # there may be no memory left for this either
         os.write(2, f"{type(error).__name__}: {error}".encode(errors="replace"))
         os._exit(1)
-    os._exit(0)  # nothing here needs to be tidied up
+    os._exit(0)  # no clean-up is needed
 
 
 def _outcome(folder: Path, file: Any) -> dict[str, Any]:
     job: Job | None = None
     try:
         job = pickle.loads((folder / REQUEST).read_bytes())
-        assert job is not None  # what the request holds
+        assert job is not None  # the content of the request
         work = Work(job, folder / GRAPH)
         for step in ("open", *job.steps):
-            _tell(file, step=step)
-            _tell(file, **work.take(step))
+            _report(file, step=step)
+            _report(file, **work.take(step))
         problem = work.problem
         return {"status": (Status.FAILED if problem else Status.OK).value, "diagnosis": shortened(problem)}
     except BaseException as error:
         return {"status": _kind(error).value, "diagnosis": _sentence(error, job.entry.model if job else "")}
 
 
-def _tell(file: Any, **facts: Any) -> None:
+def _report(file: Any, **facts: Any) -> None:
     file.write(json.dumps(facts) + "\n")
     file.flush()
 
 
-def told(folder: str) -> dict[str, Any]:
-    """All that a child told, as far as it came; a line that is cut off tells nothing."""
+def read_facts(folder: str) -> dict[str, Any]:
+    """Return everything a worker reported; an incomplete last line is ignored."""
     facts: dict[str, Any] = {}
-    path = Path(folder, _TOLD)
+    path = Path(folder, _FACTS)
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else ():
         facts |= json.loads(line)
     return facts
 
 
 def _kind(error: BaseException) -> Status:
-    if any(_is_of_memory(each) for each in _chain(error)):
-        return Status.MEMORY
+    for each in _chain(error):
+        if isinstance(each, MemoryError) or any(words in str(each) for words in NO_MEMORY):
+            return Status.MEMORY
     return Status.REFUSED if isinstance(error, TorchIRError) else Status.FAILED
-
-
-def _is_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:
@@ -105,6 +101,6 @@ def _chain(error: BaseException | None) -> list[BaseException]:
 
 
 def _sentence(error: BaseException, model: str) -> str:
-    """What an error says in one line, with the model's settings left out, so that equal ones read alike."""
-    told = first_line(error).replace(model, model.partition("?")[0]) if model else first_line(error)
-    return shortened(told if isinstance(error, TorchIRError) else f"{type(error).__name__}: {told}")
+    """Return an error as one line without the model's settings, so that equal errors read alike."""
+    text = first_line(error).replace(model, model.partition("?")[0]) if model else first_line(error)
+    return shortened(text if isinstance(error, TorchIRError) else f"{type(error).__name__}: {text}")

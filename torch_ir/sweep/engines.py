@@ -1,4 +1,4 @@
-"""Where the jobs run: an `Executor` each, of this machine or of a cluster."""
+"""Engines that run jobs: an `Executor` on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from torch_ir.errors import CommandError, MissingExtraError, did_you_mean, first_line
 from torch_ir.sweep.fork_client import end_all
 
-_RETRIES = 3  # for a job whose worker was lost
+_RETRIES = 3  # of a job whose worker was lost
 _LOOPBACK = "127.0.0.1"
 _RAY = {"include_dashboard": False, "_node_ip_address": _LOOPBACK}
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An executor, how many jobs it carries out at once, and how to close it without waiting."""
+    """An executor, its number of parallel jobs, and a function that closes it without waiting."""
 
     executor: Executor
     workers: int
@@ -27,20 +27,20 @@ class Engine:
 
 
 def find_engine(name: str, workers: int | None = None, address: str | None = None) -> Engine:
-    """The engine of a name, with so many workers here, or with those of the cluster at an address."""
+    """Start the engine of a name, with so many local workers, or connected to the cluster at an address."""
     if name not in ENGINES:
-        hint = did_you_mean(name, ENGINES) or f"; there are: {', '.join(ENGINES)}"
-        raise CommandError(f"there is no engine {name!r}{hint}")
+        hint = did_you_mean(name, ENGINES) or f"; expected one of {', '.join(ENGINES)}"
+        raise CommandError(f"unknown engine {name!r}{hint}")
     if address is not None and (name == "local" or workers is not None):
-        reason = "the local engine has none" if name == "local" else "its workers are those of the cluster"
-        raise CommandError(f"--address is the place of a cluster: {reason}")
+        reason = "--engine dask or ray" if name == "local" else "no --workers, as the cluster has its own"
+        raise CommandError(f"--address needs {reason}")
     if workers is not None and workers < 1:
         raise CommandError(f"--workers must be at least 1, not {workers}")
     return ENGINES[name](workers or os.cpu_count() or 1, address)
 
 
 def _local(workers: int, address: str | None) -> Engine:
-    """Threads that wait, each for a process of its own."""
+    """Threads that each wait for a worker process."""
     executor = ThreadPoolExecutor(workers, "sweep")
 
     def close() -> None:
@@ -74,18 +74,18 @@ def _dask(workers: int, address: str | None) -> Engine:
 
 
 def dask_cluster(workers: int, *, processes: bool = True) -> Any:
-    """A Dask cluster on this machine; all that it listens on is of the loopback interface, on any free port."""
+    """Start a Dask cluster that listens only on the loopback interface, on free ports."""
     from distributed import LocalCluster
 
     return LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
         processes=processes,
-        protocol="tcp://",  # its other one asks for the address of this machine in the network
+        protocol="tcp://",  # the default looks up this machine's network address
         host=_LOOPBACK,
-        silence_logs=logging.CRITICAL,  # what it says when workers are ended, which are rows or our own doing
+        silence_logs=logging.CRITICAL,  # messages about ended workers, which become rows or are intended
         dashboard_address=None,
-        scheduler_kwargs={"dashboard_address": f"{_LOOPBACK}:0"},  # of counters; there is no dashboard
+        scheduler_kwargs={"dashboard_address": f"{_LOOPBACK}:0"},  # serves counters only
         worker_dashboard_address=f"{_LOOPBACK}:0",
     )
 
@@ -96,7 +96,7 @@ def _ray(workers: int, address: str | None) -> Engine:
     except ImportError:
         raise MissingExtraError("the engine ray", "ray", "ray") from None
     where: dict[str, Any] = {} if address else {"num_cpus": workers, **_RAY}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else it reports its use to its makers
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disable usage reports
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.WARNING, **where)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -105,7 +105,7 @@ def _ray(workers: int, address: str | None) -> Engine:
 
 
 class RayExecutor(Executor):
-    """Ray as an executor."""
+    """Executor interface to Ray."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray

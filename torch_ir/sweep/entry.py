@@ -1,4 +1,4 @@
-"""The list of models: a line each, as the command line names them, or as JSON.
+"""Lists of models: a line each, in command-line syntax or JSON.
 
 hf:llama?num_hidden_layers=2  -i "int64[1,16]"      # with inputs
 net.py:Net --input 1x8 --dim batch=1..32
@@ -22,7 +22,7 @@ _LISTS = ("input", "dim")
 
 @dataclass(frozen=True)
 class Entry:
-    """One model with its inputs and sizes; `error` says what is wrong with a line that names none."""
+    """One model with its inputs and sizes; `error` describes a line that cannot be parsed."""
 
     model: str
     input: tuple[str, ...] = ()
@@ -31,13 +31,13 @@ class Entry:
 
     @property
     def key(self) -> str:
-        """The same for the same model with the same inputs, wherever it stands in a list."""
-        told = json.dumps([self.model, self.input, self.dim])
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        """A digest of the model and its inputs, independent of the position in a list."""
+        text = json.dumps([self.model, self.input, self.dim])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def read_entries(lines: Iterable[str]) -> list[Entry]:
-    """The models of a list, each once; a line that cannot be read is an entry with an error."""
+    """Parse a list of models, without duplicates; a line that cannot be parsed is an entry with an error."""
     found: dict[str, Entry] = {}
     for entry in _entries(lines):
         found.setdefault(entry.key, entry)
@@ -85,11 +85,11 @@ def _from_json(text: str) -> Entry:
         raise CommandError(f"not JSON: {error}") from None
     for key in record:
         if key not in ("model", *_LISTS):
-            raise CommandError(f"there is no key {key!r}{did_you_mean(key, ('model', *_LISTS))}")
+            raise CommandError(f"unknown key {key!r}{did_you_mean(key, ('model', *_LISTS))}")
     model, lists = record.get("model"), {name: record.get(name, []) for name in _LISTS}
     if not isinstance(model, str) or not model:
-        raise CommandError('it names no model; write {"model": "hf:llama", "input": ["int64[1,16]"]}')
+        raise CommandError('"model" is missing; write {"model": "hf:llama", "input": ["int64[1,16]"]}')
     for name, texts in lists.items():
         if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-            raise CommandError(f"{name!r} is a list of texts, as they would follow --{name}")
+            raise CommandError(f"{name!r} must be a list of strings, as for --{name}")
     return Entry(model, tuple(lists["input"]), tuple(lists["dim"]))

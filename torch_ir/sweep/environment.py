@@ -1,4 +1,4 @@
-"""What the result of a sweep depends on besides the models."""
+"""Versions that the result of a sweep depends on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGES = ("torch", "transformers", "timm")
 
 @cache
 def versions() -> str:
-    """Us, torch and the libraries that models come from, as far as they are installed; none is imported."""
+    """Return the versions of torch_ir, torch and installed model libraries, without importing them."""
     found = [f"torch_ir {__version__}"]
     for name in _PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""The rows as a table that other programs read."""
+"""Export rows as Parquet."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _TYPES = {"str": "string", "int": "int64", "float": "float64"}
 
 
 def write_parquet(rows: Sequence[Row], folder: Path) -> bool:
-    """Write the rows as Parquet, if pyarrow is installed; says whether it is."""
+    """Write the rows as Parquet; return False if pyarrow is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         return False
-    # by the annotations, so that a column has its type also where every row of a sweep leaves it out
+    # from the annotations, so that a column has its type even if all its values are missing
     types = [(field.name, getattr(pyarrow, _TYPES[str(field.type).split(" ")[0]])()) for field in fields(Row)]
     table = pyarrow.Table.from_pylist([row.to_record() for row in rows], schema=pyarrow.schema(types))
     sink = pyarrow.BufferOutputStream()

@@ -1,7 +1,7 @@
-"""Processes that have torch already, and fork one child for each job: this is their near side.
+"""Client side of the fork servers: processes with torch preloaded that fork one worker per job.
 
-A mother is an ordinary subprocess, so that workers of any kind may have one, daemons too. She ends when the process
-that started her does, however that ends: her standard input is then at its end.
+A fork server is an ordinary subprocess, so that any kind of worker may have one, including daemons. It ends with the
+process that started it, because its standard input is closed then.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ REQUEST, GRAPH = "request", "graph.json"
 _START = "import sys; sys.path[:] = sys.argv[2:]; from torch_ir.sweep.fork_server import main; main(sys.argv[1])"
 _Kind = tuple[int, tuple[str, ...]]
 _lock = threading.Lock()
-_waiting: dict[_Kind, list[Nursery]] = defaultdict(list)
-_all: set[Nursery] = set()
+_waiting: dict[_Kind, list[ForkServer]] = defaultdict(list)
+_all: set[ForkServer] = set()
 
 
-class MotherLostError(Exception):
-    """A mother was killed, by somebody else."""
+class ServerLostError(Exception):
+    """A fork server was killed from outside."""
 
 
-class Nursery:
-    """A mother process, which carries out one job after the other."""
+class ForkServer:
+    """A fork server process, which runs one job at a time."""
 
     def __init__(self, threads: int, preload: tuple[str, ...]) -> None:
         if not hasattr(os, "fork"):
-            raise CommandError("a sweep forks a process for each model, which this system cannot")
+            raise CommandError("a sweep needs os.fork, which this system does not have")
         self._is_ended = False
         paths = [os.path.abspath(path) for path in sys.path]
         self._process = subprocess.Popen(
@@ -46,7 +46,7 @@ class Nursery:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": str(threads), "MALLOC_ARENA_MAX": "2"},
-            start_new_session=True,  # an interrupt at the terminal is for us, who then end the mother
+            start_new_session=True,  # Ctrl-C goes to this process, which then ends the server
         )
 
     @property
@@ -54,36 +54,36 @@ class Nursery:
         return self._process.poll() is None
 
     def run(self, job: Any, seconds: float, memory: int) -> tuple[dict[str, Any], bytes | None]:
-        """What became of a job, and the graph's text; a MotherLostError if she herself is killed."""
+        """Run a job; return its record and the graph's text, or raise ServerLostError if the server is killed."""
         with TemporaryFolder() as folder:
             with explained():
                 (folder / REQUEST).write_bytes(pickle.dumps(job))
-            record = self._ask({"folder": str(folder), "seconds": seconds, "memory": memory})
+            record = self._request({"folder": str(folder), "seconds": seconds, "memory": memory})
             graph = folder / GRAPH
             return record, graph.read_bytes() if record.get("digest") else None
 
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        told, heard = self._process.stdin, self._process.stdout
-        assert told is not None  # both are pipes
-        assert heard is not None
+    def _request(self, request: dict[str, Any]) -> dict[str, Any]:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None  # both are pipes
+        assert stdout is not None
         try:
-            told.write(json.dumps(question).encode() + b"\n")
-            told.flush()
-            answer = heard.readline()
+            stdin.write(json.dumps(request).encode() + b"\n")
+            stdin.flush()
+            answer = stdout.readline()
         except (OSError, ValueError):  # a broken pipe, or one that `end` closed
             answer = b""
         if not answer.endswith(b"\n"):
-            raise EOFError("the sweep was ended") if self._is_ended else MotherLostError
+            raise EOFError("the sweep was ended") if self._is_ended else ServerLostError
         record: dict[str, Any] = json.loads(answer)
         return record
 
     def end(self) -> None:
-        """Kill her; her child dies with her."""
+        """Kill the server and its worker."""
         self._is_ended = True
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError, RuntimeError):  # what she did not read, or somebody is reading from just now
+            with suppress(OSError, RuntimeError):  # unread data, or another thread is reading
                 assert pipe is not None  # both are pipes
                 pipe.close()
         with _lock:
@@ -91,28 +91,28 @@ class Nursery:
 
 
 @contextmanager
-def nursery(threads: int, preload: tuple[str, ...]) -> Iterator[Nursery]:
-    """A mother who has nothing to do; she waits for the next job afterwards."""
+def borrowed_server(threads: int, preload: tuple[str, ...]) -> Iterator[ForkServer]:
+    """Yield an idle fork server, which is kept for the next job."""
     kind = (threads, preload)
     with _lock:
-        mother = _waiting[kind].pop() if _waiting[kind] else None
-    if mother is None or not mother.is_alive:
-        mother = Nursery(threads, preload)
+        server = _waiting[kind].pop() if _waiting[kind] else None
+    if server is None or not server.is_alive:
+        server = ForkServer(threads, preload)
         with _lock:
-            _all.add(mother)
+            _all.add(server)
     try:
-        yield mother
+        yield server
     except BaseException:
-        mother.end()
+        server.end()
         raise
     with _lock:
-        _waiting[kind].append(mother)
+        _waiting[kind].append(server)
 
 
 def end_all() -> None:
-    """End every mother of this process, also those at work."""
+    """End all fork servers of this process, including busy ones."""
     with _lock:
         found = list(_all)
         _waiting.clear()
-    for mother in found:
-        mother.end()
+    for server in found:
+        server.end()

@@ -1,6 +1,6 @@
-"""The far side of a nursery: a process that has imported torch, forks a child for each request, and tells its end.
+"""Fork server: preload torch, fork one worker per job, report its exit.
 
-It reads a line of JSON for each job, and answers with one: what the child told of itself, or how it died.
+It reads a line of JSON per job and replies with one: the worker's report, or how it died.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.export  # which the models of transformers ask for
+import torch.export  # needed by models of transformers
 
 from torch_ir.capture import extract_ir
 from torch_ir.ir.files.temporary_folders import TemporaryFolder
@@ -32,29 +32,29 @@ from torch_ir.sweep.job import STEPS, Job
 from torch_ir.sweep.model_steps import Work
 from torch_ir.sweep.row import Status
 
-_TICK = 0.02  # seconds between two looks at the child
-_KEPT = 1 << 16  # bytes of its standard error, the last ones
-_NOT_THEIRS = (str(Path(__file__).parents[1]), os.path.dirname(os.__file__), "<")
+_TICK = 0.02  # seconds between polls of the worker
+_KEPT = 1 << 16  # bytes of stderr that are kept, the last ones
+_FOREIGN = (str(Path(__file__).parents[1]), os.path.dirname(os.__file__), "<")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in')
 
 
 def main(preload: str) -> None:
-    """Serve requests until there is nobody left to ask."""
+    """Serve requests until stdin closes."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what models print is not for whoever asks
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # keep the models' output out of the replies
     for name in filter(None, preload.split(",")):
-        with suppress(Exception):  # a child that needs it will say what is wrong
+        with suppress(Exception):  # a worker that needs it will report the error
             importlib.import_module(name)
     with suppress(Exception):  # likewise
         _warm_up()
-    gc.freeze()  # children share these pages as long as nobody touches them
+    gc.freeze()  # workers share these pages as long as they are not modified
     while line := sys.stdin.readline():
-        answers.write(json.dumps(_carry(**json.loads(line))) + "\n")
+        answers.write(json.dumps(_run_job(**json.loads(line))) + "\n")
         answers.flush()
 
 
 def _warm_up() -> None:
-    """Take every step once, with next to nothing: what that imports and sets up, no child has to."""
+    """Run every step once on a minimal model, so that workers inherit all imports and set-up."""
     with TemporaryFolder() as folder:
         work = Work(Job(Entry("Linear"), _linear), folder / "graph.json")
         for step in ("open", *STEPS):
@@ -70,7 +70,7 @@ def _linear(entry: Entry) -> Case:
     )
 
 
-def _carry(folder: str, seconds: float, memory: int) -> dict[str, Any]:
+def _run_job(folder: str, seconds: float, memory: int) -> dict[str, Any]:
     start = time.monotonic()
     process = os.fork()
     if not process:
@@ -80,28 +80,28 @@ def _carry(folder: str, seconds: float, memory: int) -> dict[str, Any]:
     if status is None:
         status, peak = _stop(process)
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process, signal.SIGKILL)  # what it may have started
-    told = child.told(folder)
-    if is_late or "status" not in told:
-        told |= _end(Path(folder), told.get("step", "open"), None if is_late else status, seconds)
-    return {**told, "seconds": round(time.monotonic() - start, 3), "peak_bytes": peak}
+        os.killpg(process, signal.SIGKILL)  # processes it may have started
+    facts = child.read_facts(folder)
+    if is_late or "status" not in facts:
+        facts |= _end(Path(folder), facts.get("step", "open"), None if is_late else status, seconds)
+    return {**facts, "seconds": round(time.monotonic() - start, 3), "peak_bytes": peak}
 
 
 def _wait(process: int, until: float) -> tuple[int | None, int]:
-    """The status of a child, negative for a signal, and its peak memory; None if it is not over in time."""
+    """Return a worker's exit status, negative for a signal, and its peak memory; None for the status on timeout."""
     while time.monotonic() < until:
         ended, status, usage = os.wait4(process, os.WNOHANG)
         if ended:
             unit = 1 if sys.platform == "darwin" else 1024
             return os.waitstatus_to_exitcode(status), usage.ru_maxrss * unit
-        if select.select([0], [], [], _TICK)[0]:  # nobody writes before an answer, so this is the end of the pipe
+        if select.select([0], [], [], _TICK)[0]:  # no request precedes the reply, so this is the end of the pipe
             os.killpg(process, signal.SIGKILL)
             os._exit(1)
     return None, 0
 
 
 def _stop(process: int) -> tuple[int, int]:
-    """End a child that is out of time; it may say first where it is."""
+    """End a worker that timed out, after it printed its traceback."""
     os.kill(process, signal.SIGTERM)
     status, peak = _wait(process, time.monotonic() + GRACE_SECONDS)
     if status is None:
@@ -111,25 +111,25 @@ def _stop(process: int) -> tuple[int, int]:
 
 
 def _end(folder: Path, step: str, status: int | None, seconds: float) -> dict[str, Any]:
-    """The diagnosis of a child that did not make one itself; without a status, it was out of time."""
-    complaints = (folder / child.COMPLAINTS).read_bytes()[-_KEPT:].decode(errors="replace")
-    place = _place(complaints)
+    """Diagnose a worker that did not report its end; without a status, it timed out."""
+    errors = (folder / child.STDERR).read_bytes()[-_KEPT:].decode(errors="replace")
+    place = _place(errors)
     if status is None:
         return _row(Status.TIMEOUT, step, f"took more than {seconds:g} s in `{step}`{place}")
-    if any(words in complaints for words in child.NO_MEMORY):
-        return _row(Status.MEMORY, step, f"there was no memory left within the limit in `{step}`{place}")
+    if any(words in errors for words in child.NO_MEMORY):
+        return _row(Status.MEMORY, step, f"exceeded the memory limit in `{step}`{place}")
     if crashed := crash(status, f" in `{step}`{place}"):
         return _row(Status.CRASHED, step, crashed)
-    said = shortened(complaints).strip().splitlines()
-    last = f": {said[-1][:200]}" if said else ""
-    return _row(Status.CRASHED, step, f"ended with status {status} and without a result in `{step}`{last}")
+    lines = shortened(errors).strip().splitlines()
+    last = f": {lines[-1][:200]}" if lines else ""
+    return _row(Status.CRASHED, step, f"exited with status {status} without a result in `{step}`{last}")
 
 
 def _row(status: Status, step: str, diagnosis: str) -> dict[str, Any]:
     return {"status": status.value, "step": step, "diagnosis": diagnosis}
 
 
-def _place(complaints: str) -> str:
-    """Where Python was at the end, by the traceback that a signal left: the user's own line if it has one."""
-    frames = [(file, line) for file, line in _FRAME.findall(complaints) if not file.startswith(_NOT_THEIRS)]
+def _place(errors: str) -> str:
+    """Return the last location by the traceback that a signal left: the user's own line, or ""."""
+    frames = [(file, line) for file, line in _FRAME.findall(errors) if not file.startswith(_FOREIGN)]
     return next((f" at {file}:{line}" for file, line in frames if "site-packages" not in file), "")

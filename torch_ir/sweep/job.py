@@ -1,4 +1,4 @@
-"""One model as work to hand out, and what comes back of it."""
+"""Jobs of a sweep and their outcomes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from torch_ir.sweep.case import Opener
 from torch_ir.sweep.entry import Entry
-from torch_ir.sweep.fork_client import MotherLostError, nursery
+from torch_ir.sweep.fork_client import ServerLostError, borrowed_server
 from torch_ir.sweep.row import Row, Status
 
 STEPS = ("extract", "cost", "optimize", "verify")
@@ -18,7 +18,7 @@ _ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Allowance:
-    """What one model may take: seconds, bytes beyond those of torch itself, threads."""
+    """Limits of one model: seconds, bytes on top of torch itself, threads."""
 
     seconds: float = 600.0
     memory: int = 4 << 30
@@ -27,7 +27,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Job:
-    """A model, who opens it, and what to do with it; `preload` are modules that every such process needs."""
+    """A model, its opener and the steps to run; `preload` are modules that every worker needs."""
 
     entry: Entry
     open: Opener
@@ -41,29 +41,29 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A row, and the text of the graph if there is one."""
+    """A row, and the text of the graph, if any."""
 
     row: Row
     graph: bytes | None = None
 
 
 def run_apart(job: Job) -> Outcome:
-    """Carry out a job in a process of its own; whatever happens there, this returns a row. Any worker may call it."""
+    """Run a job in its own process; always returns a row, whatever happens there. Any worker may call it."""
     if job.entry.error:
         return Outcome(row_of(job, status=Status.REFUSED.value, step="read", diagnosis=job.entry.error))
     for _ in range(_ATTEMPTS):
         try:
-            with nursery(job.limits.threads, job.preload) as mother:
-                record, graph = mother.run(job, job.limits.seconds, job.limits.memory)
+            with borrowed_server(job.limits.threads, job.preload) as server:
+                record, graph = server.run(job, job.limits.seconds, job.limits.memory)
             return Outcome(row_of(job, **record), graph)
-        except MotherLostError:
+        except ServerLostError:
             continue
-    told = "the process that starts the others ended, twice; `torch-ir doctor` says whether torch works here"
-    return Outcome(row_of(job, status=Status.CRASHED.value, step="open", diagnosis=told))
+    diagnosis = "the fork server died twice; run `torch-ir doctor` to check the installation"
+    return Outcome(row_of(job, status=Status.CRASHED.value, step="open", diagnosis=diagnosis))
 
 
 def row_of(job: Job, **facts: Any) -> Row:
-    """A row about a job, with what is known of it."""
+    """Return the row of a job with these facts."""
     entry = job.entry
     return Row.from_record(
         {

@@ -1,4 +1,4 @@
-"""The steps that one model goes through, and what each tells."""
+"""The steps of a sweep for one model, and the facts each reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Work:
-    """One model on its way; `problem` is what was wrong with a result that came."""
+    """The state of one model; `problem` describes a wrong result."""
 
     def __init__(self, job: Job, graph: Path) -> None:
         self.problem = ""
@@ -34,7 +34,7 @@ class Work:
         self._better: IR | None = None
 
     def take(self, step: str) -> dict[str, Any]:
-        """Take a step; what it tells, and how long it took."""
+        """Run a step; return its facts and its duration."""
         start = time.perf_counter()
         facts = getattr(self, f"_{step}")()
         return {**facts, f"{step}_seconds": round(time.perf_counter() - start, 4)}
@@ -60,10 +60,10 @@ class Work:
         self._file.write_bytes(text)
         stated = stated_digest(text)
         assert stated is not None  # every text ends with one
-        counts = [math.prod(param.shape) for param in self._ir.params if _is_learned(param)]
+        learned = [param for param in self._ir.params if param.param is None or param.param.kind == "parameter"]
         return {
             "nodes": len(self._ir.nodes),
-            "parameters": sum(counts),
+            "parameters": sum(math.prod(param.shape) for param in learned),
             "digest": stated.digest.removeprefix("sha256:"),
             "graph_bytes": self._file.stat().st_size,
         }
@@ -77,7 +77,7 @@ class Work:
         return {"nodes_after": len(split_prologue(self._better)[1])}
 
     def _verify(self) -> dict[str, Any]:
-        """Hold the captured graph against the model, and the optimised one against the captured."""
+        """Compare the captured graph with the model, and the optimised graph with the captured one."""
         torch.manual_seed(self._job.seed)
         model = self.case.build()
         weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
@@ -88,13 +88,9 @@ class Work:
         facts = {"max_diff": _finite(report.max_diff)}
         if is_valid and self._better is not None:
             proof = prove(self.ir, self._better, inputs=flatten_call(self.ir, args, kwargs), weights=weights)
-            self.problem = f"only when it is optimised: {proof.reason}" if proof.reason else ""
+            self.problem = f"only after optimisation: {proof.reason}" if proof.reason else ""
             facts["max_diff_after"] = _finite(proof.max_diff)
         return facts
-
-
-def _is_learned(param: Any) -> bool:
-    return param.param is None or param.param.kind == "parameter"
 
 
 def _number(amount: int | str) -> int | None:

@@ -1,4 +1,4 @@
-"""What a sweep says of one model: a flat record."""
+"""The result of a sweep for one model: a flat record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Status(str, Enum):
-    """How it went: `refused` is one sentence of torch_ir's own, `failed` any other error or a wrong result."""
+    """The outcome: `refused` is an error raised by torch_ir, `failed` any other error or a wrong result."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -21,22 +21,22 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class Row:
-    """One model; what a step would have told is None where it was not reached."""
+    """One model; facts of steps that did not run are None."""
 
     model: str
     status: str
-    step: str = ""  # the last that was begun
-    diagnosis: str = ""  # one sentence; empty where all went well
+    step: str = ""  # the last step that started
+    diagnosis: str = ""  # one sentence; empty if ok
     seconds: float = 0.0
-    peak_bytes: int | None = None  # of the whole process, with torch in it
+    peak_bytes: int | None = None  # of the whole process, including torch
     nodes: int | None = None
     parameters: int | None = None
-    flops: int | None = None  # None, too, where sizes are left open
+    flops: int | None = None  # also None for symbolic sizes
     bytes: int | None = None
-    nodes_after: int | None = None  # optimisation, of those that are computed in every run
+    nodes_after: int | None = None  # after optimisation, without the prologue
     max_diff: float | None = None  # between the graph and the model
     max_diff_after: float | None = None  # between the optimised graph and the graph
-    digest: str | None = None  # of the graph, which lies in graphs/
+    digest: str | None = None  # of the graph, which is in graphs/
     graph_bytes: int | None = None
     open_seconds: float | None = None
     extract_seconds: float | None = None
@@ -54,6 +54,6 @@ class Row:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Row:
-        """The row that a record tells, whatever else it tells."""
+        """Return the row of a record, ignoring unknown fields."""
         known = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in record.items() if name in known})

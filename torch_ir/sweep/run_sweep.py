@@ -1,4 +1,4 @@
-"""The sweep: hand out what is not done yet, put down what comes back, and write the tables."""
+"""Run a sweep: submit the open jobs, store their rows, and write the tables."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from torch_ir.sweep.row import Row, Status
 from torch_ir.sweep.summary import write_summary
 from torch_ir.sweep.sweep_folder import Journal
 
-_AHEAD = 2  # jobs that wait for each worker, so that none is idle; more would only hold memory
-Watcher = Callable[[Row, int, int], None]  # a row, how many are done, and of how many
+_AHEAD = 2  # queued jobs per worker, so that none is idle; more would only use memory
+Watcher = Callable[[Row, int, int], None]  # row, number done, total
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is done with every model. The limits may change from one start to the next; the rest makes a sweep."""
+    """The settings of a sweep; limits may change between starts, the others may not."""
 
     open: Opener
     steps: tuple[str, ...] = STEPS
@@ -38,12 +38,12 @@ class Plan:
     def __post_init__(self) -> None:
         for step in self.steps:
             if step not in STEPS:
-                raise CommandError(f"there is no step {step!r}{did_you_mean(step, STEPS)}; they are {', '.join(STEPS)}")
+                raise CommandError(f"unknown step {step!r}{did_you_mean(step, STEPS)}; expected {', '.join(STEPS)}")
         if self.steps[:1] != STEPS[:1] or list(self.steps) != [step for step in STEPS if step in self.steps]:
-            raise CommandError(f"steps are taken in the order {', '.join(STEPS)}, and the first is never left out")
+            raise CommandError(f"steps must be in the order {', '.join(STEPS)}, and the first is required")
 
     def settings(self) -> dict[str, str]:
-        """What must be the same when a sweep goes on."""
+        """Return the settings that must be equal to resume a sweep."""
         return {"steps": ",".join(self.steps), "level": self.level, "seed": str(self.seed), "versions": versions()}
 
     def job(self, entry: Entry) -> Job:
@@ -59,22 +59,19 @@ def sweep(
     retry: bool = False,
     watch: Watcher = lambda row, done, total: None,
 ) -> list[Row]:
-    """A row for every model, in their order; those that the folder has already are not done again.
+    """Return a row for every model, in order; models with a row in the folder are skipped.
 
-    With `retry`, those are that were not ok. The engine is started if there is anything to do.
+    With `retry`, models that were not ok run again. The engine is started only if there is something to do.
     """
     with Journal(Path(folder), plan.settings()) as journal:
-        left = [entry for entry in entries if not _is_done(journal.rows.get(entry.key), retry)]
+        kept = {key for key, row in journal.rows.items() if not retry or row.status == Status.OK.value}
+        left = [entry for entry in entries if entry.key not in kept]
         if left:
             _carry_out([plan.job(entry) for entry in left], journal, engine, len(entries), watch)
         rows = [journal.rows[entry.key] for entry in entries]
         write_parquet(rows, journal.folder)
         write_summary(rows, journal.folder)
     return rows
-
-
-def _is_done(row: Row | None, retry: bool) -> bool:
-    return row is not None and not (retry and row.status != Status.OK.value)
 
 
 def _carry_out(jobs: Sequence[Job], journal: Journal, start: Callable[[], Engine], total: int, watch: Watcher) -> None:
@@ -87,11 +84,11 @@ def _carry_out(jobs: Sequence[Job], journal: Journal, start: Callable[[], Engine
             watch(outcome.row, done, total)
     finally:
         engine.close()
-        end_all()  # where its workers were threads of this process
+        end_all()  # if its workers were threads of this process
 
 
 def _outcomes(engine: Engine, jobs: Iterable[Job]) -> Iterator[Outcome]:
-    """What comes back, as it comes."""
+    """Yield outcomes as they arrive."""
     waiting, running = iter(jobs), dict[Future[Outcome], Job]()
     while True:
         for job in islice(waiting, _AHEAD * engine.workers - len(running)):
@@ -107,6 +104,6 @@ def _outcome(future: Future[Outcome], job: Job) -> Outcome:
         return future.result()
     except CommandError:
         raise
-    except Exception as error:  # of the engine: its worker was lost, and again when it was tried elsewhere
-        told = f"the worker was lost: {type(error).__name__}: {first_line(error)}"
-        return Outcome(row_of(job, status=Status.CRASHED.value, step="open", diagnosis=told))
+    except Exception as error:  # of the engine: the worker was lost, and so were its retries
+        diagnosis = f"the worker was lost: {type(error).__name__}: {first_line(error)}"
+        return Outcome(row_of(job, status=Status.CRASHED.value, step="open", diagnosis=diagnosis))

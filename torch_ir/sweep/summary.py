@@ -1,4 +1,4 @@
-"""One page about a sweep: counts, what failed and why, and every row, to be filtered and sorted. It asks nobody."""
+"""HTML summary of a sweep: counts, failures by reason, and a sortable table. It loads nothing from elsewhere."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ SUMMARY = "summary.html"
 
 
 def write_summary(rows: Sequence[Row], folder: Path) -> None:
-    """Write the page; all that comes from models is data, which the page shows as text."""
+    """Write the page; texts from models are data, which it shows as text."""
     write_text(plain_target(folder / SUMMARY), summary(rows))
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """The page's text."""
+    """Return the text of the page."""
     records = json.dumps([row.to_record() for row in rows], allow_nan=False, separators=(",", ":"))
     script, style = _asset("summary.js"), _asset("summary.css")
     parts = {
         "POLICY": policy(script, style),
         "STYLE": style,
-        "DATA": records.replace("<", "\\u003c"),  # so that no text ends the element that it is in
+        "DATA": records.replace("<", "\\u003c"),  # no text can close the script element
         "SCRIPT": script,
     }
     text = _asset("summary.html")

@@ -1,7 +1,7 @@
-"""The folder of a sweep: `sweep.json` says what is done, `rows.jsonl` has a row for each model, `graphs/` a file.
+"""The folder of a sweep: settings in `sweep.json`, a row per model in `rows.jsonl`, graph files in `graphs/`.
 
-Every row is on the disk before the next one is written, and its graph before the row. After a kill, whatever has a row
-is done, and the rest is not.
+Every row is synced to disk before the next one is written, and its graph before the row. After a kill, the models with
+a row are done, and the others are not.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from torch_ir.errors import CommandError, SerializationError
 from torch_ir.ir.files.atomic_write import plain_target, sync_folder, write_bytes, write_text
@@ -25,7 +24,7 @@ _SETTINGS_BYTES, _ROWS_BYTES = 1 << 20, 1 << 30  # rows of about a million model
 
 
 class Journal:
-    """A folder that is held against other sweeps; `rows` has what is there already, the last row of each model."""
+    """A locked sweep folder; `rows` has the last row of each model that is done."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.folder = folder
@@ -51,14 +50,11 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
-        return False
 
     def add(self, outcome: Outcome) -> None:
-        """Put down what became of one model."""
+        """Store the outcome of one model."""
         row = outcome.row
         path = self.folder / GRAPHS / f"{row.digest}.json"
         if outcome.graph is not None and not path.is_file():
@@ -68,11 +64,11 @@ class Journal:
         self.rows[row.key] = row
 
     def _settle(self, settings: Mapping[str, str]) -> None:
-        """Begin with these settings, or go on with the same ones."""
+        """Write these settings, or check that they equal those of the folder."""
         path = self.folder / SETTINGS
         if not os.path.lexists(path):
             if os.fstat(self._file).st_size:
-                raise CommandError(f"{self.folder / ROWS} is there, but not {SETTINGS}; give another folder with -o")
+                raise CommandError(f"{self.folder / ROWS} exists, but {SETTINGS} does not; give another folder with -o")
             write_text(plain_target(path), json.dumps(dict(settings), indent=2) + "\n")
             sync_folder(self.folder)
             return
@@ -80,12 +76,12 @@ class Journal:
         for name in sorted({*begun, *settings}):
             if (then := begun.get(name)) != (now := settings.get(name)):
                 raise CommandError(
-                    f"{self.folder} was begun with {name} {then or 'not given'}, and this is {now or 'not given'}; "
-                    "go on with the same, or give another folder with -o"
+                    f"{self.folder} was started with {name} {then or 'not given'}, now it is {now or 'not given'}; "
+                    "use the same settings, or give another folder with -o"
                 )
 
     def _read(self) -> None:
-        """Read the rows, and take away what a kill left of one that was never finished."""
+        """Read the rows, and remove an incomplete last row left by a kill."""
         path = self.folder / ROWS
         try:
             data = read_regular(path, _ROWS_BYTES, follow=False)
@@ -108,7 +104,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise SerializationError(f"{path} is not what a sweep wrote; give another folder with -o")
+        raise SerializationError(f"{path} was not written by a sweep; give another folder with -o")
     return found
 
 

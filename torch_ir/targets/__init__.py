@@ -1,4 +1,4 @@
-"""Somebody else's IR, one way out: a target of the user's own, with placeholders where it has no lowering yet."""
+"""Lowering to other formats: user-defined targets, torch, ONNX, MLIR, Python; and coverage reports."""
 
 from torch_ir.targets.build_torch import to_torch
 from torch_ir.targets.contract import Contract

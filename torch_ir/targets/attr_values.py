@@ -1,4 +1,4 @@
-"""A handler's value as plain JSON: dataclasses, dicts, lists, numbers, text and None."""
+"""Convert a handler's value to plain JSON: dataclasses, dicts, lists, numbers, strings and None."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ _DEPTH = 50
 
 
 def to_json(value: Any, path: str, depth: int = 0) -> Any:
-    """The value, with a dataclass as an object that begins with its `type`; an error names what JSON cannot hold."""
+    """Return the value as JSON, a dataclass as an object that begins with its `type`; raise if that is impossible."""
     if depth > _DEPTH:
-        raise SerializationError(f"nested deeper than {_DEPTH} levels, or within itself", path)
+        raise SerializationError(f"nested deeper than {_DEPTH} levels, or recursive", path)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
-        return _finite(value, path)
+        if not math.isfinite(value):
+            raise SerializationError(f"JSON cannot represent the number {value}", path)
+        return float(value)
     if isinstance(value, str):
         return _text(value, path)
     if isinstance(value, (list, tuple)):
@@ -31,24 +33,20 @@ def to_json(value: Any, path: str, depth: int = 0) -> Any:
         names = [field.name for field in dataclasses.fields(value)]
         parts = {name: to_json(getattr(value, name), f"{path}.{name}", depth + 1) for name in names}
         return {"type": type(value).__name__, **parts}
-    raise SerializationError(f"JSON cannot hold a {type(value).__name__}; keep its name, or a list of numbers", path)
-
-
-def _finite(value: float, path: str) -> float:
-    if not math.isfinite(value):
-        raise SerializationError(f"JSON cannot hold the number {value}", path)
-    return float(value)
+    raise SerializationError(
+        f"JSON cannot represent a {type(value).__name__}; use its name, or a list of numbers", path
+    )
 
 
 def _text(value: str, path: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise SerializationError("JSON cannot hold half of a surrogate pair", path) from None
-    return str.__str__(value)  # of an enumeration, too, the text that it is
+        raise SerializationError("JSON cannot represent an unpaired surrogate", path) from None
+    return str.__str__(value)  # for a string enumeration, its value
 
 
 def _key(key: Any, path: str) -> str:
     if isinstance(key, str):
         return _text(key, path)
-    raise SerializationError(f"JSON cannot hold {key!r:.40} as a key; keys are texts", path)
+    raise SerializationError(f"JSON cannot represent {key!r:.40} as a key; keys are strings", path)

@@ -1,4 +1,4 @@
-"""A graph as an `nn.Module` of plain ATen calls: what torch.export, torch.compile and torch.onnx take.
+"""Convert a graph to an `nn.Module` of ATen calls, as input for torch.export, torch.compile and torch.onnx.
 
 module = to_torch(ir, weights)
 torch.compile(module)(x)
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def to_torch(ir: IR, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
-    """A module that computes the graph, is called as the model is, and has its state dict.
+    """Return a module that computes the graph, with the signature and state dict of the model.
 
-    Without weights its parameters are on meta, and it is exported as the graph is; `load_state_dict(weights,
-    assign=True)` lets it run. With weights, what depends on them alone is computed here, and again when a state dict is
-    loaded, but not when a parameter is written to. Calls of functions are put inline. The inputs of a call are not
-    checked against the graph; `IRExecutor` does that.
+    Without weights its parameters are on meta, and it can be exported; `load_state_dict(weights, assign=True)` makes it
+    runnable. With weights, computations on weights alone are done now, and again when a state dict is loaded, but not
+    when a parameter is written to. Function calls are inlined. Inputs are not checked against the graph; `IRExecutor`
+    does that.
     """
     from torch_ir.targets.torch.nn_module import build
 

@@ -1,4 +1,4 @@
-"""Contract: what a device can run, said in a file before there is any code for it.
+"""Contract: what a device can run, described in a file before any code for it exists.
 
 name = "npu"
 dtypes = ["float32", "float16"]
@@ -36,11 +36,11 @@ _KEYS = frozenset(("name", "ops", "dtypes", "rank", "static"))
 _ROW_KEYS = frozenset(("op", "dtypes", "rank", "static", "attrs", "absent", "require"))
 _SIZE = Limits(file_bytes=1 << 24)
 _OP_NAME = re.compile(r"[\w*?]+(\.[\w*?]+)+")
-Dtypes = Mapping[str, tuple[str, ...]]  # by argument; under "" those of all others
+Dtypes = Mapping[str, tuple[str, ...]]  # by argument; "" applies to all others
 
 
 class _Common(NamedTuple):
-    """What holds for every row that does not say otherwise."""
+    """Defaults for all rows."""
 
     dtypes: Dtypes
     rank: Limit | None
@@ -49,7 +49,7 @@ class _Common(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One way in which a device runs some operators."""
+    """A set of operators with the limits under which the device runs them."""
 
     ops: tuple[str, ...]
     dtypes: Dtypes
@@ -60,23 +60,23 @@ class Row:
     conditions: tuple[Condition, ...]
 
     def names(self, op_type: str) -> bool:
-        """Whether it speaks of that operator: by its name, its name without overload, or a pattern with `*` and `?`."""
+        """Whether the row covers an operator: by its name, its name without overload, or a pattern with `*` and `?`."""
         base = op_type.rpartition(".")[0]
         return any(name in (op_type, base) or fnmatchcase(op_type, name) for name in self.ops)
 
     def check_arguments(self, path: str) -> None:
-        """Raise a SerializationError at the first name that is no argument of its operators; this imports torch."""
+        """Raise SerializationError at the first name that is not an argument of its operators; imports torch."""
         from torch_ir.ops.known_names import argument_objection
 
         if any(set("*?") & set(name) for name in self.ops):
             return
         own = [name for name in self.dtypes if name and name.partition(".")[0] != "output"]
         for key, names in (("dtypes", own), ("attrs", [*self.attrs]), ("absent", [*self.absent])):
-            if told := argument_objection(self.ops, names):
-                raise SerializationError(told, f"{path}.{key}", rule="R11")
+            if problem := argument_objection(self.ops, names):
+                raise SerializationError(problem, f"{path}.{key}", rule="R11")
 
     def why_not(self, node: OpNode) -> str:
-        """The first thing about a node that the row does not admit; empty if there is none."""
+        """Return the first property of a node that the row does not allow, or ""."""
         return next(self._objections(node), "")
 
     def _objections(self, node: OpNode) -> Iterator[str]:
@@ -87,7 +87,7 @@ class Row:
             if self.rank is not None and not self.rank.admits(len(tensor.shape)):
                 yield f"{name} has rank {len(tensor.shape)}, not {self.rank}"
             if self.static and not tensor.is_static:
-                yield f"{name} has sizes that vary: {', '.join(dim for dim in tensor.shape if isinstance(dim, str))}"
+                yield f"{name} has symbolic sizes: {', '.join(dim for dim in tensor.shape if isinstance(dim, str))}"
         for name in self.absent:
             if name in node.args or node.attrs.get(name) is not None or node.elements(name):
                 yield f"{name} is given"
@@ -102,8 +102,8 @@ class Row:
 class Contract:
     """What a device can run: operators by name, each with limits on dtypes, ranks, attributes and shapes.
 
-    An item of `ops` is a name, or a mapping with the keys of `[[ops]]` in a file. Where several speak of one operator,
-    a node has to please one of them. `dtypes`, `rank` and `static` are for all that do not say otherwise.
+    An item of `ops` is a name, or a mapping with the keys of `[[ops]]` in a file. If several cover one operator, a node
+    must satisfy one of them. `dtypes`, `rank` and `static` are defaults for all items.
     """
 
     def __init__(
@@ -122,11 +122,11 @@ class Contract:
         self.rows = tuple(_read_row(item, common, f"ops[{index}]") for index, item in enumerate(ops))
         if not self.rows:
             raise SerializationError("no operator is listed", "ops", rule="R4")
-        self._rows_of: dict[str, tuple[Row, ...]] = {}  # by op_type, as they are asked for
+        self._rows_of: dict[str, tuple[Row, ...]] = {}  # cache by op_type
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Contract:
-        """A contract from the keys and values of a file."""
+        """Create a contract from the keys and values of a file."""
         allow_keys(record, _KEYS, "$")
         field(record, "ops", list, "$")
         return cls(**{"name": "target", **record})
@@ -142,30 +142,30 @@ class Contract:
             raise
 
     def names(self, op_type: str) -> bool:
-        """Whether it speaks of that operator at all."""
+        """Whether any row covers that operator."""
         return bool(self.rows_of(op_type))
 
     def rows_of(self, op_type: str) -> tuple[Row, ...]:
-        """The rows that speak of an operator."""
+        """Return the rows that cover an operator."""
         if op_type not in self._rows_of:
             self._rows_of[op_type] = tuple(row for row in self.rows if row.names(op_type))
         return self._rows_of[op_type]
 
     def why_not(self, node: OpNode) -> str:
-        """Why the device cannot run a node; empty if it can."""
+        """Return why the device cannot run a node, or ""."""
         reasons = [row.why_not(node) for row in self.rows_of(node.op_type)]
         return NOT_LISTED if not reasons else "" if "" in reasons else "; or ".join(dict.fromkeys(reasons))
 
     def check_names(self) -> None:
-        """Raise a SerializationError at the first ATen operator or argument that torch does not have; imports torch."""
+        """Raise SerializationError at the first ATen operator or argument that torch lacks; imports torch."""
         from torch_ir.ops.schema import operator_names
 
         known = {*operator_names("aten"), *(name.rpartition(".")[0] for name in operator_names("aten"))}
         for index, row in enumerate(self.rows):
             for name in row.ops:
                 if name.startswith("aten.") and not any(fnmatchcase(found, name) for found in known):
-                    told, hint = f"torch has no operator {name!r}", suggestion(name, known)
-                    raise SerializationError(told, f"ops[{index}].op", rule="R9", hint=hint)
+                    problem, hint = f"torch has no operator {name!r}", suggestion(name, known)
+                    raise SerializationError(problem, f"ops[{index}].op", rule="R9", hint=hint)
             row.check_arguments(f"ops[{index}]")
 
     def __repr__(self) -> str:
@@ -177,7 +177,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     if path.suffix == ".json":
         return parse_document(text, _SIZE)
     if path.suffix != ".toml":
-        raise SerializationError("a contract is a .toml or .json file", rule="R1")
+        raise SerializationError("a contract must be a .toml or .json file", rule="R1")
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -197,8 +197,8 @@ def _read_row(item: Any, common: _Common, path: str) -> Row:
         raise SerializationError("'op' names no operator", path, rule="R4")
     for name in names:
         if not _OP_NAME.fullmatch(name):
-            told, near = f"{name!r:.60} is no operator name such as 'aten.conv2d'", f"aten.{name}"
-            raise SerializationError(told, f"{path}.op", rule="R6", hint=suggestion(near, [near]))
+            problem, near = f"{name!r:.60} is not an operator name such as 'aten.conv2d'", f"aten.{name}"
+            raise SerializationError(problem, f"{path}.op", rule="R6", hint=suggestion(near, [near]))
     attrs = optional(record, "attrs", dict, path) or {}
     return Row(
         tuple(names),
@@ -219,7 +219,7 @@ def _read_limit(value: Any, path: str) -> Limit | None:
 
 
 def _read_dtypes(value: Any, path: str) -> Dtypes:
-    """A list for every tensor, or a list per argument."""
+    """Read one list for all tensors, or one list per argument."""
     lists = value if isinstance(value, Mapping) else {} if value is None else {"": value}
     found: dict[str, tuple[str, ...]] = {}
     for name, dtypes in lists.items():

@@ -1,4 +1,4 @@
-"""What a contract asks of one node: limits on numbers, and conditions over its shapes and attributes."""
+"""Limits of a contract on one node: ranges of numbers, and conditions on shapes and attributes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_ir.ir.sizes.expressions import names_in
 
 _RANGE = frozenset(("min", "max"))
 _PLAIN = (bool, int, float, str)
-# weight.shape[0], tensors.1.rank, output.shape[-1], stride[0]: what a condition may speak of beside plain attributes
+# weight.shape[0], tensors.1.rank, output.shape[-1], stride[0]: references in conditions beside plain attributes
 _REFERENCE = re.compile(
     r"(?<![\w.])(?P<name>[A-Za-z_]\w*(?:\.\d+)?)"
     r"(?:\.shape\[(?P<dim>-?\d{1,3})\]|\.rank(?!\w)|\[(?P<place>-?\d{1,3})\])"
@@ -23,7 +23,7 @@ _REFERENCE = re.compile(
 
 @dataclass(frozen=True)
 class Limit:
-    """What a value may be: one of a few, or a number in a range; of a list, every element."""
+    """The allowed values: a few, or a range of numbers; for a list, of every element."""
 
     allowed: tuple[Any, ...] = ()
     min: float | None = None
@@ -31,7 +31,7 @@ class Limit:
 
     @classmethod
     def read(cls, value: Any, path: str) -> Limit:
-        """`1`, `[1, 2]` or `{max = 7}`."""
+        """Read `1`, `[1, 2]` or `{max = 7}`."""
         if isinstance(value, Mapping):
             allow_keys(dict(value), _RANGE, path)
             for key, bound in value.items():
@@ -39,7 +39,7 @@ class Limit:
                     raise SerializationError(f"expected a number, found {bound!r:.60}", f"{path}.{key}")
             low, high = value.get("min"), value.get("max")
             if (low is None and high is None) or (low is not None and high is not None and low > high):
-                raise SerializationError("a range needs 'min' or 'max', and admits something", path)
+                raise SerializationError("a range needs 'min' or 'max', and must not be empty", path)
             return cls((), low, high)
         values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
         if not values or not all(isinstance(item, _PLAIN) for item in values):
@@ -74,7 +74,7 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True)
 class Condition:
-    """An expression that must hold, and what its names stand for."""
+    """An expression that must hold, and the references behind its names."""
 
     text: str
     expression: str
@@ -82,7 +82,7 @@ class Condition:
 
     @classmethod
     def read(cls, text: str, path: str) -> Condition:
-        """`weight.shape[0] % 8 == 0 and stride[0] <= 2`; the language is that of sizes in the graph."""
+        """Parse `weight.shape[0] % 8 == 0 and stride[0] <= 2`, in the language of sizes in the graph."""
         references: dict[str, Reference] = {}
 
         def named(found: re.Match[str]) -> str:
@@ -95,13 +95,15 @@ class Condition:
         try:
             names_in(expression)
         except ExpressionError:
-            raise SerializationError(f"{text!r:.80} is no condition such as 'weight.shape[0] % 8 == 0'", path) from None
+            raise SerializationError(
+                f"{text!r:.80} is not a condition such as 'weight.shape[0] % 8 == 0'", path
+            ) from None
         return cls(text, expression, references)
 
     def why_not(self, node: OpNode) -> str:
-        """Empty where the condition holds."""
+        """Return why the condition does not hold, or ""."""
         values: dict[str, Any] = {}
-        told: list[str] = []
+        shown: list[str] = []
         for name in sorted(names_in(self.expression)):
             found = self.references.get(name)
             value = _referred(node, found) if found else _value(node, name)
@@ -109,23 +111,23 @@ class Condition:
             if not isinstance(value, (int, float)):
                 return f"needs {self.text}, but {label} is {value}"
             values[name] = value
-            told.append(f"{label} = {value}")
+            shown.append(f"{label} = {value}")
         try:
             holds = evaluate(self.expression, values)
         except ExpressionError as error:
             return f"needs {self.text}: {error}"
-        return "" if holds else f"needs {self.text}, but {', '.join(told)}"
+        return "" if holds else f"needs {self.text}, but {', '.join(shown)}"
 
 
 def tensors_of(node: OpNode) -> Iterator[tuple[str, TensorMeta]]:
-    """Every tensor of a node with the name that a contract has for it."""
+    """Yield every tensor of a node with its name in a contract."""
     yield from zip(node.args, node.inputs, strict=True)
     for index, tensor in enumerate(node.outputs):
         yield ("output" if len(node.outputs) == 1 else f"output.{index}"), tensor
 
 
 def _referred(node: OpNode, found: Reference) -> Any:
-    """The number that is meant; a text that says so where it is none."""
+    """Return the referenced number, or a description if there is none."""
     if found.place is not None:
         value = node.attrs.get(found.name)
         return _item(value, found.place) if isinstance(value, list) else "absent"
@@ -143,11 +145,11 @@ def _value(node: OpNode, name: str) -> Any:
 def _item(values: Sequence[Any], index: int) -> Any:
     if not -len(values) <= index < len(values):
         return "absent"
-    return f"{values[index]}, which varies" if isinstance(values[index], str) else values[index]
+    return f"{values[index]}, which is symbolic" if isinstance(values[index], str) else values[index]
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Equal and alike: 1 is not true, and a size that varies is no text."""
+    """Whether two values are equal and of the same kind: 1 is not true, and a symbolic size is not a string."""
     if isinstance(one, bool) is not isinstance(other, bool) or isinstance(one, Expr):
         return False
     return bool(one == other)

@@ -1,4 +1,4 @@
-"""What a coverage report holds, and how it reads."""
+"""The coverage report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEASURES = ("nodes", "flops", "bytes")
 
 @dataclass(frozen=True)
 class Gap:
-    """An operator that the target cannot run, for one reason: where it stands and what it costs."""
+    """An operator that the target cannot run for one reason, with its nodes and their cost."""
 
     op_type: str
     why: str
@@ -40,9 +40,9 @@ class Gap:
 
 @dataclass(frozen=True)
 class Piece:
-    """An island: the nodes that the device runs in one piece, and what crosses its border.
+    """An island: a connected group of supported nodes, and the bytes that cross its boundary.
 
-    `function` is the body of control flow in which it lies, empty for the graph itself.
+    `function` is the body of control flow that contains it, empty for the graph itself.
     """
 
     function: str
@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """What torch's decompositions make of an operator: `into` is supported, `missing` is not, with the reason."""
+    """The decomposition of an operator: `into` lists supported parts, `missing` unsupported ones with reasons."""
 
     op_type: str
     count: int
@@ -71,7 +71,7 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class CoverageReport:
-    """How much of a graph a target can run; `str()` is the report for people."""
+    """The share of a graph that a target can run; `str()` formats the report."""
 
     target: str
     model_name: str
@@ -91,33 +91,33 @@ class CoverageReport:
 
     @property
     def border_bytes(self) -> tuple[Dim, Dim]:
-        """What goes into all islands, and what comes out of them."""
+        """The bytes that enter and leave all islands."""
         return total(piece.bytes_in for piece in self.islands), total(piece.bytes_out for piece in self.islands)
 
     def share(self, by: str = "flops") -> float:
-        """The supported part of all nodes, FLOPs or bytes, from 0 to 1; 1 where there is nothing to do."""
+        """Return the supported share of nodes, FLOPs or bytes, from 0 to 1; 1 if there is nothing to do."""
         if by not in MEASURES:
-            raise GraphError(f"coverage is measured by {', '.join(MEASURES)}, not by {by!r:.40}")
+            raise GraphError(f"unknown measure {by!r:.40}; expected one of {', '.join(MEASURES)}")
         found = self.supported_share(by)
         if found is None:
             raise GraphError(f"the share of {by} depends on {self.open_sizes_hint}")
         return found
 
     def supported_share(self, by: str) -> float | None:
-        """As `share`, but None where it depends on sizes that are open."""
+        """Like `share`, but None if it depends on symbolic sizes."""
         if by == "nodes":
             return self.supported_count / self.node_count if self.node_count else 1.0
         return self.part(self.supported, by) if getattr(self.work, by) != 0 else 1.0
 
     def part(self, work: Work, by: str) -> float | None:
-        """Some work as part of the whole; None where it depends on sizes that are open."""
+        """Return some work as a share of the whole; None if it depends on symbolic sizes."""
         amount, whole = getattr(work, by), getattr(self.work, by)
         if isinstance(amount, str) or isinstance(whole, str):
             return None
         return float(amount / whole) if whole else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain JSON values; shares that depend on open sizes are null."""
+        """Return the report as plain JSON values; shares that depend on symbolic sizes are null."""
         into, out = self.border_bytes
         record: dict[str, Any] = {
             "target": self.target,
@@ -148,19 +148,19 @@ class CoverageReport:
 
     @property
     def open_sizes(self) -> list[str]:
-        """The sizes on which the amounts depend."""
+        """The symbolic sizes on which the amounts depend."""
         return sorted(names_in(total([self.work.flops, self.work.bytes])))
 
     @property
     def open_sizes_hint(self) -> str:
-        """The sizes on which the amounts depend, and how to give them."""
+        """The symbolic sizes on which the amounts depend, and how to set them."""
         names = self.open_sizes
         sizes = {name: self.example_sizes.get(name, 8) for name in names}
         options = " ".join(f"--dim {name}={size}" for name, size in sizes.items())
-        return f"{', '.join(names)}: give the sizes, such as {options}, in Python sizes={sizes}"
+        return f"{', '.join(names)}: set them with {options}, or in Python with sizes={sizes}"
 
     def text(self, width: int | None = None) -> str:
-        """The report for people, in lines that are at most that wide."""
+        """Return the report as text of at most this width."""
         return as_text(self, width)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""A coverage report for people: a summary, what is missing, the islands, and what decompositions would help."""
+"""Format a coverage report: summary, unsupported operators, islands, helpful decompositions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS = ("kB", "MB", "GB", "TB")
 
 
 def as_text(report: CoverageReport, width: int | None = None) -> str:
-    """The report in lines of at most 100 characters, or of fewer where it is to be narrower."""
+    """Return the report in lines of at most 100 characters, or fewer if `width` is smaller."""
     sections = [_summary(report), _gaps(report), _islands(report), _decompositions(report)]
     most = min(width or WIDTH, WIDTH)
     return "\n\n".join("\n".join(_cut(line, most) for line in lines) for lines in map(list, sections) if lines)
@@ -36,7 +36,7 @@ def _summary(report: CoverageReport) -> Iterator[str]:
 
 
 def _gaps(report: CoverageReport) -> Iterator[str]:
-    """Two lines each: what and how much, then why and where."""
+    """Yield two lines per gap: operator and amounts, then reason and location."""
     if not report.gaps:
         return
     width = max(len("not supported"), *(len(gap.op_type) for gap in report.gaps))
@@ -48,7 +48,7 @@ def _gaps(report: CoverageReport) -> Iterator[str]:
 
 
 def _shapes(gap: Gap, width: int) -> str:
-    """The first shapes; what is too long is cut before the arrow."""
+    """Return the first shapes, cut before the arrow if too long."""
     more = f" and {len(gap.shapes) - 1} more" if len(gap.shapes) > 1 else ""
     given, arrow, made = gap.shapes[0].rpartition("-> ")
     return f"{_cut(given, width - len(arrow + made + more))}{arrow}{made}{more}"
@@ -63,7 +63,7 @@ def _place(gap: Gap) -> str:
 def _islands(report: CoverageReport) -> Iterator[str]:
     count, pieces = len(report.islands), report.islands
     into, out = (_bytes(amount) for amount in report.border_bytes)
-    yield f"{count} island{'s' * (count != 1)}; across borders: {into} in, {out} out"
+    yield f"{count} island{'s' * (count != 1)}; across boundaries: {into} in, {out} out"
     for piece in pieces[:_SHOWN_ISLANDS]:
         nodes = f"{len(piece.nodes):>5} {'nodes' if len(piece.nodes) > 1 else 'node '}"
         yield f"  {_span(piece):<44}  {nodes}  {_bytes(piece.bytes_in):>9} in  {_bytes(piece.bytes_out):>9} out"
@@ -81,8 +81,8 @@ def _decompositions(report: CoverageReport) -> Iterator[str]:
         return
     legal = [found for found in report.decompositions if found.is_legal]
     left = len(report.decompositions) - len(legal)
-    verdict = "the graph is legal then" if not left else f"{left} stay{'s' * (left == 1)} in the way"
-    yield f"decompositions: {len(legal)} of {len(report.decompositions)} become legal; {verdict}"
+    verdict = "then all are supported" if not left else f"{left} remain{'s' * (left == 1)} unsupported"
+    yield f"decompositions: {len(legal)} of {len(report.decompositions)} become supported; {verdict}"
     for found in report.decompositions:
         yield f"  {found.op_type} {_outcome(found)}"
 
@@ -91,9 +91,9 @@ def _outcome(found: Decomposition) -> str:
     if found.is_legal:
         return f"-> {_listed(found.into) or 'nothing'}"
     if list(found.missing) == [found.op_type]:
-        return f"stays: {found.missing[found.op_type]}"
+        return f"remains: {found.missing[found.op_type]}"
     needed = [name if why == NOT_LISTED else f"{name} ({why})" for name, why in found.missing.items()]
-    return f"stays: it needs {_listed(needed)}"
+    return f"remains: it needs {_listed(needed)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -102,7 +102,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Rounded down, so that 100 % is all of it."""
+    """Format a share as a percentage, rounded down so that 100 % means all."""
     return "?" if share is None else f"{math.floor(share * 1000 + 1e-9) / 10:.1f} %"
 
 

@@ -1,4 +1,4 @@
-"""The sizes of a graph that vary, as torch.export is told of them.
+"""The symbolic sizes of a graph as `dynamic_shapes` of torch.export.
 
 module = to_torch(ir, weights)
 torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes_of(ir))
@@ -15,9 +15,9 @@ from torch_ir.ir.sizes.symbols import Symbol
 
 
 def dynamic_shapes_of(ir: IR) -> dict[str, Any] | None:
-    """What `torch.export.export(to_torch(ir), ..., dynamic_shapes=)` takes, by argument; None where no size varies.
+    """Return the `dynamic_shapes` for `torch.export.export(to_torch(ir), ...)` by argument; None if sizes are fixed.
 
-    A symbol is a `Dim` with its name and range, or, where the graph holds only for some of that range, `Dim.AUTO`.
+    A symbol becomes a `Dim` with its name and range, or `Dim.AUTO` if the graph is valid for only part of that range.
     """
     from torch_ir.targets.torch.nn_module import signature_of
 
@@ -36,7 +36,7 @@ def _dim(symbol: Symbol, ir: IR) -> Any:
     from torch.export import Dim
 
     is_bound = any(symbol.name in names_in(text) for text in ir.constraints)
-    is_single = symbol.min is not None and symbol.min == symbol.max  # which no `Dim` can say
+    is_single = symbol.min is not None and symbol.min == symbol.max  # `Dim` cannot express it
     return Dim.AUTO if is_bound or is_single else Dim(symbol.name, min=symbol.min, max=symbol.max)
 
 
@@ -60,7 +60,7 @@ def _spec(tensor: TensorMeta, ir: IR, dims: dict[str, Any]) -> Any:
 
 
 def _size(expression: str, dims: dict[str, Any]) -> Any:
-    """A `Dim`, or what is linear in one; anything else is left to torch."""
+    """Return a `Dim` or a linear function of one; `Dim.AUTO` for anything else."""
     from torch.export import Dim
 
     if expression in dims:

@@ -1,4 +1,4 @@
-"""Check the names that a target's handlers are registered under; torch is asked if it is loaded."""
+"""Check the names that handlers are registered for, against torch if it is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLOSE = 0.8
 
 
 def check_key(key: Key, target: str) -> None:
-    """Raise RegistryError for an operator, argument, class or function that torch does not have, if it is loaded."""
+    """Raise RegistryError for an operator, argument, class or function that torch lacks, if torch is loaded."""
     if "torch" not in sys.modules:
         return
     from torch_ir.ops import objection  # imports torch
@@ -25,12 +25,12 @@ def check_key(key: Key, target: str) -> None:
         key.check_names(f"target {target!r}")
     elif key.startswith("torch."):
         _check_path(key, target)
-    elif told := objection([key], ()):
-        raise RegistryError(f"target {target!r}: {told}")
+    elif problem := objection([key], ()):
+        raise RegistryError(f"target {target!r}: {problem}")
 
 
 def check_unused(keys: Iterable[Key], used: Iterable[str], missing: Iterable[str], target: str) -> None:
-    """Check names that look like misspellings of operators which have no handler, for which torch is loaded."""
+    """Check unused names that resemble operators without a handler; loads torch for that."""
     bases = {op_type.rpartition(".")[0] for op_type in used}
     lacking = [name for op_type in missing for name in (op_type, op_type.rpartition(".")[0])]
     unused = [key for key in keys if isinstance(key, str) and key not in bases and key not in used]
@@ -45,12 +45,11 @@ def check_unused(keys: Iterable[Key], used: Iterable[str], missing: Iterable[str
 
 
 def _check_path(name: str, target: str) -> None:
-    """A class or function in text, such as `torch.nn.Linear`, is found in torch as far as that is imported."""
+    """Raise RegistryError if a name such as `torch.nn.Linear` does not exist, as far as torch is imported."""
     holder: Any = sys.modules["torch"]
     for part in name.split(".")[1:]:
         if not hasattr(holder, part):
             if not isinstance(holder, (ModuleType, type)):
                 return
-            told = f"target {target!r}: there is no {name!r}"
-            raise RegistryError(f"{told}{did_you_mean(part, dir(holder))}")
+            raise RegistryError(f"target {target!r}: unknown name {name!r}{did_you_mean(part, dir(holder))}")
         holder = getattr(holder, part)

@@ -1,4 +1,4 @@
-"""A handler and what it lowers: an operator, a module class, a torch function, or a pattern."""
+"""Handlers and their keys: an operator, a module class, a torch function, or a pattern."""
 
 from __future__ import annotations
 
@@ -22,42 +22,42 @@ _TORCH_FUNCTION = re.compile(r"torch\.(?:\w+\.)*([a-z_]\w*)")
 
 @dataclass(frozen=True)
 class Declined:
-    """What a handler returns when it does not want a node; the reason goes into the work list."""
+    """Returned by a handler that declines a node; the reason goes into the work list."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A handler, what it lowers, and which names it asks for beside the node; None is all."""
+    """A handler, its key, and the names that its signature requests beside the node; None means all."""
 
     key: Key
     handler: Callable[..., Any]
-    asks: tuple[str, ...] | None
+    wanted: tuple[str, ...] | None
 
     @property
     def name(self) -> str:
-        """The handler's name as the names of nodes and functions may hold it: a lambda is just `lambda`."""
+        """The handler's name as an identifier; a lambda is `lambda`."""
         return identifier(str(getattr(self.handler, "__name__", type(self.handler).__name__)))
 
     def __call__(self, node: OpNode, known: Mapping[str, Any]) -> Any:
-        names = known if self.asks is None else [name for name in self.asks if name in known]
+        names = known if self.wanted is None else [name for name in self.wanted if name in known]
         return self.handler(node, **{name: known[name] for name in names})
 
 
 def identifier(text: str) -> str:
-    """A text with nothing but letters, digits and underscores, or `unnamed`."""
+    """Return a text reduced to letters, digits and underscores, or `unnamed`."""
     return re.sub(r"\W+", "_", text).strip("_") or "unnamed"
 
 
 def same_operator(name: str) -> str | None:
-    """The operator that is called like a torch function, without overload: `aten.flatten` for `torch.flatten`."""
+    """Return the operator with the name of a torch function, without overload: `aten.flatten` for `torch.flatten`."""
     function = _TORCH_FUNCTION.fullmatch(name)
     return f"aten.{function[1].strip('_')}" if function else None
 
 
 def key_of(thing: Any) -> Key:
-    """What is lowered, as a pattern or a name; torch is looked at only if the user has it already."""
+    """Return the key of an object as a pattern or name; torch is used only if it is already imported."""
     if isinstance(thing, Pattern):
         return thing
     if isinstance(thing, str):
@@ -66,11 +66,11 @@ def key_of(thing: Any) -> Key:
         return public_name(f"{thing.__module__}.{thing.__qualname__}")
     if callable(thing):
         return _function_name(thing)
-    raise RegistryError(f"{thing!r:.80} is no operator name, module class, torch function or pattern")
+    raise RegistryError(f"{thing!r:.80} is not an operator name, module class, torch function or pattern")
 
 
 def _function_name(function: Callable[..., Any]) -> str:
-    """The name under which torch knows a function, `torch.nn.functional.gelu`; else where Python finds it."""
+    """Return torch's name of a function, `torch.nn.functional.gelu`; else its Python path."""
     if "torch" in sys.modules:
         from torch.overrides import resolve_name
 
@@ -79,20 +79,20 @@ def _function_name(function: Callable[..., Any]) -> str:
 
 
 def place_of(function: Callable[..., Any]) -> str:
-    """`module.function`, or how a callable without a name shows itself."""
+    """Return `module.function`, or the repr of a callable without a name."""
     names = [getattr(function, name, None) for name in ("__module__", "__qualname__")]
     return ".".join(map(str, names)) if all(names) else repr(function)
 
 
-def asked_names(handler: Callable[..., Any], key: Key) -> tuple[str, ...] | None:
-    """The names that a handler asks for beside its first argument, each of which must be known for that key."""
+def requested_names(handler: Callable[..., Any], key: Key) -> tuple[str, ...] | None:
+    """Return the parameters of a handler after the first; each must be available for that key."""
     try:
         first, *others = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature, or a function without arguments
         return ()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in (first, *others)):
         return None
-    if isinstance(key, str) and key.startswith("higher_order."):  # each names the graphs inside it in its own way
+    if isinstance(key, str) and key.startswith("higher_order."):  # the names of their bodies differ
         return tuple(parameter.name for parameter in others)
     known = key.captures if isinstance(key, Pattern) else {BODY}
     for parameter in others:
@@ -100,10 +100,10 @@ def asked_names(handler: Callable[..., Any], key: Key) -> tuple[str, ...] | None
         if is_needed and parameter.name not in known:
             name = getattr(handler, "__name__", repr(handler))
             hint = did_you_mean(parameter.name, known)
-            raise RegistryError(f"{name} asks for {parameter.name!r}, which {str(key)!r} does not give{hint}")
+            raise RegistryError(f"{name} requests {parameter.name!r}, which {str(key)!r} does not provide{hint}")
     return tuple(parameter.name for parameter in others)
 
 
 def is_same(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """The same function, imported or run again, is no second claim; lambdas have no name to know them by."""
+    """Whether two handlers are the same function, possibly reloaded; lambdas have no name to compare."""
     return one is other or (place_of(one) == place_of(other) and "<lambda>" not in place_of(one))

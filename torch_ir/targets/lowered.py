@@ -1,4 +1,4 @@
-"""What lowering gives: layers in program order, and the work list of what is still missing."""
+"""The result of lowering: layers in program order, and the work list of missing operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_LOWERING = "no lowering"
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Stands where no handler took a node, and says why."""
+    """Marks a node that no handler lowered, with the reasons."""
 
     node: OpNode
     why: tuple[str, ...]
@@ -27,7 +27,7 @@ class Placeholder:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of the target: what the handler returned, and the tensors and weights around it, by name."""
+    """One layer of the target: the handler's result, and the names of its tensors and weights."""
 
     name: str
     kind: str
@@ -39,11 +39,11 @@ class Layer:
 
     @property
     def is_placeholder(self) -> bool:
-        """Whether no handler took the node."""
+        """Whether no handler lowered the node."""
         return type(self.value) is Placeholder
 
     def to_dict(self, path: str = "layer") -> dict[str, Any]:
-        """The layer as plain JSON values; `path` is what an error calls it."""
+        """Return the layer as plain JSON values; `path` names it in errors."""
         record: dict[str, Any] = {
             "name": self.name,
             "kind": self.kind,
@@ -58,7 +58,7 @@ class Layer:
 
 @dataclass
 class Missing:
-    """A row of the work list: an operator at certain shapes, where it occurs, and why nothing took it."""
+    """A row of the work list: an operator at certain shapes, where it occurs, and why it was not lowered."""
 
     op_type: str
     inputs: tuple[str, ...]
@@ -83,7 +83,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Lowered:
-    """A graph as the layers of a target; `ir` is the graph that they stand for, one node per layer or more."""
+    """A graph as layers of a target; `ir` is the lowered graph, with one or more nodes per layer."""
 
     target: str
     ir: IR
@@ -102,12 +102,12 @@ class Lowered:
 
     @property
     def placeholders(self) -> list[str]:
-        """The nodes of `ir` that no handler took, as `render(lowered.ir, path, placeholders=...)` wants them."""
+        """The nodes of `ir` without a lowering, for `render(lowered.ir, path, placeholders=...)`."""
         return [layer.name for layer in self.layers if layer.is_placeholder]
 
     @property
     def missing(self) -> list[Missing]:
-        """The work list: one row per operator and shapes, in the order of the program."""
+        """The work list: one row per operator and shapes, in program order."""
         rows: dict[tuple[Any, ...], Missing] = {}
         for layer in self.layers:
             if type(layer.value) is not Placeholder:
@@ -124,7 +124,7 @@ class Lowered:
         return list(rows.values())
 
     def report(self) -> str:
-        """What is done and what is left, for people."""
+        """Return a summary of lowered and missing layers."""
         left = len(self.placeholders)
         if not left:
             return f"{self.target}: all {len(self.layers)} layers are lowered."
@@ -137,7 +137,7 @@ class Lowered:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The layers as plain JSON values; a SerializationError names the layer whose value cannot be one."""
+        """Return the layers as plain JSON values; a SerializationError names a layer with an unsupported value."""
         return {
             "target": self.target,
             "model_name": self.ir.model_name,
@@ -150,7 +150,7 @@ class Lowered:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the layers as protobuf (.pb, .binpb) or else as JSON, a line for each; whole or not at all."""
+        """Write the layers atomically as protobuf (.pb, .binpb) or else as JSON with a line per layer."""
         document = self.to_dict()
         write_bytes(path, lowered_to_protobuf(document) if is_protobuf(path) else _text(document).encode())
 
@@ -165,7 +165,7 @@ def _text(document: dict[str, Any]) -> str:
 
 
 def _entry(value: Any) -> str:
-    """JSON of a value; a list of records has a line for each."""
+    """Return a value as JSON; a list of records has a line for each."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
     return json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,6 @@
-"""One run of a target over a graph: the most specific handler first, and a placeholder where none is left.
+"""Lower a graph to a target: try the most specific handlers first, and leave placeholders where all fail.
 
-Handlers see a copy that is thrown away, so nothing that they do to it can harm the graph.
+Handlers receive a throw-away copy, so they cannot modify the graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REFUSED = object()
 
 
 class Lowering:
-    """The graph while it is lowered: which nodes are taken, and why others were not."""
+    """The state of a lowering: which nodes are lowered, and why others are not."""
 
     def __init__(self, target: Target, ir: IR) -> None:
         self.target = target
@@ -44,14 +44,14 @@ class Lowering:
         self.reasons: dict[OpNode, dict[str, None]] = {}
 
     def run(self, splitter: Splitter | None = None) -> Lowered:
-        """Try everything, finer and finer, until no call is left to look into."""
-        self._look_inside(self._can_be_folded_again)
+        """Try handlers at finer and finer granularity until no call is left to inline."""
+        self._inline_calls(self._may_inline_now)
         while True:
             calls = calls_of(self.ir, self.target.handles)
             self._lower_patterns()
             self._lower_calls(calls)
             self._lower_nodes()
-            if not self._look_inside(lambda call: True):
+            if not self._inline_calls(lambda call: True):
                 break
         if splitter is not None:
             self._split_nodes(splitter)
@@ -59,15 +59,15 @@ class Lowering:
         layers = [layer for node in self.ir.nodes for layer in self._layers(node)]
         return Lowered(self.target.name, self.ir, layers)
 
-    def _can_be_folded_again(self, call: OpNode) -> bool:
-        """Whether nothing is lost when a call is looked into at once: no handler wants it, or its module is known."""
+    def _may_inline_now(self, call: OpNode) -> bool:
+        """Whether a call can be inlined at once: it has no handler, or it can be folded again by its module."""
         if is_whole_block(self.ir, call, self.target.handles) and not self.target.patterns:
-            return False  # folded again, it would be what it is
+            return False  # folding would restore it
         module = self.ir.modules.get(call.origin.module, "")
         return public_name(module) == call.op_type or not self.target.handles(call.op_type)
 
-    def _look_inside(self, is_wanted: Callable[[OpNode], bool]) -> bool:
-        """Put the bodies of calls that nobody took in their place; whether there were any."""
+    def _inline_calls(self, is_wanted: Callable[[OpNode], bool]) -> bool:
+        """Inline the calls that are not lowered; return whether there were any."""
 
         def is_open(call: OpNode) -> bool:
             return self._is_open(call) and is_wanted(call)
@@ -110,7 +110,7 @@ class Lowering:
             self._take(self._outline(rule, found), found.nodes, value, about, weights)
 
     def _outline(self, rule: Rule, found: Match) -> OpNode | str:
-        """One node for a match, or why there can be none."""
+        """Replace a match by one node, or return why that is impossible."""
         name = fresh(rule.name, set(self.ir.functions))
         try:
             return outline(self.ir, found.nodes, name, f"{identifier(self.target.name)}.{rule.name}")
@@ -118,7 +118,7 @@ class Lowering:
             return f"{rule.name}: {error}"
 
     def _lower_calls(self, calls: Calls) -> None:
-        """Whole calls of modules, the outermost first, then of torch functions."""
+        """Lower whole calls of modules, outermost first, then of torch functions."""
         for _, level in itertools.groupby(sorted(calls, key=depth), depth):
             whole = {call: calls[call] for call in level if self._is_open_call(calls[call])}
             copies = _Copies(self.ir)
@@ -132,7 +132,7 @@ class Lowering:
             self._take_calls({call: whole[call] for call in values}, values)
 
     def _ask_all(self, call: Origin, copy: OpNode | str, bodies: Mapping[str, Any], nodes: Sequence[OpNode]) -> Any:
-        """What the first handler of a module's class that wants a call gives for it."""
+        """Return the result of the first handler that accepts a call, or _REFUSED."""
         if isinstance(copy, str):
             self._refuse_all(nodes, copy)
             return _REFUSED
@@ -154,7 +154,7 @@ class Lowering:
                     break
 
     def _split_nodes(self, splitter: Splitter) -> None:
-        """Nodes that torch can split into others, if all of those have a handler that takes them."""
+        """Decompose nodes with torch if handlers accept all parts."""
         for node in self.ir.nodes:
             if self._is_open(node) and node.outputs:
                 try:
@@ -178,7 +178,7 @@ class Lowering:
         return [_layer(node, Placeholder(node, why))]
 
     def _ask(self, rule: Rule, copy: OpNode, known: Mapping[str, Any], nodes: Sequence[OpNode]) -> Any:
-        """What a handler gives for a copy of these nodes, or _REFUSED."""
+        """Return a handler's result for a copy of these nodes, or _REFUSED."""
         try:
             value = rule(copy, known)
             if value is None:
@@ -187,14 +187,14 @@ class Lowering:
                 return value
             why = f"{rule.name}: {value.why}"
         except Exception as error:
-            why = f"{rule.name} raised {_told(error)}"
+            why = f"{rule.name} raised {_summary(error)}"
         self._refuse_all(nodes, why)
         return _REFUSED
 
     def _take(
         self, call: OpNode | str, nodes: Sequence[OpNode], value: Any, about: str, weights: dict[str, str] | None = None
     ) -> None:
-        """Let one call of the graph stand for nodes that became one layer."""
+        """Record the call that replaces nodes lowered to one layer."""
         if isinstance(call, str):
             self._refuse_all(nodes, call)
             return
@@ -202,7 +202,7 @@ class Lowering:
         self.taken[call] = [_layer(call, value, about, weights)]
 
     def _is_open_call(self, nodes: Sequence[OpNode]) -> bool:
-        """Whether nodes can become one call; a block that is one already is lowered as a node."""
+        """Whether nodes can become one call; a block that already is one is lowered as a node."""
         is_block = len(nodes) == 1 and is_whole_block(self.ir, nodes[0], self.target.handles)
         return not is_block and all(map(self._is_open, nodes))
 
@@ -218,7 +218,7 @@ class Lowering:
 
 
 class _Copies:
-    """What handlers may see of a graph: a copy of every node and tensor."""
+    """Copies of all nodes and tensors of a graph, for handlers."""
 
     def __init__(self, ir: IR) -> None:
         self.ir = ir.clone()
@@ -226,7 +226,7 @@ class _Copies:
         self._tensors = dict(zip(ir.tensors(), self.ir.tensors(), strict=True))
 
     def of(self, value: Any) -> Any:
-        """The copy of what a pattern captured."""
+        """Return the copy of a captured value."""
         if isinstance(value, OpNode):
             return self.nodes[value]
         if isinstance(value, TensorMeta):
@@ -234,13 +234,13 @@ class _Copies:
         return [self.of(item) for item in value] if isinstance(value, list) else copy_value(value)
 
     def bodies(self, node: OpNode) -> dict[str, IR | None]:
-        """The graph inside a call as `body`; those of control flow under the names of its attributes."""
+        """Return the graph inside a call as `body`; those of control flow under their attribute names."""
         found = {name: self.ir.functions.get(v) for name, v in node.attrs.items() if isinstance(v, FunctionRef)}
         return {BODY: found.get("function"), **found}
 
 
 def tell(layers: Sequence[Layer], log: Callable[[str], object] | None) -> None:
-    """A line per layer, to a function of the user's or to the logger."""
+    """Log a line per layer, to the given function or to the logger."""
     for layer in layers:
         mark = f"  ({'; '.join(layer.value.why)})" if type(layer.value) is Placeholder else ""
         if log is not None:
@@ -250,16 +250,16 @@ def tell(layers: Sequence[Layer], log: Callable[[str], object] | None) -> None:
 
 
 def _merged(node: OpNode) -> list[str]:
-    """That a node stands for several captured ones, so that no handler of a single class is asked."""
+    """Return a note if a node was merged from several captured ones, so that no module handler applies."""
     names = node.origins
     if len(names) < 2 or node.is_call:
         return []
-    told = ", ".join(names[:_MOST_NAMES]) + (" and more" if len(names) > _MOST_NAMES else "")
-    return [f"it stands for {told}; lower it by operator or by pattern"]
+    listed = ", ".join(names[:_MOST_NAMES]) + (" and more" if len(names) > _MOST_NAMES else "")
+    return [f"it was merged from {listed}; lower it by operator or by pattern"]
 
 
 def _read_outside(found: Match) -> str:
-    """Which value inside a match is read outside it too; one layer for all its nodes would lose it."""
+    """Return which inner value of a match is used outside, or ""; one layer for all nodes would lose it."""
     for node in found.nodes[:-1]:
         for tensor in node.outputs:
             for reader in tensor.consumers:
@@ -277,23 +277,23 @@ def _layer(node: OpNode, value: Any, about: str = "", weights: dict[str, str] | 
 
 
 def _captured_weights(found: Match) -> dict[str, str]:
-    """The weights that a match reads, under the names of its captures where it has them."""
+    """Return the weights that a match reads, by capture name if captured."""
     names = {tensor: name for name, tensor in found.captures.items() if isinstance(tensor, TensorMeta)}
     read = (tensor for node in found.nodes for tensor in node.inputs)
     return {names.get(tensor, tensor.name): tensor.key for tensor in read if tensor.key}
 
 
 def _lacking(row: Missing) -> str:
-    """An operator that a split node still lacks, with what its own handlers said."""
-    said = [reason for reason in row.reasons if reason != NO_LOWERING and not reason.startswith(("not split", _SPLIT))]
-    return f"{row.op_type} ({'; '.join(said)})" if said else row.op_type
+    """Return an operator that a decomposed node still lacks, with the reasons of its handlers."""
+    own = [reason for reason in row.reasons if reason != NO_LOWERING and not reason.startswith(("not split", _SPLIT))]
+    return f"{row.op_type} ({'; '.join(own)})" if own else row.op_type
 
 
-def _told(error: Exception) -> str:
-    """An error as one line, whatever its own text does when it is asked for."""
+def _summary(error: Exception) -> str:
+    """Return an error as one line, even if its own `str()` fails."""
     kind = type(error).__name__
     try:
-        said = first_line(Exception(*error.args) if isinstance(error, KeyError) else error)  # its text is a repr
+        text = first_line(Exception(*error.args) if isinstance(error, KeyError) else error)  # str(KeyError) is a repr
     except Exception:
         return kind
-    return kind if said == kind else f"{kind}: {said}"
+    return kind if text == kind else f"{kind}: {text}"

@@ -1,4 +1,4 @@
-"""Calls of modules and torch functions in a graph of operators: the nodes of each, and one node in their place."""
+"""Find the nodes of module and torch function calls in a graph of operators, and fold each call into one node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Calls = dict[Origin, list[OpNode]]
 
 
 def calls_of(ir: IR, is_wanted: Callable[[str], bool]) -> Calls:
-    """The nodes of every call of a module whose class is wanted, and of every recorded call of a wanted function."""
+    """Return the nodes of every call of a wanted module class or recorded torch function."""
     wanted = {path for path, name in ir.modules.items() if is_wanted(public_name(name))}
     calls: Calls = {}
     for node in ir.nodes:
@@ -27,20 +27,20 @@ def calls_of(ir: IR, is_wanted: Callable[[str], bool]) -> Calls:
 
 
 def depth(call: Origin) -> tuple[bool, int]:
-    """Modules before functions, and outer modules before inner ones; calls of the same depth share no node."""
+    """Return a sort key: modules before functions, outer before inner; calls of equal depth share no node."""
     return bool(call.function), len(modules_around(call.module))
 
 
 def name_of(ir: IR, call: Origin) -> str:
-    """The public name of the class or function that is called."""
+    """Return the public name of the called class or function."""
     return _function(call) if call.function else public_name(ir.modules[call.module])
 
 
 def is_whole_block(ir: IR, node: OpNode, is_wanted: Callable[[str], bool]) -> bool:
-    """Whether a node is what folding would make of a wanted module in which others ran.
+    """Whether a node already is what folding a wanted module with inner modules would produce.
 
-    That is so if no module around it is wanted, and if it gives just what others read: none of it goes unread, and
-    none is a cast that others can read past.
+    That requires that no enclosing module is wanted, that all its outputs are used, and that none is a cast which
+    consumers can bypass.
     """
     if not node.is_call or not node.is_layer or not is_wanted(node.op_type):
         return False
@@ -55,14 +55,14 @@ def is_whole_block(ir: IR, node: OpNode, is_wanted: Callable[[str], bool]) -> bo
 
 
 def fold_calls(ir: IR, calls: Mapping[Origin, list[OpNode]]) -> dict[Origin, OpNode | str]:
-    """Put one node in the place of each call, or say why there can be none; no two calls share a node."""
+    """Replace each call by one node, or return why that is impossible; no two calls share a node."""
     for nodes in calls.values():
         read_past(nodes)
     position = {node: number for number, node in enumerate(ir.nodes)}
     bound = {symbol.tensor for symbol in ir.symbols.values()}
 
     def is_run(nodes: list[OpNode]) -> bool:
-        """Whether nodes follow each other and give nothing but values; others are folded one call at a time."""
+        """Whether nodes are consecutive and bind no symbols; others are folded one call at a time."""
         follow = position[nodes[-1]] - position[nodes[0]] == len(nodes) - 1
         return follow and bool(given_by(nodes)) and all(bound.isdisjoint(node.outputs) for node in nodes)
 
@@ -85,6 +85,6 @@ def _function(origin: Origin) -> str:
 
 
 def _label(ir: IR, call: Origin) -> str:
-    """A name for the node: the path of the module, or the last word of the function."""
+    """Return a name for the node: the module path, or the last part of the function name."""
     name = name_of(ir, call)
     return name.rpartition(".")[2] if call.function else call.module.replace(".", "_") or name

@@ -1,4 +1,4 @@
-"""A node in one short line, as an engineer reads it: `Conv2d C3 N64 K7x7 S2x2 P3x3 D1x1 G1`."""
+"""Describe a node in one short line: `Conv2d C3 N64 K7x7 S2x2 P3x3 D1x1 G1`."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _FIELD = re.compile(r"\{(\w+)(#|\[(-?\d+)(:?)\])?\}")
 
 
 def describe(node: OpNode) -> str:
-    """The layer and its sizes for operators that have a line here; else operator, attributes and shapes.
+    """Return the layer and its sizes for common operators; else operator, attributes and shapes.
 
-    Attributes that are None, False or empty say nothing and are left out.
+    Attributes that are None, False or empty are omitted.
     """
     base = node.op_type.rpartition(".")[0]
     try:
         return _FIELD.sub(lambda found: _field(node, found), _LINES[base])
-    except (KeyError, IndexError):  # no line, or a call without what the line speaks of
+    except (KeyError, IndexError):  # no template, or the call lacks an argument of it
         return _plain(node)
 
 
@@ -52,7 +52,7 @@ def _field(node: OpNode, found: re.Match[str]) -> str:
     name, part, index, rest = found.groups()
     value = node.outputs[0] if name == "output" else node[name]
     if not part:
-        # a pool without a stride steps by its kernel
+        # the default stride of a pool is its kernel size
         return _sizes(node["kernel_size"] if name == "stride" and value == [] else value)
     if not isinstance(value, TensorMeta):
         raise KeyError(name)
@@ -66,10 +66,10 @@ def _sizes(value: Any) -> str:
 
 
 def _plain(node: OpNode) -> str:
-    told = [
+    attrs = [
         f"{name} {print_value(value)}"
         for name, value in node.attrs.items()
         if value is not None and value is not False and value != [] and not isinstance(value, FunctionRef)
     ]
     data = [tensor for tensor in node.inputs if tensor.param is None]
-    return " ".join([node.op_type, *told, *map(shape_text, data), "->", *map(shape_text, node.outputs)])
+    return " ".join([node.op_type, *attrs, *map(shape_text, data), "->", *map(shape_text, node.outputs)])

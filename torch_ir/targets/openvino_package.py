@@ -1,4 +1,4 @@
-"""The only place that imports OpenVINO: with its telemetry replaced by OpenVINO's own stub, so that nothing is sent."""
+"""Import OpenVINO, with its telemetry replaced by OpenVINO's own stub, so that nothing is sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TELEMETRY = "openvino_telemetry"
 
 
 def import_openvino(name: str = "openvino") -> Any:
-    """Import OpenVINO or a module of it; telemetry that the user's program imported before stays as it is."""
+    """Import OpenVINO or a module of it; telemetry already imported by the user's program is left alone."""
     if _TELEMETRY in sys.modules:
         return importlib.import_module(name)
     sys.modules[_TELEMETRY] = None  # type: ignore[assignment]  # makes `import` of it raise ImportError

@@ -1,4 +1,4 @@
-"""A node that no handler takes as the finer nodes into which torch splits it, in a graph of their own."""
+"""Decompose a node without a handler with torch, into a graph of finer nodes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch_ir.ops.decompose import decomposed
 
 
 class Splitter:
-    """Splits the nodes of one graph; equal nodes are given to torch once."""
+    """Decomposes nodes of one graph; equal nodes are decomposed once."""
 
     def __init__(self, ir: IR) -> None:
         self._device = ir.device
         self._names = {tensor.name for tensor in ir.tensors()}
         self._known: dict[tuple[str, ...], IR | str] = {}
-        self._open: set[str] = set()  # operators that are being split, so that none is found within itself
+        self._open: set[str] = set()  # operators being decomposed, to detect recursion
 
     @contextmanager
     def split(self, node: OpNode) -> Iterator[IR]:
-        """The finer nodes, which make the node's outputs from its inputs; a ConversionError says why there are none."""
+        """Yield the graph of finer nodes; raise ConversionError if there is none."""
         given = [f"{name} {t.shape} {t.stride} {t.dtype}" for name, t in zip(node.args, node.inputs, strict=True)]
         key = (node.op_type, repr(node.attrs), *given)
         if key not in self._known:
@@ -31,7 +31,7 @@ class Splitter:
         if isinstance(body, str):
             raise ConversionError(body)
         if node.op_type in self._open:
-            raise ConversionError("torch splits it into itself")
+            raise ConversionError("its decomposition contains the operator itself")
         self._open.add(node.op_type)
         try:
             yield self._around(node, body.clone())
@@ -39,9 +39,9 @@ class Splitter:
             self._open.discard(node.op_type)
 
     def _around(self, node: OpNode, body: IR) -> IR:
-        """The body with the node's own tensors around it and names that nothing else has."""
+        """Return the body between the node's own tensors, with unique names."""
         if len(set(body.graph_outputs) - set(body.graph_inputs)) < len(node.outputs):
-            raise ConversionError("torch makes no node of it: an input is passed on")
+            raise ConversionError("its decomposition returns an input unchanged")
         given = {tensor: tensor.copy() for tensor in node.inputs}
         for inner, outer in zip(body.graph_inputs, node.inputs, strict=True):
             inner.replace_all_uses_with(given[outer])

@@ -1,4 +1,4 @@
-"""Target: the user's own IR as a table of handlers, one per operator, module class, torch function or pattern.
+"""Target: a user-defined IR as a table of handlers, one per operator, module class, torch function or pattern.
 
 npu = Target("npu")
 
@@ -18,7 +18,7 @@ from torch_ir.errors import RegistryError
 from torch_ir.ir import IR
 from torch_ir.rewrite import Pattern
 from torch_ir.targets.handler_names import check_key, check_unused
-from torch_ir.targets.handlers import Key, Rule, asked_names, is_same, key_of, place_of, same_operator
+from torch_ir.targets.handlers import Key, Rule, is_same, key_of, place_of, requested_names, same_operator
 from torch_ir.targets.lowered import Lowered
 from torch_ir.targets.lowering import Lowering, tell
 
@@ -26,29 +26,29 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Target:
-    """Somebody's own IR: what can be lowered to it, and how."""
+    """A user-defined IR and the handlers that lower to it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._named: dict[str, Rule] = {}
-        self._functions: dict[str, dict[str, None]] = {}  # from an operator to the torch functions called like it
+        self._functions: dict[str, dict[str, None]] = {}  # operator -> torch functions of the same name
         self._patterns: list[Rule] = []
 
     def lowers(self, *what: str | type | Callable[..., Any] | Pattern) -> Callable[[F], F]:
-        """Decorate `f(node) -> anything`: it lowers what is named here.
+        """Register the decorated `f(node) -> anything` as a handler.
 
-        That is an operator (`"aten.conv2d.default"`, or `"aten.conv2d"` for every overload), a module class or a torch
-        function, as the object itself or as its full name in text, or a pattern of several nodes. A handler gets the
-        node, and by name whatever else its signature asks for: what its pattern captures, or `body`, the graph inside a
-        module or function. It declines by returning `Declined("why")` or None.
+        `what` is an operator (`"aten.conv2d.default"`, or `"aten.conv2d"` for every overload), a module class or torch
+        function, as the object or its full name, or a pattern of several nodes. A handler receives the node, and by
+        name what its signature requests: captures of its pattern, or `body`, the graph inside a module or function. It
+        declines by returning `Declined("why")` or None.
         """
         if not what:
-            raise RegistryError(f"{self.name}.lowers() is told nothing to lower; name an operator, module or pattern")
+            raise RegistryError(f"{self.name}.lowers() needs an operator, module, function or pattern")
         keys = [key_of(thing) for thing in what]
 
         def keep(handler: F) -> F:
             for key in keys:
-                self._keep(Rule(key, handler, asked_names(handler, key)))
+                self._keep(Rule(key, handler, requested_names(handler, key)))
             return handler
 
         return keep
@@ -71,7 +71,7 @@ class Target:
 
     @property
     def patterns(self) -> tuple[tuple[Pattern, Rule], ...]:
-        """The patterns that have a handler, those of more nodes first."""
+        """The patterns with a handler, larger ones first."""
         pairs = [(rule.key, rule) for rule in self._patterns if isinstance(rule.key, Pattern)]
         return tuple(sorted(pairs, key=lambda pair: -pair[0].size))
 
@@ -80,24 +80,23 @@ class Target:
         return (*self._named, *(rule.key for rule in self._patterns))
 
     def rules_for(self, op_type: str) -> Iterator[Rule]:
-        """The handlers for a node of that type: of the torch function, of the operator, of the operator in any form."""
+        """Yield the handlers for a node type: of the torch function, the operator, the operator without overload."""
         base = op_type.rpartition(".")[0]
         for name in (*self._functions.get(base, ()), op_type, base):
             if name in self._named:
                 yield self._named[name]
 
     def handles(self, op_type: str) -> bool:
-        """Whether any handler is registered for a node of that type alone."""
+        """Whether a handler is registered for this node type."""
         return next(self.rules_for(op_type), None) is not None
 
     def lower(self, ir: IR, decompose: bool = False, log: Callable[[str], object] | None = None) -> Lowered:
-        """The graph as layers of this target; what no handler takes becomes a placeholder, and no handler can fail it.
+        """Lower a graph to layers of this target; nodes that no handler lowers become placeholders.
 
-        A handler for an operator that torch does not have is a RegistryError: here, or where it is registered if torch
-        is loaded by then.
+        A handler for an operator that torch lacks is a RegistryError: here, or on registration if torch is loaded then.
 
-        With `decompose`, a node without a handler becomes several layers if torch can split it into operators that all
-        have one. `log` gets a line per layer; without it the lines go to the logger `torch_ir.targets`.
+        With `decompose`, a node without a handler becomes several layers if torch can decompose it into operators that
+        all have one. `log` receives a line per layer; by default the lines go to the logger `torch_ir.targets`.
         """
         for key in self._keys:
             check_key(key, self.name)

@@ -1,4 +1,4 @@
-"""Coverage: how much of a graph a target can run and what is in the way, before a single handler is written.
+"""Coverage: how much of a graph a target can run and what it lacks, before any handler is written.
 
 report = coverage(ir, Contract.load("npu.toml"))
 report.share("flops"), report.gaps, report.islands, report.decompositions
@@ -25,18 +25,17 @@ from torch_ir.targets.coverage_report import CoverageReport, Decomposition, Gap,
 from torch_ir.targets.lowered import NO_LOWERING, Placeholder
 from torch_ir.targets.target import Target
 
-Why = Callable[[OpNode], str]  # why a target cannot run a node; empty if it can
+Why = Callable[[OpNode], str]  # returns why a target cannot run a node, or ""
 
 
 def coverage(
     ir: IR, target: Contract | Target, *, sizes: Mapping[str, int] | None = None, decompose: bool = True
 ) -> CoverageReport:
-    """What a target can run of a graph, at these sizes.
+    """Report how much of a graph a target can run, at these sizes.
 
-    Of a call that the target does not speak of, the nodes inside count. The bodies of control flow are judged too, and
-    a node that runs them is supported if all of them are; they count for every use, both branches of a `cond`
-    included. Assertions are not judged. With `decompose`, torch's decompositions of what is not supported are tried;
-    that imports torch.
+    A call that the target does not cover counts by its inner nodes. Control flow is supported if all its bodies are;
+    they count for every use, including both branches of a `cond`. Assertions are ignored. With `decompose`, torch's
+    decompositions of unsupported operators are tried, which imports torch.
     """
     if isinstance(target, Contract) and "torch" in sys.modules:
         target.check_names()
@@ -66,7 +65,7 @@ def coverage(
 
 
 def _judged(ir: IR, target: Contract | Target) -> tuple[IR, Why]:
-    """The graph with whatever calls the target takes whole, and what the target says to a node of it."""
+    """Return the graph with the calls that the target takes whole, and the function that judges its nodes."""
     if isinstance(target, Contract):
         copy = ir.clone() if ir.functions else ir
         _open_calls(copy, target)
@@ -79,14 +78,14 @@ def _judged(ir: IR, target: Contract | Target) -> tuple[IR, Why]:
 
 
 def _new_node_judge(target: Contract | Target) -> Why:
-    """What a target says to a node that is not in the graph, or deep inside it."""
+    """Return the function that judges nodes outside the top level of the graph."""
     if isinstance(target, Contract):
         return target.why_not
     return lambda node: "" if target.handles(node.op_type) else NO_LOWERING
 
 
 def _open_calls(ir: IR, contract: Contract) -> None:
-    """Put the bodies of calls that the contract does not name in their places, here and in every function."""
+    """Inline the calls that the contract does not name, here and in every function."""
 
     def is_foreign(call: OpNode) -> bool:
         body = ir.functions.get(call.attrs["function"])
@@ -99,7 +98,7 @@ def _open_calls(ir: IR, contract: Contract) -> None:
 
 @dataclass(frozen=True)
 class _Region:
-    """The graph, or the body of control flow in it: how often it runs, and which of its inputs are weights."""
+    """The graph or a body of control flow: how often it runs, and which of its inputs are weights."""
 
     ir: IR
     costs: Cost
@@ -108,7 +107,7 @@ class _Region:
     weights: frozenset[TensorMeta] = frozenset()
 
     def bodies(self, node: OpNode) -> list[_Region]:
-        """The regions that a node runs; its last operands are their inputs, in order."""
+        """Return the bodies that a node runs; its last operands are their inputs, in order."""
         regions = []
         for name in bodies_of(node):
             body = self.ir.functions[name]
@@ -131,26 +130,26 @@ class _Region:
 
 
 class _Survey:
-    """Every node of a graph and of the bodies that control flow runs, with its work and what is against it."""
+    """Collects every node of a graph and its control flow bodies, with its cost and the objection to it."""
 
     def __init__(self, why: Why) -> None:
         self.why = why
         self.rows: list[tuple[NodeCost, str]] = []
 
     def region(self, region: _Region) -> list[Piece]:
-        """Judge the nodes of a region; returns the pieces that the target can run."""
+        """Judge the nodes of a region; return its islands."""
         supported: dict[OpNode, Work] = {}
         inside: list[Piece] = []
         for row in region.costs.nodes:
             node, reason, work = row.node, self.why(row.node), row.times(region.times)
-            if not node.outputs:  # an assertion, which is no work of the device
+            if not node.outputs:  # an assertion
                 continue
             bodies = [] if node.is_call else region.bodies(node)
             if bodies:
                 first = len(self.rows)
                 pieces = [piece for body in bodies for piece in self.region(body)]
                 if not reason and any(why for _, why in self.rows[first:]):
-                    reason = "its body holds what is not supported"
+                    reason = "its body has unsupported operators"
                 inside += pieces if reason else []
                 work = Work()
             self.rows.append((NodeCost(*work.amounts(), node=node), reason))
@@ -161,7 +160,7 @@ class _Survey:
 
 
 def _gaps(rows: Iterable[tuple[NodeCost, str]]) -> list[Gap]:
-    """The unsupported nodes by operator and reason: those of most FLOPs first, then of most bytes, then the most."""
+    """Group the unsupported nodes by operator and reason, in descending order of FLOPs, bytes and count."""
     groups: dict[tuple[str, str], list[NodeCost]] = {}
     for row, reason in rows:
         if reason:
@@ -182,13 +181,13 @@ def _gaps(rows: Iterable[tuple[NodeCost, str]]) -> list[Gap]:
 
 
 def _shapes(node: OpNode) -> str:
-    """`1x64x56x56 -> 1x64x28x28`, without weights where there is something else."""
+    """Return shapes such as `1x64x56x56 -> 1x64x28x28`, without weights unless there is nothing else."""
     data = [tensor for tensor in node.inputs if tensor.param is None] or node.inputs
     return f"{' '.join(map(shape_text, data))} -> {' '.join(map(shape_text, node.outputs))}".strip()
 
 
 class _Settling:
-    """Takes operators apart until every part is supported, or cannot be taken apart."""
+    """Decomposes operators until every part is supported or cannot be decomposed."""
 
     def __init__(self, ir: IR, why: Why) -> None:
         self.ir = ir
@@ -196,7 +195,7 @@ class _Settling:
         self.known: dict[tuple[Any, ...], tuple[dict[str, None], dict[str, str]]] = {}
 
     def settle(self, gap: Gap) -> Decomposition:
-        """What becomes of all nodes of a gap."""
+        """Decompose all nodes of a gap."""
         into: dict[str, None] = {}
         missing: dict[str, str] = {}
         for node in gap.nodes:
@@ -206,13 +205,13 @@ class _Settling:
         return Decomposition(gap.op_type, len(gap.nodes), tuple(into), missing)
 
     def _parts(self, node: OpNode, why: str, around: frozenset[str]) -> tuple[dict[str, None], dict[str, str]]:
-        """The supported operators that a node falls into, and those that are in the way, with the reason."""
+        """Return the supported operators of a node's decomposition, and the unsupported ones with reasons."""
         key = (node.op_type, repr(node.attrs), *((t.shape, t.stride, t.dtype) for t in node.inputs), node.args)
         if key not in self.known:
-            self.known[key] = self._taken_apart(node, why, around | {node.op_type})
+            self.known[key] = self._decomposed(node, why, around | {node.op_type})
         return self.known[key]
 
-    def _taken_apart(self, node: OpNode, why: str, around: frozenset[str]) -> tuple[dict[str, None], dict[str, str]]:
+    def _decomposed(self, node: OpNode, why: str, around: frozenset[str]) -> tuple[dict[str, None], dict[str, str]]:
         from torch_ir.ops.decompose import decomposed  # imports torch
 
         own = self.ir.functions.get(node.attrs["function"]) if node.is_call else None
@@ -225,7 +224,7 @@ class _Settling:
             reason = self.why(step)
             if not reason:
                 parts[step.op_type] = None
-            elif step.op_type in around:  # torch goes round in circles
+            elif step.op_type in around:  # recursive decomposition
                 lacking[step.op_type] = reason
             else:
                 inner, more = self._parts(step, reason, around)

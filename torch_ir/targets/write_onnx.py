@@ -1,4 +1,4 @@
-"""A graph as an ONNX file, with its weights or without, and weights for a file that has none.
+"""Write a graph as an ONNX file, with or without weights, and bind weights to such a file.
 
 to_onnx(ir, "model.onnx")
 bind_onnx("model.onnx", "model.safetensors")
@@ -19,25 +19,25 @@ from torch_ir.ir.files.atomic_write import real_target
 if TYPE_CHECKING:
     from torch import Tensor
 
-_OPSETS = range(18, 24)  # what torch's exporter writes itself
-_COMMON = 20  # the lowest that says GELU in one node; more runtimes have it than any later one
+_OPSETS = range(18, 24)  # supported by torch's exporter
+_COMMON = 20  # the lowest with GELU as one node; supported by more runtimes than later ones
 
 
 def to_onnx(
     ir: IR, path: str | os.PathLike[str], weights: Mapping[str, Tensor] | None = None, *, opset: int | None = None
 ) -> None:
-    """Write a graph as ONNX, whole or not at all; inputs, outputs and sizes that vary have their names.
+    """Write a graph as ONNX, atomically; inputs, outputs and symbolic sizes keep their names.
 
-    Without weights, none is loaded or written: each is an initialiser under its state-dict key, and `bind_onnx` gives
-    them values. With weights, what depends on them alone is computed here, and they lie in the file itself, or beside
-    it where they are more than 1 MiB. A buffer that the model changes is an input that may be left out, and its new
-    value is an output after the others, called `KEY.new`. The opset is 20 if none is asked for, and 23 for bfloat16.
+    Without weights, none is loaded or written: each is an initialiser under its state-dict key, and `bind_onnx` sets
+    their values. With weights, computations on weights alone are done now, and weights are stored in the file, or in a
+    side file if they exceed 1 MiB. A buffer that the model changes is an optional input, and its new value an
+    additional output named `KEY.new`. The default opset is 20, or 23 for bfloat16.
     """
     _require()
     target = _checked(path)
     opset = default_opset(ir) if opset is None else opset
     if opset not in _OPSETS:
-        raise ConversionError(f"opset is {_OPSETS[0]} to {_OPSETS[-1]}, not {opset!r:.20}")
+        raise ConversionError(f"unsupported opset {opset!r:.20}; expected {_OPSETS[0]} to {_OPSETS[-1]}")
     from torch_ir.targets.onnx.model import onnx_model, settle_weights, weights_of
     from torch_ir.targets.onnx.onnx_weights import save, save_with
 
@@ -54,10 +54,10 @@ def to_onnx(
 
 
 def bind_onnx(path: str | os.PathLike[str], weights: Mapping[str, Tensor] | str | os.PathLike[str]) -> None:
-    """Give the weights of a file that `to_onnx` wrote without any their values; it can be bound again.
+    """Bind weights to a file that `to_onnx` wrote without them; it can be bound again.
 
-    A mapping is written beside the file. Of a .safetensors checkpoint (a file, an index of shards, or a folder) nothing
-    is copied: the file points into it, so that it must lie in the same folder or below.
+    A mapping is written to a side file. A .safetensors checkpoint (a file, an index of shards, or a folder) is not
+    copied: the file refers to it, so it must be in the same folder or below.
     """
     _require()
     from torch_ir.targets.onnx.onnx_weights import bind_file
@@ -66,7 +66,7 @@ def bind_onnx(path: str | os.PathLike[str], weights: Mapping[str, Tensor] | str 
 
 
 def default_opset(ir: IR) -> int:
-    """The version of ONNX's operators that says the graph; for bfloat16, one in which convolutions take it."""
+    """Return the opset for a graph; for bfloat16, one in which convolutions support it."""
     dtypes = {tensor.dtype for node in ir.all_nodes() for tensor in (*node.inputs, *node.outputs)}
     return _OPSETS[-1] if "bfloat16" in dtypes else _COMMON
 

@@ -1,4 +1,4 @@
-"""A graph as a Python file: a class of plain ATen calls that needs torch and nothing else.
+"""Write a graph as a Python file: a class of ATen calls that needs only torch.
 
 to_python(ir, "net.py")
 net = importlib.import_module("net").Net()
@@ -15,11 +15,11 @@ from torch_ir.ir.files.side_file import write_pair
 
 
 def to_python(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
-    """The source of a module `Net` that computes the graph, is called as the model is, and has its state dict.
+    """Return the source of a class `Net` that computes the graph, with the signature and state dict of the model.
 
-    Functions of the graph, such as repeated blocks, fused operators and the bodies of loops, are functions there. With
-    a path the text is written to that file, and large constants to a `.safetensors` file beside it; without one, they
-    are in the text. Nothing that a graph says becomes code but numbers, quoted strings and cleaned names.
+    Functions of the graph, such as repeated blocks, fused operators and loop bodies, become Python functions. With a
+    path, the text is written to that file and large constants to a `.safetensors` side file; without one, they are in
+    the text. Of a graph's texts, only numbers, quoted strings and sanitised names enter the code.
     """
     from torch_ir.targets.python.python_module import write_source
 

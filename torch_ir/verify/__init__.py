@@ -1,4 +1,4 @@
-"""Prove it: compare a graph with the original model, and name the first node that differs."""
+"""Verification: compare a graph with the original model, and find the first node that differs."""
 
 from torch_ir.verify.block_report import BlockCheck, BlockReport
 from torch_ir.verify.blockwise import verify_blocks

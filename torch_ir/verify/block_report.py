@@ -1,24 +1,25 @@
-"""What a block-wise verification says: one line for each block, and what the verdict does not cover."""
+"""The report of a block-wise verification: one line per block, and what was not compared."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass
 class BlockCheck:
-    """One stretch of the graph, a block or what lies between two, against the same stretch of the model."""
+    """One segment of the graph, a block or the nodes between two, compared with the same segment of the model."""
 
     name: str  # the module of a block; else the first and last node
     nodes: int
     is_block: bool = True
-    function: str = ""  # the body that it calls
-    outputs: int = 0  # tensors that leave it
-    compared: int = 0  # of these
+    function: str = ""  # the function that it calls
+    outputs: int = 0  # tensors that later nodes read
+    compared: int = 0  # outputs that were compared
     max_diff: float = 0.0
     reason: str = ""  # why it differs
-    like: str = ""  # the equal block that was compared in its stead
+    like: str = ""  # the equal block that was compared instead
 
     @property
     def status(self) -> str:
@@ -27,8 +28,8 @@ class BlockCheck:
         if self.like:
             return f"not run, equal to {self.like}"
         if not self.outputs:
-            return "nothing leaves it"
-        return "ok" if self.compared else "not compared by itself"
+            return "no outputs"
+        return "ok" if self.compared else "not compared"
 
     def __str__(self) -> str:
         numbers = f"{self.compared} of {self.outputs} outputs, max diff {self.max_diff:.3g}, " * (not self.like)
@@ -37,7 +38,7 @@ class BlockCheck:
 
 @dataclass
 class BlockReport:
-    """The checks in the order of the run, and an item of `output_details` per tensor that the model returned."""
+    """The checks in execution order, and an item of `output_details` per tensor that the model returned."""
 
     is_valid: bool
     checks: list[BlockCheck] = field(default_factory=list)
@@ -47,12 +48,12 @@ class BlockReport:
 
     @property
     def blocks(self) -> list[BlockCheck]:
-        """The checks of blocks alone."""
+        """The checks of blocks, without the segments between them."""
         return [check for check in self.checks if check.is_block]
 
     @property
     def max_diff(self) -> float:
-        """The largest difference that was found anywhere."""
+        """The largest difference of all checks and outputs."""
         found = [*(check.max_diff for check in self.checks), *(item["max_diff"] for item in self.output_details)]
         return max(found, default=0.0)
 
@@ -63,8 +64,12 @@ class BlockReport:
         run = [check for check in self.blocks if check.compared]
         lines.append(f"  blocks compared: {len(run)} of {len(self.blocks)}, max diff {self.max_diff:.3g}")
         lines += [f"  {check}" for check in self.checks]
-        for item in self.output_details:
-            verdict = "ok" if item["is_close"] else f"DIFFERS: {item['reason']}"
-            shape = "x".join(map(str, item["shape"])) or "scalar"
-            lines.append(f"  {item['name']}: {shape} {item['dtype']}, max diff {item['max_diff']:.3g}, {verdict}")
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+        return "\n".join([*lines, *detail_lines(self.output_details), *(f"  note: {note}" for note in self.notes)])
+
+
+def detail_lines(details: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each compared tensor."""
+    for item in details:
+        verdict = "ok" if item["is_close"] else f"DIFFERS: {item['reason']}"
+        shape = "x".join(map(str, item["shape"])) or "scalar"
+        yield f"  {item['name']}: {shape} {item['dtype']}, max diff {item['max_diff']:.3g}, {verdict}"

@@ -1,8 +1,8 @@
-"""Prove a graph that does not fit into memory: one block after the other, weights read from files as they are needed.
+"""Verify a graph that does not fit into memory: block by block, reading weights from files as needed.
 
-The original runs once, and what leaves each block is put aside in a temporary file. Then the graph runs stretch by
-stretch. What a stretch gives is compared, and the next one starts from what the original has there: so each block is
-judged by itself, and one mistake is not found again in all that follows.
+The original runs once, and the results of each block are stored in a temporary file. Then the graph runs segment by
+segment. The results of a segment are compared, and the next one starts from the original's values: so each block is
+judged independently, and an error does not propagate to later blocks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch_ir.verify.block_report import BlockCheck, BlockReport
 from torch_ir.verify.copies import copied
 from torch_ir.verify.judge import output_details, structure_problem
 from torch_ir.verify.module_pairs import counterparts
-from torch_ir.verify.node_segments import Stretch, stretches
+from torch_ir.verify.node_segments import Segment, segments
 from torch_ir.verify.observe import undeclared
 from torch_ir.verify.operator_log import Place, Recording, record
 from torch_ir.verify.reference import Tolerances
@@ -49,10 +49,10 @@ def verify_blocks(
     blocks: Collection[str | type] = (),
     unique: bool = False,
 ) -> tuple[bool, BlockReport]:
-    """Compare a graph with the original model block by block; the model may be on meta, its weights in files.
+    """Compare a graph with the original model block by block; the model may be on meta with its weights in files.
 
-    Blocks are the calls of a graph in function form and the modules in lists, or the modules of the classes that
-    `blocks` names. With `unique`, one of each kind of block is compared, and the runs end after the last of these.
+    Blocks are the function calls of the graph and the modules in lists, or the modules of the classes in `blocks`.
+    With `unique`, one of each kind of block is compared, and both runs end after the last of these.
     """
     stored = weights if isinstance(weights, Mapping) else open_weights(weights)
     call: Call = (tuple(test_inputs), dict(test_kwargs or {}))
@@ -60,14 +60,14 @@ def verify_blocks(
         known = {**values_outside_state_dict(ir, original_model), **(constants or {})}
         with TensorFile() as file:
             walk = _Walk(IRExecutor(ir).ir, stored, known, original_model, call, (rtol, atol), file)
-            report = walk.all_along(stretches(walk.ir, original_model, blocks), unique)
+            report = walk.all_along(segments(walk.ir, original_model, blocks), unique)
     except TorchIRError as error:
         report = BlockReport(False, error_message=str(error))
     return report.is_valid, report
 
 
 class _Walk:
-    """One verification: the values of the graph at the border that was reached, and the original's beside them."""
+    """One verification: the current values of the graph and the recorded values of the original."""
 
     def __init__(
         self,
@@ -80,40 +80,42 @@ class _Walk:
         file: TensorFile,
     ) -> None:
         if writes_in_place(ir):
-            raise ExecutionError("the graph writes in place, so that its weights cannot be streamed")
+            raise ExecutionError("the graph writes in place, so its weights cannot be streamed")
         self.ir, self.model, self.call, self.tolerances, self.file = ir, model, call, tolerances, file
         inputs = flatten_call(ir, *copied(call))
         self.sizes: Sizes = read_sizes(ir, inputs)
         self.values: dict[TensorMeta, Any] = dict(zip(ir.graph_inputs, inputs, strict=True))
         self.values.update(zip(ir.params, fit_weights(ir, weights, constants), strict=True))
         self.parameters = StreamedParameters(model, weights)
-        self.results: dict[TensorMeta, Any] = {}  # what the graph itself gave for its outputs
+        self.results: dict[TensorMeta, Any] = {}  # the graph's own values of its outputs
         self.places: dict[str, Place] = {}
         self.recording = Recording()
 
-    def all_along(self, found: list[Stretch], unique: bool) -> BlockReport:
-        """Run both sides, and judge each stretch; with `unique`, up to the last block that is like none before it."""
-        firsts: dict[Hashable, Stretch] = {}
-        for stretch in found if unique else ():
-            if stretch.block:
-                firsts.setdefault(stretch.kind(), stretch)
+    def all_along(self, found: list[Segment], unique: bool) -> BlockReport:
+        """Run both sides and check each segment; with `unique`, up to the last block of a new kind."""
+        firsts: dict[Hashable, Segment] = {}
+        for segment in found if unique else ():
+            if segment.block:
+                firsts.setdefault(segment.kind(), segment)
         count = max(map(found.index, firsts.values())) + 1 if firsts else len(found)
-        self._ask_the_model({tensor.name for stretch in found[:count] for tensor in stretch.wanted}, count < len(found))
+        self._record_original(
+            {tensor.name for segment in found[:count] for tensor in segment.wanted}, count < len(found)
+        )
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            checks = [self._check(stretch) for stretch in found[:count]]
+            checks = [self._check(segment) for segment in found[:count]]
         report = BlockReport(True, checks)
         if count == len(found):
             self._judge_outputs(report)
         else:
-            likes = [(stretch, firsts[stretch.kind()].name) for stretch in found[count:] if stretch.block]
-            checks += [_check_of(stretch, like) for stretch, like in likes]
-            outside = sum(len(stretch.nodes) for stretch in found[count:] if not stretch.block)
+            likes = [(segment, firsts[segment.kind()].name) for segment in found[count:] if segment.block]
+            checks += [_check_of(segment, like) for segment, like in likes]
+            outside = sum(len(segment.nodes) for segment in found[count:] if not segment.block)
             report.notes.append(f"both runs ended after {found[count - 1].name}; {outside} nodes outside blocks follow")
         return _judged(report, self.tolerances)
 
-    def _ask_the_model(self, borders: set[str], is_cut: bool) -> None:
-        """Run the original for what it has where blocks end."""
+    def _record_original(self, borders: set[str], is_cut: bool) -> None:
+        """Run the original and store its values at the block boundaries."""
         flat = self.ir.clone()
         inline_all(flat)
         for outline in self._outlines():
@@ -123,10 +125,10 @@ class _Walk:
             self.recording = self._record(wanted, max(wanted, default=None) if is_cut else None)
             if self.recording.calls == outline.calls[: len(self.recording.calls)]:
                 return
-        raise ExecutionError("the model does not call the same operators when it is run again")
+        raise ExecutionError("the model calls different operators when it runs again")
 
     def _outlines(self) -> Iterator[Recording]:
-        """The operators that the original calls: told by shapes alone, and by a run if these do not suffice."""
+        """Yield the operators that the original calls: by shape inference, then by a run if that does not suffice."""
         mode, call = self.parameters.without_values(self.call)
         with suppress(TorchIRError):
             yield record(self.model, call, self.parameters.stand_ins, (), {}, self.file, within=mode)
@@ -136,14 +138,14 @@ class _Walk:
         stand_ins = self.parameters.stand_ins
         return record(self.model, self.call, stand_ins, wanted, {}, self.file, within=self.parameters, last=last)
 
-    def _check(self, stretch: Stretch) -> BlockCheck:
-        """Run a stretch of the graph, compare what leaves it, and go on with what the original has there."""
-        program = Program(self.ir, stretch.nodes, stretch.reads, stretch.wanted, lazy=True)
-        results = program(*map(self.values.__getitem__, stretch.reads), self.sizes)
-        for tensor in stretch.done:
+    def _check(self, segment: Segment) -> BlockCheck:
+        """Run a segment of the graph, compare its results, and continue with the original's values."""
+        program = Program(self.ir, segment.nodes, segment.reads, segment.wanted, lazy=True)
+        results = program(*map(self.values.__getitem__, segment.reads), self.sizes)
+        for tensor in segment.done:
             del self.values[tensor]
-        check = _check_of(stretch)
-        for tensor, value in zip(stretch.wanted, results, strict=True):
+        check = _check_of(segment)
+        for tensor, value in zip(segment.wanted, results, strict=True):
             self.values[tensor] = self.results[tensor] = value
             difference = self._difference(tensor, value)
             if difference is not None:
@@ -154,7 +156,7 @@ class _Walk:
         return check
 
     def _difference(self, tensor: TensorMeta, value: Any) -> Difference | None:
-        """How far a value is from the original's, which then takes its place; None if the original has none there."""
+        """Compare a value with the original's and continue with the latter; None if the original has none there."""
         problem = undeclared(tensor, value, self.sizes)
         if problem:
             return Difference(problem, float("inf"), float("inf"))
@@ -163,12 +165,12 @@ class _Walk:
             return None
         expected = self.file.get(self.recording.values[place])
         difference = compare(expected, value, *self.tolerances)
-        if difference.max_diff:  # an equal value stays, since it also lies in memory as the original's
+        if difference.max_diff:  # keep an equal value, which also has the original's strides
             self.values[tensor] = expected
         return difference
 
     def _judge_outputs(self, report: BlockReport) -> None:
-        """Compare what the graph itself returns with what the model returns."""
+        """Compare the outputs of the graph with those of the model."""
         own = {tensor: loaded(self.values[tensor]) for tensor in self.ir.graph_outputs if tensor.producer is None}
         outcome = Outcome(tuple({**own, **self.results}[tensor] for tensor in self.ir.graph_outputs), {}, self.sizes)
         problem = structure_problem(self.ir, self.recording.output)
@@ -176,28 +178,28 @@ class _Walk:
             report.output_details, problem = output_details(self.ir, outcome, self.recording.output, *self.tolerances)
         report.error_message = problem or None
         report.notes += [
-            f"what becomes of {target.key or target.name} is not compared"
+            f"the new value of {target.key or target.name} is not compared"
             for target, value in self.ir.mutations
             if self.places.get(value.name) not in self.recording.values
         ]
 
 
-def _check_of(stretch: Stretch, like: str = "") -> BlockCheck:
-    facts = stretch.name, len(stretch.nodes), bool(stretch.block), stretch.function
-    return BlockCheck(*facts, outputs=len(stretch.wanted), like=like)
+def _check_of(segment: Segment, like: str = "") -> BlockCheck:
+    facts = segment.name, len(segment.nodes), bool(segment.block), segment.function
+    return BlockCheck(*facts, outputs=len(segment.wanted), like=like)
 
 
 def _judged(report: BlockReport, tolerances: Tolerances) -> BlockReport:
-    """The report with its verdict: nothing differs, and no block that stands for others went without comparison."""
+    """Set the verdict: nothing differs, and every block that represents others was compared."""
     wrong = [f"{check.name}: {check.reason}" for check in report.checks if check.reason]
     wrong += [f"{item['name']}: {item['reason']}" for item in report.output_details if not item["is_close"]]
     examples = {check.like for check in report.checks if check.like}
     idle = [check for check in report.checks if check.name in examples and not check.like and not check.compared]
-    wrong += [f"{check.name} could not be compared, though others count on it" for check in idle if check.outputs]
+    wrong += [f"{check.name} could not be compared, but represents other blocks" for check in idle if check.outputs]
     if not wrong and not report.output_details and not any(check.compared for check in report.checks):
         wrong = ["nothing was compared"]
     report.error_message = report.error_message or next(iter(wrong), None)
     report.is_valid = report.error_message is None
     if report.is_valid and report.max_diff and tolerances == (None, None):
-        report.notes.append("differences are within the tolerances; that they are rounding was not proved in float64")
+        report.notes.append("differences are within the tolerances; they were not checked in float64 to be rounding")
     return report

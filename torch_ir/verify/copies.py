@@ -1,4 +1,4 @@
-"""Copies of nested tensors that keep what tells them apart: strides, shared memory and `requires_grad`."""
+"""Copies of nested tensors that preserve strides, shared memory and `requires_grad`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Tree = TypeVar("_Tree")
 
 
 def copied(tree: _Tree) -> _Tree:
-    """Nested values with tensors of their own; tensors that share memory share it in the copy, too."""
+    """Copy nested values; tensors that share memory also share it in the copy."""
     tensors = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-    ends: dict[int, int] = {}  # how many bytes of each storage the tensors lie in
+    ends: dict[int, int] = {}  # bytes of each storage that the tensors use
     for tensor in filter(_is_plain, tensors):
         storage = memory_key(tensor)
         ends[storage] = max(ends.get(storage, 0), _end(tensor))
@@ -27,7 +27,7 @@ def copied(tree: _Tree) -> _Tree:
 
 
 def copied_apart(tree: Any, held: Container[int | None]) -> Any:
-    """Nested values in which tensors that lie in the memory of others are replaced by copies."""
+    """Replace nested tensors that use the memory of others by copies."""
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
         storage = storage_of(tensor)
@@ -42,7 +42,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _end(tensor: torch.Tensor) -> int:
-    """Where the last element of a tensor ends in its storage."""
+    """Return the end of the last element of a tensor in its storage, in bytes."""
     if tensor.numel() == 0:
         return 0
     steps = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))

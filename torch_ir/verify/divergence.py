@@ -1,4 +1,4 @@
-"""What a localisation finds: the first node that differs, and what limits the answer."""
+"""The result of a localisation: the first node that differs, and the limits of the answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Divergence:
-    """The first node whose value is not the original's, though what it reads is."""
+    """The first node whose value differs from the original's although its inputs agree."""
 
     node: str
     op_type: str
@@ -23,10 +23,10 @@ class Divergence:
     module_class: str = ""
     source: str = ""
     max_diff: float = float("inf")
-    weight: str = ""  # the key of the weight that is at fault
-    original: str = ""  # the operator that the original calls at this place
-    agreed: tuple[str, ...] = ()  # inputs of the node that are as in the original
-    suspects: tuple[str, ...] = ()  # nodes on the way to it that could not be compared: any of them may be the first
+    weight: str = ""  # the key of the wrong weight
+    original: str = ""  # the operator that the original calls there
+    agreed: tuple[str, ...] = ()  # inputs of the node that agree with the original
+    suspects: tuple[str, ...] = ()  # preceding nodes that could not be compared: any of them may be the first
 
     def __str__(self) -> str:
         call = f", call {self.call}" if self.call else ""
@@ -50,13 +50,13 @@ class Divergence:
 
 @dataclass
 class Localisation:
-    """Where a graph first differs from its model, if it does, and what limits the answer."""
+    """Where a graph first differs from its model, if anywhere, and the limits of the answer."""
 
     divergence: Divergence | None = None
     notes: list[str] = field(default_factory=list)
 
 
 def divergence_at(node: OpNode, reason: str, max_diff: float = float("inf"), output: str = "") -> Divergence:
-    """The divergence of a node, by default of its first output."""
+    """Return the divergence of a node, by default at its first output."""
     name = output or (node.outputs[0].name if node.outputs else "")
     return Divergence(node.name, node.op_type, name, reason, *node.origin[:4], max_diff=max_diff)

@@ -1,4 +1,4 @@
-"""Further inputs and weights for a verification, drawn from the given ones: zeros and ones hide mistakes."""
+"""Further inputs and weights for a verification, derived from the given ones: zeros and ones hide errors."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from torch_ir.verify.reference_run import Call, named_tensors
 Weights = dict[str, torch.Tensor]
 _SCALES = {
     "shuffled inputs": 1.0,
-    "shuffled inputs at -1/100 of their scale": -0.01,  # so small that an epsilon counts
+    "shuffled inputs at -1/100 of their scale": -0.01,  # small enough that an epsilon matters
     "shuffled inputs at 4 times their scale": 4.0,
-    "shuffled inputs at 50 times their scale": 50.0,  # so large that bounds are met
-    "inputs of zeros": 0.0,  # where a strict comparison differs from another
+    "shuffled inputs at 50 times their scale": 50.0,  # large enough to reach bounds
+    "inputs of zeros": 0.0,  # where < and <= differ
 }
 BOTH_SIGNS = "shuffled inputs of both signs"
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_STEPS = ((1, 2, 3, 4, 6, 8, 16), (-1, -2, -4))  # towards other sizes; of each, the first that the graph allows
+_STEPS = ((1, 2, 3, 4, 6, 8, 16), (-1, -2, -4))  # changes of size; of each tuple, the first that the graph admits
 
 
 @dataclass
 class Probe:
-    """A call that the model should stand, in words, and what it holds instead of weights of one value only."""
+    """A call that the model should accept, with a label, and replacements for constant weights."""
 
     about: str
     call: Call
     weights: Weights
-    may_be_refused: bool = False  # without a note: integers may be indices, which have bounds
+    may_be_refused: bool = False  # without a note: integers may be indices, which are bounded
 
 
 def probes(ir: IR, model: nn.Module, call: Call) -> Iterator[Probe]:
-    """The given inputs shuffled at several scales, and at other sizes where the graph allows them."""
+    """Yield the given inputs shuffled, at several scales, and at other sizes that the graph admits."""
     generator = torch.Generator().manual_seed(0)
     weights = _drawn_weights(ir, model, generator)
     for about, scale in _SCALES.items():
@@ -62,7 +62,7 @@ def probes(ir: IR, model: nn.Module, call: Call) -> Iterator[Probe]:
 
 
 def is_constant(value: torch.Tensor) -> bool:
-    """Whether a tensor holds one value only, however many times."""
+    """Whether all elements of a tensor are equal."""
     dense = value if value.layout == torch.strided else value.to_dense()
     flat = dense.flatten()
     return flat.numel() > 0 and bool(flat[0] == flat[-1]) and bool((flat == flat[0]).all())
@@ -74,14 +74,14 @@ def _changed(call: Call, change: Callable[[torch.Tensor], torch.Tensor]) -> Call
 
 
 def _drawn(value: torch.Tensor, generator: torch.Generator, scale: float = 1.0) -> torch.Tensor:
-    """Another tensor of the kind: numbers may take other places and sizes, integers only other places."""
+    """Return a similar tensor: floats are shuffled and scaled, integers only reordered."""
     if value.layout != torch.strided or value.is_quantized or value.numel() == 0:
         return value
     made = value.detach().clone()
     if value.is_floating_point() or value.is_complex():
         wide = torch.complex128 if value.is_complex() else torch.float64
         fresh = torch.randn(value.shape, generator=generator) if is_constant(value) else _shuffled(made, generator)
-        fresh = fresh.to(wide)  # float8 can do next to nothing
+        fresh = fresh.to(wide)  # float8 supports almost no arithmetic
         return made.copy_(fresh * (scale if _has_both_signs(fresh) else abs(scale)))
     if value.dtype != torch.bool:
         return made.copy_(_reordered(made, generator))
@@ -95,7 +95,7 @@ def _is_constant_integer(value: Any) -> bool:
 
 
 def _other_integers(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Integers of one value only drawn from zero to just above it; others stay as they are."""
+    """Replace constant integers by ones drawn from zero to just above their value; keep all others."""
     if not _is_constant_integer(value):
         return value
     largest = min(int(value.flatten()[0]) + 1, torch.iinfo(value.dtype).max)
@@ -135,7 +135,7 @@ def _shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _reordered(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Integers along their longest dimension in another order; what ascends (offsets, positions) stays as it is."""
+    """Permute integers along their longest dimension; ascending ones (offsets, positions) are kept."""
     if value.dim() == 0:
         return value
     longest = max(range(value.dim()), key=value.size)
@@ -145,9 +145,9 @@ def _reordered(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _drawn_weights(ir: IR, model: nn.Module, generator: torch.Generator) -> Weights:
-    """Others for the weights of one value, such as the ones and zeros of a model before training; signs are kept.
+    """Return replacements for constant weights, such as the ones and zeros of an untrained model; signs are kept.
 
-    A weight in the memory of another keeps its values, which are those of the other as well.
+    Weights that share memory are not replaced.
     """
     keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.param.keys}
     kept = {id(tensor) for module in model.modules() if _keeps_tensors(module) for tensor in _registered(module)}
@@ -165,7 +165,7 @@ def _drawn_weights(ir: IR, model: nn.Module, generator: torch.Generator) -> Weig
 
 
 def _keeps_tensors(module: nn.Module) -> bool:
-    """Whether a module holds tensors beside its registered ones: its weights again, or what it computed from them."""
+    """Whether a module has tensors besides its registered ones: aliases of its weights, or values derived from them."""
     own = [value for name, value in vars(module).items() if name not in MODULE_TABLES]
     return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(own))
 
@@ -188,7 +188,7 @@ def _other_sizes(ir: IR, values: Sequence[Any]) -> Iterator[Sizes]:
 
 
 def _allows(ir: IR, sizes: Sizes) -> bool:
-    """Whether the graph takes inputs of these sizes."""
+    """Whether the graph admits these sizes."""
     try:
         dims = [evaluate(dim, sizes) for tensor in ir.graph_inputs for dim in tensor.shape]
         fits = all(evaluate(text, sizes) for text in ir.constraints)
@@ -198,7 +198,7 @@ def _allows(ir: IR, sizes: Sizes) -> bool:
 
 
 def _resized(value: torch.Tensor, dims: Mapping[int, Sequence[int | str]], sizes: Sizes) -> torch.Tensor:
-    """The tensor cut or repeated to other sizes; what is added to integers is the last of them again."""
+    """Crop or repeat a tensor to other sizes; integers repeat their last element."""
     for dim, text in enumerate(dims.get(id(value), ())):
         wanted, size = int(evaluate(text, sizes)), value.size(dim)
         if wanted != size:

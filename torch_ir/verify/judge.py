@@ -1,4 +1,4 @@
-"""Judge one run of a graph by one run of the model: weights, nesting, outputs, and what either changed."""
+"""Compare one run of a graph with one run of the model: weights, nesting, outputs and changed state."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ Details = list[dict[str, Any]]
 
 
 def weight_problem(executor: IRExecutor, model: nn.Module, rtol: float | None, atol: float | None) -> str:
-    """Which weight that the graph reads is not the model's; without tolerances, every bit counts."""
+    """Return which weight of the graph differs from the model's, or ""; without tolerances, every bit counts."""
     own = dict(named_tensors(model))
     for param, (key, value) in zip(executor.ir.params, executor.state.items(), strict=True):
         if not param.consumers or not param.param or not param.param.in_state_dict or key not in own:
             continue
         expected = own[key].detach()
         given = value.to(expected.device)
-        is_dense = given.layout == expected.layout == torch.strided  # torch compares no other layout
+        is_dense = given.layout == expected.layout == torch.strided  # torch.equal supports no other layout
         if given is expected or (is_dense and given.dtype == expected.dtype and torch.equal(given, expected)):
             continue
         if reason := compare(expected, given, rtol or 0.0, atol or 0.0).reason:
-            return f"weight {key!r} is not the model's: {reason}"
+            return f"weight {key!r} differs from the model's: {reason}"
     return ""
 
 
 def structure_problem(ir: IR, output: Any) -> str:
-    """Why the model's nesting of outputs is not the graph's; empty if it is."""
+    """Return how the model's nesting of outputs differs from the graph's, or ""."""
     original = structure_of(output, lambda index, leaf: None)
     returned, captured = [path for path, _ in leaves(original)], [path for path, _ in leaves(ir.output_tree)]
     if len(returned) != len(captured):
@@ -50,14 +50,14 @@ def structure_problem(ir: IR, output: Any) -> str:
 
 
 def _knows_nesting(ir: IR) -> bool:
-    """Whether a plain tuple means one: the documented format lists the tensors, however the model nests them."""
+    """Whether the graph records the nesting: files of the documented format only list the tensors."""
     is_captured = bool(ir.pytorch_version) and all(node.has_named_args for node in ir.nodes)
     is_nested = isinstance(ir.output_tree, Branch) and ir.output_tree != flat(len(ir.graph_outputs))
     return is_captured or is_nested
 
 
 def _containers(tree: Tree) -> list[str]:
-    """What holds the outputs, from the outside in."""
+    """Return the containers of the outputs, from the outside in."""
     if not isinstance(tree, Branch):
         return []
     return [f"a {tree.kind} of {len(tree.items)}", *(kind for item in tree.items for kind in _containers(item))]
@@ -71,7 +71,7 @@ def _listed(paths: list[str]) -> str:
 def details_of(
     ir: IR, outcome: Outcome, witness: Witness, rtol: float | None, atol: float | None
 ) -> tuple[Details, str]:
-    """Every tensor that either side returned or changed, and what is wrong with the outputs that are no tensors."""
+    """Return an item per tensor that either side returned or changed, and a problem with non-tensor outputs, or ""."""
     details, problem = output_details(ir, outcome, witness.output, rtol, atol)
     details += _changes(ir, outcome, witness, len(details), rtol, atol)
     if not details and not problem:
@@ -82,7 +82,7 @@ def details_of(
 def output_details(
     ir: IR, outcome: Outcome, output: Any, rtol: float | None, atol: float | None
 ) -> tuple[Details, str]:
-    """Every value that the model returned, None apart, and what is wrong with the outputs that are no tensors."""
+    """Return an item per value that the model returned, except None, and a problem with non-tensor outputs, or ""."""
     details: Details = []
     problem = ""
     expected = pytree.tree_leaves(output)
@@ -93,35 +93,36 @@ def output_details(
         if difference.reason and not is_tensor and not problem:
             problem = f"output{path} is {difference.reason}"
         if wanted is not None or isinstance(leaf, Slot):
-            details.append(_detail(len(details), f"output{path}", wanted, difference))
+            details.append(detail(len(details), f"output{path}", wanted, difference))
     return details, problem
 
 
 def _changes(ir: IR, outcome: Outcome, witness: Witness, first: int, rtol: float | None, atol: float | None) -> Details:
-    """What the model changed and what the graph says it changes must be the same tensors with the same values."""
-    said: dict[str, Any] = {}
+    """Compare the state changes of both sides: they must be the same tensors with the same values."""
+    declared: dict[str, Any] = {}
     for target, value in outcome.mutations.items():
         if is_hidden(target, witness):
             continue
         keys = target.param.keys if target.param else (f"input {ir.graph_inputs.index(target)}",)
-        said.update((key, value) for key in keys)
+        declared.update((key, value) for key in keys)
     details: Details = []
-    for name in dict.fromkeys([*witness.changed, *said]):
+    for name in dict.fromkeys([*witness.changed, *declared]):
         after = witness.after.get(name)
-        if name in said:
-            difference = compare(after, said[name], rtol, atol)
+        if name in declared:
+            difference = compare(after, declared[name], rtol, atol)
         else:
             difference = Difference("the model changes it, the graph does not", float("inf"), float("inf"))
-        details.append(_detail(first + len(details), f"{name} afterwards", after, difference))
+        details.append(detail(first + len(details), f"{name} afterwards", after, difference))
     return details
 
 
 def is_hidden(target: TensorMeta, witness: Witness) -> bool:
-    """Whether a graph changes a tensor that the model keeps where no module holds it, so that it has no name there."""
+    """Whether a graph changes a tensor that is state outside all modules, so that it has no name in the model."""
     return target.param is not None and target.param.kind == "temporary" and target.key not in witness.after
 
 
-def _detail(index: int, name: str, expected: Any, difference: Difference) -> dict[str, Any]:
+def detail(index: int, name: str, expected: Any, difference: Difference) -> dict[str, Any]:
+    """Return the item of a report for one compared value."""
     is_tensor = isinstance(expected, torch.Tensor)
     return {
         "index": index,

@@ -1,8 +1,8 @@
-"""Which node first differs from the original model: module by module, then node by node.
+"""Find the first node that differs from the original model: module by module, then node by node.
 
-The original runs as it is, and what it computes is the reference; the graph is never its own witness. The results of
-modules are compared first; then every value inside the first module that differs. References lie in a temporary file,
-and graph and model share their weights, so the model is in memory once.
+The values of the unmodified original are the reference, never those of the graph. The results of modules are compared
+first, then every value inside the first module that differs. References are stored in a temporary file, and graph and
+model share their weights, so the model is in memory once.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from torch_ir.verify.reference_run import Call as Inputs
 from torch_ir.verify.reference_run import apart_from, values_outside_state_dict
 from torch_ir.verify.tensor_file import TensorFile
 
-Trial = tuple[Inputs, Mapping[str, torch.Tensor]]  # a call, and what stands in for weights on both sides
-_CHUNK = 1 << 20  # elements of a weight that are compared at once
+Trial = tuple[Inputs, Mapping[str, torch.Tensor]]  # a call, and replacements for weights on both sides
+_CHUNK = 1 << 20  # elements of a weight to compare at once
 
 
 def find_divergence(
@@ -46,15 +46,15 @@ def find_divergence(
     atol: float | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
 ) -> Localisation:
-    """Find the first node whose value is not what the model computes on the inputs of a trial."""
+    """Find the first node whose value differs from the model's on the inputs of a trial."""
     notes = []
     if any(node.is_call for node in ir.nodes):
         ir = ir.clone()
         inline_all(ir)
-        notes.append("functions were put inline where they are called; nodes are named as there")
+        notes.append("functions were inlined; nodes are named as in the inlined graph")
     with TensorFile() as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore", WeightWarning)  # verification said it
-        ir = IRExecutor(ir).ir  # with its arguments by name
+        warnings.simplefilter("ignore", WeightWarning)  # the verification already warned
+        ir = IRExecutor(ir).ir  # with named arguments
         known = {**values_outside_state_dict(ir, model), **(constants or {})}
         search = _Search(ir, apart_from(model, state_dict), known, model, trial, (rtol, atol), file)
         try:
@@ -64,7 +64,7 @@ def find_divergence(
 
 
 class _Search:
-    """The state of one localisation: what was recorded, what stands for what, and how it compares."""
+    """The state of one localisation: the recording, the pairing with nodes, and the differences."""
 
     def __init__(
         self,
@@ -85,12 +85,12 @@ class _Search:
         self.recorded: dict[Place, Any] = {}
         self.found: dict[TensorMeta, Difference] = {}
         self.undeclared: set[TensorMeta] = set()
-        self.refused: OpNode | None = None  # the node at which the run of the graph ended
+        self.refused: OpNode | None = None  # the node at which the run of the graph failed
         self.refusal = ""
         self.notes: list[str] = []
 
     def wrong_weight(self) -> Divergence | None:
-        """The first node that reads a weight or a constant that is not the model's."""
+        """Return the first node that reads a weight or constant that differs from the model's."""
         own = {**dict(self.model.named_buffers(remove_duplicate=False)), **self.model.state_dict()}
         wrong: dict[TensorMeta, Difference] = {}
         for param, value in zip(self.ir.params, fit_weights(self.ir, self.weights, self.constants), strict=True):
@@ -103,14 +103,16 @@ class _Search:
             for tensor in node.inputs:
                 if tensor in wrong:
                     if len(wrong) > 1:
-                        self.notes.append(f"{len(wrong)} weights are not the model's")
-                    reason = f"it reads the weight {tensor.key!r}, which is not the model's: {wrong[tensor].reason}"
+                        self.notes.append(f"{len(wrong)} weights differ from the model's")
+                    reason = (
+                        f"it reads the weight {tensor.key!r}, which differs from the model's: {wrong[tensor].reason}"
+                    )
                     found = divergence_at(node, reason, wrong[tensor].max_diff)
                     return replace(found, weight=tensor.key or tensor.name)
         return None
 
     def wrong_value(self) -> Divergence | None:
-        """The first node with a wrong value: compare the results of modules, then inside one, then everything."""
+        """Return the first node with a wrong value: compare results of modules, then inside one, then everything."""
         self.outline = self._record(())
         self.pairs = counterparts(self.ir, self.model, self.outline.calls)
         self.read = argument_counterparts(self.ir, self.pairs, self.outline.calls)
@@ -121,7 +123,7 @@ class _Search:
             self._compare(set(range(len(self.outline.calls))))
             behind = self._behind(self.ir.returns.inputs)
             found = self._first_of(behind) or self._first_of(set(self.ir.all_nodes())) or self._last_resort()
-        self._say_what_limits_it(found)
+        self._add_notes(found)
         return found
 
     def _record(self, wanted: Container[int]) -> Recording:
@@ -131,10 +133,10 @@ class _Search:
         return record(self.model, self.inputs, self.stand_ins, wanted, arguments, self.file)
 
     def _compare(self, wanted: Set[int]) -> None:
-        """Record the results of some calls of the original, run the graph, and compare what it makes with them."""
+        """Record the results of some calls of the original, run the graph, and compare."""
         recording = self._record(wanted)
         if [call.op_type for call in recording.calls] != [call.op_type for call in self.outline.calls]:
-            raise ExecutionError("the model does not call the same operators when it is run again")
+            raise ExecutionError("the model calls different operators when it runs again")
         watch = Reference(self.pairs, self.read, recording, self.file, self.tolerances)
         self.refused, self.refusal = None, ""
         try:
@@ -155,7 +157,7 @@ class _Search:
         self.undeclared |= watch.undeclared
 
     def _up_to_first_wrong_module(self) -> set[int]:
-        """The calls until the first module with a wrong result returns, without the insides of those that are right."""
+        """Return the calls up to the return of the first wrong module, without the insides of correct modules."""
         made = {place: tensor for tensor, place in self.pairs.items()}
         region = set(range(len(self.outline.calls)))
         for module in self.outline.modules:
@@ -167,7 +169,7 @@ class _Search:
         return set(range(len(self.outline.calls)))
 
     def _behind(self, tensors: Iterable[TensorMeta]) -> set[OpNode]:
-        """The nodes that lead to some values, back to where values agree with the original's."""
+        """Return the nodes that compute some values, back to values that agree with the original."""
         nodes: set[OpNode] = set()
         pending = list(tensors)
         while pending:
@@ -178,11 +180,11 @@ class _Search:
         return nodes
 
     def _agrees(self, tensor: TensorMeta) -> bool:
-        """Whether a value is the original's; inputs are the same, and weights were compared before."""
+        """Whether a value agrees with the original's; inputs are the same, and weights were compared before."""
         return tensor.producer is None or (tensor in self.found and not self.found[tensor].reason)
 
     def _first_of(self, nodes: Set[OpNode]) -> Divergence | None:
-        """The first of some nodes that gives a wrong value, or the one that gives none at all."""
+        """Return the first of some nodes with a wrong value, or the node that fails."""
         for node in self.ir.all_nodes():
             wrong = next((out for out in node.outputs if out in self.found and self.found[out].reason), None)
             if node is self.refused:
@@ -191,7 +193,7 @@ class _Search:
                 found = divergence_at(node, self.found[wrong].reason, self.found[wrong].max_diff, wrong.name)
             else:
                 continue
-            # what it reads is as declared, so a node that makes something undeclared is itself at fault
+            # its inputs are as declared, so a node with an undeclared result is itself wrong
             unknown = self._behind(node.inputs) if wrong not in self.undeclared else set()
             return replace(
                 found,
@@ -202,30 +204,31 @@ class _Search:
         return None
 
     def _last_resort(self) -> Divergence:
-        """No value that could be compared is wrong: the nodes without a counterpart are left, or what is returned."""
+        """Return the first node without a counterpart, or the return, if all compared values agree."""
         behind = self._behind(self.ir.returns.inputs)
         names = tuple(node.name for node in self.ir.nodes if node in behind)
         if not names:
             return self._first_inexact() or divergence_at(
-                self.ir.returns, "every value agrees with the original; what the graph returns or changes is at fault"
+                self.ir.returns,
+                "every value agrees with the original; the outputs or state changes of the graph are wrong",
             )
         first = next(node for node in self.ir.nodes if node in behind)
         reason = "the original has no counterpart, and every value that could be compared agrees"
         return replace(divergence_at(first, reason), suspects=names[1:])
 
     def _first_inexact(self) -> Divergence | None:
-        """The first value that is off at all: small differences may add up to a large one."""
+        """Return the first value that differs at all: small differences may add up."""
         inexact = [tensor for node in self.ir.nodes for tensor in node.outputs if self._is_inexact(tensor)]
         if not inexact or inexact[0].producer is None:
             return None
-        reason = "it is within the tolerance, but not equal, and differences add up from here"
+        reason = "it is within the tolerance but not equal, and differences add up from here"
         return divergence_at(inexact[0].producer, reason, self.found[inexact[0]].max_diff, inexact[0].name)
 
     def _is_inexact(self, tensor: TensorMeta) -> bool:
         return tensor in self.found and self.found[tensor].max_diff > 0
 
     def _inexact_before(self, tensors: Iterable[TensorMeta]) -> set[TensorMeta]:
-        """The values that lead to some, and are off at all, back to where they are equal."""
+        """Return the preceding values that differ at all, back to where they are equal."""
         found: set[TensorMeta] = set()
         pending = list(tensors)
         while pending:
@@ -235,7 +238,7 @@ class _Search:
                 pending += tensor.producer.inputs
         return found
 
-    def _say_what_limits_it(self, found: Divergence) -> None:
+    def _add_notes(self, found: Divergence) -> None:
         made = [tensor for node in self.ir.nodes for tensor in node.outputs]
         self.notes.append(f"{sum(t in self.found for t in made)} of {len(made)} values were compared with the model's")
         if found.op_type.startswith(HIGHER_ORDER):
@@ -244,12 +247,12 @@ class _Search:
         before = self._inexact_before(tensor.producer.inputs) if tensor is not None and tensor.producer else set()
         if before:
             first = next(out for out in made if out in before)
-            self.notes.append(f"{first.name!r} before it is within the tolerance, but not equal")
+            self.notes.append(f"{first.name!r} before it is within the tolerance but not equal")
         if tensor is not None and self.pairs.get(tensor) in self.recorded and self._varies(self.pairs[tensor]):
-            self.notes.append(f"the model itself gives another value at {found.node!r} when it is run again")
+            self.notes.append(f"the model itself returns another value at {found.node!r} when it runs again")
 
     def _varies(self, place: Place) -> bool:
-        """Whether another run of the original differs there from the one that was compared."""
+        """Whether another run of the original differs there."""
         again = self._record({place[0]}).values.get(place)
         return bool(compare(self.file.get(self.recorded[place]), self.file.get(again), *self.tolerances).reason)
 
@@ -257,7 +260,7 @@ class _Search:
 def _compare_weights(
     expected: torch.Tensor, actual: torch.Tensor, rtol: float | None, atol: float | None
 ) -> Difference:
-    """Compare piece by piece, since a weight may be too large for copies of it; if nobody says, every bit counts."""
+    """Compare in chunks, since copies of a large weight may not fit; by default every bit counts."""
     rtol, atol = rtol or 0.0, atol or 0.0
     if expected.shape != actual.shape or expected.dtype != actual.dtype or expected.layout != torch.strided:
         return compare(expected, actual, rtol, atol)

@@ -1,10 +1,11 @@
-"""The state of a model before a run, put back after it: the same objects, the same memory, the same values."""
+"""Save the state of a model before a run and restore it afterwards: the same objects, memory and values."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,39 +17,40 @@ from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, memory_k
 from torch_ir.verify.reachable import Reachable, distinct
 
 COPIED = 1 << 26  # bytes of parameters that are copied before a run; of more, only those that the run writes to
-_Undo = Callable[[], None]
+_Undo = Callable[[], object]
 
 
 class ModelState:
-    """What a model holds; `restored` is the context in which it may run.
+    """The state of a model; `restored` is the context in which it may run.
 
-    Its parameters stay the very objects that they are, with `requires_grad`, and tensors that share memory go on
-    sharing it, so that the model runs as its user runs it.
+    Its parameters stay the same objects, with `requires_grad`, and tensors that share memory still share it, so that
+    the model runs as it does for its user.
     """
 
     def __init__(self, model: nn.Module) -> None:
         found = Reachable(model)
         parameters = {id(tensor) for tensor in model.parameters()}
-        named = [*model.parameters(), *model.buffers()]  # those of TorchScript are no attributes
+        named = [*model.parameters(), *model.buffers()]  # TorchScript does not store them as attributes
         self.tensors = [_Held(tensor) for tensor in distinct([*named, *found.tensors]) if not tensor.is_meta]
-        self.python = [undo for undos in _python_state(found) for undo in undos]
+        self.python = list(_python_state(found))
         mine = [held for held in self.tensors if id(held.tensor) in parameters]
-        self.memory = _Memory(self.tensors, [] if sum(map(_bytes, mine)) <= COPIED else mine)
+        size = sum(held.alias.untyped_storage().nbytes() for held in mine if held.is_plain)
+        self.memory = _Memory(self.tensors, [] if size <= COPIED else mine)
         self.by_tensor = {id(held.tensor): held for held in self.tensors}
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Put everything back at the end, whatever happens inside."""
+        """Restore everything at the end, even after an error."""
         with ExitStack() as stack:
             for mode in self.memory.guards():
                 stack.enter_context(mode)
             try:
                 yield
             finally:
-                self._put_back()
+                self._restore()
 
     def is_as_before(self, tensor: torch.Tensor, now: torch.Tensor | None) -> bool:
-        """Whether `now` has the values that a tensor of the model had at the beginning."""
+        """Whether `now` has the values that a tensor of the model had before."""
         held = self.by_tensor[id(tensor)]
         if held.is_subclass:
             parts = [part for part in vars(tensor).values() if id(part) in self.by_tensor]
@@ -57,23 +59,23 @@ class ModelState:
             return True
         return now is not None and now is not tensor and _equal(self.memory.original(held), now.detach())
 
-    def _put_back(self) -> None:
+    def _restore(self) -> None:
         for undo in self.python:
             undo()
         with torch.no_grad():
             for held in self.tensors:
-                held.put_back()
-            self.memory.put_back()
+                held.restore()
+            self.memory.restore()
 
 
 class _Held:
-    """One tensor object: where its values lie, and what autograd knows about it."""
+    """One tensor object: its memory, and its autograd state."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor
         self.alias = tensor.detach()
         self.requires_grad, self.grad = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
-        self.is_subclass = type(self.alias) is not torch.Tensor  # its parts are reached as well
+        self.is_subclass = type(self.alias) is not torch.Tensor  # its parts are saved separately
         is_view = self.alias.is_conj() or self.alias.is_neg()
         is_dense = self.alias.layout == torch.strided and not self.alias.is_quantized
         self.is_plain = not self.is_subclass and is_dense and not is_view
@@ -83,12 +85,12 @@ class _Held:
         return memory_key(self.alias)
 
     def has_moved(self) -> bool:
-        """Whether the object refers to other memory than before, as after `t.data = ...`."""
+        """Whether the object now refers to other memory, as after `t.data = ...`."""
         if not self.is_plain:
             return False
         return self.tensor.dtype != self.alias.dtype or not self.tensor.is_set_to(self.alias)
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         if self.has_moved():
             self.tensor.data = self.alias
         if self.tensor.is_leaf:
@@ -99,7 +101,7 @@ class _Held:
 
 
 class _Memory:
-    """The values of all tensors: copies made beforehand, or, for `guarded` ones, when an operator first writes."""
+    """The values of all tensors: copied beforehand, or, for `guarded` ones, before an operator first writes."""
 
     def __init__(self, tensors: Sequence[_Held], guarded: Sequence[_Held]) -> None:
         late = {held.storage for held in guarded if held.is_plain}
@@ -123,7 +125,7 @@ class _Memory:
         return {*self.whole, *self.late}
 
     def guards(self) -> list[AbstractContextManager[Any]]:
-        """Contexts that save guarded memory before it is written; compiled code would write unseen."""
+        """Return contexts that save guarded memory before it is written; compiled code would bypass them."""
         if not self.late:
             return []
         return [torch.compiler.set_stance("force_eager"), _SavesBeforeWriting(self._save)]
@@ -136,7 +138,7 @@ class _Memory:
                 self.copies[key] = self.whole[key].clone()
 
     def differs(self, held: _Held) -> bool:
-        """Whether the memory of a tensor holds other values than at the beginning."""
+        """Whether the values of a tensor differ from those at the beginning."""
         if held.is_plain and held.storage not in self.copies:
             return False
         if held.is_plain and torch.equal(self.whole[held.storage], self.copies[held.storage]):
@@ -144,14 +146,14 @@ class _Memory:
         return not _equal(self.original(held), held.alias)
 
     def original(self, held: _Held) -> torch.Tensor:
-        """The values that a tensor had at the beginning."""
+        """Return the values that a tensor had at the beginning."""
         if not held.is_plain or held.storage not in self.copies:
             return next((copy for other, copy in self.others if other is held), held.alias)
         storage = self.copies[held.storage].untyped_storage()
         made = torch.empty(0, dtype=held.alias.dtype, device=held.alias.device)
         return made.set_(storage, held.alias.storage_offset(), held.alias.shape, held.alias.stride())
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         for key, copy in self.copies.items():
             if not torch.equal(self.whole[key], copy):
                 self.whole[key].copy_(copy)
@@ -178,78 +180,49 @@ class _SavesBeforeWriting(TorchDispatchMode):  # type: ignore[no-untyped-call]  
         return func(*args, **(kwargs or {}))
 
 
-def _python_state(found: Reachable) -> Iterator[Iterator[_Undo]]:
-    yield (_undo_table(table, dict(table)) for table in found.tables)
-    yield (_undo_sequence(sequence, list(sequence)) for sequence in found.sequences)
-    yield (_undo_set(items, set(items)) for items in found.sets)
-    yield (_undo_cell(cell, cell.cell_contents) for cell in found.cells)
-    yield (_undo_class(kind, dict(vars(kind))) for kind in dict.fromkeys(found.classes))
-    yield (_undo_generator(generator, generator.get_state()) for generator in found.generators)
+def _python_state(found: Reachable) -> Iterator[_Undo]:
+    """Yield a function for each object that restores its present content."""
+    yield from (partial(_restore_table, table, dict(table)) for table in found.tables)
+    yield from (partial(_restore_sequence, sequence, list(sequence)) for sequence in found.sequences)
+    yield from (partial(_restore_set, items, set(items)) for items in found.sets)
+    yield from (partial(setattr, cell, "cell_contents", cell.cell_contents) for cell in found.cells)
+    yield from (partial(_restore_class, kind, dict(vars(kind))) for kind in dict.fromkeys(found.classes))
+    yield from (partial(generator.set_state, generator.get_state()) for generator in found.generators)
 
 
-def _undo_table(table: Any, held: dict[Any, Any]) -> _Undo:
-    def undo() -> None:
-        if [*table] != [*held] or not all(map(operator.is_, table.values(), held.values())):
-            table.clear()
-            table.update(held)
-
-    return undo
+def _restore_table(table: Any, held: dict[Any, Any]) -> None:
+    if [*table] != [*held] or not all(map(operator.is_, table.values(), held.values())):
+        table.clear()
+        table.update(held)
 
 
-def _undo_sequence(sequence: Any, held: list[Any]) -> _Undo:
-    def undo() -> None:
-        if len(sequence) != len(held) or not all(map(operator.is_, sequence, held)):
-            sequence.clear()
-            sequence.extend(held)
-
-    return undo
+def _restore_sequence(sequence: Any, held: list[Any]) -> None:
+    if len(sequence) != len(held) or not all(map(operator.is_, sequence, held)):
+        sequence.clear()
+        sequence.extend(held)
 
 
-def _undo_set(items: Any, held: set[Any]) -> _Undo:
-    def undo() -> None:
-        if set(items) != held:
-            items.clear()
-            items.update(held)
-
-    return undo
+def _restore_set(items: Any, held: set[Any]) -> None:
+    if set(items) != held:
+        items.clear()
+        items.update(held)
 
 
-def _undo_cell(cell: Any, held: Any) -> _Undo:
-    def undo() -> None:
-        cell.cell_contents = held
-
-    return undo
-
-
-def _undo_class(kind: type, held: Mapping[str, Any]) -> _Undo:
-    def undo() -> None:
-        for name in [name for name in vars(kind) if name not in held]:
-            delattr(kind, name)
-        for name, value in held.items():
-            if vars(kind).get(name) is not value:
-                setattr(kind, name, value)
-
-    return undo
-
-
-def _undo_generator(generator: torch.Generator, held: torch.Tensor) -> _Undo:
-    def undo() -> None:
-        generator.set_state(held)
-
-    return undo
-
-
-def _bytes(held: _Held) -> int:
-    return held.alias.untyped_storage().nbytes() if held.is_plain else 0
+def _restore_class(kind: type, held: Mapping[str, Any]) -> None:
+    for name in [name for name in vars(kind) if name not in held]:
+        delattr(kind, name)
+    for name, value in held.items():
+        if vars(kind).get(name) is not value:
+            setattr(kind, name, value)
 
 
 def _all_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor, and of all that share it, as bytes."""
+    """Return the whole storage of a tensor as bytes."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors hold the same bits, or where these cannot be read, equal numbers."""
+    """Whether two tensors are bit-identical, or equal if their bits cannot be read."""
     if (one.shape, one.dtype, one.layout) != (other.shape, other.dtype, other.layout):
         return False
     if one.layout != torch.strided:

@@ -1,4 +1,4 @@
-"""Which operator call of the original model each value of a graph stands for."""
+"""Pair each value of a graph with the operator call of the original model that computes it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from torch_ir.verify.operator_log import Call, Place
 
 
 def counterparts(ir: IR, model: nn.Module, calls: Sequence[Call]) -> dict[TensorMeta, Place]:
-    """Values of the graph with results of the original, aligned by operator and module in program order.
+    """Pair values of the graph with results of the original, aligned by operator and module in program order.
 
-    Numbers are not looked at, so a wrong value is still paired with what it should have been. Where operators differ,
-    a stretch of calls is paired only if it is as long on both sides. What is paired is alike in shape and dtype.
+    Values are not compared, so a wrong value is still paired with the right one. Where operators differ, a run of calls
+    is paired only if it has the same length on both sides. Paired values agree in shape and dtype.
     """
     nodes = [node for node in ir.nodes if node.outputs]
     places = [index for index, call in enumerate(calls) if call.results]
     homes = _homes(model)
-    is_located = any(node.origin.module for node in nodes)  # files of the documented format do not say modules
+    is_located = any(node.origin.module for node in nodes)  # files of the documented format have no modules
     shared = {path for path, count in Counter(homes.values()).items() if count > 1}
 
     def key(op_type: str, path: str, number: int, kind: Any) -> Any:
-        """What must be equal; calls of a module with several paths are counted by path, so they cannot be compared."""
+        """Return what must be equal; calls of a module with several paths are counted per path, so they are ignored."""
         home = homes.get(path, path) if is_located else ""
         return _plain(op_type), home, number if is_located and home not in shared else 0, kind if ir.is_static else None
 
@@ -47,7 +47,7 @@ def counterparts(ir: IR, model: nn.Module, calls: Sequence[Call]) -> dict[Tensor
 def argument_counterparts(
     ir: IR, pairs: Mapping[TensorMeta, Place], calls: Sequence[Call]
 ) -> dict[TensorMeta, list[Place]]:
-    """What the original reads where nodes read values that no call of its own makes, such as after writing in place."""
+    """Pair values without a counterpart with the arguments that the original reads there, as after in-place writes."""
     found: dict[TensorMeta, list[Place]] = {}
     for node in ir.nodes:
         index = next((pairs[tensor][0] for tensor in node.outputs if tensor in pairs), None)
@@ -60,13 +60,13 @@ def argument_counterparts(
 
 
 def _homes(model: nn.Module) -> dict[str, str]:
-    """From every path of a module to its first path; a shared module has several."""
+    """Map every path of a module to its first path; a shared module has several."""
     first = {module: path for path, module in model.named_modules()}
     return {path: first[module] for path, module in model.named_modules(remove_duplicate=False)}
 
 
 def _plain(op_type: str) -> str:
-    """The operator without overload and without the mark of writing in place, which no captured graph has."""
+    """Return the operator without overload and without the in-place suffix, which captured graphs never have."""
     namespace, _, rest = op_type.partition(".")
     name = rest.partition(".")[0]
     return f"{namespace}.{name if name.endswith('__') else name.removesuffix('_')}"

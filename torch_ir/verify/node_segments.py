@@ -1,4 +1,4 @@
-"""A graph cut into stretches: its blocks, and what lies between them."""
+"""Cut a graph into segments: its blocks, and the nodes between them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch_ir.ir.regroup.functions import read_by
 
 
 @dataclass
-class Stretch:
+class Segment:
     """Consecutive nodes of one block, or of none."""
 
     block: str
     nodes: list[OpNode]
     reads: list[TensorMeta]
-    wanted: list[TensorMeta]  # what later nodes or the outputs read
-    done: list[TensorMeta]  # what nobody reads afterwards
+    wanted: list[TensorMeta]  # results that later nodes or the outputs read
+    done: list[TensorMeta]  # inputs that no later node reads
     sources: list[Hashable] = field(default_factory=list)  # where each read comes from, as seen from the block
 
     @property
@@ -31,12 +31,12 @@ class Stretch:
 
     @property
     def function(self) -> str:
-        """The body that the block calls, if it is one call."""
+        """The function that the block calls, if it is a single call."""
         node = self.nodes[0]
         return str(node.attrs["function"]) if len(self.nodes) == 1 and node.is_call else ""
 
     def kind(self) -> Hashable:
-        """Equal for blocks that compute the same of the same, as seen from the block."""
+        """Return a key that is equal for blocks with equal computations and equal sources relative to the block."""
         numbers = {tensor: number for number, tensor in enumerate([*self.reads, *_made(self.nodes)])}
         facts = [(tensor.shape, tensor.dtype, tensor.stride) for tensor in numbers]
         steps = [
@@ -46,26 +46,26 @@ class Stretch:
         return tuple(self.sources), tuple(facts), tuple(steps), tuple(numbers[tensor] for tensor in self.wanted)
 
 
-def stretches(ir: IR, model: nn.Module, classes: Collection[str | type]) -> list[Stretch]:
-    """The graph from front to back; nodes of a block that do not follow each other are several stretches."""
+def segments(ir: IR, model: nn.Module, classes: Collection[str | type]) -> list[Segment]:
+    """Return the segments in order; nodes of one block that are not consecutive form several segments."""
     block_of = _blocks(ir, model, classes)
     groups = [(block, list(nodes)) for block, nodes in groupby(ir.nodes, block_of)]
     later = set(ir.returns.inputs)
-    found: list[Stretch] = []
+    found: list[Segment] = []
     for block, nodes in reversed(groups):
         reads = read_by(nodes)
         wanted = [tensor for tensor in _made(nodes) if tensor in later]
-        found.append(Stretch(block, nodes, reads, wanted, [tensor for tensor in reads if tensor not in later]))
+        found.append(Segment(block, nodes, reads, wanted, [tensor for tensor in reads if tensor not in later]))
         later.update(reads)
     found.reverse()
-    makers = {tensor: index for index, stretch in enumerate(found) if stretch.block for tensor in stretch.wanted}
-    for index, stretch in enumerate(found):
-        for tensor in stretch.reads:
+    makers = {tensor: index for index, segment in enumerate(found) if segment.block for tensor in segment.wanted}
+    for index, segment in enumerate(found):
+        for tensor in segment.reads:
             if tensor in makers:
                 maker = found[makers[tensor]]
-                stretch.sources.append((index - makers[tensor], maker.wanted.index(tensor)))
+                segment.sources.append((index - makers[tensor], maker.wanted.index(tensor)))
             else:
-                stretch.sources.append((tensor.key or tensor.name).removeprefix(f"{stretch.block}."))
+                segment.sources.append((tensor.key or tensor.name).removeprefix(f"{segment.block}."))
     return found
 
 
@@ -74,7 +74,7 @@ def _made(nodes: Sequence[OpNode]) -> list[TensorMeta]:
 
 
 def _blocks(ir: IR, model: nn.Module, classes: Collection[str | type]) -> Callable[[OpNode], str]:
-    """Which block a node is in: the outermost module of these classes, else what a list of modules holds."""
+    """Return a function from nodes to blocks: the outermost module of these classes, else a member of a module list."""
     modules = dict(model.named_modules(remove_duplicate=False))
     if classes:
         paths = {path for path, module in modules.items() if _is_one(module, classes)}

@@ -1,4 +1,4 @@
-"""What a verification must say beside its verdict: values that are not as declared, and what the runs cannot show."""
+"""Observations beside the verdict: values that differ from their declaration, and limits of the comparison."""
 
 from __future__ import annotations
 
@@ -16,33 +16,31 @@ from torch_ir.verify.further_inputs import is_constant
 
 
 class Observer:
-    """Watches the runs of a graph; `first` is the first value that is not what the graph declares it to be.
+    """Watches the runs of a graph; `first` is the first value that differs from its declaration.
 
-    Strides are noted, not judged: torch's own predictions differ from some of its kernels.
+    Strides are noted, not judged: torch's predictions differ from some of its kernels.
     """
 
     def __init__(self) -> None:
         self.first = ""
         self.seen: set[OpNode] = set()
-        self.strided: dict[str, None] = {}  # names of values that lie otherwise in memory than declared
-        self.unread: dict[str, None] = {}  # names of values that nothing reads and that are not as declared
+        self.strided: dict[str, None] = {}  # values with other strides than declared
+        self.unread: dict[str, None] = {}  # unused values that differ from their declaration
 
     def __call__(self, tensor: TensorMeta, value: Any, sizes: Sizes) -> None:
         if tensor.producer is not None:
             self.seen.add(tensor.producer)
         problem = undeclared(tensor, value, sizes)
-        if (
-            problem and not tensor.consumers
-        ):  # torch predicts other sizes of some secondary results than its kernels give
+        if problem and not tensor.consumers:  # torch mispredicts the sizes of some secondary results
             self.unread[tensor.name] = None
         else:
             self.first = self.first or problem
-        if tensor.stride is not None and not _lies_so(value, [evaluate(step, sizes) for step in tensor.stride]):
+        if tensor.stride is not None and not _has_strides(value, [evaluate(step, sizes) for step in tensor.stride]):
             self.strided[tensor.name] = None
 
 
 def undeclared(tensor: TensorMeta, value: Any, sizes: Sizes) -> str:
-    """Why a value is not what the graph declares it to be; empty if it is."""
+    """Return how a value differs from its declaration, or ""."""
     if not isinstance(value, torch.Tensor):
         return ""
     shape = [evaluate(dim, sizes) for dim in tensor.shape]
@@ -53,8 +51,8 @@ def undeclared(tensor: TensorMeta, value: Any, sizes: Sizes) -> str:
     return f"{tensor.name!r} {place} is declared {declared}, but is {found}"
 
 
-def _lies_so(value: Any, strides: Sequence[Any]) -> bool:
-    """Whether a tensor has these strides wherever there is a second element; anything else has none to speak of."""
+def _has_strides(value: Any, strides: Sequence[Any]) -> bool:
+    """Whether a tensor has these strides, ignoring dimensions of size 1; True for anything but dense tensors."""
     is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided and value.numel() > 0
     if not is_dense or value.dim() != len(strides):
         return True
@@ -63,25 +61,25 @@ def _lies_so(value: Any, strides: Sequence[Any]) -> bool:
 
 
 def notes(ir: IR, inputs: Iterable[Any], observer: Observer, is_probed: bool) -> Iterator[str]:
-    """What a reader of the verdict should know."""
+    """Yield notes on the verdict."""
     random = _listed(ir, is_random)
     if random:
-        yield f"{random}: random numbers, for which both sides were seeded alike"
+        yield f"{random}: random numbers; both sides had the same seed"
     uninitialised = _listed(ir, is_uninitialised)
     if uninitialised:
-        yield f"{uninitialised}: memory as it was found, whose values mean nothing until they are written"
+        yield f"{uninitialised}: uninitialised memory, whose values are arbitrary until written"
     for tensor, value in zip(ir.graph_inputs, inputs, strict=True):
         if isinstance(value, torch.Tensor) and value.numel() > 1 and is_constant(value):
             is_drawn = is_probed and (value.is_floating_point() or value.dtype == torch.bool)
-            drawn = "; random ones were compared as well" if is_drawn else ""
-            yield f"input {tensor.name!r} holds one value only, on which many mistakes do not show{drawn}"
+            drawn = "; random values were compared too" if is_drawn else ""
+            yield f"all elements of input {tensor.name!r} are equal, which hides many errors{drawn}"
     if observer.strided:
         names = list(observer.strided)
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        yield f"{names[0]!r}{more}: not the strides that the graph declares, which are not judged"
+        yield f"{names[0]!r}{more}: strides differ from the declared ones; they are not judged"
     if observer.unread:
         unread = ", ".join(map(repr, observer.unread))
-        yield f"{unread}: not as the graph declares, which is not judged as nothing reads it"
+        yield f"{unread}: differs from its declaration; not judged, as it is unused"
     for caller, name in _not_run(ir, observer):
         yield f"function {name!r} of {caller!r} did not run on any of the inputs and was not compared"
 
@@ -101,7 +99,7 @@ def _listed(ir: IR, question: Callable[[OpNode], bool]) -> str:
 
 
 def _not_run(ir: IR, observer: Observer) -> Iterator[tuple[OpNode, str]]:
-    """Functions that a node names and none of whose nodes was seen, with that node."""
+    """Yield functions of which no node ran, with the node that refers to them."""
     for node in ir.nodes:
         for name in pytree.tree_leaves(list(node.attrs.values())):
             if isinstance(name, FunctionRef):

@@ -1,4 +1,4 @@
-"""One run of the original model, operator call by operator call, with the module that made each call."""
+"""Record one run of the original model: every operator call, with the module that made it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from torch_ir.verify.reference_run import weights_replaced
 from torch_ir.verify.streamed import called_with, stand_ins
 from torch_ir.verify.tensor_file import TensorFile, described
 
-Place = tuple[int, Union[int, str]]  # which call, and which of its results or, by name, of its arguments
+Place = tuple[int, Union[int, str]]  # a call, and the index of a result or the name of an argument
 
 
 @dataclass(frozen=True)
 class Call:
-    """One operator that the model called: its name, the module that called it, and what its results are like."""
+    """One operator call of the model: its name, the calling module, and the shapes and dtypes of its results."""
 
     op_type: str
     module: str
@@ -49,7 +49,7 @@ class ModuleCall:
 
 @dataclass
 class Recording:
-    """What one run did, in order; `values` are the results and arguments that were asked for, in the tensor file."""
+    """One run in order; `values` are the requested results and arguments, in the tensor file."""
 
     calls: list[Call] = field(default_factory=list)
     modules: list[ModuleCall] = field(default_factory=list)  # in the order in which they returned
@@ -68,11 +68,11 @@ def record(
     within: AbstractContextManager[Any] | None = None,
     last: int | None = None,
 ) -> Recording:
-    """Run the model on copies of its inputs, and put the results of the `wanted` calls aside; the model is put back.
+    """Run the model on copies of its inputs and store the results of the `wanted` calls; its state is restored.
 
-    `arguments` names the arguments of calls that are put aside as well; `weights` stand in for some of the model's own.
-    The run is `within` a mode that computes the calls, and ends with the `last` one if that is told; without a mode,
-    the model runs on its own parameters.
+    `arguments` names arguments of calls to store as well; `weights` replace some of the model's own. The run is
+    `within` a mode that computes the calls, and ends after the `last` call if given; without a mode, the model runs on
+    its own parameters.
     """
     call = copied(inputs)
     tensors = {} if within is None else stand_ins(model, weights)
@@ -83,10 +83,10 @@ def record(
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(torch.no_grad())
         stack.enter_context(plain_attention())
-        # what is compiled, control flow too, is shown call by call; and torch never again compiles what it skips here
+        # record compiled code and control flow call by call; torch never again compiles what it skips here
         stack.enter_context(uncompiled())
         stack.enter_context(_watched(model, recorder))
-        # below autograd, torch shows operators whole, as capture does: `linear`, not `t` and `addmm`
+        # below autograd, composite operators stay whole, as in capture: `linear`, not `t` and `addmm`
         stack.enter_context(AutoDispatchBelowAutograd())
         stack.enter_context(within or nullcontext())
         stack.enter_context(recorder)
@@ -100,13 +100,13 @@ def record(
             pass
         except TorchIRError:
             raise
-        except Exception as error:  # whatever a model's forward raises
+        except Exception as error:  # any error of the model's forward
             raise ExecutionError(f"{type(model).__name__} cannot be recorded: {first_line(error)}") from error
     return recorder.recording
 
 
 class _Enough(BaseException):
-    """Ends a run; no model may catch it."""
+    """Ends a run early; a BaseException, so that models do not catch it."""
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
@@ -158,7 +158,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch do
 
     def leave(self, path: str, outcome: Any) -> None:
         while self.running and self.running[-1].path != path:
-            self.running.pop()  # ended by an error that the model caught
+            self.running.pop()  # left by an error that the model caught
         module = self.running.pop()
         module.last = len(self.recording.calls)
         returned = [leaf for leaf in pytree.tree_leaves(outcome) if isinstance(leaf, torch.Tensor)]
@@ -168,7 +168,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch do
 
 @contextmanager
 def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
-    """Let the recorder know when modules begin and return."""
+    """Notify the recorder when modules start and return."""
     with ExitStack() as stack:
         for path, module in model.named_modules():
             before = module.register_forward_pre_hook(lambda module, args, path=path: recorder.enter(path))

@@ -1,4 +1,4 @@
-"""Tell rounding from a small mistake: both sides once more in float64, where rounding is all but gone."""
+"""Distinguish rounding from small errors by running both sides in float64, where rounding is negligible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_ir.verify.judge import details_of
 from torch_ir.verify.reference_run import Call, Original
 
 _WIDE = {"float32": "float64", "float16": "float64", "bfloat16": "float64", "complex64": "complex128"}
-_LARGEST = 1 << 28  # elements of all weights, which are held once more
+_LARGEST = 1 << 28  # elements of all weights, which are copied
 
 
 def difference_in_float64(
@@ -27,11 +27,11 @@ def difference_in_float64(
     weights: Mapping[str, torch.Tensor],
     constants: Mapping[str, torch.Tensor],
 ) -> str | None:
-    """What still differs there: empty if nothing does, None if one of the sides cannot run so."""
+    """Return what still differs in float64: "" if nothing, None if one of the sides cannot run there."""
     if not _can_widen(ir):
         return None
     inputs = copied(call)
-    made: dict[int, torch.Tensor] = {}  # one tensor given twice stays one
+    made: dict[int, torch.Tensor] = {}  # a tensor passed twice stays one tensor
     wide_call = pytree.tree_map_only(torch.Tensor, lambda value: made.setdefault(id(value), _wide(value)), inputs)
     wide_ir = _widened(ir)
     keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.param.keys}
@@ -41,20 +41,20 @@ def difference_in_float64(
         outcome = IRExecutor(wide_ir, wide_weights, constants).run(flatten_call(wide_ir, *copied(wide_call)))
         witness = Original(model, wide_ir, wide_weights).called(wide_call)
         details, _ = details_of(wide_ir, outcome, witness, None, None)
-    except Exception:  # an operator, or a line of the model, that insists on another dtype
+    except Exception:  # an operator or the model's code requires another dtype
         return None
     return next((f"{item['name']}: {item['reason']}" for item in details if not item["is_close"]), "")
 
 
 def _can_widen(ir: IR) -> bool:
-    """Whether every number follows the dtype of inputs and weights, and there are not too many of them."""
+    """Whether all dtypes follow those of inputs and weights, and the weights are not too large."""
     named = (value for node in ir.all_nodes() for value in pytree.tree_leaves(list(node.attrs.values())))
     size = sum(math.prod(int(dim) for dim in param.shape) for param in ir.params)
     return size <= _LARGEST and not any(isinstance(value, Dtype) and value in _WIDE for value in named)
 
 
 def _widened(ir: IR) -> IR:
-    """The graph for inputs and weights in float64; constants stay as they are, on both sides."""
+    """Return the graph for float64 inputs and weights; constants keep their dtypes on both sides."""
     copy = ir.clone()
     for graph in _with_functions(copy):
         for tensor in graph.tensors():

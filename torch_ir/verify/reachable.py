@@ -1,4 +1,4 @@
-"""Everything that a model reaches and a run of it may change: attributes, containers, closures, generators, tensors."""
+"""All objects that a run of a model may change: attributes, containers, closures, generators, tensors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
-# Objects of these packages are not searched: forward does not keep state of its own in them.
+# Objects of these packages are not searched: models do not keep state in them.
 _FOREIGN = frozenset((*sys.stdlib_module_names, "torch", "numpy"))
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
-_TABLES = (dict, OrderedDict, defaultdict, Counter)  # these very types: what subclasses do when cleared is unknown
+_TABLES = (dict, OrderedDict, defaultdict, Counter)  # exactly these types: subclasses may override `clear`
 
 
 class Reachable:
-    """The objects that a model reaches through attributes, containers, closures and bound methods, each once."""
+    """The objects reachable from a model through attributes, containers, closures and bound methods, each once."""
 
     def __init__(self, root: Any) -> None:
         self.tables: list[dict[Any, Any]] = []  # dicts, and the attributes of modules and other objects
@@ -40,7 +40,7 @@ class Reachable:
         self._seen[id(value)] = value
         if isinstance(value, torch.Tensor):
             self.tensors.append(value)
-            self._pending += vars(value).values()  # the parts of a subclass, and what a user attached
+            self._pending += vars(value).values()  # the parts of a subclass, and user attributes
         elif isinstance(value, torch.Generator):
             self.generators.append(value)
         elif isinstance(value, (dict, list, deque, set, tuple, frozenset)):
@@ -90,10 +90,10 @@ def _root(kind: type) -> str:
 def _is_filled(cell: CellType) -> bool:
     try:
         return cell.cell_contents is not cell
-    except ValueError:  # a name that its function has not assigned yet
+    except ValueError:  # a variable that is not assigned yet
         return False
 
 
 def distinct(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Every tensor object once."""
+    """Return each tensor object once."""
     return list({id(tensor): tensor for tensor in tensors}.values())

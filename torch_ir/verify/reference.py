@@ -1,4 +1,4 @@
-"""The values of a running graph beside what was recorded of the original."""
+"""Compare the values of a running graph with the recording of the original."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tolerances = tuple[Union[float, None], Union[float, None]]
 
 
 class Reference:
-    """Compares the values of a running graph with what was recorded."""
+    """Compares each value of a running graph with the recording."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Reference:
         differences = [self._compare(place, value) for place in places if place in self.recorded]
         if differences:
             self.found[tensor] = min(differences, key=lambda difference: difference.reason != "")
-        # where nodes were fused, the value may be that of a call that no node stands for
+        # after fusion, the value may be that of a call without a node of its own
         if not differences or self.found[tensor].reason:
             elsewhere = self.unclaimed.get(described(value), ())
             compared = (self._compare(place, value) for place in elsewhere)
@@ -55,7 +55,7 @@ class Reference:
                 self.found[tensor] = close
 
     def _arguments_like(self, tensor: TensorMeta, value: Any) -> list[Place]:
-        """What the original reads there, if it reads such a thing: it may do without a mask that the graph builds."""
+        """Return the original's arguments there that have the same type; it may lack a mask that the graph builds."""
         kind = described(value)
         kept = [(place, self.recorded[place]) for place in self.read.get(tensor, ()) if place in self.recorded]
         return [place for place, value in kept if described(self.file.get(value)) == kind]

@@ -1,4 +1,4 @@
-"""Reference runs: the original model itself runs, on its own parameters and memory, and is put back afterwards."""
+"""Reference runs: the original model runs on its own parameters and memory and is restored afterwards."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _Tensors = dict[str, torch.Tensor]
 
 
 class Witness:
-    """One run of the original model: what it returned, and what became of its tensors and inputs.
+    """One run of the original model: its outputs, and its tensors and inputs afterwards.
 
     `after` has every parameter, buffer and input by name, and the plain attributes that the graph reads; `changed`
-    names those whose values differ from the ones before, `regrown` the tables that got another shape.
+    names those with new values, `regrown` the tables with a new shape.
     """
 
     def __init__(self, model: nn.Module, ir: IR, call: Call, before: ModelState, tensors: _Tensors) -> None:
@@ -41,7 +41,7 @@ class Witness:
         after = _tensors_by_name(model, ir)
         changed = [name for name, tensor in tensors.items() if not before.is_as_before(tensor, after.get(name))]
         changed += after.keys() - tensors.keys()
-        # a table that no state dict holds and that the model regrows to fit is a memo, not state
+        # a table outside the state dict that the model resizes on demand is a cache, not state
         self.regrown = {name for name in changed if name not in kept and _is_regrown(name, tensors, after)}
         self.changed = [name for name in changed if name not in self.regrown]
         self.after: dict[str, Any] = dict(after)
@@ -55,7 +55,7 @@ class Witness:
 
 
 class Original:
-    """The original model, ready to be called any number of times; what it holds is looked up once.
+    """The original model, callable any number of times; its state is collected once.
 
     `weights` replace some of the model's values while it runs.
     """
@@ -67,25 +67,25 @@ class Original:
 
     @contextmanager
     def calls(self) -> Iterator[Callable[[Call], Witness]]:
-        """A function that calls the model on a copy of a call; each goes on from the state that the last one left.
+        """Yield a function that calls the model on a copy of a call, each from the state that the last one left.
 
-        The model is put back at the end.
+        The model is restored at the end.
         """
         with weights_replaced(self.model, self.weights), self.before.restored():
             yield lambda call: Witness(self.model, self.ir, call, self.before, self.tensors)
 
     def called(self, call: Call) -> Witness:
-        """One call, put back afterwards."""
-        with self.calls() as ask:
-            return ask(call)
+        """Make one call and restore the model."""
+        with self.calls() as run:
+            return run(call)
 
 
 @contextmanager
 def weights_replaced(model: nn.Module, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
-    """Other values in the model's own parameters and buffers, which stay the same objects.
+    """Replace values of the model's own parameters and buffers, which stay the same objects.
 
-    Values of the same dtype are written into the memory that is there, so that views see them; others move the tensor,
-    which is refused where another tensor shares its memory.
+    Values of the same dtype are written in place, so that views see them; others replace the tensor's memory, which is
+    an error if another tensor shares it.
     """
     chosen = {id(tensor): (tensor, weights[name]) for name, tensor in named_tensors(model) if name in weights}
     written = [(tensor, value) for tensor, value in chosen.values() if _fits(tensor, value)]
@@ -115,11 +115,11 @@ def _refuse_shared_memory(model: nn.Module, moved: Sequence[torch.Tensor]) -> No
     everything = distinct([*(tensor for _, tensor in named_tensors(model)), *Reachable(model).tensors])
     storages = Counter(map(storage_of, everything))
     if any(storages[storage_of(tensor)] > 1 for tensor in moved):
-        raise ExecutionError(f"tensors of {type(model).__name__} share memory, which another dtype would part")
+        raise ExecutionError(f"tensors of {type(model).__name__} share memory, so their dtype cannot be changed")
 
 
 def _tensors_by_name(model: nn.Module, ir: IR) -> _Tensors:
-    """Parameters, buffers and the plain attributes that a graph reads."""
+    """Return parameters, buffers and the plain attributes that a graph reads."""
     named = dict(named_tensors(model))
     others = {param.key for param in ir.params if param.param and param.param.kind == "temporary" and param.key}
     found = {key: _attribute(model, key) for key in sorted(others - named.keys())}
@@ -131,12 +131,12 @@ def _is_regrown(name: str, before: _Tensors, after: _Tensors) -> bool:
 
 
 def named_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Every parameter and buffer under each of its names."""
+    """Return every parameter and buffer under each of its names."""
     return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
 
 
 def values_outside_state_dict(ir: IR, model: nn.Module) -> _Tensors:
-    """Non-persistent buffers and plain tensor attributes that the graph needs and does not hold."""
+    """Return non-persistent buffers and plain tensor attributes that the graph needs but does not contain."""
     found = {}
     for param in ir.params:
         if param.param and not param.param.in_state_dict and param.param.data is None and param.key is not None:
@@ -147,7 +147,7 @@ def values_outside_state_dict(ir: IR, model: nn.Module) -> _Tensors:
 
 
 def _attribute(model: nn.Module, key: str) -> Any:
-    """What a dotted path of attributes, indices and keys leads to; None if it leads nowhere."""
+    """Return the object at a dotted path of attributes, indices and keys; None if there is none."""
     value: Any = model
     for part in key.split("."):
         value = _step_into(value, part)
@@ -155,7 +155,7 @@ def _attribute(model: nn.Module, key: str) -> Any:
 
 
 def _step_into(value: Any, part: str) -> Any:
-    """An attribute, or an item of a container by its index or key."""
+    """Return an attribute, or an item of a container by index or key."""
     if isinstance(value, (list, tuple)) and part.isdigit() and int(part) < len(value):
         return value[int(part)]
     if isinstance(value, Mapping):
@@ -164,6 +164,6 @@ def _step_into(value: Any, part: str) -> Any:
 
 
 def apart_from(model: nn.Module, state_dict: Mapping[str, torch.Tensor]) -> _Tensors:
-    """The weights, with copies of the buffers, which the model may change while it runs."""
+    """Return the weights with copies of the buffers, which the model may change while it runs."""
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     return {key: value.detach().clone() if key in buffers else value for key, value in state_dict.items()}

@@ -1,4 +1,4 @@
-"""The original model with its parameters in files: each is read when an operator needs it, and goes right after."""
+"""Run the original model with its parameters in files: each is read when an operator needs it, then released."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from torch_ir.verify.reference_run import Call, named_tensors
 
 
 class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
-    """Inside, a tensor without values that stands for a parameter is that parameter to every operator.
+    """A mode in which operators receive the stored parameter for each placeholder tensor.
 
-    `stand_ins` go to the model in the place of its own tensors: they have the shape, dtype and device of the real ones.
+    `stand_ins` are the placeholders that replace the model's tensors, with the same shape, dtype and device.
     """
 
     supports_higher_order_operators = True
@@ -38,7 +38,7 @@ class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
     def __init__(self, model: nn.Module, weights: Mapping[str, Weight]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self._stored: dict[int, tuple[str, Weight]] = {}  # by the memory that the stand-in pretends to have
+        self._stored: dict[int, tuple[str, Weight]] = {}  # by the memory key of the placeholder
         known = [(name, tensor) for name, tensor in named_tensors(model) if name in weights]
         buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
         self.stand_ins = {
@@ -47,7 +47,7 @@ class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
         }
 
     def without_values(self, tree: Any) -> tuple[FakeTensorMode, Any]:
-        """A mode in which the model runs on shapes alone, and nested tensors to call it with."""
+        """Return a mode in which the model runs on shapes alone, and nested tensors to call it with."""
         return self._fake, pytree.tree_map_only(torch.Tensor, self._fake.from_tensor, tree)
 
     def __torch_dispatch__(
@@ -63,17 +63,17 @@ class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
             raise WeightLoadError(f"{name!r} is {found}, the model's is {own}")
         with self._fake:
             made = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-        self._stored[_memory(made)] = name, weight
+        self._stored[memory_key(made)] = name, weight
         return made
 
     def _real(self, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_meta and not isinstance(tensor, FakeTensor):
             return tensor
-        if _memory(tensor) not in self._stored:
+        if memory_key(tensor) not in self._stored:
             raise ExecutionError(
-                "the model reads a tensor on meta that is not in the files; build the model under torch_ir.meta_init()"
+                "the model reads a meta tensor that is not in the files; build the model under torch_ir.meta_init()"
             )
-        _, weight = self._stored[_memory(tensor)]
+        _, weight = self._stored[memory_key(tensor)]
         return loaded(weight).contiguous().as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def _refuse_writing(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -81,29 +81,29 @@ class StreamedParameters(TorchDispatchMode):  # type: ignore[no-untyped-call]  #
             return
         bound = bind(func, args, kwargs)
         for tensor in pytree.tree_leaves([bound[name] for name in mutated_arguments(func)]):
-            if isinstance(tensor, FakeTensor) and _memory(tensor) in self._stored:
-                name, _ = self._stored[_memory(tensor)]
-                raise ExecutionError(f"the model writes to its parameter {name!r}, which is only read from a file")
+            if isinstance(tensor, FakeTensor) and memory_key(tensor) in self._stored:
+                name, _ = self._stored[memory_key(tensor)]
+                raise ExecutionError(f"the model writes to its parameter {name!r}, which is read from a file")
 
 
 def called_with(model: nn.Module, tensors: Mapping[str, torch.Tensor], call: Call) -> Any:
-    """The model called with these tensors for its own, which it has again afterwards."""
+    """Call the model with these tensors instead of its own, and restore them."""
     tables: list[dict[str, Any]] = [
         table
         for module in model.modules()
         for table in (parameter_table(module), buffer_table(module))
-        if isinstance(table, dict)  # that of TorchScript is none
+        if isinstance(table, dict)  # not for TorchScript
     ]
     held = [dict(table) for table in tables]
     try:
         return functional_call(model, dict(tensors), *call)
-    finally:  # torch leaves a module that has two names with what stood in
+    finally:  # torch does not restore a module that has two names
         for table, own in zip(tables, held, strict=True):
             table.update(own)
 
 
 def stand_ins(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """These tensors for the model's own, as parameters where the model has parameters; copies of its other buffers."""
+    """Return replacements for the model's tensors: these as parameters or buffers, copies of its other buffers."""
     others = {id(tensor): tensors[name] for name, tensor in named_tensors(model) if name in tensors}
     parameters = {
         name: nn.Parameter(others.get(id(own), own).detach(), own.requires_grad)
@@ -111,7 +111,3 @@ def stand_ins(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str
     }
     buffers = {name: others.get(id(own), own).detach().clone() for name, own in model.named_buffers()}
     return {**parameters, **buffers}
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    return memory_key(tensor)

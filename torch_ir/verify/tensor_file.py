@@ -1,10 +1,9 @@
-"""Tensors put aside in a temporary file, so that a long list of them does not fill the memory."""
+"""Store tensors in a temporary file, so that many of them do not fill the memory."""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ _NAMED = frozenset(TORCH_DTYPES.values())
 
 @dataclass(frozen=True)
 class Place:
-    """Where the bytes of one tensor lie."""
+    """The location of one tensor in the file."""
 
     offset: int
     size: int
@@ -27,22 +26,22 @@ class Place:
 
 
 class TensorFile:
-    """Puts values aside and gives them back one at a time; the file goes when the block ends."""
+    """Stores values and loads them one at a time; the file is deleted when the block ends."""
 
     def __enter__(self) -> TensorFile:
         self._file = tempfile.TemporaryFile(prefix="torch_ir.")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     @property
     def size(self) -> int:
-        """How many bytes lie in it."""
+        """The size of the file in bytes."""
         return self._file.seek(0, 2)
 
     def put(self, value: Any) -> Any:
-        """What to give to `get`; values that are no dense tensors are kept as they are."""
+        """Store a value and return its handle for `get`; anything but dense tensors is kept in memory."""
         if not isinstance(value, torch.Tensor):
             return value
         if value.layout != torch.strided or value.is_quantized or value.dtype not in _NAMED:
@@ -60,5 +59,5 @@ class TensorFile:
 
 
 def described(value: Any) -> tuple[Any, ...]:
-    """What two values must share before it is worth comparing them."""
+    """Return a key of shape and dtype that comparable values share."""
     return (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else (type(value),)

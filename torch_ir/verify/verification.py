@@ -1,4 +1,4 @@
-"""Prove a graph: run it and the original model on the same inputs, and compare everything that either leaves behind."""
+"""Verify a graph: run it and the original model on the same inputs, and compare all outputs and state changes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from torch import nn
 
 from torch_ir.errors import GuardError, TorchIRError, first_line
-from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.tolerances import compare
 from torch_ir.run.weights import load_weights
+from torch_ir.verify.block_report import detail_lines
 from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence
 from torch_ir.verify.further_inputs import BOTH_SIGNS, probes
@@ -31,7 +32,7 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass
 class VerificationReport:
-    """What was compared and how it went; an item of `output_details` per tensor, returned or changed."""
+    """The result of a verification; `output_details` has an item per tensor, returned or changed."""
 
     is_valid: bool
     max_diff: float = 0.0
@@ -40,9 +41,8 @@ class VerificationReport:
     output_details: list[dict[str, Any]] = field(default_factory=list)
     error_message: str | None = None
     notes: list[str] = field(default_factory=list)
-    trials: int = 1  # sets of inputs: the given one, and those drawn from it
+    trials: int = 1  # sets of inputs: the given one, and those derived from it
     divergence: Divergence | None = None
-
     provisos: list[str] = field(default_factory=list)  # conditions under which the verdict holds
 
     def __str__(self) -> str:
@@ -54,12 +54,7 @@ class VerificationReport:
         trials = f" on {self.trials} sets of inputs" if self.trials > 1 else ""
         numbers = f"max diff {self.max_diff:.3g}, mean {self.mean_diff:.3g}"
         lines.append(f"  outputs compared: {self.num_outputs}{trials}, {numbers}")
-        for item in self.output_details:
-            verdict = "ok" if item["is_close"] else f"DIFFERS: {item['reason']}"
-            shape = "x".join(map(str, item["shape"])) or "scalar"
-            lines.append(f"  {item['name']}: {shape} {item['dtype']}, max diff {item['max_diff']:.3g}, {verdict}")
-        lines += [f"  note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return "\n".join([*lines, *detail_lines(self.output_details), *(f"  note: {note}" for note in self.notes)])
 
 
 def verify_ir(
@@ -75,7 +70,7 @@ def verify_ir(
     probe: bool = True,
     localise: bool = False,
 ) -> tuple[bool, VerificationReport]:
-    """The same as `verify_ir_with_state_dict`, with weights from a file or folder as `load_weights` takes it."""
+    """Like `verify_ir_with_state_dict`, with weights from a file or folder that `load_weights` reads."""
     state_dict = load_weights(weights_path)
     options: dict[str, Any] = {"test_kwargs": test_kwargs, "probe": probe, "localise": localise}
     return verify_ir_with_state_dict(ir, state_dict, original_model, test_inputs, rtol, atol, constants, **options)
@@ -96,16 +91,16 @@ def verify_ir_with_state_dict(
 ) -> tuple[bool, VerificationReport]:
     """Compare a graph that runs with these weights against the original model.
 
-    Without tolerances, each dtype has its own; integers and weights must be equal. Values that no state dict holds and
-    that the graph lacks are taken from the model. With `probe`, both also run on inputs drawn from the given ones. With
-    `localise`, the report of a failure names the first node that differs.
+    The default tolerances depend on the dtype; integers and weights must be equal. Values that are neither in a state
+    dict nor in the graph are taken from the model. With `probe`, both also run on inputs derived from the given ones.
+    With `localise`, the report of a failure names the first node that differs.
     """
     call: Call = (tuple(test_inputs), dict(test_kwargs or {}))
-    asked: list[Trial] = [(call, {})]
+    trials_run: list[Trial] = [(call, {})]
     weights: dict[str, torch.Tensor] = {}
     try:
         weights = {key: loaded(weight) for key, weight in state_dict.items()}
-        sides = _Sides(ir, weights, original_model, constants or {}, rtol, atol, asked)
+        sides = _Sides(ir, weights, original_model, constants or {}, rtol, atol, trials_run)
         with torch.random.fork_rng(devices=[]):
             report = sides.on_given(call)
             if report.is_valid and probe:
@@ -116,14 +111,14 @@ def verify_ir_with_state_dict(
         report.notes += sides.notes(call, probe)
         report.provisos = provisos(ir)
     if localise and not report.is_valid:
-        found = find_divergence(ir, weights, original_model, asked[-1], rtol, atol, constants)
+        found = find_divergence(ir, weights, original_model, trials_run[-1], rtol, atol, constants)
         report.divergence = found.divergence
         report.notes += found.notes
     return report.is_valid, report
 
 
 class _Sides:
-    """A graph and a model side by side, which run on one set of inputs after the other."""
+    """A graph and its model, run on one set of inputs after the other."""
 
     def __init__(
         self,
@@ -133,10 +128,10 @@ class _Sides:
         constants: Mapping[str, torch.Tensor],
         rtol: float | None,
         atol: float | None,
-        asked: list[Trial],
+        trials_run: list[Trial],
     ) -> None:
         self.ir, self.model, self.rtol, self.atol = ir, model, rtol, atol
-        self.asked = asked  # the calls of the model so far, and what stood in for its weights
+        self.trials_run = trials_run  # the calls of the model so far, and the weights that were replaced
         self.observer = Observer()
         self._last: tuple[Weights | None, Original] | None = None
         self.weights = apart_from(model, state_dict)
@@ -145,25 +140,25 @@ class _Sides:
         self.problem = weight_problem(self.executor, model, rtol, atol)
 
     def on_given(self, call: Call) -> VerificationReport:
-        """The report of the inputs that were given."""
+        """Compare on the given inputs."""
         outcome = self._run(call)
         refusal: Exception | None = None
-        with self._original(None).calls() as ask:
-            self.asked.append((call, {}))
-            witness = again = ask(call)
+        with self._original(None).calls() as run_model:
+            self.trials_run.append((call, {}))
+            witness = again = run_model(call)
             try:
-                again = ask(call)
-            except Exception as error:  # whatever a model raises that is called once too often
+                again = run_model(call)
+            except Exception as error:  # any error of a model that cannot be called twice
                 refusal = error
         report = self._sharpened(self._judge(outcome, witness), call)
         if report.is_valid and refusal is None:
             report = self._on_second_call(report, outcome, again, call)
-        report.notes = [f"the model refuses a second call: {first_line(refusal)}"] if refusal else []
+        report.notes = [f"the model fails on a second call: {first_line(refusal)}"] if refusal else []
         report.notes += [
-            f"{name} is a table that the model regrew to fit; it is not compared" for name in sorted(witness.regrown)
+            f"{name} is a table that the model resized to fit; it is not compared" for name in sorted(witness.regrown)
         ]
         report.notes += [
-            f"{target.key} is state that no module holds; what becomes of it is not compared"
+            f"{target.key} is state outside all modules; its new value is not compared"
             for target, _ in self.ir.mutations
             if is_hidden(target, witness)
         ]
@@ -174,11 +169,12 @@ class _Sides:
     def _on_second_call(
         self, report: VerificationReport, first: Outcome, witness: Witness, call: Call
     ) -> VerificationReport:
-        """The report, unless a second call in a row shows state that the graph does not keep."""
+        """Return the report, or a failed one if a second call shows state that the graph does not keep."""
         torch.manual_seed(0)
         outcome = self.executor.run(flatten_call(self.executor.ir, *copied(call)))
-        # what only the first call of the graph changed is still changed
-        outcome = replace(outcome, mutations={**_of_params(first), **outcome.mutations})
+        # parameters that only the first call of the graph changed are still changed
+        kept = {target: value for target, value in first.mutations.items() if target.param is not None}
+        outcome = replace(outcome, mutations={**kept, **outcome.mutations})
         second = self._judge(outcome, witness)
         if second.is_valid:
             return report
@@ -186,18 +182,18 @@ class _Sides:
         return second
 
     def on_drawn(self, report: VerificationReport, call: Call) -> VerificationReport:
-        """The report, if further inputs show no difference; else that of the first which do."""
+        """Return the report if further inputs show no difference, else that of the first that do."""
         for probe in probes(self.executor.ir, self.model, call):
             try:
-                witness = self._ask(probe.call, probe.weights)
-            except Exception as error:  # what is drawn need not be in the model's domain
+                witness = self._run_model(probe.call, probe.weights)
+            except Exception as error:  # derived inputs may be outside the model's domain
                 if not probe.may_be_refused:
-                    report.notes.append(f"the model refuses {probe.about}: {first_line(error)}")
+                    report.notes.append(f"the model rejects {probe.about}: {first_line(error)}")
                 continue
             try:
                 further = self._judge(self._run(probe.call, probe.weights), witness)
                 further = self._sharpened(further, probe.call, probe.weights)
-            except GuardError as error:  # the graph says itself that it does not hold there
+            except GuardError as error:  # the graph's own guards exclude these inputs
                 self.observer.first = ""
                 if not probe.may_be_refused:
                     report.notes.append(f"not compared on {probe.about}: {error}")
@@ -226,36 +222,36 @@ class _Sides:
         torch.manual_seed(0)
         return self.executor.run(flatten_call(self.executor.ir, *copied(call)))
 
-    def _ask(self, call: Call, weights: Weights | None = None) -> Witness:
-        self.asked.append((call, weights or {}))
+    def _run_model(self, call: Call, weights: Weights | None = None) -> Witness:
+        self.trials_run.append((call, weights or {}))
         return self._original(weights).called(call)
 
     def _original(self, weights: Weights | None) -> Original:
-        """The model with these weights; the probes share one set of them."""
+        """Return the model with these weights; all probes share one set of them."""
         if self._last is None or self._last[0] is not weights:
             self._last = weights, Original(self.model, self.executor.ir, weights)
         return self._last[1]
 
     def _with(self, weights: Weights | None) -> dict[str, torch.Tensor]:
-        """The weights, some of which others stand in for."""
+        """Return the weights, with some replaced."""
         return {key: (weights or {}).get(key, value) for key, value in self.weights.items()}
 
     def _sharpened(self, report: VerificationReport, call: Call, weights: Weights | None = None) -> VerificationReport:
-        """The report, failed where its differences are within the tolerances of the dtypes, but not due to rounding."""
+        """Fail the report if differences within the tolerances of the dtypes are not due to rounding."""
         if report.is_valid and report.max_diff and (reason := self._in_float64(call, weights)):
             report.is_valid = False
             report.error_message = f"small differences that are not rounding; in float64, {reason}"
         return report
 
     def _in_float64(self, call: Call, weights: Weights | None) -> str | None:
-        """What differs there; None if that cannot be told, or the caller's tolerances are to decide."""
+        """Return what differs in float64; None if it cannot run there, or the caller set tolerances."""
         if self.rtol is not None or self.atol is not None:
             return None
         weights = self._with(weights)
         return difference_in_float64(self.executor.ir, self.model, call, weights, self.executor.constants)
 
     def _repeats(self, outcome: Outcome, call: Call) -> bool:
-        """Whether a second run of the graph gives the same bits."""
+        """Whether a second run of the graph is bit-identical."""
         again = self._run(call).outputs
         return not any(compare(old, new, 0.0, 0.0).reason for old, new in zip(outcome.outputs, again, strict=True))
 
@@ -274,10 +270,6 @@ class _Sides:
             output_details=details,
             error_message=problem or None,
         )
-
-
-def _of_params(outcome: Outcome) -> dict[TensorMeta, Any]:
-    return {target: value for target, value in outcome.mutations.items() if target.param is not None}
 
 
 def _has_finite(witness: Witness) -> bool:

@@ -1,4 +1,4 @@
-"""What a whole model, or its graph, gives and changes in a run, and what something else gives and changes instead."""
+"""Runs of a whole model or its graph, and their comparison with a distributed run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.tolerances import Difference, compare
 from torch_ir.run.weights import load_weights
-from torch_ir.verify.judge import is_hidden
+from torch_ir.verify.judge import detail, is_hidden
 from torch_ir.verify.reference_run import Original
 from torch_ir.verify.verification import VerificationReport
 
@@ -23,16 +23,13 @@ Weights = Mapping[str, torch.Tensor] | str | os.PathLike[str]
 
 
 def weights_in(weights: Weights) -> Mapping[str, torch.Tensor]:
-    """The weights themselves, read where they are in a file."""
+    """Return the weights, loaded if a path is given."""
     return load_weights(weights) if isinstance(weights, (str, os.PathLike)) else weights
 
 
 @dataclass(frozen=True)
 class WholeRun:
-    """What a run of the whole left behind: outputs, tensors by name as they are afterwards, and which it changed.
-
-    Those that are `hidden` are kept where nobody can look.
-    """
+    """A run of the whole: outputs, tensors by name after it, and which it changed; `hidden` ones are inaccessible."""
 
     outputs: Sequence[Any]
     after: Mapping[str, Any]
@@ -43,7 +40,7 @@ class WholeRun:
 def run_whole(
     original: IR | nn.Module, graph: IR, weights: Weights, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> WholeRun:
-    """One run of a model, on copies of what it may write to, or of its graph; `graph` says what may be changed."""
+    """Run a model, with its state restored afterwards, or its graph; `graph` declares what may change."""
     if isinstance(original, IR):
         outcome = IRExecutor(original, weights_in(weights)).run(flat_inputs(original, args, kwargs))
         after = _by_name(original, list(outcome.mutations.values()))
@@ -55,7 +52,7 @@ def run_whole(
 
 
 def _by_name(ir: IR, values: Sequence[Any]) -> dict[str, Any]:
-    """What a graph changes, in the order of its mutations, by the keys of weights and the places of inputs."""
+    """Return the changed values by weight key or input position, in the order of the graph's mutations."""
     found: dict[str, Any] = {}
     for (target, _), value in zip(ir.mutations, values, strict=True):
         names = target.param.keys if target.param else (f"input {ir.graph_inputs.index(target)}",)
@@ -66,15 +63,15 @@ def _by_name(ir: IR, values: Sequence[Any]) -> dict[str, Any]:
 def compared(
     ir: IR, expected: WholeRun, values: Sequence[Any], rtol: float | None, atol: float | None
 ) -> VerificationReport:
-    """What is to be said about a run of a graph: its outputs, and then the new values of what it changes."""
+    """Compare a run of a graph: its outputs, then the new values of changed tensors."""
     count = len(ir.graph_outputs)
     if len(expected.outputs) != count:
-        told = f"the model returns {len(expected.outputs)} tensors, the graph {count}"
-        return VerificationReport(False, error_message=told)
+        message = f"the model returns {len(expected.outputs)} tensors, the graph {count}"
+        return VerificationReport(False, error_message=message)
     pairs = zip(ir.graph_outputs, expected.outputs, values[:count], strict=True)
     rows = [(tensor.name, one, compare(one, other, rtol, atol)) for tensor, one, other in pairs]
     rows += _changes(expected, _by_name(ir, values[count:]), rtol, atol)
-    details = [_detail(index, *row) for index, row in enumerate(rows)]
+    details = [detail(index, *row) for index, row in enumerate(rows)]
     return VerificationReport(
         all(row["is_close"] for row in details),
         max((row["max_diff"] for row in details), default=0.0),
@@ -87,7 +84,7 @@ def compared(
 def _changes(
     expected: WholeRun, changed: Mapping[str, Any], rtol: float | None, atol: float | None
 ) -> list[tuple[str, Any, Difference]]:
-    """Everything that either side changed, which must be the same with the same values."""
+    """Compare the state changes of both sides."""
     rows = []
     for name in dict.fromkeys([*expected.changed, *(name for name in changed if name not in expected.hidden)]):
         one, other = expected.after.get(name), changed.get(name)
@@ -98,9 +95,3 @@ def _changes(
             found = compare(one, other, rtol, atol)
         rows.append((f"{name} afterwards", other if one is None else one, found))
     return rows
-
-
-def _detail(index: int, name: str, value: torch.Tensor, found: Difference) -> dict[str, Any]:
-    facts = {"index": index, "name": name, "shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
-    close = {"is_close": not found.reason, "reason": found.reason}
-    return {**facts, **close, "max_diff": found.max_diff, "mean_diff": found.mean_diff}

@@ -1,1 +1,1 @@
-"""What verbs take: models, graphs, inputs, sizes."""
+"""Arguments of the verbs: models, graphs, inputs, sizes."""

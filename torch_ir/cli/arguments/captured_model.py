@@ -1,4 +1,4 @@
-"""A model that the user named, captured with the inputs that the user gave, or that it tells of itself."""
+"""Capture a model named on the command line with the given inputs, or with the model's own defaults."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch_ir.ir import IR
 
-# the options that say how a model is captured, and their defaults
+# options that apply to capture, and their defaults
 _OF_CAPTURE: dict[str, Any] = {
     "input": [], "dim": [], "capture": "auto", "explore": None, "blocks": "inline", "crosscheck": False,
 }  # fmt: skip
@@ -28,7 +28,7 @@ _OF_CAPTURE: dict[str, Any] = {
 
 @dataclass
 class Captured:
-    """A graph, and what the user should know about how it was made."""
+    """A graph, the seconds its capture took, and notes for the user."""
 
     ir: IR
     seconds: float
@@ -36,7 +36,7 @@ class Captured:
 
 
 def capture(text: str, arguments: argparse.Namespace, **options: Any) -> Captured:
-    """The graph of a model, as `--input` and `--dim` say; the options are those of extract_ir."""
+    """Capture a model with the inputs of `--input` and `--dim`; `options` are passed to extract_ir."""
     specs, dims = read_inputs(arguments)
     import torch_ir
     from torch_ir.cli.arguments.input_files import read_files
@@ -55,8 +55,8 @@ def capture(text: str, arguments: argparse.Namespace, **options: Any) -> Capture
         model = source.build()
     if not specs and (texts := default_inputs(model)):
         specs = parse_inputs(texts)
-        notes.append(f"no --input is given; taken is {' and '.join(texts)}")
-        _say(notes, arguments)
+        notes.append(f"no --input given; using {' and '.join(texts)}")
+        _print_notes(notes, arguments)
     specs = read_files(specs)
     sizes = choose_sizes(specs, dims)
     bound = match_inputs(model, specs)
@@ -68,15 +68,15 @@ def capture(text: str, arguments: argparse.Namespace, **options: Any) -> Capture
     return Captured(ir, time.perf_counter() - start, notes)
 
 
-def _say(notes: Sequence[str], arguments: argparse.Namespace) -> None:
-    """Each note as one line on stderr, unless the user wants to hear nothing."""
+def _print_notes(notes: Sequence[str], arguments: argparse.Namespace) -> None:
+    """Print each note as one line on stderr, unless `--quiet` is set."""
     if not arguments.quiet:
         for note in notes:
             print(printable(f"torch-ir: note: {note}"), file=sys.stderr)
 
 
 def _converted(text: str, program: ExportedProgram, arguments: argparse.Namespace, options: dict[str, Any]) -> Captured:
-    """A program as a graph; it was captured already, with inputs of its own."""
+    """Convert an exported program, which has its own inputs, to a graph."""
     from torch_ir.capture import convert_exported_program
 
     start = time.perf_counter()
@@ -84,6 +84,6 @@ def _converted(text: str, program: ExportedProgram, arguments: argparse.Namespac
     level, leaf = options.get("level", "aten"), options.get("leaf", ())
     ir = ir.at_level(level, leaf) if level != "aten" or leaf else ir
     ignored = [f"--{name}" for name, usual in _OF_CAPTURE.items() if getattr(arguments, name, usual) != usual]
-    notes = [f"{text} was captured when it was exported; {' and '.join(ignored)} changed nothing"] if ignored else []
-    _say(notes, arguments)
+    notes = [f"{text} was captured when it was exported; {' and '.join(ignored)} had no effect"] if ignored else []
+    _print_notes(notes, arguments)
     return Captured(ir, time.perf_counter() - start, notes)

@@ -1,4 +1,4 @@
-"""Named sizes of inputs: which size to capture with, and what torch.export is told about the others."""
+"""Named sizes of inputs: the sizes to capture with, and the `dynamic_shapes` for torch.export."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch_ir.ir.sizes.expressions import names_in
 if TYPE_CHECKING:
     import inspect
 
-# Sizes to capture with: distinct, even, and never 0 or 1, which torch takes for constants.
+# Sizes to capture with: distinct, even, and never 0 or 1, which torch specialises on.
 _SAMPLES = (8, 12, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60, 64)
 
 
 def choose_sizes(specs: Sequence[InputSpec], dims: Mapping[str, DimRange]) -> dict[str, int]:
-    """A size to capture with for every named dimension, inside its range, different from all others where possible."""
+    """Choose a size for every named dimension, inside its range and different from all others if possible."""
     names = list(dict.fromkeys(name for spec in specs for dim in spec.shape for name in sorted(names_in(dim))))
     for name in dims:
         if name not in names:
@@ -36,7 +36,7 @@ def choose_sizes(specs: Sequence[InputSpec], dims: Mapping[str, DimRange]) -> di
 
 
 def dynamic_shapes(bound: inspect.BoundArguments, dims: Mapping[str, DimRange]) -> dict[str, Any] | None:
-    """Which sizes may vary, nested as the arguments are; None if none may."""
+    """Return the dynamic sizes, nested like the arguments; None if there are none."""
     from torch.export import Dim
 
     made: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def dynamic_shapes(bound: inspect.BoundArguments, dims: Mapping[str, DimRange]) 
 
 
 def map_specs(value: Any, change: Callable[[InputSpec], Any]) -> Any:
-    """`change` applied to a spec, or to every spec that is nested in an argument."""
+    """Apply `change` to every spec in a nested argument."""
     if isinstance(value, (tuple, list)):
         return type(value)(map_specs(item, change) for item in value)
     if isinstance(value, dict):

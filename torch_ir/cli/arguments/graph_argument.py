@@ -1,4 +1,4 @@
-"""The graph that a verb works on: in a file, or captured on the spot from a model that the user names."""
+"""The graph argument of a verb: a file, or a model that is captured on the spot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DIM = "for a model: the range of a named size, such as batch=1..32, or one size
 
 
 def add_graph(parser: argparse.ArgumentParser, *, nargs: str | None = None, dim_help: str = _DIM) -> None:
-    """The graph to work on; with a model instead of a file, `--input` and `--dim` say how it is captured."""
+    """Add the graph argument; for a model, `--input` and `--dim` control its capture."""
     parser.add_argument("file", metavar="GRAPH", nargs=nargs, help=f"an IR file, or a model: {MODELS}")
     add_inputs(parser, dim_help)
 
@@ -26,9 +26,9 @@ def add_graph(parser: argparse.ArgumentParser, *, nargs: str | None = None, dim_
 def open_graph(
     arguments: argparse.Namespace, *, checked: bool = False, of_models: Sequence[str] = ("input", "dim")
 ) -> IR:
-    """The graph that `add_graph` was told.
+    """Return the graph of the argument added by `add_graph`.
 
-    One in a file is held against torch's operators if it is to be `checked`; the options `of_models` are refused there.
+    With `checked`, a graph file is checked against torch's operators; the options `of_models` are rejected for files.
     """
     if is_model(arguments.file):
         from torch_ir.cli.arguments.captured_model import capture
@@ -36,20 +36,20 @@ def open_graph(
         return capture(arguments.file, arguments).ir
     for option in of_models:
         if getattr(arguments, option):
-            raise CommandError(f"--{option} says how to capture a model, but {arguments.file} is a graph already")
+            raise CommandError(f"--{option} controls the capture of a model, but {arguments.file} is already a graph")
     return load_checked(arguments.file) if checked else load_graph(arguments.file)
 
 
 def open_at_level(arguments: argparse.Namespace) -> IR:
-    """The graph that `add_graph` was told, at the granularity that `add_level` was told."""
+    """Return the graph of `add_graph` at the granularity of `add_level`."""
     return at_level(open_graph(arguments), arguments)
 
 
 def function_of(ir: IR, name: str | None) -> IR:
-    """The function of a graph that `--function` names; without a name, the graph itself."""
+    """Return the function that `--function` names, or the graph itself without a name."""
     if name is None:
         return ir
     if name not in ir.functions:
         known = ", ".join(ir.functions) or "none"
-        raise CommandError(f"the graph has no function {name!r}{did_you_mean(name, ir.functions)}; it has: {known}")
+        raise CommandError(f"the graph has no function {name!r}{did_you_mean(name, ir.functions)}; functions: {known}")
     return ir.functions[name]

@@ -1,4 +1,4 @@
-"""Inputs from files: one tensor, or every input that a file holds, by name or in order."""
+"""Inputs from files: one tensor, or all tensors of a file, by name or in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_ir.errors import CommandError, TorchIRError, did_you_mean, first_line
 
 
 def read_files(specs: Sequence[InputSpec]) -> list[InputSpec]:
-    """Each input from a file as its value; a file without a name before it gives all that it holds."""
+    """Read the inputs that come from files; a file without a name before it provides all its tensors."""
     found = [each for spec in specs for each in ([spec] if spec.file is None else _read(spec, spec.file))]
     refuse_twins(found)
     return found
@@ -34,7 +34,7 @@ def _read(spec: InputSpec, file: str) -> Iterator[InputSpec]:
 
 
 def _split(file: str) -> tuple[Path, str | None]:
-    """A path, and the member of the file that follows a `#`."""
+    """Split a path from the member that follows `#`."""
     name, mark, member = file.rpartition("#")
     if not mark or Path(file).exists():
         return Path(file), None
@@ -42,7 +42,7 @@ def _split(file: str) -> tuple[Path, str | None]:
 
 
 def _load(path: Path) -> Any:
-    """What a file holds: a tensor, or tensors by name or in order."""
+    """Read a file: a tensor, or tensors by name or in order."""
     if not path.is_file():
         raise CommandError(f"no such file: {path}")
     try:
@@ -51,7 +51,7 @@ def _load(path: Path) -> Any:
         raise CommandError(f"reading {path} needs {error.name}") from None
     except TorchIRError:
         raise
-    except Exception as error:  # numpy and torch raise whatever a damaged file leads them to
+    except Exception as error:  # numpy and torch raise errors of any type for a damaged file
         raise CommandError(f"cannot read {path}: {first_line(error)}") from None
 
 
@@ -65,7 +65,7 @@ def _read_as(path: Path) -> Any:
     if path.suffix in (".pt", ".pth"):
         return torch.load(path, map_location="cpu", weights_only=True)
     if path.suffix not in (".npy", ".npz"):
-        raise CommandError(f"{path}: values come as .npy, .npz, .safetensors or .pt")
+        raise CommandError(f"{path}: unknown file type; expected .npy, .npz, .safetensors or .pt")
     import numpy
 
     from torch_ir.golden.dumps import refuse_expansion
@@ -82,12 +82,12 @@ def _given(spec: InputSpec, name: str | None, value: Any, path: Path) -> InputSp
     import torch
 
     if not isinstance(value, (torch.Tensor, bool, int, float, str, type(None))):
-        raise CommandError(f"{path} holds a {type(value).__name__}, not a tensor")
+        raise CommandError(f"{path} contains a {type(value).__name__}, not a tensor")
     return replace(spec, name=name, value=value)
 
 
 def _leaves(held: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Values by name; what is nested gets names such as `options.keys` and `pair.0`."""
+    """Yield values by name; nested ones are named `options.keys`, `pair.0` and so on."""
     inner = held.items() if isinstance(held, dict) else enumerate(held) if isinstance(held, (list, tuple)) else None
     if inner is None:
         yield name, held
@@ -97,18 +97,18 @@ def _leaves(held: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _pick(held: dict[str, Any], name: str, path: Path) -> Any:
-    """The value of this name, or the only one."""
+    """Return the value of this name, or the only value."""
     if name in held:
         return held[name]
     if len(held) == 1:
         return next(iter(held.values()))
     hint = did_you_mean(name, held) or f"; name one: {name}=@{path}#{next(iter(held), 'MEMBER')}"
-    raise CommandError(f"{path} holds {len(held)} tensors, none called {name!r}{hint}")
+    raise CommandError(f"{path} contains {len(held)} tensors, none named {name!r}{hint}")
 
 
 def _member(held: Any, member: str, path: Path) -> Any:
     names = dict(_leaves(held)) if isinstance(held, (dict, list, tuple)) else {}
     if member not in names:
-        known = did_you_mean(member, names) or f"; it has {', '.join(names) or 'no members'}"
+        known = did_you_mean(member, names) or f"; members: {', '.join(names) or 'none'}"
         raise CommandError(f"{path} has no member {member!r}{known}")
     return names[member]

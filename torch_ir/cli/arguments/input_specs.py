@@ -1,12 +1,12 @@
-"""Inputs as they are written on the command line, read without torch.
+"""Parse the inputs of the command line, without importing torch.
 
     float32[1,3,224,224]   x=f32[1,3,224,224]   x:1x3x224x224   1x3x224x224xf32   1x3x224x224
     ids=i64[batch,seq]     i64[1,seq<=2048]     f32[8*n,3]      i64[1,8]<100
     x=@file.npy            @inputs.npz          x=@inputs.npz#member
     flag=true   scale=0.5  mask=none            n:=3            mode:="fast"   sizes:=[2,2]
 
-A name in place of a size makes that dimension dynamic; `<100` bounds random whole numbers from above. What follows
-`:=` is JSON, and no tensor.
+A name in place of a size makes that dimension dynamic; `<100` is the upper bound of random integers. The text after
+`:=` is a JSON value, not a tensor.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _HELP = "write it as x=f32[1,3,224,224] or 1x3x224x224"
 
 
 class Nothing:
-    """No value: the input is a tensor that is yet to be made."""
+    """Marker for an input without a value: a tensor still to be created."""
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One input: for which argument, and either a file, a value, or a dtype and sizes with their ranges."""
+    """One input: its argument, and either a file, a value, or a dtype and sizes with their ranges."""
 
     text: str
     name: str | None = None
@@ -58,34 +58,34 @@ class InputSpec:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a number, a word or the like, and no tensor."""
+        """Whether the value is not a tensor but a number, a string or another plain value."""
         return isinstance(self.value, (bool, int, float, str, list, dict, type(None)))
 
     @property
     def number(self) -> int | None:
-        """The number that `n=3` may mean as well, where the argument takes numbers and not tensors."""
+        """The number that `n=3` means if the argument takes numbers rather than tensors."""
         body = self.text.rpartition("=" if "=" in self.text else ":")[2].strip()
         return int(body) if body.isascii() and body.isdecimal() else None
 
 
 def read_inputs(arguments: argparse.Namespace) -> tuple[list[InputSpec], dict[str, DimRange]]:
-    """The inputs and the ranges of named sizes, as `--input` and `--dim` say; they must not contradict each other."""
+    """Return the inputs and the ranges of named sizes from `--input` and `--dim`; they must agree."""
     specs, dims = parse_inputs(arguments.input), parse_dims(arguments.dim)
     for name, dim in (pair for spec in specs for pair in spec.ranges):
         if dims.setdefault(name, dim) != dim:
-            raise CommandError(f"the size {name!r} is given two ranges; one is enough")
+            raise CommandError(f"the size {name!r} has two different ranges; give one")
     return specs, dims
 
 
 def parse_inputs(texts: Iterable[str]) -> list[InputSpec]:
-    """Every input, each name once."""
+    """Parse inputs with unique names."""
     specs = [parse_input(text) for text in texts]
     refuse_twins(specs)
     return specs
 
 
 def refuse_twins(specs: Iterable[InputSpec]) -> None:
-    """Refuse two inputs of one name."""
+    """Raise CommandError if two inputs have the same name."""
     names = [spec.name for spec in specs if spec.name]
     for name in names:
         if names.count(name) > 1:
@@ -93,7 +93,7 @@ def refuse_twins(specs: Iterable[InputSpec]) -> None:
 
 
 def parse_input(text: str) -> InputSpec:
-    """One input, or a CommandError that names the nearest correct spelling."""
+    """Parse one input, or raise a CommandError that suggests the nearest valid spelling."""
     from torch_ir.cli.arguments.suggestions import respellings
 
     try:
@@ -131,7 +131,7 @@ def _from_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise CommandError("what follows := is a JSON value, such as n:=3, flag:=true or mode:='\"fast\"'") from None
+        raise CommandError("expected a JSON value after :=, such as n:=3, flag:=true or mode:='\"fast\"'") from None
 
 
 def _tensor(text: str, name: str | None, body: str) -> InputSpec:
@@ -145,13 +145,13 @@ def _tensor(text: str, name: str | None, body: str) -> InputSpec:
         if _dtype(words[-1]) or _DTYPE_LIKE.fullmatch(words[-1]):
             dtype = words.pop()
         if not words:
-            raise CommandError(f"it has no sizes; a scalar is written as {dtype}[]")
+            raise CommandError(f"sizes are missing; write a scalar as {dtype}[]")
     below = int(match["below"]) if match["below"] else None
     found = _dtype(dtype)
     if found is None:
         raise CommandError(f"unknown dtype {dtype!r}{did_you_mean(dtype, [*ALIASES, *DTYPES])}")
     if below is not None and (below < 1 or "int" not in found):
-        raise CommandError("the bound after < is for whole numbers, and at least 1")
+        raise CommandError("the bound after < applies to integer dtypes only and must be at least 1")
     sizes = [parse_size(word) for word in words]
     ranges = tuple((str(size), dim) for size, dim in sizes if dim is not None)
     return InputSpec(text, name, found, tuple(size for size, _ in sizes), below, ranges=ranges)

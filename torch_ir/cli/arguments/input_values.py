@@ -1,4 +1,4 @@
-"""Values for input specs: on meta, random, or as given. Torch is imported when the first one is made."""
+"""Values for inputs: meta tensors, random tensors, or the given ones. Torch is imported on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Sizes = dict[str, int]
 
 
 def meta_value(spec: InputSpec, sizes: Mapping[str, int]) -> Any:
-    """A tensor on meta, or the value that is given."""
+    """Return a meta tensor, or the given value."""
     import torch
 
     from torch_ir.ops.torch_types import TORCH_DTYPES
@@ -28,7 +28,7 @@ def meta_value(spec: InputSpec, sizes: Mapping[str, int]) -> Any:
     if spec.value is not Nothing:
         return spec.value
     try:
-        return torch.empty(_shape(spec, sizes), dtype=TORCH_DTYPES[spec.dtype], device="meta")
+        return torch.empty(_numbers(spec.shape, sizes, spec.text), dtype=TORCH_DTYPES[spec.dtype], device="meta")
     except (RuntimeError, TypeError, OverflowError) as error:
         raise CommandError(f"torch cannot make {spec.text}: {str(error).partition(chr(10))[0]}") from None
 
@@ -36,7 +36,7 @@ def meta_value(spec: InputSpec, sizes: Mapping[str, int]) -> Any:
 def random_tensor(
     shape: Sequence[int], dtype: str, generator: torch.Generator, below: int | None = None
 ) -> torch.Tensor:
-    """Normal numbers, or whole ones from 0 to `below` (2 if it is None)."""
+    """Return normally distributed floats, or integers from 0 up to `below` (default 2)."""
     import torch
 
     from torch_ir.ops.torch_types import TORCH_DTYPES
@@ -53,7 +53,7 @@ def random_tensor(
 
 
 def graph_inputs(ir: IR, specs: Sequence[InputSpec], dims: Mapping[str, DimRange], seed: int) -> list[Any]:
-    """A value for every input of a graph: as its spec says, else random in the graph's own shape."""
+    """Return a value for every input of a graph: as specified, else random in the graph's own shape."""
     import torch
 
     sizes = _fixed(dims, ir)
@@ -63,21 +63,21 @@ def graph_inputs(ir: IR, specs: Sequence[InputSpec], dims: Mapping[str, DimRange
         if spec.value is not Nothing:
             given[tensor] = spec.value
         else:
-            given[tensor] = random_tensor(_shape(spec, sizes), spec.dtype, generator, spec.below)
+            given[tensor] = random_tensor(_numbers(spec.shape, sizes, spec.text), spec.dtype, generator, spec.below)
     _read_sizes(ir, given, sizes)
     numbers = {symbol.tensor: symbol.name for symbol in ir.symbols.values() if symbol.dim is None}
     return [
         given[tensor]
         if tensor in given
-        else sizes[_known(numbers[tensor], sizes, tensor.name)]
+        else sizes[_checked(numbers[tensor], sizes, tensor.name)]
         if tensor in numbers
-        else random_tensor(_graph_shape(tensor, sizes), tensor.dtype, generator)
+        else random_tensor(_numbers(tensor.shape, sizes, tensor.name), tensor.dtype, generator)
         for tensor in ir.graph_inputs
     ]
 
 
 def _by_input(ir: IR, specs: Sequence[InputSpec]) -> dict[TensorMeta, InputSpec]:
-    """Named specs to the inputs of that name, the others to the remaining inputs in order."""
+    """Assign named specs to the inputs of that name, the others to the remaining inputs in order."""
     inputs = {tensor.name: tensor for tensor in ir.graph_inputs}
     chosen: dict[TensorMeta, InputSpec] = {}
     for spec in specs:
@@ -86,37 +86,37 @@ def _by_input(ir: IR, specs: Sequence[InputSpec]) -> dict[TensorMeta, InputSpec]
     free = [tensor for tensor in ir.graph_inputs if tensor not in chosen]
     unnamed = [spec for spec in specs if spec.name is None]
     if len(unnamed) > len(free):
-        raise CommandError(f"{len(specs)} inputs are given, but the graph takes {len(ir.graph_inputs)}")
+        raise CommandError(f"{len(specs)} inputs given, but the graph has {len(ir.graph_inputs)}")
     return {**chosen, **dict(zip(free, unnamed, strict=False))}
 
 
 def _input_of(spec: InputSpec, name: str, inputs: Mapping[str, TensorMeta]) -> TensorMeta | None:
-    """The input that a spec is for, where `options.keys` is `options_keys`; None if a file holds no tensor for it."""
+    """Return the input for a spec (`options.keys` is `options_keys`); None for a plain value from a file."""
     for known in (name, name.replace(".", "_")):
         if known in inputs:
             return inputs[known]
     if spec.is_plain:
         if spec.file is not None:
             return None
-        raise CommandError(f"{name!r} is no tensor: what it is was fixed when the graph was captured; leave it out")
-    hint = did_you_mean(name, inputs) or f"; it has {', '.join(inputs) or 'none'}"
+        raise CommandError(f"{name!r} is not a tensor input: its value was fixed at capture; leave it out")
+    hint = did_you_mean(name, inputs) or f"; inputs: {', '.join(inputs) or 'none'}"
     raise CommandError(f"the graph has no input {name!r}{hint}")
 
 
 def _fixed(dims: Mapping[str, DimRange], ir: IR) -> Sizes:
-    """Sizes for this run: one number each, for symbols that the graph has."""
+    """Return the sizes of this run: one number for each symbol of the graph that is given."""
     for name, dim in dims.items():
         if name not in ir.symbols:
-            raise CommandError(f"the graph has no size {name!r}{did_you_mean(name, ir.symbols)}")
+            raise CommandError(f"the graph has no symbolic size {name!r}{did_you_mean(name, ir.symbols)}")
         if dim.only is None:
             raise CommandError(
-                f"running takes one size for {name!r}, not a range: --dim {name}={dim.high or dim.low or 4}"
+                f"a run needs one size for {name!r}, not a range: --dim {name}={dim.high or dim.low or 4}"
             )
     return {name: dim.only for name, dim in dims.items() if dim.only is not None}
 
 
 def _read_sizes(ir: IR, given: Mapping[TensorMeta, Any], sizes: Sizes) -> None:
-    """Let the inputs that are given say the sizes of those that are not."""
+    """Derive sizes from the given inputs."""
     import torch
 
     for symbol in ir.symbols.values():
@@ -129,22 +129,14 @@ def _read_sizes(ir: IR, given: Mapping[TensorMeta, Any], sizes: Sizes) -> None:
             sizes.setdefault(symbol.name, size)
 
 
-def _shape(spec: InputSpec, sizes: Mapping[str, int]) -> list[int]:
-    return _numbers(spec.shape, sizes, spec.text)
-
-
-def _graph_shape(tensor: TensorMeta, sizes: Mapping[str, int]) -> list[int]:
-    return _numbers(tensor.shape, sizes, tensor.name)
-
-
 def _numbers(shape: Sequence[int | str], sizes: Mapping[str, int], place: str) -> list[int]:
     for dim in shape:
         for name in sorted(names_in(dim)):
-            _known(name, sizes, place)
+            _checked(name, sizes, place)
     return [int(evaluate(dim, sizes)) for dim in shape]
 
 
-def _known(name: str, sizes: Mapping[str, int], place: str) -> str:
+def _checked(name: str, sizes: Mapping[str, int], place: str) -> str:
     if name not in sizes:
         raise CommandError(f"the input {place!r} needs a number for its size {name!r}: add --dim {name}=4")
     return name

@@ -1,4 +1,4 @@
-"""Sizes as they are written on the command line: fixed, named, bounded, or made of a named one; read without torch.
+"""Parse sizes of the command line, without importing torch: fixed, named, bounded, or an affine function of a name.
 
 8   batch   seq<=2048   seq>=2   2<=seq<=2048   batch=1..32   8*n   2*n+1
 """
@@ -22,20 +22,20 @@ _AFFINE = re.compile(r"(?:(?P<times>\d+)\*)?(?P<name>[A-Za-z_]\w*)(?:\*(?P<by>\d
 
 @dataclass(frozen=True)
 class DimRange:
-    """The sizes that a named dimension may take; without an end, any."""
+    """The range of a named dimension; None means unbounded."""
 
     low: int | None = None
     high: int | None = None
 
     @property
     def only(self) -> int | None:
-        """The size, if there is just one."""
+        """The size, if the range contains exactly one."""
         return self.low if self.low == self.high else None
 
 
 @dataclass(frozen=True)
 class Affine:
-    """A size made of a named one: `times * name + plus`."""
+    """A size computed from a named one: `times * name + plus`."""
 
     name: str
     times: int = 1
@@ -47,7 +47,7 @@ class Affine:
 
 
 def parse_dims(texts: Iterable[str]) -> dict[str, DimRange]:
-    """Named sizes: `batch=4`, `batch=1..32`, `batch=2..`."""
+    """Parse named sizes: `batch=4`, `batch=1..32`, `batch=2..`."""
     dims: dict[str, DimRange] = {}
     for text in texts:
         name, dim = _parse_range(text.replace(" ", ""), text)
@@ -58,7 +58,7 @@ def parse_dims(texts: Iterable[str]) -> dict[str, DimRange]:
 
 
 def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
-    """Named sizes that are one number each: `batch=4`."""
+    """Parse named sizes that must be one number each: `batch=4`."""
     sizes: dict[str, int] = {}
     for name, dim in parse_dims(texts).items():
         if dim.only is None:
@@ -68,7 +68,7 @@ def parse_sizes(texts: Iterable[str]) -> dict[str, int]:
 
 
 def parse_size(word: str) -> tuple[int | str, DimRange | None]:
-    """One size of an input, and the range that it gives to its name."""
+    """Parse one size of an input; return it and the range of its name, if given."""
     if word.isascii() and word.isdecimal():
         return int(word), None
     if ".." in word:
@@ -79,18 +79,18 @@ def parse_size(word: str) -> tuple[int | str, DimRange | None]:
         return name, dim if found["low"] or found["high"] else None
     affine = parse_affine(word)
     if affine is None:
-        raise CommandError(f"{word!r} is not a size; one that may vary gets a name, as in f32[batch,3]")
+        raise CommandError(f"{word!r} is not a size; name a dynamic size, as in f32[batch,3]")
     return str(affine), None
 
 
 def parse_affine(word: str) -> Affine | None:
-    """`8*n`, `n*8`, `2*n+1` or `n`; None if it is something else."""
+    """Parse `8*n`, `n*8`, `2*n+1` or `n`; return None for anything else."""
     found = _AFFINE.fullmatch(word)
     if found is None or (found["times"] and found["by"]):
         return None
     times = int(found["times"] or found["by"] or 1)
     if times < 1:
-        raise CommandError(f"{word!r} is not a size: it is the same for every {found['name']}")
+        raise CommandError(f"{word!r} is not a size: it does not depend on {found['name']}")
     return Affine(_checked(found["name"], word), times, int(found["plus"] or 0))
 
 
@@ -99,7 +99,7 @@ def _bounds(found: re.Match[str]) -> DimRange:
     high = int(found["high"]) if found["high"] else None
     if high is not None and found["sign"].startswith(">"):
         if low is not None:
-            raise CommandError(f"{found[0]!r} gives two lower ends; write 2<=seq<=2048")
+            raise CommandError(f"{found[0]!r} has two lower bounds; write 2<=seq<=2048")
         return DimRange(high + (found["sign"] == ">"))
     if high is not None:
         high -= found["sign"] == "<"
@@ -117,11 +117,11 @@ def _parse_range(word: str, text: str) -> tuple[str, DimRange]:
 
 def _not_empty(dim: DimRange, text: str) -> DimRange:
     if dim.high is not None and (dim.low or 0) > dim.high:
-        raise CommandError(f"{text!r} admits no size: {dim.low or 0} is more than {dim.high}")
+        raise CommandError(f"{text!r} is an empty range of sizes: {dim.low or 0} is more than {dim.high}")
     return dim
 
 
 def _checked(name: str, word: str) -> str:
     if name in KEYWORDS or keyword.iskeyword(name):
-        raise CommandError(f"{word!r} is not a size: {name!r} has a meaning of its own; take another name")
+        raise CommandError(f"{word!r} is not a size: {name!r} is reserved; choose another name")
     return name

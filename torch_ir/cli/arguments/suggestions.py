@@ -1,4 +1,4 @@
-"""What may have been meant by an input that cannot be read."""
+"""Suggest valid spellings of an input that cannot be parsed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from torch_ir.cli.arguments.input_specs import ALIASES
 from torch_ir.ir.graph.attr_types import DTYPES
 
-_DTYPES = [*ALIASES, *(dtype for dtype in DTYPES if not re.fullmatch(r"u?int[1-7]", dtype))]  # those that one may mean
+_DTYPES = [*ALIASES, *(dtype for dtype in DTYPES if not re.fullmatch(r"u?int[1-7]", dtype))]  # worth suggesting
 
 
 def respellings(text: str) -> Iterator[str]:
-    """Other brackets, commas for crosses, a forgotten bracket, a dtype in other words, another order."""
+    """Yield candidates: other brackets, commas for crosses, a missing bracket, the nearest dtype, another order."""
     if "@" in text or ":=" in text:
         return
     plain = text.translate(str.maketrans("(){};\u00d7X", "[][],xx")).replace(" ", "").replace("torch.", "")

@@ -11,27 +11,27 @@
 _shtab_torch_ir_commands() {
   local _commands=(
     bench:'Time IR files against each other and against other runtimes.'
-    check:'Say whether an IR file keeps every rule of the format.'
+    check:'Check an IR file against the rules of the format.'
     compare:'Compare the dumps of another runtime with a golden pack.'
-    completion:'Print a script that completes words in your shell.'
+    completion:'Print a completion script for your shell.'
     convert:'Write an IR file as JSON, protobuf or text, as ONNX, MLIR, Python or .pt2.'
-    cost:'Say what an IR file costs: FLOPs, bytes, memory, time.'
-    coverage:'Say how much of an IR file a target can run.'
-    diff:'Say in what two IR files differ, names apart, and what it costs.'
-    doctor:'Try what is installed here, and say how to mend what fails.'
+    cost:'Report the cost of an IR file: FLOPs, bytes, memory, time.'
+    coverage:'Report how much of an IR file a target can run.'
+    diff:'Compare two IR files node by node, ignoring names, with costs.'
+    doctor:'Check your installation and suggest fixes.'
     draw:'Draw an IR file.'
-    explore:'Write an IR file as an HTML page to walk through.'
+    explore:'Write an IR file as an interactive HTML page.'
     extract:'Capture a model as an IR file, without its weights.'
-    golden:'Write what every node of an IR file computes.'
-    info:'Show what an IR file holds.'
-    llm:'Capture prefill and decode of a language model, with its cache.'
-    lower:'Lower an IR file to your own target, and list what is missing.'
+    golden:'Write the value of every node of an IR file.'
+    info:'Summarise an IR file.'
+    llm:'Capture prefill and decode of a language model, with KV cache.'
+    lower:'Lower an IR file to your target and list what is missing.'
     ops:'List the operators of an IR file, or describe operators of torch.'
-    optimize:'Improve a graph without weights, and say what that bought.'
-    passes:'List what the optimiser can do, or explain one pass.'
-    run:'Compute an IR file.'
-    shard:'Divide a graph among ranks, without weights or a cluster.'
-    split:'Cut a graph into the stages of a pipeline.'
+    optimize:'Optimise a graph, without weights, and report the savings.'
+    passes:'List the optimisation passes, or explain one.'
+    run:'Run an IR file.'
+    shard:'Shard a graph over ranks, without weights or a cluster.'
+    split:'Split a graph into pipeline stages.'
     sweep:'Extract, cost, optimise and verify a list of models.'
     verify:'Compare an IR file with the original model by running both.'
     visualize:'Draw an IR file.'
@@ -51,16 +51,16 @@ _shtab_torch_ir_bench_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
   {-w,--weights}"[.pt, .safetensors (default\: the model\'s, or random)]:FILE:_files"
-  "--against[what else computes the first file\: eager, torch, onednn, inductor, onnxruntime, openvino, iree, auto\; separated by commas]:NAMES:"
-  "--level[optimise the graph for these\: clean, basic or full (default\: as it is)]:LEVEL:(clean basic full)"
-  "--model[the original, for \`eager\` and its weights\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2]:MODEL:_files"
+  "--against[back ends to time with the first file\: eager, torch, onednn, inductor, onnxruntime, openvino, iree, auto\; separated by commas]:NAMES:"
+  "--level[optimise the graph for these back ends\: clean, basic or full (default\: as it is)]:LEVEL:(clean basic full)"
+  "--model[the original model, for \`eager\` and for its weights\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2]:MODEL:_files"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[a number for a symbolic size, such as batch\=4\; repeatable]:NAME=SIZE:"
   "--repeat[rounds (default\: 20)]:N:"
-  "--threads[threads of each road (default\: as many as torch takes)]:N:"
-  "--seed[for everything random (default\: 0)]:N:"
-  "--rtol[relative tolerance of results (default\: by dtype)]:X:"
-  "--atol[absolute tolerance of results (default\: by dtype)]:X:"
+  "--threads[threads per run (default\: torch\'s)]:N:"
+  "--seed[seed of all random numbers (default\: 0)]:N:"
+  "--rtol[relative tolerance (default\: by dtype)]:X:"
+  "--atol[absolute tolerance (default\: by dtype)]:X:"
   "--json[print JSON]"
   "(*):IR files that compute the same\; the first is the base:_files"
 )
@@ -71,9 +71,9 @@ _shtab_torch_ir_bench_defaults_added=0
 _shtab_torch_ir_check_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  "--trusted[do not derive shapes and dtypes anew]"
+  "--trusted[skip shape and dtype inference]"
   "--json[print JSON]"
-  ":an IR file, from anybody:_files"
+  ":an IR file, trusted or not:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -82,10 +82,10 @@ _shtab_torch_ir_check_defaults_added=0
 _shtab_torch_ir_compare_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  "--map[JSON from names of the runtime to names of the graph]:FILE:_files"
+  "--map[a JSON object that maps names of the runtime to names of the graph]:FILE:_files"
   "--rtol[relative tolerance (default\: the pack\'s)]:X:"
   "--atol[absolute tolerance (default\: the pack\'s)]:X:"
-  "--json[print the comparison as JSON]"
+  "--json[print JSON]"
   ":a folder that \`golden\` wrote:_files -/"
   ":a .safetensors or .npz file, or a folder of these and .npy:_files"
 )
@@ -96,7 +96,7 @@ _shtab_torch_ir_compare_defaults_added=0
 _shtab_torch_ir_completion_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  ":the shell that will read it:(bash zsh fish)"
+  ":the shell:(bash zsh fish)"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -107,8 +107,8 @@ _shtab_torch_ir_convert_options=(
   {-q,--quiet}"[show no progress and no notes]"
   {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py, .pt2]:FILE:_files"
   {-w,--weights}"[weights to put into .onnx (default\: none) or .pt2\; or \`random\`]:FILE:_files"
-  "--json[print what was written as JSON]"
-  ":an IR file\; .pb and .binpb are protobuf, others are JSON, plain or gzip, or text:_files"
+  "--json[print JSON]"
+  ":an IR file\: protobuf (.pb, .binpb), JSON, gzipped JSON or text:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -120,12 +120,12 @@ _shtab_torch_ir_cost_options=(
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
   "--by[what a row is (default\: module)]:by:(module op node)"
-  "--depth[count all below a module of this depth as that module]:N:"
-  "--top[show this many rows, and the others as one]:N:"
-  "*--set[a size that the graph leaves open\; repeatable]:NAME=SIZE:"
-  "--device[estimate times, for a device such as peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
-  "--function[a function of the graph instead, such as decode]:NAME:"
-  "--json[print the report as JSON]"
+  "--depth[merge deeper modules into their ancestor at this depth]:N:"
+  "--top[show this many rows and the sum of the others]:N:"
+  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  "--device[estimate times for a device such as peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "--function[report a function of the graph instead, such as decode]:NAME:"
+  "--json[print JSON]"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
 
@@ -136,12 +136,12 @@ _shtab_torch_ir_coverage_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
-  "*"{-d,--dim}"[a size that the graph leaves open, such as batch\=8\; for a model, also its range]:NAME=SIZE:"
-  {-t,--target}"[a contract, as .toml or .json]:FILE:_files"
-  "--no-decompose[do not try decompositions, nor import torch]"
-  "--fail-under[fail where less is supported]:PERCENT:"
+  "*"{-d,--dim}"[a value for a symbolic size, such as batch\=8\; for a model, also its range]:NAME=SIZE:"
+  {-t,--target}"[the target\'s contract, a .toml or .json file]:FILE:_files"
+  "--no-decompose[do not try decompositions or import torch]"
+  "--fail-under[exit with 1 if less is supported]:PERCENT:"
   "--by[what --fail-under counts (default\: nodes)]:by:(nodes flops bytes)"
-  "--json[print the report as JSON]"
+  "--json[print JSON]"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
 
@@ -151,17 +151,17 @@ _shtab_torch_ir_coverage_defaults_added=0
 _shtab_torch_ir_diff_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  "--only[show nodes of these kinds alone\: added, removed, changed, renamed, same]:WORDS:"
-  "--names[show nodes that only have other names, too]"
-  "--origins[nodes must come from the same modules and lines too]"
-  "--ignore[what is not to count\: order, weights]:WORDS:"
-  "--by[a row of the costs (default\: op)]:by:(op module)"
+  "--only[show only these kinds of nodes\: added, removed, changed, renamed, same]:WORDS:"
+  "--names[also show nodes that differ only in name]"
+  "--origins[also compare the modules and source lines of nodes]"
+  "--ignore[differences to ignore\: order, weights]:WORDS:"
+  "--by[group costs by (default\: op)]:by:(op module)"
   "--top[show this many rows of the costs (default\: 10)]:N:"
-  "*--set[a size that the graphs leave open\; repeatable]:NAME=SIZE:"
-  "*--fail-on[status 1 only if it costs more than this allows\: flops\+5\%, nodes\+0, peak\+10MB\; repeatable]:BUDGET:"
-  "--exit-zero[status 0 even if the graphs differ]"
-  "--json[print everything as JSON]"
-  "--markdown[print a comment for a pull request]"
+  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  "*--fail-on[exit with 1 only if a cost grows by more than this\: flops\+5\%, nodes\+0, peak\+10MB\; repeatable]:BUDGET:"
+  "--exit-zero[exit with 0 even if the graphs differ]"
+  "--json[print JSON]"
+  "--markdown[print Markdown for a pull request comment]"
   ":an IR file:_files"
   ":another one:_files"
 )
@@ -172,9 +172,9 @@ _shtab_torch_ir_diff_defaults_added=0
 _shtab_torch_ir_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  "--time[how long a check may take (default\: 60)]:SECONDS:"
+  "--time[time limit of each check (default\: 60)]:SECONDS:"
   "--json[print JSON]"
-  "(*)::check these alone, such as torch, draw or onnx:"
+  "(*)::run only these checks, such as torch, draw or onnx:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -186,21 +186,21 @@ _shtab_torch_ir_draw_options=(
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
   {-o,--output}"[.png and .svg are drawn, .dot is Graphviz text, others are Mermaid text]:FILE:_files"
-  "--format[whatever the file is called\: png, svg, dot, mermaid, md, model-explorer]:NAME:(png svg dot mermaid md model-explorer)"
-  "--depth[one box for each module at this depth]:N:"
-  "--fold[draw equal layers that follow each other once]"
+  "--format[the format, instead of the suffix\: png, svg, dot, mermaid, md, model-explorer]:NAME:(png svg dot mermaid md model-explorer)"
+  "--depth[one box per module at this depth]:N:"
+  "--fold[draw consecutive equal layers once]"
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
-  "*--focus[only around this node or module\; repeatable]:NAME:"
-  "--radius[how many boxes around it (default\: 3)]:N:"
-  "--max-nodes[the first N nodes (with --fold or --depth\: 300 unless told)\; 0 draws all]:N:"
+  "*--focus[draw only around this node or module\; repeatable]:NAME:"
+  "--radius[distance from --focus in boxes (default\: 3)]:N:"
+  "--max-nodes[draw the first N nodes (default with --fold or --depth\: 300)\; 0 draws all]:N:"
   "--weights[draw the weights]"
   "--no-weights[leave the weights out]"
-  "--assertions[draw the nodes that only assert, too]"
+  "--assertions[also draw assertions]"
   "--heat[colour by cost\: flops or bytes]:COST:(flops bytes)"
-  "*--set[a size that the graph leaves open\; repeatable]:NAME=SIZE:"
-  "--against[draw this file beside it, and what differs in colour]:FILE:_files"
-  "--no-legend[do not explain the colours]"
+  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  "--against[draw this file beside it, with differences in colour]:FILE:_files"
+  "--no-legend[leave out the legend]"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
 
@@ -212,13 +212,13 @@ _shtab_torch_ir_explore_options=(
   {-q,--quiet}"[show no progress and no notes]"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
-  {-o,--output}"[the page (default\: named as the graph, with .html)]:FILE:_files"
-  "--open[show the page in the browser]"
-  "--against[show this file beside it, with what differs marked]:FILE:_files"
+  {-o,--output}"[the page (default\: the name of the graph with .html)]:FILE:_files"
+  "--open[open the page in the browser]"
+  "--against[show this file beside it, with differences marked]:FILE:_files"
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
-  "--function[a function of the graph instead, such as decode]:NAME:"
-  "*--set[a size that the graph leaves open\; repeatable]:NAME=SIZE:"
+  "--function[show a function of the graph instead, such as decode]:NAME:"
+  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
 
@@ -230,16 +230,16 @@ _shtab_torch_ir_extract_options=(
   {-q,--quiet}"[show no progress and no notes]"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[the range of a named size, such as batch\=1..32\; repeatable]:NAME=SIZE:"
-  "--capture[\`export\` with torch.export, \`record\` one run in Python, or \`auto\`\: the one, else the other (default)]:HOW:(auto export record)"
-  "--explore[ways to go at most where Python decides on data (default\: 16)]:N:"
+  "--capture[\`export\` with torch.export, \`record\` one run in Python, or \`auto\`\: export, else record (default)]:HOW:(auto export record)"
+  "--explore[limit of branches explored where Python branches on data (default\: 16)]:N:"
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
-  "--blocks[layers that repeat\: \`inline\` (default), or as one \`function\` that is called once for each]:HOW:(inline function)"
-  "--crosscheck[compare what was recorded with what torch.export gives]"
+  "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
+  "--crosscheck[compare the recording with torch.export\'s graph]"
   "--name[the name of the model in the file (default\: its class)]:name:"
   {-o,--output}"[the IR file to write, or - for stdout (default\: a new file, NAME.json)]:FILE:_files"
-  "--json[print the summary as JSON]"
-  ":net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2\; of language models, without a cache (see \`llm\`):_files"
+  "--json[print JSON]"
+  ":net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2\; language models without a KV cache (see \`llm\`):_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -251,15 +251,15 @@ _shtab_torch_ir_golden_options=(
   {-w,--weights}"[.pt, .safetensors, or \`random\` (default\: the model\'s)]:FILE:_files"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[a number for a symbolic size, such as batch\=4\; repeatable]:NAME=SIZE:"
-  "--seed[for everything random (default\: 0)]:N:"
-  "*--only[nodes of this module alone\; repeatable]:MODULE:"
-  "--every[each n-th node, and the outputs]:N:"
-  "--max-bytes[refuse to write more than this]:N:"
-  "--with-weights[put the weights into the pack, too]"
+  "--seed[seed of all random numbers (default\: 0)]:N:"
+  "*--only[only nodes of this module\; repeatable]:MODULE:"
+  "--every[every n-th node, and the outputs]:N:"
+  "--max-bytes[fail if the pack would exceed this size]:N:"
+  "--with-weights[include the weights in the pack]"
   {-o,--output}"[the folder to write]:PACK:_files -/"
   "--json[print JSON]"
   ":an IR file:_files"
-  ":the original model, which the graph must equal first\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
+  ":the original model, with which the graph is compared first\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -286,15 +286,15 @@ _shtab_torch_ir_llm_options=(
   {-o,--output}"[the IR file to write]:FILE:_files"
   "--batch[fix the batch size (default\: it varies)]:N:"
   "--prompt[fix the length of the prompt (default\: it varies)]:N:"
-  "--cache-length[a cache of N places (default\: it grows)]:N:"
+  "--cache-length[a cache of fixed length N (default\: it grows)]:N:"
   "--padding[take an attention mask, for padded prompts]"
   "--all-logits[return the logits of every token]"
-  "--encoder-input[what an encoder reads that takes no token ids, such as 1x80x3000]:SPEC:"
-  "--blocks[layers that repeat\: \`inline\` (default), or as one \`function\` that is called once for each]:HOW:(inline function)"
+  "--encoder-input[the input of an encoder that takes no token ids, such as 1x80x3000]:SPEC:"
+  "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
   "--name[the name of the model in the file (default\: its class)]:name:"
-  "--verify[also generate N tokens with random weights, as the model does]:N:"
-  "--json[print the summary and the map of the cache as JSON]"
-  ":hf\:TYPE\?key\=value\&..., a folder with a config.json, or net.py\:make, a function that gives a config or a model\; without -o, an IR file to show:_files"
+  "--verify[generate N tokens with random weights and compare with the model]:N:"
+  "--json[print JSON]"
+  ":hf\:TYPE\?key\=value\&..., a folder with a config.json, or net.py\:make, a function that returns a config or a model\; without -o, an IR file to show:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -306,11 +306,11 @@ _shtab_torch_ir_lower_options=(
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
   "--target[the Target, as file.py\:name or package.module\:name]:TARGET:_files"
-  "--decompose[let torch split what has no handler]"
+  "--decompose[let torch decompose operators without a handler]"
   "--log[print a line per layer]"
-  "--json[print the work list as JSON]"
+  "--json[print JSON]"
   "--fail-missing[exit with 1 if anything is missing]"
-  "--picture[draw the layers, with what is missing in red\; .html is a page to explore]:FILE:_files"
+  "--picture[draw the layers, missing ones in red\; .html is an interactive page]:FILE:_files"
   {-o,--output}"[write the layers\: .pb and .binpb as protobuf, else JSON]:FILE:_files"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
@@ -323,8 +323,8 @@ _shtab_torch_ir_ops_options=(
   {-q,--quiet}"[show no progress and no notes]"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
-  "--check[say of each operator of the graph whether it runs here]"
-  "--search[list all operators of torch whose names hold this]:WORD:"
+  "--check[show whether each operator of the graph runs here]"
+  "--search[list all operators of torch whose names contain this]:WORD:"
   "--list[list all operators of torch]"
   "--json[print JSON]"
   ":an operator such as aten.conv2d, an IR file, or net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
@@ -337,16 +337,16 @@ _shtab_torch_ir_optimize_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
-  "*"{-d,--dim}"[a number for a symbolic size, such as batch\=4, to verify with\; of a model, its range]:NAME=SIZE:"
-  {-o,--output}"[where the better graph goes\; without it, nothing is kept]:FILE:_files"
-  "--level[clean (bit for bit the same), basic (default) or full]:LEVEL:(clean basic full)"
+  "*"{-d,--dim}"[a value for a symbolic size to verify with, such as batch\=4\; for a model, its range]:NAME=SIZE:"
+  {-o,--output}"[where to write the optimised graph (default\: report only)]:FILE:_files"
+  "--level[clean (bit-exact), basic (default) or full]:LEVEL:(clean basic full)"
   "*--pass[run this pass instead of a level\; repeatable, in order]:NAME[:OPTION=VALUE]:"
-  "--explain[list every change, and why rules declined\; with a word, only of passes, rules or nodes that hold it]:WORD:"
-  "--verify[run both graphs on random inputs and weights, and compare\; status 1 if not]"
+  "--explain[list all changes and why rules declined\; with a word, only passes, rules or nodes that contain it]:WORD:"
+  "--verify[run both graphs on random inputs and weights and compare\; exit with 1 if they differ]"
   {-w,--weights}"[verify with these\: .pt, .safetensors (default\: random)]:FILE:_files"
   "--dtype[verify in this dtype, such as float64 or bfloat16]:DTYPE:"
   "--list[list all passes with their options]"
-  "--json[print the report as JSON]"
+  "--json[print JSON]"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
 
@@ -357,7 +357,7 @@ _shtab_torch_ir_passes_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
   "--json[print JSON]"
-  ":explain this one:"
+  ":the pass to explain:"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -367,17 +367,17 @@ _shtab_torch_ir_run_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
   {-w,--weights}"[.pt, .safetensors, or the word \`random\`]:FILE:_files"
-  "--stream[read each weight when it is needed, and keep it no longer]"
-  "--processes[compute each stage of a pipeline in a process of its own]"
-  "--backend[what computes it\: torch, onednn, inductor, onnxruntime, openvino, iree, auto (default\: torch)]:NAME:(torch onednn inductor onnxruntime openvino iree auto)"
+  "--stream[read each weight when it is needed and release it afterwards]"
+  "--processes[run each stage of a pipeline in its own process]"
+  "--backend[the back end\: torch, onednn, inductor, onnxruntime, openvino, iree, auto (default\: torch)]:NAME:(torch onednn inductor onnxruntime openvino iree auto)"
   "--level[optimise the graph first\: clean, basic or full (default\: as it is)]:LEVEL:(clean basic full)"
-  "--verify[compare the back end with the executor on random inputs first]"
+  "--verify[first compare the back end with the executor on random inputs]"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[a number for a symbolic size, such as batch\=4\; repeatable]:NAME=SIZE:"
-  "--seed[for everything random (default\: 0)]:N:"
-  "--isolated[compute it in a process of its own, under limits]"
-  "--memory[the most that it may hold, such as 4GB (default\: all that there is)]:BYTES:"
-  "--time[the most that --isolated may take (default\: 600)]:SECONDS:"
+  "--seed[seed of all random numbers (default\: 0)]:N:"
+  "--isolated[run in a separate process, under limits]"
+  "--memory[memory limit, such as 4GB (default\: none)]:BYTES:"
+  "--time[time limit of --isolated (default\: 600)]:SECONDS:"
   {-o,--output}"[write the outputs to .safetensors or .pt]:FILE:_files"
   "--json[print JSON]"
   ":an IR file:_files"
@@ -389,12 +389,12 @@ _shtab_torch_ir_run_defaults_added=0
 _shtab_torch_ir_shard_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  "--plan[a JSON file from paths of modules to styles, or a configuration of transformers\: hf\:TYPE, a folder]:PLAN:"
-  "--experts[whole experts on each rank, by transformers\' plan]"
-  "--mesh[a name, and how many ranks\: tp\=8]:AXIS=RANKS:"
-  "*--place-input[where an input of the model lies, such as \'x\=shard(0)\' (default\: whole on every rank)\; repeatable]:NAME=PLACEMENT:"
-  "*--place-output[where an output of the model lies, such as \'x\=shard(0)\' (default\: whole on every rank)\; repeatable]:NAME=PLACEMENT:"
-  {-o,--output}"[where the graph goes\; without it, nothing is kept]:FILE:_files"
+  "--plan[a JSON file that maps module paths to styles, or a transformers configuration\: hf\:TYPE, a folder]:PLAN:"
+  "--experts[expert parallelism, by transformers\' plan]"
+  "--mesh[axis name and number of ranks\: tp\=8]:AXIS=RANKS:"
+  "*--place-input[placement of an input of the model, such as \'x\=shard(0)\' (default\: replicated)\; repeatable]:NAME=PLACEMENT:"
+  "*--place-output[placement of an output of the model, such as \'x\=shard(0)\' (default\: replicated)\; repeatable]:NAME=PLACEMENT:"
+  {-o,--output}"[where to write the graph (default\: report only)]:FILE:_files"
   "--json[print JSON]"
   ":an IR file:_files"
 )
@@ -405,15 +405,15 @@ _shtab_torch_ir_shard_defaults_added=0
 _shtab_torch_ir_split_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  "--stages[how many stages (default\: as few as --memory allows)]:N:"
-  "--memory[the most that a stage may hold, such as 80GB]:BYTES:"
-  "*--at[a module or node that a later stage begins with\; repeatable, in order]:NAME:"
-  "--depth[cut between layers of lists inside of lists too (default\: 1)]:N:"
+  "--stages[number of stages (default\: as few as --memory allows)]:N:"
+  "--memory[memory limit of a stage, such as 80GB]:BYTES:"
+  "*--at[the module or node with which the next stage begins\; repeatable, in order]:NAME:"
+  "--depth[nesting depth of the layer lists to cut between (default\: 1)]:N:"
   "--anywhere[cut between any two nodes]"
-  "--device[what times are for, as peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
-  "*"{-d,--dim}"[a number for an open size\; repeatable]:NAME=SIZE:"
-  {-o,--output}"[where the pipeline goes\; without it, nothing is kept]:FILE:_files"
-  "--parts[also write every stage as a graph of its own]:FOLDER:_files -/"
+  "--device[the device for time estimates\: peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
+  "*"{-d,--dim}"[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  {-o,--output}"[where to write the pipeline (default\: report only)]:FILE:_files"
+  "--parts[also write each stage as a separate graph]:FOLDER:_files -/"
   "--json[print JSON]"
   ":an IR file:_files"
 )
@@ -424,20 +424,20 @@ _shtab_torch_ir_split_defaults_added=0
 _shtab_torch_ir_sweep_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
-  {-o,--output}"[where to (default\: results)]:FOLDER:_files -/"
-  "--engine[what carries it out\: local (default), dask or ray]:engine:(local dask ray)"
-  "--address[of a cluster that is running (default\: one on this machine)]:ADDRESS:"
+  {-o,--output}"[output folder (default\: results)]:FOLDER:_files -/"
+  "--engine[the engine\: local (default), dask or ray]:engine:(local dask ray)"
+  "--address[address of a running cluster (default\: start one on this machine)]:ADDRESS:"
   "--workers[models at a time (default\: one per core)]:N:"
-  "--timeout[the most for one model (default\: 600)]:SECONDS:"
-  "--memory[the most for one model, beyond torch itself (default\: 4GB)]:BYTES:"
+  "--timeout[time limit per model (default\: 600)]:SECONDS:"
+  "--memory[memory limit per model, on top of torch itself (default\: 4GB)]:BYTES:"
   "--steps[which steps (default\: all four)]:NAMES:"
-  "--level[how far (default\: basic)]:level:(module function aten)"
-  "--seed[for everything random (default\: 0)]:N:"
-  "--allow-code[let the list name code of Python or of installed packages]"
-  "--retry[do again what was not ok]"
-  "--list[print the models of a library, and no more]:list:(transformers timm)"
-  "--json[print the summary as JSON]"
-  ":a list with a model and its --input per line\; such a list is code:_files"
+  "--level[optimisation level (default\: basic)]:level:(module function aten)"
+  "--seed[seed of all random numbers (default\: 0)]:N:"
+  "--allow-code[allow the list to name code of Python or of installed packages]"
+  "--retry[run the models that failed again]"
+  "--list[print the models of a library and exit]:list:(transformers timm)"
+  "--json[print JSON]"
+  ":a list with a model and its --input per line\; treat such a list as code:_files"
 )
 
 # guard to ensure default positional specs are added only once per session
@@ -449,15 +449,15 @@ _shtab_torch_ir_verify_options=(
   {-w,--weights}"[.pt or .safetensors (default\: the model\'s own)]:FILE:_files"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[a number for a symbolic size, such as batch\=4\; repeatable]:NAME=SIZE:"
-  "--seed[for everything random (default\: 0)]:N:"
+  "--seed[seed of all random numbers (default\: 0)]:N:"
   "--rtol[relative tolerance (default\: by dtype)]:X:"
   "--atol[absolute tolerance (default\: by dtype)]:X:"
-  "--no-probe[run on these inputs only, not on others drawn from them]"
-  "--localise[name the first node that differs]"
-  "--blockwise[compare block by block, with weights read as they are needed\: for models larger than memory]"
-  "*--block[what a block is\; repeatable]:CLASS:"
-  "--unique[of equal blocks, compare one]"
-  "--json[print the report as JSON]"
+  "--no-probe[run on these inputs only, not on variations of them]"
+  "--localise[find the first node that differs]"
+  "--blockwise[compare block by block, reading weights as needed\: for models larger than memory]"
+  "*--block[the class of a block\; repeatable]:CLASS:"
+  "--unique[compare only one of several equal blocks]"
+  "--json[print JSON]"
   ":an IR file:_files"
   ":the original model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
@@ -471,21 +471,21 @@ _shtab_torch_ir_visualize_options=(
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
   {-o,--output}"[.png and .svg are drawn, .dot is Graphviz text, others are Mermaid text]:FILE:_files"
-  "--format[whatever the file is called\: png, svg, dot, mermaid, md, model-explorer]:NAME:(png svg dot mermaid md model-explorer)"
-  "--depth[one box for each module at this depth]:N:"
-  "--fold[draw equal layers that follow each other once]"
+  "--format[the format, instead of the suffix\: png, svg, dot, mermaid, md, model-explorer]:NAME:(png svg dot mermaid md model-explorer)"
+  "--depth[one box per module at this depth]:N:"
+  "--fold[draw consecutive equal layers once]"
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
-  "*--focus[only around this node or module\; repeatable]:NAME:"
-  "--radius[how many boxes around it (default\: 3)]:N:"
-  "--max-nodes[the first N nodes (with --fold or --depth\: 300 unless told)\; 0 draws all]:N:"
+  "*--focus[draw only around this node or module\; repeatable]:NAME:"
+  "--radius[distance from --focus in boxes (default\: 3)]:N:"
+  "--max-nodes[draw the first N nodes (default with --fold or --depth\: 300)\; 0 draws all]:N:"
   "--weights[draw the weights]"
   "--no-weights[leave the weights out]"
-  "--assertions[draw the nodes that only assert, too]"
+  "--assertions[also draw assertions]"
   "--heat[colour by cost\: flops or bytes]:COST:(flops bytes)"
-  "*--set[a size that the graph leaves open\; repeatable]:NAME=SIZE:"
-  "--against[draw this file beside it, and what differs in colour]:FILE:_files"
-  "--no-legend[do not explain the colours]"
+  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  "--against[draw this file beside it, with differences in colour]:FILE:_files"
+  "--no-legend[leave out the legend]"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
 

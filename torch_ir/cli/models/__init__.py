@@ -1,1 +1,1 @@
-"""Models by name: the user's own, of transformers, of timm, or as torch.export saved them."""
+"""Models by name: the user's own code, transformers, timm, or exported programs."""

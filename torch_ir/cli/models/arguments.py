@@ -1,4 +1,4 @@
-"""Inputs under the arguments of a model's `forward`."""
+"""Match inputs to the arguments of a model's `forward`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def match_inputs(model: nn.Module, specs: Sequence[InputSpec]) -> inspect.BoundArguments:
-    """Specs under the arguments of `forward`: named ones by name, the others in order."""
+    """Bind specs to the arguments of `forward`: named ones by name, the others in order."""
     signature = inspect.signature(model.forward)
     call = f"{type(model).__name__}.forward"
     words = [name for name, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -29,8 +29,8 @@ def match_inputs(model: nn.Module, specs: Sequence[InputSpec]) -> inspect.BoundA
         bound = signature.bind(*(spec for spec in specs if not spec.name), **named)
     except TypeError as error:
         if not specs:
-            raise CommandError(_what_to_say(call, signature)) from None
-        raise CommandError(f"the --input options do not fit {call}({', '.join(words)}): {error}") from None
+            raise CommandError(_missing_inputs(call, signature)) from None
+        raise CommandError(f"the --input options do not match {call}({', '.join(words)}): {error}") from None
     for name, spec in bound.arguments.items():
         if isinstance(spec, InputSpec) and spec.number is not None and _takes_numbers(signature.parameters[name]):
             bound.arguments[name] = replace(spec, shape=(), value=spec.number)
@@ -38,7 +38,7 @@ def match_inputs(model: nn.Module, specs: Sequence[InputSpec]) -> inspect.BoundA
 
 
 def _nested(specs: Sequence[InputSpec]) -> dict[str, Any]:
-    """Arguments by name; of `options.keys` and `options.count` a dict, of `pair.0` and `pair.1` a list."""
+    """Return arguments by name: `options.keys` and `options.count` make a dict, `pair.0` and `pair.1` a list."""
     tree: dict[str, Any] = {}
     for spec in specs:
         *outer, last = (spec.name or "").split(".")
@@ -48,7 +48,7 @@ def _nested(specs: Sequence[InputSpec]) -> dict[str, Any]:
             if isinstance(place, InputSpec):
                 break
         if isinstance(place, InputSpec) or last in place:
-            raise CommandError(f"the input {spec.name!r} is given twice, once as a part of another")
+            raise CommandError(f"the input {spec.name!r} is given twice, once inside another")
         place[last] = spec
     return {name: _as_lists(value) for name, value in tree.items()}
 
@@ -63,16 +63,15 @@ def _as_lists(value: Any) -> Any:
 
 
 def _takes_numbers(parameter: inspect.Parameter) -> bool:
-    """Whether an argument is a number rather than a tensor, by its default or its annotation."""
+    """Whether an argument takes a number rather than a tensor, by its default or annotation."""
     words = set(re.findall(r"\w+", inspect.formatannotation(parameter.annotation)))
     return isinstance(parameter.default, (int, float)) or bool(words & {"int", "float"} and "Tensor" not in words)
 
 
-def _what_to_say(call: str, signature: inspect.Signature) -> str:
-    """What to write for a model about whose inputs nothing was said."""
+def _missing_inputs(call: str, signature: inspect.Signature) -> str:
+    """Return the error for a model without inputs, with an example."""
     bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     needed = [p.name for p in bare if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     shown = " ".join(f'--input "{name}=f32[1,8]"' for name in needed)
-    return (
-        f"say what {call}{signature.replace(parameters=bare, return_annotation=signature.empty)} reads, as in {shown}"
-    )
+    shape = signature.replace(parameters=bare, return_annotation=signature.empty)
+    return f"{call}{shape} needs inputs; give them, as in {shown}"

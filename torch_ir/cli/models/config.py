@@ -19,17 +19,17 @@ _CLASS = "class"  # the setting that chooses among the models of a configuration
 
 
 def find_config(text: str) -> Source:
-    """The model of a configuration, without a cache: `torch-ir llm` is for graphs that have one."""
+    """Return the model of a configuration, without a KV cache (`torch-ir llm` captures one with a cache)."""
     config, name = load_config(text)
     if "use_cache" not in split_settings(text)[1]:
-        for each in (config, *vars(config).values()):  # configurations may hold others
+        for each in (config, *vars(config).values()):  # configurations may be nested
             if getattr(each, "use_cache", False):
                 each.use_cache = False
     return Source(text, partial(_build, text, model_class(config, name), config))
 
 
 def model_types() -> list[str]:
-    """Every type that transformers knows; none where it is not installed."""
+    """Return all model types of transformers; none if it is not installed."""
     try:
         from transformers import CONFIG_MAPPING
     except ImportError:
@@ -38,14 +38,14 @@ def model_types() -> list[str]:
 
 
 def load_config(text: str) -> tuple[Any, str | None]:
-    """The configuration with the settings after `?` put in, and the class that they choose."""
+    """Return the configuration with the settings after `?` applied, and the class they choose."""
     try:
         from transformers import AutoConfig
     except ImportError:
         raise MissingExtraError("a model of transformers", "transformers", "transformers") from None
     from torch_ir.ops.torch_internals import PYTREE_LOGGER
 
-    for logger in map(logging.getLogger, ("torchao", PYTREE_LOGGER)):  # which log for their own developers
+    for logger in map(logging.getLogger, ("torchao", PYTREE_LOGGER)):  # silence their developer messages
         logger.setLevel(logging.ERROR)
     name, settings = split_settings(text)
     name = name.removeprefix(TRANSFORMERS)
@@ -64,9 +64,9 @@ def load_config(text: str) -> tuple[Any, str | None]:
             )
     except CommandError:
         raise
-    except Exception as error:  # each configuration has words of its own for what it does not like
+    except Exception as error:  # configurations raise errors of any type
         raise CommandError(f"{text}: {first_line(error)}") from None
-    # `attn_implementation` and its kin are kept under names that begin with `_`
+    # `attn_implementation` and similar settings are stored under names that begin with `_`
     unknown = next((key for key in settings if not hasattr(plain, key) and not hasattr(plain, f"_{key}")), None)
     if unknown is not None:
         words = [key for key in vars(plain) if not key.startswith("_")]
@@ -75,7 +75,7 @@ def load_config(text: str) -> tuple[Any, str | None]:
 
 
 def model_class(config: Any, name: str | None) -> Any:
-    """The class of this name, of the configuration's own word, or of what its type is mostly for."""
+    """Return the class of this name, the configuration's own class, or the usual one for its type."""
     import transformers
 
     if name is not None:
@@ -83,14 +83,16 @@ def model_class(config: Any, name: str | None) -> Any:
     for word in config.architectures or ():
         if hasattr(transformers, word):
             return getattr(transformers, word)
-    is_causal = not _fits(transformers.AutoModelForMaskedLM, config)  # BERT and its kin have a causal head as well
+    is_causal = not _fits(transformers.AutoModelForMaskedLM, config)  # BERT-like models also have a causal head
     if config.is_encoder_decoder and _fits(transformers.AutoModelForSeq2SeqLM, config):
         return transformers.AutoModelForSeq2SeqLM
     if is_causal and _fits(transformers.AutoModelForCausalLM, config) and not config.is_encoder_decoder:
         return transformers.AutoModelForCausalLM
     if _fits(transformers.AutoModel, config):
         return transformers.AutoModel
-    raise CommandError(f"transformers has no plain model of type {config.model_type!r}; choose one with ?{_CLASS}=NAME")
+    raise CommandError(
+        f"transformers has no default model of type {config.model_type!r}; choose one with ?{_CLASS}=NAME"
+    )
 
 
 def _named_class(config: Any, name: str) -> Any:
@@ -117,6 +119,6 @@ def _build(text: str, factory: Any, config: Any) -> nn.Module:
     make = factory.from_config if hasattr(factory, "from_config") else factory._from_config
     try:
         model: nn.Module = make(config)
-    except Exception as error:  # each model has words of its own for settings that do not go together
+    except Exception as error:  # models raise errors of any type for inconsistent settings
         raise CommandError(f"building {text} failed: {type(error).__name__}: {first_line(error)}") from None
     return model.eval()

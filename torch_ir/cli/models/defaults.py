@@ -1,4 +1,4 @@
-"""Inputs for models about which nothing was said: those of transformers and timm tell what they read."""
+"""Default inputs for models of transformers and timm, from their configurations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SAMPLES = 16_000  # a second of sound
 
 
 def default_inputs(model: Any) -> list[str]:
-    """Inputs as they would be written on the command line; none for a model that does not tell."""
+    """Return inputs in command-line syntax; none for a model without a known configuration."""
     described = getattr(model, "pretrained_cfg", None)
     if isinstance(described, dict) and "input_size" in described:
         return [_spec("float32", described["input_size"])]
@@ -18,7 +18,7 @@ def default_inputs(model: Any) -> list[str]:
     if config is None or main not in _SHAPES:
         return []
     names = [main]
-    if main == "input_ids" and hasattr(model, "logit_scale"):  # a text is held against a picture
+    if main == "input_ids" and hasattr(model, "logit_scale"):  # compares texts with images, like CLIP
         names.append("pixel_values")
     if config.is_encoder_decoder and main != "pixel_values":
         names.append("decoder_input_ids")

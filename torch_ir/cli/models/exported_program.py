@@ -9,7 +9,7 @@ from torch_ir.errors import CommandError, first_line
 
 
 def find_program(text: str) -> Source:
-    """The program in a file; torch unpickles it, so it must be from somebody whom the user trusts."""
+    """Load an exported program; torch unpickles it, so the file must come from a trusted source."""
     if not Path(text).is_file():
         raise CommandError(f"no such file: {text}")
     import torch
@@ -19,6 +19,6 @@ def find_program(text: str) -> Source:
     try:
         with quiet():
             program = torch.export.load(text)
-    except Exception as error:  # torch raises whatever a damaged file leads it to
-        raise CommandError(f"cannot read {text} as a program of torch.export: {first_line(error)}") from None
+    except Exception as error:  # torch raises errors of any type for a damaged file
+        raise CommandError(f"cannot read {text} as an exported program: {first_line(error)}") from None
     return Source(text, program.module, program)

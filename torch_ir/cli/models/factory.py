@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def find_factory(text: str, *, own_only: bool = False) -> Source:
-    """The model that a class, a function or an instance of the user's gives; what follows `?` are its arguments."""
+    """Return the model of the user's class, function or instance; settings after `?` are passed as arguments."""
     place, settings = split_settings(text)
     factory = load_factory(place)
     if own_only:
@@ -32,10 +32,10 @@ def find_factory(text: str, *, own_only: bool = False) -> Source:
 
 
 def load_factory(text: str) -> Any:
-    """The object that `MODULE:FACTORY` names; its module is imported."""
+    """Import and return the object that `MODULE:FACTORY` names."""
     place, colon, name = text.rpartition(":")
     if not colon or not place or not name:
-        raise CommandError(f"{text!r} does not say which model; write it as package.module:Class or file.py:Class")
+        raise CommandError(f"{text!r} does not name a model; write package.module:Class or file.py:Class")
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     found: Any = module
     for part in name.split("."):
@@ -47,7 +47,7 @@ def load_factory(text: str) -> Any:
 
 
 def call_factory(factory: Any, text: str, settings: dict[str, Any] | None = None) -> Any:
-    """What a class or function of the user's own gives when it is called."""
+    """Call a class or function of the user and return its result."""
     if not callable(factory):
         raise CommandError(f"{text} is neither a class, nor a function, nor a model, but {factory!r:.60}")
     return _guarded(f"building {text}", lambda: factory(**(settings or {})))
@@ -57,10 +57,10 @@ def _build(factory: Any, text: str, settings: dict[str, Any]) -> nn.Module:
     from torch import nn
 
     if isinstance(factory, nn.Module) and settings:
-        raise CommandError(f"{text}: this is a model already, and takes no settings")
+        raise CommandError(f"{text}: this is already a model and takes no settings")
     model = factory if isinstance(factory, nn.Module) else call_factory(factory, text, settings)
     if not isinstance(model, nn.Module):
-        raise CommandError(f"{text} did not give an nn.Module, but {model!r:.60}")
+        raise CommandError(f"{text} did not return an nn.Module, but {model!r:.60}")
     return model.eval()
 
 
@@ -72,7 +72,7 @@ def _load_module(name: str) -> ModuleType:
         cause = error.__cause__
         if isinstance(cause, ModuleNotFoundError) and f"{name}.".startswith(f"{cause.name}."):
             raise CommandError(
-                f"there is no module {cause.name!r} here; for a file, write {name.replace('.', '/')}.py:..."
+                f"no module named {cause.name!r}; for a file, write {name.replace('.', '/')}.py:..."
             ) from None
         raise
     return sys.modules[name]
@@ -100,22 +100,22 @@ def _look_in(folder: str) -> None:
 
 
 def _guarded(doing: str, action: Callable[[], Any]) -> Any:
-    """Run the user's code; whatever it raises becomes one sentence with the user's own line."""
+    """Run the user's code; turn any exception into one sentence with the user's line."""
     try:
         return action()
     except (Exception, SystemExit) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
-        told = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-        raise CommandError(f"{doing} failed: {told}{_place(error)}") from error
+        summary = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        raise CommandError(f"{doing} failed: {summary}{_place(error)}") from error
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of the user's own code, as ` (file:line)`; nothing if the call itself was wrong."""
+    """Return the innermost line of the user's code as ` (file:line)`, or "" if the call itself was wrong."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({_shown(error.filename)}:{error.lineno})"
-    not_theirs = (str(Path(__file__).parent), os.path.dirname(os.__file__), "<")
+    foreign = (str(Path(__file__).parent), os.path.dirname(os.__file__), "<")
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(not_theirs) and "site-packages" not in frame.filename:
+        if not frame.filename.startswith(foreign) and "site-packages" not in frame.filename:
             return f" ({_shown(frame.filename)}:{frame.lineno})"
     return ""
 

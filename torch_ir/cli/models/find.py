@@ -1,4 +1,4 @@
-"""One name in, one model out: which of the kinds it is, and the nearest known name where it is none."""
+"""Find a model by name: determine its kind, or suggest the nearest known name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def find_model(text: str, *, own_only: bool = False) -> Source:
-    """The model that a text names; its code is imported, but it is not built yet.
+    """Return the model that a text names; its code is imported, but the model is not built yet.
 
-    With `own_only`, code that is not the user's own is refused: the text is of a list, and not of the user.
+    With `own_only`, code that is not the user's own is rejected: the text comes from a list, not from the user.
     """
     if own_only:
         refuse_foreign_name(text)
@@ -35,7 +35,7 @@ def find_model(text: str, *, own_only: bool = False) -> Source:
 
 
 def _find_bare(text: str, name: str) -> Source:
-    """A model by a word alone, which transformers or timm may know."""
+    """Return a model by its bare name, from transformers or timm."""
     types = model_types()
     if name in types:
         return find_config(f"{TRANSFORMERS}{text}")

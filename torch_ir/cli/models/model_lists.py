@@ -1,4 +1,4 @@
-"""Lists of models for a sweep: every model of timm, and of transformers every type in a tiny configuration."""
+"""Lists of models for a sweep: all of timm, and every type of transformers in a tiny configuration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.errors import CommandError, MissingExtraError
 
 
 def tiny_transformers() -> Iterator[str]:
-    """A line for each type of transformers, small enough to be built and run in a second."""
+    """Yield a line for each type of transformers, small enough to build and run in a second."""
     try:
         from transformers import CONFIG_MAPPING
     except ImportError:
@@ -27,14 +27,14 @@ def tiny_transformers() -> Iterator[str]:
             settings = tiny(config)
         except CommandError:  # a part of another model
             continue
-        except Exception:  # some want settings or packages, and say so when they are built
+        except Exception:  # settings or packages are missing, which is reported when the model is built
             settings = {}
         query = "&".join(f"{key}={json.dumps(value, separators=(',', ':'))}" for key, value in settings.items())
         yield shlex.quote(f"{TRANSFORMERS}{name}?{query}" if query else f"{TRANSFORMERS}{name}")
 
 
 def of_timm() -> Iterator[str]:
-    """A line for each model of timm."""
+    """Return a line for each model of timm."""
     return (f"{TIMM}{name}" for name in find_names())
 
 

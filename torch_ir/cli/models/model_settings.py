@@ -11,7 +11,7 @@ _WORDS = {"True": True, "False": False, "None": None}
 
 
 def split_settings(text: str) -> tuple[str, dict[str, Any]]:
-    """The name before the first `?`, and the settings after it."""
+    """Split a text into the name before the first `?` and the settings after it."""
     name, _, query = text.partition("?")
     return name, dict(_setting(part, name) for part in query.split("&") if part)
 

@@ -1,4 +1,4 @@
-"""Weights of a file in a model that was built."""
+"""Load weights from a file into a model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
     from torch_ir.cli.models.source import Source
 
-_LARGEST = 2_000_000_000  # weights that are filled with random numbers
+_LARGEST = 2_000_000_000  # weights that may be filled with random numbers
 
 
 def refuse_large(text: str, size: int, way_out: str) -> None:
-    """Refuse to draw random numbers for a model of so many weights: that would take all memory, or an hour."""
+    """Raise CommandError for a model too large to fill with random numbers."""
     if size > _LARGEST:
         raise CommandError(f"{text} has {size:,} weights, too many to fill with random numbers; {way_out}")
 
 
 def build_filled(source: Source, path: str | None) -> nn.Module:
-    """The model with the weights of a file, or of a folder of shards; without one, with those that it is built with."""
+    """Build the model with the weights of a file or a folder of shards; by default with its own initial weights."""
     if path is None and is_config(source.text):
         refuse_large(source.text, _size(source), "give --weights FILE, or take fewer layers in model and graph")
     model = source.build()
@@ -32,7 +32,7 @@ def build_filled(source: Source, path: str | None) -> nn.Module:
 
 
 def _size(source: Source) -> int:
-    """How many weights a model has, told without making them."""
+    """Count the weights of a model without allocating them."""
     from torch_ir.capture import meta_init
 
     with meta_init():
@@ -40,7 +40,7 @@ def _size(source: Source) -> int:
 
 
 def _fill(model: nn.Module, path: str) -> None:
-    """Put weights into a model; of tied ones, one is enough."""
+    """Load weights into a model; one of several tied weights is enough."""
     from torch_ir.run import load_weights
 
     weights = load_weights(path)
@@ -49,12 +49,12 @@ def _fill(model: nn.Module, path: str) -> None:
         weights.update({name: weights[held] for name in names if held is not None and name not in weights})
     try:
         model.load_state_dict(weights)
-    except RuntimeError as error:  # torch lists every misfit, one per line
+    except RuntimeError as error:  # torch lists every mismatch, one per line
         raise WeightLoadError(f"{path} does not fit {type(model).__name__}: {str(error).partition(':')[2]}") from None
 
 
 def _ties(model: nn.Module) -> list[list[str]]:
-    """The names of weights that are one tensor."""
+    """Return the groups of names that share one tensor."""
     groups: dict[int, list[str]] = {}
     tensors: dict[str, Tensor] = model.state_dict(keep_vars=True)
     for name, tensor in tensors.items():

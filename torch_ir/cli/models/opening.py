@@ -1,4 +1,4 @@
-"""A line of a sweep as a model: named, captured and fed as on the command line."""
+"""Open a line of a sweep as a model, with capture and inputs as on the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def open_entry(entry: Entry, *, allow_code: bool = False) -> Case:
-    """The model that a line names; only the user's own code is imported, or any with `allow_code`."""
+    """Return the model that a line names; only the user's own code is imported, or any with `allow_code`."""
     from torch_ir.cli.arguments.captured_model import capture
     from torch_ir.cli.arguments.dynamic_sizes import choose_sizes
     from torch_ir.cli.arguments.input_files import read_files

@@ -1,8 +1,8 @@
-"""Which code a list of models may name: the user's own, and not any function of Python or of an installed package.
+"""The code that a list of models may name: the user's own, not functions of Python or of installed packages.
 
-Own code lies in no library folder: not in one of this interpreter, in `site-packages`, `dist-packages` or
-`lib/pythonX.Y`. So `nets.py:Net` and a package that is installed editable are own code; `subprocess:getoutput` is not,
-nor is a function that own code has imported from there.
+Own code is outside all library folders: those of this interpreter, `site-packages`, `dist-packages` and
+`lib/pythonX.Y`. So `nets.py:Net` and packages installed in editable mode are own code; `subprocess:getoutput` is not,
+nor is a function that own code imported from there.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _ALLOW = "if you trust the list, add --allow-code (and --retry for models that h
 
 
 def refuse_foreign_name(text: str) -> None:
-    """Refuse a name in a list whose code is not the user's own; nothing is imported for it."""
+    """Raise CommandError for a listed name whose code is not the user's own; nothing is imported."""
     if text.endswith(PROGRAM) or is_config(text) or text.startswith(TIMM):
         return
     name = split_settings(text)[0]
     place, colon, _ = name.rpartition(":")
     if not colon:
-        return  # a model type of a library, or a mistake that is told later
+        return  # a model type of a library, or an error reported later
     if not is_own(Path(place) if place.endswith(CODE) else _origin(place.partition(".")[0])):
         raise CommandError(f"{name!r} is not your own code, and calling it could do anything; {_ALLOW}")
 
 
 def refuse_foreign_object(found: Any, text: str) -> None:
-    """Refuse what own code only imported; a class of modules may come from anywhere, as building one is its purpose."""
+    """Raise CommandError for objects that own code merely imported; nn.Module classes are allowed from anywhere."""
     from torch import nn
 
     while isinstance(found, functools.partial):
@@ -59,12 +59,12 @@ def is_own(path: Path | None) -> bool:
 
 
 def _origin(package: str) -> Path | None:
-    """Where a package lies, of which nothing is imported; None if it has no file, or there is none."""
+    """Return the location of a package without importing it; None if it has no file."""
     if package in sys.builtin_module_names:
         return None
     spec = importlib.machinery.PathFinder.find_spec(package, [os.getcwd(), *sys.path])
     if spec is None:
-        return Path(package)  # that there is none is told when it is imported
+        return Path(package)  # importing it will report the error
     places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or ())
     return Path(places[0]) if places and places[0] else None
 

@@ -1,4 +1,4 @@
-"""A model that the user named, before it is built."""
+"""A named model before it is built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """How a model is built, in eval mode and with random weights; one that was exported already has a program."""
+    """How to build a model in eval mode with random weights; an exported model also has its program."""
 
     text: str
     build: Callable[[], nn.Module]

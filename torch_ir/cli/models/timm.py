@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def find_timm(text: str) -> Source:
-    """The model that a name of timm stands for."""
+    """Return the timm model of that name."""
     timm = _imported()
     name, settings = split_settings(text)
     name = name.removeprefix(TIMM)
@@ -26,7 +26,7 @@ def find_timm(text: str) -> Source:
 
 
 def is_of_timm(name: str) -> bool:
-    """Whether timm is there, and knows a model of this name."""
+    """Whether timm is installed and has a model of this name."""
     try:
         return bool(_imported().is_model(name))
     except (MissingExtraError, CommandError):
@@ -34,12 +34,12 @@ def is_of_timm(name: str) -> bool:
 
 
 def find_names() -> list[str]:
-    """Every name that timm knows."""
+    """Return all model names of timm."""
     return list(_imported().list_models())
 
 
 def names_of_timm() -> list[str]:
-    """Every name that timm knows; none where it cannot be had."""
+    """Return all model names of timm; none if it cannot be imported."""
     try:
         return find_names()
     except (MissingExtraError, CommandError):
@@ -51,7 +51,7 @@ def _imported() -> Any:
         raise MissingExtraError("a model of timm", "timm", "timm")
     try:
         import timm
-    except Exception as error:  # a torchvision for another torch, for one
+    except Exception as error:  # for example a torchvision built for another torch
         raise CommandError(f"timm is installed, but importing it fails: {first_line(error)}") from None
     return timm
 
@@ -60,12 +60,12 @@ def _build(text: str, name: str, settings: dict[str, Any]) -> nn.Module:
     timm = _imported()
     try:
         model: Any = timm.create_model(name, pretrained=False, **settings)
-    except Exception as error:  # each model has settings, and words for wrong ones, of its own
+    except Exception as error:  # models raise errors of any type for wrong settings
         raise CommandError(f"{text}: {first_line(error)}") from None
     channels, *size = model.pretrained_cfg["input_size"]
     size = settings.get("img_size", size)
     size = [size, size] if isinstance(size, int) else size
-    input_size = (settings.get("in_chans", channels), *size)  # timm itself does not follow these settings there
+    input_size = (settings.get("in_chans", channels), *size)  # timm does not apply these settings to its config
     model.pretrained_cfg = {**model.pretrained_cfg, "input_size": input_size}
     _fill_buffers(model)
     built: nn.Module = model.eval()
@@ -73,7 +73,7 @@ def _build(text: str, name: str, settings: dict[str, Any]) -> nn.Module:
 
 
 def _fill_buffers(model: nn.Module) -> None:
-    """Compute what no checkpoint holds, such as tables of positions: timm makes them empty, and so they are on meta."""
+    """Compute non-persistent buffers, such as position tables, which timm leaves empty on the meta device."""
     import torch
 
     from torch_ir.ops.torch_internals import buffer_table, non_persistent_names
@@ -87,5 +87,5 @@ def _fill_buffers(model: nn.Module) -> None:
             buffer_table(module)[name] = None if buffer is None else torch.zeros(buffer.shape, dtype=buffer.dtype)
         try:
             fill()
-        except NotImplementedError:  # it reads weights, which have no values; extraction says what is unknown
+        except NotImplementedError:  # it reads weights, which have no values; extraction reports what is unknown
             buffer_table(module).update(empty)

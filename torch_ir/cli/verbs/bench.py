@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import BACKENDS, add_inputs, add_optimize, add_verb, load_checked, print_json
+from torch_ir.cli.verb import (
+    BACKENDS,
+    add_inputs,
+    add_json,
+    add_optimize,
+    add_seed,
+    add_tolerances,
+    add_verb,
+    load_checked,
+    show,
+)
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -27,8 +37,6 @@ model.json --against eager,inductor --model net.py:Net --threads 4
 model.json --against onednn,openvino,iree --level full
 model.json --against onnxruntime --dim batch=4 --repeat 50 --json
 """
-
-
 _EAGER = "eager"
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments and keywords of the model
 
@@ -43,19 +51,18 @@ def add_parser(verbs: Verbs) -> None:
         "--against",
         metavar="NAMES",
         default="",
-        help=f"what else computes the first file: {', '.join((_EAGER, *BACKENDS))}; separated by commas",
+        help=f"back ends to time with the first file: {', '.join((_EAGER, *BACKENDS))}; separated by commas",
     )
-    add_optimize(parser, "optimise the graph for these: clean, basic or full (default: as it is)")
-    parser.add_argument("--model", metavar="MODEL", help=f"the original, for `eager` and its weights: {MODELS}")
+    add_optimize(parser, "optimise the graph for these back ends: clean, basic or full (default: as it is)")
+    parser.add_argument(
+        "--model", metavar="MODEL", help=f"the original model, for `eager` and for its weights: {MODELS}"
+    )
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
     parser.add_argument("--repeat", type=int, default=20, metavar="N", help="rounds (default: 20)")
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="threads of each road (default: as many as torch takes)"
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
-    parser.add_argument("--rtol", type=float, metavar="X", help="relative tolerance of results (default: by dtype)")
-    parser.add_argument("--atol", type=float, metavar="X", help="absolute tolerance of results (default: by dtype)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads per run (default: torch's)")
+    add_seed(parser)
+    add_tolerances(parser, "by dtype")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,15 +83,15 @@ def run(arguments: argparse.Namespace) -> int:
     torch.manual_seed(arguments.seed)
     model = _model(arguments)
     weights, whose = _weights(arguments, graphs, model)
-    roads: dict[str, Any] = {path: partial(_graph, ir, weights, call) for path, ir in graphs.items()}
+    candidates: dict[str, Any] = {path: partial(_graph, ir, weights, call) for path, ir in graphs.items()}
     for name in names:
         if name == _EAGER:
-            roads[name] = partial(_eager, first, weights, call, model)
+            candidates[name] = partial(_eager, first, weights, call, model)
         else:
-            roads[name] = partial(_backend, name, arguments.level, first, weights, call)
+            candidates[name] = partial(_backend, name, arguments.level, first, weights, call)
     with threads(arguments.threads) as count:
         found = bench(
-            roads,
+            candidates,
             arguments.repeat,
             seed=arguments.seed,
             rtol=arguments.rtol,
@@ -93,23 +100,24 @@ def run(arguments: argparse.Namespace) -> int:
         )
     about = {"model": first.model_name, "weights": whose, "rounds": arguments.repeat, "threads": count}
     eager = {_EAGER: _what_is_eager(arguments)} if _EAGER in names else {}
-    if arguments.json:
-        print_json({**about, **eager, "roads": {name: _record(result) for name, result in found.items()}})
-    else:
-        print("\n".join(_lines(about, eager, found)))
+    show(
+        arguments,
+        lambda: {**about, **eager, "roads": {name: _record(result) for name, result in found.items()}},
+        lambda: "\n".join(_lines(about, eager, found)),
+    )
     return 1 if any(isinstance(result, str) for result in found.values()) else 0
 
 
 def _check(arguments: argparse.Namespace) -> list[str]:
-    """The roads that are asked for, after everything that can be refused without torch was."""
+    """Return the requested back ends, after the checks that need no torch."""
     for name in ("repeat", "threads"):
         if getattr(arguments, name) is not None and getattr(arguments, name) < 1:
-            raise CommandError(f"--{name} is at least 1, not {getattr(arguments, name)}")
+            raise CommandError(f"--{name} must be at least 1, not {getattr(arguments, name)}")
     return list(dict.fromkeys(name.strip() for name in arguments.against.split(",") if name.strip()))
 
 
 def _check_backends(names: list[str]) -> None:
-    """Refuse what is not known, or cannot run here."""
+    """Raise CommandError for back ends that are unknown or not installed."""
     from torch_ir.backends import find_backend
 
     for name in names:
@@ -117,13 +125,13 @@ def _check_backends(names: list[str]) -> None:
             continue
         if name not in BACKENDS:
             known = (_EAGER, *BACKENDS)
-            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
-            raise CommandError(f"there is no back end {name!r}{hint}")
+            hint = did_you_mean(name, known) or f"; expected one of {', '.join(known)}"
+            raise CommandError(f"unknown back end {name!r}{hint}")
         find_backend(name)
 
 
 def _model(arguments: argparse.Namespace) -> nn.Module | None:
-    """The original model, with the weights of the file where there is one."""
+    """Return the original model, with the weights of the file if given."""
     from torch_ir.cli.models.find import find_model
     from torch_ir.cli.models.model_weights import build_filled
 
@@ -133,7 +141,7 @@ def _model(arguments: argparse.Namespace) -> nn.Module | None:
 def _weights(
     arguments: argparse.Namespace, graphs: Mapping[str, IR], model: nn.Module | None
 ) -> tuple[Mapping[str, Tensor], str]:
-    """Weights for every graph, and whose they are."""
+    """Return weights for all graphs, and where they come from."""
     from torch_ir.run import load_weights, random_weights
 
     if model is not None:
@@ -141,20 +149,20 @@ def _weights(
     if arguments.weights:
         return load_weights(arguments.weights), f"of {arguments.weights}"
     made: dict[str, Tensor] = {}
-    for ir in reversed(list(graphs.values())):  # the first has the last word
+    for ir in reversed(list(graphs.values())):  # the first graph's weights take precedence
         made.update(random_weights(ir, arguments.seed))
     return made, "random"
 
 
 def _graph(ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
-    """The graph in our own executor."""
+    """Return a run of the graph in the executor."""
     from torch_ir.run import IRExecutor
 
-    return _bound(IRExecutor(ir, _known(ir, weights)), call)
+    return _bound(IRExecutor(ir, _own_weights(ir, weights)), call)
 
 
 def _eager(ir: IR, weights: Mapping[str, Tensor], call: Call, model: nn.Module | None) -> Action:
-    """The original model, or the graph as a module."""
+    """Return a run of the original model, or of the graph as a module."""
     from torch_ir.targets import to_torch
 
     return _bound(model if model is not None else to_torch(ir, weights), call)
@@ -163,17 +171,17 @@ def _eager(ir: IR, weights: Mapping[str, Tensor], call: Call, model: nn.Module |
 def _backend(name: str, level: str | None, ir: IR, weights: Mapping[str, Tensor], call: Call) -> Action:
     from torch_ir.backends import compile
 
-    return _bound(compile(ir, _known(ir, weights), backend=name, level=level), call)
+    return _bound(compile(ir, _own_weights(ir, weights), backend=name, level=level), call)
 
 
-def _known(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that a graph has."""
+def _own_weights(ir: IR, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights that a graph uses."""
     keys = {key for param in ir.params if param.param for key in param.param.keys}
     return {key: value for key, value in weights.items() if key in keys}
 
 
 def _bound(function: Callable[..., Any], call: Call) -> Action:
-    """A call on inputs of its own, which it may write to."""
+    """Return a call on its own copy of the inputs, which it may write to."""
     args, kwargs = copy.deepcopy(call)
     return lambda: function(*args, **kwargs)
 
@@ -191,11 +199,11 @@ def _record(result: Timing | str) -> dict[str, Any]:
 
 
 def _lines(about: Mapping[str, Any], eager: Mapping[str, str], found: Mapping[str, Timing | str]) -> list[str]:
-    """A line for each road: median and quartiles of the time, and of its ratio to that of the first."""
+    """Return a line per candidate: median and quartiles of its time and of the ratio to the first."""
     first = next(iter(found))
     wide = max(map(len, found))
-    said = ", ".join(f"{name}: {value}" for name, value in about.items() if value)
-    lines = [said, *(f"{name}: {what}" for name, what in eager.items())]
+    header = ", ".join(f"{name}: {value}" for name, value in about.items() if value)
+    lines = [header, *(f"{name}: {what}" for name, what in eager.items())]
     for name, result in found.items():
         if isinstance(result, str):
             lines.append(f"{name:{wide}}  not timed: {result}")
@@ -212,5 +220,5 @@ def _spread(spread: Spread, scale: float) -> str:
 
 
 def _digits(number: float) -> str:
-    """A number with three digits: `0.123`, `1.04`, `23.5`, `652`."""
+    """Format a number with three digits: `0.123`, `1.04`, `23.5`, `652`."""
     return f"{number:.{3 if number < 1 else 2 if number < 10 else 1 if number < 100 else 0}f}"

@@ -1,4 +1,4 @@
-"""`torch-ir check`: whether a graph file keeps the rules of the format."""
+"""`torch-ir check`: check a graph file against the rules of the format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, load_graph, print_json
+from torch_ir.cli.verb import add_json, add_verb, load_graph, show
 from torch_ir.errors import MissingFileError, SerializationError, printable
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ _MOST_SHOWN = 100
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "check", "say whether an IR file keeps every rule of the format", _EXAMPLES, run)
-    parser.add_argument("file", metavar="FILE", help="an IR file, from anybody")
-    parser.add_argument("--trusted", action="store_true", help="do not derive shapes and dtypes anew")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = add_verb(verbs, "check", "check an IR file against the rules of the format", _EXAMPLES, run)
+    parser.add_argument("file", metavar="FILE", help="an IR file, trusted or not")
+    parser.add_argument("--trusted", action="store_true", help="skip shape and dtype inference")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,25 +44,26 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         show_progress(f"checking {arguments.file} against torch's operators")
         errors = list(islice(examine(ir, report, trusted=arguments.trusted), _MOST_SHOWN))
-    if arguments.json:
-        print_json(_as_record(report, errors))
-    else:
-        print(*map(printable, _lines(report, errors, arguments.trusted)), sep="\n")
+    show(
+        arguments,
+        lambda: _as_record(report, errors),
+        lambda: "\n".join(map(printable, _lines(report, errors, arguments.trusted))),
+    )
     return 1 if errors else 0
 
 
 def _lines(report: Report, errors: list[SerializationError], trusted: bool) -> Iterator[str]:
     yield from (f"{error.rule or '-'}  {error}" for error in errors)
     if len(errors) == _MOST_SHOWN:
-        yield "and maybe more"
+        yield f"stopped after {_MOST_SHOWN} errors"
     if errors:
         return
-    derived = "as declared" if trusted else "derived anew"
-    yield f"OK: {report.nodes} nodes: operators, arguments and attributes are torch's; shapes and dtypes are {derived}"
+    derived = "not checked" if trusted else "confirmed by inference"
+    yield f"OK: {report.nodes} nodes: operators, arguments and attributes are valid; shapes and dtypes are {derived}"
     if report.declared:
-        yield f"torch cannot say what these make: {_counted(report.declared)}"
+        yield f"no shape inference for: {_counted(report.declared)}"
     if report.opaque:
-        yield f"unknown here, and run by nobody: {_counted(report.opaque)}"
+        yield f"no implementation available for: {_counted(report.opaque)}"
     if report.changes and report.changes.found:
         yield str(report.changes)
 

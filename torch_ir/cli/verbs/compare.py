@@ -1,4 +1,4 @@
-"""`torch-ir compare`: name the first node at which another runtime differs from a golden pack."""
+"""`torch-ir compare`: find the first node at which another runtime differs from a golden pack."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, print_json
+from torch_ir.cli.verb import add_json, add_tolerances, add_verb, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "compare", "compare the dumps of another runtime with a golden pack", _EXAMPLES, run)
     parser.add_argument("pack", metavar="PACK", help="a folder that `golden` wrote")
     parser.add_argument("dumps", metavar="DUMPS", help="a .safetensors or .npz file, or a folder of these and .npy")
-    parser.add_argument("--map", metavar="FILE", help="JSON from names of the runtime to names of the graph")
-    parser.add_argument("--rtol", type=float, metavar="X", help="relative tolerance (default: the pack's)")
-    parser.add_argument("--atol", type=float, metavar="X", help="absolute tolerance (default: the pack's)")
-    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    parser.add_argument(
+        "--map", metavar="FILE", help="a JSON object that maps names of the runtime to names of the graph"
+    )
+    add_tolerances(parser, "the pack's")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,15 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     names = parse_document(read_text(arguments.map)) if arguments.map else {}
     wrong = next((key for key, name in names.items() if not isinstance(name, str)), None)
     if wrong is not None:
-        raise CommandError(f"{arguments.map}: {wrong!r} must lead to the name of a tensor or node")
+        raise CommandError(f"{arguments.map}: {wrong!r} must map to the name of a tensor or node")
     import torch_ir
 
     show_progress(f"comparing {arguments.dumps} with {arguments.pack}")
     comparison = torch_ir.compare_golden(
         arguments.pack, arguments.dumps, rtol=arguments.rtol, atol=arguments.atol, names=names
     )
-    if arguments.json:
-        print_json({"is_equal": comparison.is_equal, **asdict(comparison)})
-    else:
-        print(comparison)
+    show(arguments, lambda: {"is_equal": comparison.is_equal, **asdict(comparison)}, lambda: comparison)
     return 0 if comparison.is_equal else 1

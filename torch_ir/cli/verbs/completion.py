@@ -1,4 +1,4 @@
-"""`torch-ir completion`: the script that lets a shell complete our words."""
+"""`torch-ir completion`: print the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "completion", "print a script that completes words in your shell", _EXAMPLES, run)
-    parser.add_argument("shell", choices=SHELLS, help="the shell that will read it")
+    parser = add_verb(verbs, "completion", "print a completion script for your shell", _EXAMPLES, run)
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def script_of(shell: str) -> Path:
-    """The script for a shell, which is made when the package is."""
+    """Return the script for a shell, which is generated with the package."""
     return Path(__file__).parents[1] / "completions" / f"torch-ir.{shell}"

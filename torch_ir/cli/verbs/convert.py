@@ -1,4 +1,4 @@
-"""`torch-ir convert`: a graph file into the other encoding, or into what another tool reads."""
+"""`torch-ir convert`: write a graph file in another encoding or for another tool."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, load_graph, print_json, save_graph
+from torch_ir.cli.verb import add_json, add_verb, load_graph, print_json, read_weights, save_graph
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -36,16 +36,14 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
         verbs, "convert", "write an IR file as JSON, protobuf or text, as ONNX, MLIR, Python or .pt2", _EXAMPLES, run
     )
-    parser.add_argument(
-        "file", metavar="FILE", help="an IR file; .pb and .binpb are protobuf, others are JSON, plain or gzip, or text"
-    )
+    parser.add_argument("file", metavar="FILE", help="an IR file: protobuf (.pb, .binpb), JSON, gzipped JSON or text")
     parser.add_argument(
         "-o", "--output", metavar="FILE", required=True, help=f"the file to write: {', '.join((*_OURS, *_THEIRS))}"
     )
     parser.add_argument(
         "-w", "--weights", metavar="FILE", help="weights to put into .onnx (default: none) or .pt2; or `random`"
     )
-    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -65,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _kind(output: str) -> str:
-    """Return the suffix of the output in lower case; of two, where it is compressed."""
+    """Return the suffix of the output in lower case; both suffixes for `.json.gz`."""
     suffixes = Path(output.lower()).suffixes
     return "".join(suffixes[-2:] if suffixes[-1:] == [".gz"] else suffixes[-1:])
 
@@ -93,7 +91,7 @@ def _write_theirs(ir: IR, kind: str, arguments: argparse.Namespace) -> None:
 
 
 def _write_pt2(ir: IR, path: str, weights: Mapping[str, Tensor] | None) -> None:
-    """The graph as torch.export's own file, with the sizes that vary."""
+    """Write the graph as an exported program, with its dynamic sizes."""
     import io
 
     import torch
@@ -114,8 +112,4 @@ def _write_pt2(ir: IR, path: str, weights: Mapping[str, Tensor] | None) -> None:
 
 
 def _weights(ir: IR, file: str | None) -> Mapping[str, Tensor] | None:
-    from torch_ir.run import load_weights, random_weights
-
-    if file is None:
-        return None
-    return random_weights(ir) if file == "random" else load_weights(file)
+    return None if file is None else read_weights(ir, file)

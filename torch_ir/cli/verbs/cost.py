@@ -1,4 +1,4 @@
-"""`torch-ir cost`: what a graph costs, where, and how long that takes on a device."""
+"""`torch-ir cost`: FLOPs, bytes, memory and estimated time of a graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.graph_argument import add_graph, function_of, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, print_json, terminal_width
+from torch_ir.cli.verb import add_json, add_sizes, add_verb, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -24,21 +24,19 @@ llm.json --function decode --set past=1024 --json
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "cost", "say what an IR file costs: FLOPs, bytes, memory, time", _EXAMPLES, run)
+    parser = add_verb(verbs, "cost", "report the cost of an IR file: FLOPs, bytes, memory, time", _EXAMPLES, run)
     add_graph(parser)
     parser.add_argument(
         "--by", choices=("module", "op", "node"), default="module", help="what a row is (default: module)"
     )
-    parser.add_argument("--depth", type=int, metavar="N", help="count all below a module of this depth as that module")
-    parser.add_argument("--top", type=int, metavar="N", help="show this many rows, and the others as one")
+    parser.add_argument("--depth", type=int, metavar="N", help="merge deeper modules into their ancestor at this depth")
+    parser.add_argument("--top", type=int, metavar="N", help="show this many rows and the sum of the others")
+    add_sizes(parser)
     parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=SIZE", help="a size that the graph leaves open; repeatable"
+        "--device", metavar="FIGURES", help="estimate times for a device such as peak=312TFLOPs,bw=2.0TB/s"
     )
-    parser.add_argument(
-        "--device", metavar="FIGURES", help="estimate times, for a device such as peak=312TFLOPs,bw=2.0TB/s"
-    )
-    parser.add_argument("--function", metavar="NAME", help="a function of the graph instead, such as decode")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--function", metavar="NAME", help="report a function of the graph instead, such as decode")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,8 +56,5 @@ def run(arguments: argparse.Namespace) -> int:
         sizes=parse_sizes(arguments.set),
         device=arguments.device and Roofline.parse(arguments.device),
     )
-    if arguments.json:
-        print_json(report.to_dict())
-    else:
-        print(report.text(terminal_width()))
+    show(arguments, report.to_dict, lambda: report.text(terminal_width()))
     return 0

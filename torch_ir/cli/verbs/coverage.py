@@ -1,4 +1,4 @@
-"""`torch-ir coverage`: how much of a graph a target can run, and what is in the way."""
+"""`torch-ir coverage`: the share of a graph that a target can run, and what it lacks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, print_json, terminal_width
+from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -22,15 +22,17 @@ model.json --target npu.toml --fail-under 95 --by flops
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "coverage", "say how much of an IR file a target can run", _EXAMPLES, run)
-    add_graph(parser, dim_help="a size that the graph leaves open, such as batch=8; for a model, also its range")
-    parser.add_argument("-t", "--target", required=True, metavar="FILE", help="a contract, as .toml or .json")
-    parser.add_argument("--no-decompose", action="store_true", help="do not try decompositions, nor import torch")
-    parser.add_argument("--fail-under", type=float, metavar="PERCENT", help="fail where less is supported")
+    parser = add_verb(verbs, "coverage", "report how much of an IR file a target can run", _EXAMPLES, run)
+    add_graph(parser, dim_help="a value for a symbolic size, such as batch=8; for a model, also its range")
+    parser.add_argument(
+        "-t", "--target", required=True, metavar="FILE", help="the target's contract, a .toml or .json file"
+    )
+    parser.add_argument("--no-decompose", action="store_true", help="do not try decompositions or import torch")
+    parser.add_argument("--fail-under", type=float, metavar="PERCENT", help="exit with 1 if less is supported")
     parser.add_argument(
         "--by", choices=("nodes", "flops", "bytes"), default="nodes", help="what --fail-under counts (default: nodes)"
     )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,12 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     contract = Contract.load(arguments.target)
     sizes = {} if is_model(arguments.file) else parse_sizes(arguments.dim)  # a model is captured with them
     graph = open_graph(arguments, of_models=["input"])
-    show_progress(f"holding {arguments.file} against {arguments.target}")
+    show_progress(f"comparing {arguments.file} with {arguments.target}")
     report = coverage(graph, contract, sizes=sizes, decompose=not arguments.no_decompose)
-    if arguments.json:
-        print_json(report.to_dict())
-    else:
-        print(report.text(terminal_width()))
+    show(arguments, report.to_dict, lambda: report.text(terminal_width()))
     if arguments.fail_under is not None and 100 * report.share(arguments.by) < arguments.fail_under:
         share = percent(report.share(arguments.by))
         raise CommandError(f"{report.target} runs {share} of {arguments.by}, less than {arguments.fail_under:g} %")

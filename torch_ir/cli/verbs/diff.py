@@ -1,4 +1,4 @@
-"""`torch-ir diff`: in what two graph files differ, node by node, and what that costs."""
+"""`torch-ir diff`: a node-by-node diff of two graph files, and the difference in cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.verb import add_verb, load_graph, print_json, terminal_width
+from torch_ir.cli.verb import add_json, add_sizes, add_verb, load_graph, print_json, terminal_width
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -30,31 +30,29 @@ _COLOURS = {"+": 32, "-": 31, "~": 33, "=": 2, "@": 36}
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "diff", "say in what two IR files differ, names apart, and what it costs", _EXAMPLES, run)
+    parser = add_verb(verbs, "diff", "compare two IR files node by node, ignoring names, with costs", _EXAMPLES, run)
     parser.add_argument("first", metavar="FIRST", help="an IR file")
     parser.add_argument("second", metavar="SECOND", help="another one")
-    parser.add_argument("--only", metavar="WORDS", help=f"show nodes of these kinds alone: {', '.join(_STATUSES)}")
-    parser.add_argument("--names", action="store_true", help="show nodes that only have other names, too")
-    parser.add_argument("--origins", action="store_true", help="nodes must come from the same modules and lines too")
-    parser.add_argument("--ignore", metavar="WORDS", help=f"what is not to count: {', '.join(_IGNORABLE)}")
-    parser.add_argument("--by", choices=("op", "module"), default="op", help="a row of the costs (default: op)")
+    parser.add_argument("--only", metavar="WORDS", help=f"show only these kinds of nodes: {', '.join(_STATUSES)}")
+    parser.add_argument("--names", action="store_true", help="also show nodes that differ only in name")
+    parser.add_argument("--origins", action="store_true", help="also compare the modules and source lines of nodes")
+    parser.add_argument("--ignore", metavar="WORDS", help=f"differences to ignore: {', '.join(_IGNORABLE)}")
+    parser.add_argument("--by", choices=("op", "module"), default="op", help="group costs by (default: op)")
     parser.add_argument(
         "--top", type=int, default=10, metavar="N", help="show this many rows of the costs (default: 10)"
     )
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=SIZE", help="a size that the graphs leave open; repeatable"
-    )
+    add_sizes(parser)
     parser.add_argument(
         "--fail-on",
         action="append",
         default=[],
         metavar="BUDGET",
-        help="status 1 only if it costs more than this allows: flops+5%%, nodes+0, peak+10MB; repeatable",
+        help="exit with 1 only if a cost grows by more than this: flops+5%%, nodes+0, peak+10MB; repeatable",
     )
-    parser.add_argument("--exit-zero", action="store_true", help="status 0 even if the graphs differ")
+    parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if the graphs differ")
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--json", action="store_true", help="print everything as JSON")
-    kind.add_argument("--markdown", action="store_true", help="print a comment for a pull request")
+    add_json(kind)
+    kind.add_argument("--markdown", action="store_true", help="print Markdown for a pull request comment")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -94,16 +92,18 @@ def _show(
 
 
 def _words(text: str | None, option: str, known: Collection[str]) -> list[str]:
-    """The words of an option, which are separated by commas."""
+    """Split the value of an option at commas, and check each word."""
     words = [word.strip() for word in text.split(",")] if text is not None else []
     for word in words:
         if word not in known:
-            raise CommandError(f"{option} knows {', '.join(known)}, not {word!r:.60}{did_you_mean(word, known)}")
+            raise CommandError(
+                f"{option}: unknown word {word!r:.60}{did_you_mean(word, known)}; expected {', '.join(known)}"
+            )
     return words
 
 
 def _coloured(lines: Iterable[str]) -> Iterable[str]:
-    """The lines in colours, where somebody looks at them who likes colours."""
+    """Return the lines in colour if stdout is a terminal that supports it."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return lines
     return [f"\033[{_COLOURS[line[0]]}m{line}\033[0m" if line[:1] in _COLOURS else line for line in lines]

@@ -1,6 +1,6 @@
-"""What `torch-ir doctor` tries, each in a process of its own.
+"""The checks of `torch-ir doctor`, each run in a process of its own.
 
-A check returns what it found in a few words. Whatever it raises is what is wrong.
+A check returns its findings in a few words, or raises an exception.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Checkup:
-    """A check, what is installed to mend it, and whether nothing works without it."""
+    """A check, the command that fixes a failure, and whether torch_ir needs it to work at all."""
 
     name: str
     check: Callable[[], str]
@@ -55,14 +55,14 @@ def _torch_ir() -> str:
 
 
 def _installation() -> str:
-    """Two distributions that bring the same package overwrite each other's files."""
+    """Detect another distribution with a package of the same name: the two overwrite each other's files."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         other = version("pytorch-ir")
     except PackageNotFoundError:
-        return "no other distribution brings a package torch_ir"
-    raise RuntimeError(f"pytorch-ir {other} is installed, too, and brings a package of the same name")
+        return "no other distribution contains a package torch_ir"
+    raise RuntimeError(f"pytorch-ir {other} is also installed and contains a package of the same name")
 
 
 def _cache() -> str:
@@ -90,7 +90,7 @@ def _safetensors() -> str:
     from safetensors.numpy import load, save
 
     if load(save({"x": numpy.arange(3)}))["x"].tolist() != [0, 1, 2]:
-        raise RuntimeError("what was written is not what is read")
+        raise RuntimeError("the round trip changed the data")
     return f"safetensors {safetensors.__version__}, numpy {numpy.__version__}"
 
 
@@ -167,7 +167,7 @@ def _parquet() -> str:
     file = io.BytesIO()
     parquet.write_table(pyarrow.table({"x": [1, 2]}), file)
     if parquet.read_table(io.BytesIO(file.getvalue())).to_pydict() != {"x": [1, 2]}:
-        raise RuntimeError("what was written is not what is read")
+        raise RuntimeError("the round trip changed the data")
     return f"pyarrow {pyarrow.__version__}, wrote and read a table"
 
 
@@ -178,14 +178,14 @@ def _dask() -> str:
 
     with dask_cluster(1, processes=False) as cluster, Client(cluster) as client:
         if client.submit(abs, -1).result() != 1:
-            raise RuntimeError("a task gave something else")
+            raise RuntimeError("a task returned a wrong result")
     return f"distributed {__version__}, ran a task"
 
 
 def _ray() -> str:
     import ray
 
-    return f"ray {ray.__version__}"  # to start it takes longer than all the rest together
+    return f"ray {ray.__version__}"  # starting it takes longer than all other checks together
 
 
 def _small() -> IR:
@@ -226,12 +226,12 @@ CHECKUPS = {
 
 
 def main(name: str) -> None:
-    """Try one thing, and say in a line of JSON how that went."""
+    """Run one check and print its result as a line of JSON."""
     try:
-        state, told = "ok", CHECKUPS[name].check()
+        state, detail = "ok", CHECKUPS[name].check()
     except ModuleNotFoundError as error:
-        state, told = "missing", f"{error.name or error} is not installed"
+        state, detail = "missing", f"{error.name or error} is not installed"
     except Exception as error:
-        state, told = "broken", f"{type(error).__name__}: {first_line(error)}"
-    print(f"\n{json.dumps([state, told])}", flush=True)
-    os._exit(0)  # some libraries crash on their way out, which says nothing about their work
+        state, detail = "broken", f"{type(error).__name__}: {first_line(error)}"
+    print(f"\n{json.dumps([state, detail])}", flush=True)
+    os._exit(0)  # some libraries crash at exit, which does not matter here

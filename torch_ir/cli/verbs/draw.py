@@ -1,4 +1,4 @@
-"""`torch-ir draw`: a graph file as a picture, alone or beside another one; `visualize` has the documented defaults."""
+"""`torch-ir draw`: draw a graph file, alone or beside another; `visualize` has the documented defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_at_level
-from torch_ir.cli.verb import add_level, add_verb, load_at_level
+from torch_ir.cli.verb import add_level, add_sizes, add_verb, load_at_level
 from torch_ir.errors import CommandError, GraphError, printable
 
 if TYPE_CHECKING:
@@ -40,33 +40,31 @@ def add_parser(verbs: Verbs) -> None:
         "-o", "--output", metavar="FILE", help=".png and .svg are drawn, .dot is Graphviz text, others are Mermaid text"
     )
     parser.add_argument(
-        "--format", choices=_FORMATS, metavar="NAME", help=f"whatever the file is called: {', '.join(_FORMATS)}"
+        "--format", choices=_FORMATS, metavar="NAME", help=f"the format, instead of the suffix: {', '.join(_FORMATS)}"
     )
-    what = parser.add_argument_group("what is drawn (default: what is easy to read; `visualize`: the first 30 nodes)")
-    what.add_argument("--depth", type=int, metavar="N", help="one box for each module at this depth")
-    what.add_argument("--fold", action="store_true", help="draw equal layers that follow each other once")
+    what = parser.add_argument_group("content (default: an easily readable view; `visualize`: the first 30 nodes)")
+    what.add_argument("--depth", type=int, metavar="N", help="one box per module at this depth")
+    what.add_argument("--fold", action="store_true", help="draw consecutive equal layers once")
     add_level(what)
     what.add_argument(
-        "--focus", action="append", default=[], metavar="NAME", help="only around this node or module; repeatable"
+        "--focus", action="append", default=[], metavar="NAME", help="draw only around this node or module; repeatable"
     )
-    what.add_argument("--radius", type=int, metavar="N", help="how many boxes around it (default: 3)")
+    what.add_argument("--radius", type=int, metavar="N", help="distance from --focus in boxes (default: 3)")
     what.add_argument(
         "--max-nodes",
         type=int,
         metavar="N",
-        help="the first N nodes (with --fold or --depth: 300 unless told); 0 draws all",
+        help="draw the first N nodes (default with --fold or --depth: 300); 0 draws all",
     )
     weights = what.add_mutually_exclusive_group()
     weights.add_argument("--weights", action="store_true", default=None, help="draw the weights")
     weights.add_argument("--no-weights", action="store_false", dest="weights", help="leave the weights out")
-    what.add_argument("--assertions", action="store_true", help="draw the nodes that only assert, too")
+    what.add_argument("--assertions", action="store_true", help="also draw assertions")
     colours = parser.add_argument_group("colours")
     colours.add_argument("--heat", choices=tuple(_UNITS), metavar="COST", help="colour by cost: flops or bytes")
-    colours.add_argument(
-        "--set", action="append", default=[], metavar="NAME=SIZE", help="a size that the graph leaves open; repeatable"
-    )
-    colours.add_argument("--against", metavar="FILE", help="draw this file beside it, and what differs in colour")
-    colours.add_argument("--no-legend", action="store_true", help="do not explain the colours")
+    add_sizes(colours)
+    colours.add_argument("--against", metavar="FILE", help="draw this file beside it, with differences in colour")
+    colours.add_argument("--no-legend", action="store_true", help="leave out the legend")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,26 +78,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse options that would do nothing."""
+    """Raise CommandError for options that would have no effect."""
     if arguments.radius is not None and not arguments.focus:
-        raise CommandError("--radius says how far around --focus NAME is drawn; there is no --focus")
+        raise CommandError("--radius is the distance from --focus NAME; add --focus")
     if arguments.set and not (arguments.heat or arguments.against):
-        raise CommandError("--set gives sizes to costs; it needs --heat or --against")
+        raise CommandError("--set gives sizes for costs; add --heat or --against")
     if arguments.heat and arguments.against:
         raise CommandError("--heat and --against both colour boxes; choose one")
     if arguments.format == _MODEL_EXPLORER and arguments.against:
-        raise CommandError("Model Explorer files hold one model; draw --against as png, svg, dot or mermaid")
+        raise CommandError("a Model Explorer file contains one model; draw --against as png, svg, dot or mermaid")
     if arguments.format == "png" and not arguments.output:
         raise CommandError("a PNG needs a file: -o FILE")
 
 
 def _flat(ir: IR, arguments: argparse.Namespace) -> IR:
-    """The graph with blocks inline where nodes are asked for by name; a folded picture opens them itself."""
+    """Inline the blocks of a graph if nodes are selected by name; a folded picture opens them itself."""
     from torch_ir.ir.regroup.repeated_blocks import has_blocks
 
-    is_asked = arguments.level is not None or arguments.leaf
+    has_level = arguments.level is not None or arguments.leaf
     by_name = arguments.depth is not None or arguments.focus or arguments.heat or arguments.against
-    return ir.at_level("aten") if by_name and not is_asked and has_blocks(ir) else ir
+    return ir.at_level("aten") if by_name and not has_level and has_blocks(ir) else ir
 
 
 def _scene(ir: IR, arguments: argparse.Namespace) -> Scene:
@@ -108,7 +106,7 @@ def _scene(ir: IR, arguments: argparse.Namespace) -> Scene:
     options = _options(arguments)
     if arguments.heat:
         options |= {"heat": _costs(ir, arguments), "unit": _UNITS[arguments.heat]}
-    return _told([ir], lambda **view: build_scene(ir, **{**view, **options}), arguments)
+    return _built([ir], lambda **view: build_scene(ir, **{**view, **options}), arguments)
 
 
 def _pair(before: IR, arguments: argparse.Namespace) -> Scene:
@@ -120,34 +118,34 @@ def _pair(before: IR, arguments: argparse.Namespace) -> Scene:
     titles = Path(arguments.file).name, Path(arguments.against).name
     heading = (before.model_name or "before and after", _change(before, after, arguments))
     options = {"include_weights": False, **_options(arguments)}
-    return _told(
+    return _built(
         [before, after],
         lambda **view: build_pair(before, after, marks, titles, heading, **{**view, **options}),
         arguments,
     )
 
 
-def _told(graphs: list[IR], build: Callable[..., Scene], arguments: argparse.Namespace) -> Scene:
-    """The scene that was asked for, or else one that is easy to read; what it leaves out is said on stderr."""
+def _built(graphs: list[IR], build: Callable[..., Scene], arguments: argparse.Namespace) -> Scene:
+    """Build the requested scene, or by default a readable one; what it leaves out is printed on stderr."""
     from torch_ir.draw.view_options import MOST_BOXES, legible
     from torch_ir.ir.regroup.repeated_blocks import has_blocks
 
-    is_level_told = arguments.level is not None or bool(arguments.leaf)
-    if not is_level_told and any(map(has_blocks, graphs)):
+    has_level = arguments.level is not None or bool(arguments.leaf)
+    if not has_level and any(map(has_blocks, graphs)):
         build = partial(build, open_calls=True)
-    is_told = arguments.fold or arguments.depth is not None or arguments.max_nodes is not None or arguments.focus
-    if arguments.verb == "visualize" or is_told:
+    has_view = arguments.fold or arguments.depth is not None or arguments.max_nodes is not None or arguments.focus
+    if arguments.verb == "visualize" or has_view:
         return build()
-    most = MOST_BOXES // len(graphs)  # two graphs stand side by side in strips, which are not cut into columns
-    scene, told = legible(graphs, build, most_boxes=most, may_collapse=not is_level_told)
-    if told and not arguments.quiet:
-        print(printable(f"{told}; --max-nodes 0 draws every node"), file=sys.stderr)
+    most = MOST_BOXES // len(graphs)  # two graphs are drawn side by side, without columns
+    scene, note = legible(graphs, build, most_boxes=most, may_collapse=not has_level)
+    if note and not arguments.quiet:
+        print(printable(f"{note}; --max-nodes 0 draws every node"), file=sys.stderr)
     return scene
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for, as options of a scene."""
-    asked = {
+    """Return the given options as options of a scene."""
+    given = {
         "max_nodes": arguments.max_nodes,
         "include_weights": arguments.weights,
         "depth": arguments.depth,
@@ -156,7 +154,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         "fold": arguments.fold or None,
         "assertions": arguments.assertions or None,
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _costs(ir: IR, arguments: argparse.Namespace) -> dict[str, float]:
@@ -169,7 +167,7 @@ def _costs(ir: IR, arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def _change(before: IR, after: IR, arguments: argparse.Namespace) -> str:
-    """Nodes, FLOPs and bytes of both, in one line; nodes alone, where the cost of an operator is not known."""
+    """Return nodes, FLOPs and bytes of both graphs in one line; only nodes if an operator has no cost formula."""
     from torch_ir.analysis import cost
     from torch_ir.analysis.cost_model.table_text import human
     from torch_ir.cli.arguments.size_specs import parse_sizes
@@ -183,8 +181,8 @@ def _change(before: IR, after: IR, arguments: argparse.Namespace) -> str:
         rows["nodes"] = [str(len(run.nodes)) for run in runs]
         rows["FLOPs"] = [human(run.flops) for run in runs]
         rows["bytes moved"] = [human(run.bytes, "B") for run in runs]
-    told = (f"{name} {one}" if one == other else f"{name} {one} → {other}" for name, (one, other) in rows.items())
-    return f"per run: {', '.join(told)}"
+    changes = (f"{name} {one}" if one == other else f"{name} {one} → {other}" for name, (one, other) in rows.items())
+    return f"per run: {', '.join(changes)}"
 
 
 def _write(scene: Scene, arguments: argparse.Namespace) -> None:
@@ -201,7 +199,7 @@ def _write(scene: Scene, arguments: argparse.Namespace) -> None:
 
 
 def _hint(boxes: int) -> None:
-    """Say before it begins what may take long, and what to do instead."""
+    """Warn before a slow layout, and name the alternatives."""
     if boxes > _MANY_BOXES:
         print(
             f"Graphviz may need minutes for {boxes} boxes; --depth, --fold or --focus draw less, "

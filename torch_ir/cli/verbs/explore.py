@@ -1,4 +1,4 @@
-"""`torch-ir explore`: a graph, or two side by side, as one HTML file to walk through."""
+"""`torch-ir explore`: write a graph, or two side by side, as an interactive HTML page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch_ir.cli.arguments.graph_argument import add_graph, function_of, open_at_level
 from torch_ir.cli.models.model_kinds import is_model
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_level, add_verb, at_level, load_graph
+from torch_ir.cli.verb import add_level, add_sizes, add_verb, at_level, load_graph
 from torch_ir.errors import CommandError, printable
 from torch_ir.ir.files.atomic_write import plain_target
 
@@ -28,16 +28,14 @@ llm.json --function decode
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "explore", "write an IR file as an HTML page to walk through", _EXAMPLES, run)
+    parser = add_verb(verbs, "explore", "write an IR file as an interactive HTML page", _EXAMPLES, run)
     add_graph(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", help="the page (default: named as the graph, with .html)")
-    parser.add_argument("--open", action="store_true", help="show the page in the browser")
-    parser.add_argument("--against", metavar="FILE", help="show this file beside it, with what differs marked")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the page (default: the name of the graph with .html)")
+    parser.add_argument("--open", action="store_true", help="open the page in the browser")
+    parser.add_argument("--against", metavar="FILE", help="show this file beside it, with differences marked")
     add_level(parser)
-    parser.add_argument("--function", metavar="NAME", help="a function of the graph instead, such as decode")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=SIZE", help="a size that the graph leaves open; repeatable"
-    )
+    parser.add_argument("--function", metavar="NAME", help="show a function of the graph instead, such as decode")
+    add_sizes(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,26 +51,22 @@ def run(arguments: argparse.Namespace) -> int:
     show_progress(f"writing {target}")
     titles = Path(arguments.file).name, Path(arguments.against or "").name
     explore(ir, target, against=other, sizes=sizes, titles=titles)
-    print(printable(f"{_told(ir, other)}: {target}, {target.stat().st_size / 1e3:.0f} kB"))
+    counts = " and ".join(str(len(each.nodes)) for each in (ir, other) if each is not None)
+    print(printable(f"{counts} nodes: {target}, {target.stat().st_size / 1e3:.0f} kB"))
     if arguments.open:
         _show(target)
     return 0
 
 
 def _beside(file: str, ir: IR) -> Path:
-    """The page of a file beside it, and that of a model here, under its name."""
+    """Return the default page: beside a file; in the current folder, under its name, for a model."""
     if is_model(file):
         return plain_target(Path(re.sub(r"\W+", "_", ir.model_name) or "model").with_suffix(".html"))
     return plain_target(Path(re.sub(r"\.gz$", "", file)).with_suffix(".html"))
-
-
-def _told(ir: IR, other: IR | None) -> str:
-    counts = [len(each.nodes) for each in (ir, other) if each is not None]
-    return f"{' and '.join(map(str, counts))} nodes"
 
 
 def _show(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.resolve().as_uri()):
-        raise CommandError(f"there is no browser to open {page} with")
+        raise CommandError(f"no browser found to open {page}")

@@ -1,4 +1,4 @@
-"""`torch-ir extract`: a model into a graph file."""
+"""`torch-ir extract`: capture a model as a graph file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.stdout import STDOUT
-from torch_ir.cli.verb import add_inputs, add_level, add_verb, print_json, save_graph
+from torch_ir.cli.verb import add_inputs, add_json, add_level, add_verb, save_graph, show
 from torch_ir.cli.verbs.info import summarise
 from torch_ir.errors import CommandError
 
@@ -36,32 +36,33 @@ net.py:Detour --input 1x8 --capture record --level module -o net.json
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "extract", "capture a model as an IR file, without its weights", _EXAMPLES, run)
-    parser.add_argument("model", metavar="MODEL", help=f"{MODELS}; of language models, without a cache (see `llm`)")
+    parser.add_argument("model", metavar="MODEL", help=f"{MODELS}; language models without a KV cache (see `llm`)")
     add_inputs(parser, "the range of a named size, such as batch=1..32; repeatable")
     parser.add_argument(
         "--capture",
         default="auto",
         metavar="HOW",
-        help="`export` with torch.export, `record` one run in Python, or `auto`: the one, else the other (default)",
+        help="`export` with torch.export, `record` one run in Python, or `auto`: export, else record (default)",
     )
     parser.add_argument(
-        "--explore", type=int, metavar="N", help="ways to go at most where Python decides on data (default: 16)"
+        "--explore",
+        type=int,
+        metavar="N",
+        help="limit of branches explored where Python branches on data (default: 16)",
     )
     add_level(parser)
     parser.add_argument(
         "--blocks",
         default="inline",
         metavar="HOW",
-        help="layers that repeat: `inline` (default), or as one `function` that is called once for each",
+        help="repeated layers: `inline` (default), or as calls of one `function`",
     )
-    parser.add_argument(
-        "--crosscheck", action="store_true", help="compare what was recorded with what torch.export gives"
-    )
+    parser.add_argument("--crosscheck", action="store_true", help="compare the recording with torch.export's graph")
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="the IR file to write, or - for stdout (default: a new file, NAME.json)"
     )
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -85,25 +86,22 @@ def run(arguments: argparse.Namespace) -> int:
         save_graph(captured.ir, path)
     facts = {**summarise(captured.ir), "seconds": round(captured.seconds, 3), **_written(path), "notes": captured.notes}
     with redirect_stdout(sys.stderr) if path == STDOUT else nullcontext():
-        if arguments.json:
-            print_json(facts)
-        else:
-            print(_sentence(facts))
+        show(arguments, lambda: facts, lambda: _sentence(facts))
     return 0
 
 
 def _output(given: str | None, model_name: str) -> str:
-    """Where the graph goes: as asked, else into a new file under the name of the model."""
+    """Return the output: as given, else a new file named after the model."""
     if given is not None:
         return STDOUT if given == "/dev/stdout" else given
     path = f"{re.sub(r'[^A-Za-z0-9_.-]+', '_', model_name).lstrip('.') or 'model'}.json"
     if os.path.exists(path):
-        raise CommandError(f"{path} is there already; to write over it, say -o {path}")
+        raise CommandError(f"{path} already exists; to overwrite it, add -o {path}")
     return path
 
 
 def _written(path: str) -> dict[str, Any]:
-    """The file, its size, and the files beside it; a stream has neither."""
+    """Return the file, its size and its side files; a stream has neither."""
     from torch_ir.ir.files.side_file import side_files
 
     if not os.path.isfile(path):

@@ -1,13 +1,13 @@
-"""`torch-ir golden`: write the values of every node, for another runtime to be compared with."""
+"""`torch-ir golden`: write the values of every node, for comparison with another runtime."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_inputs, add_verb, load_checked, print_json
+from torch_ir.cli.verb import add_inputs, add_json, add_seed, add_verb, load_checked, read_weights, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -22,22 +22,25 @@ model.json --weights random --with-weights --every 10 -o pack
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "golden", "write what every node of an IR file computes", _EXAMPLES, run)
+    parser = add_verb(verbs, "golden", "write the value of every node of an IR file", _EXAMPLES, run)
     parser.add_argument("file", metavar="FILE", help="an IR file")
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", help=f"the original model, which the graph must equal first: {MODELS}"
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help=f"the original model, with which the graph is compared first: {MODELS}",
     )
     parser.add_argument("-w", "--weights", metavar="FILE", help=".pt, .safetensors, or `random` (default: the model's)")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
+    add_seed(parser)
     parser.add_argument(
-        "--only", action="append", default=[], metavar="MODULE", help="nodes of this module alone; repeatable"
+        "--only", action="append", default=[], metavar="MODULE", help="only nodes of this module; repeatable"
     )
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="each n-th node, and the outputs")
-    parser.add_argument("--max-bytes", type=int, metavar="N", help="refuse to write more than this")
-    parser.add_argument("--with-weights", action="store_true", help="put the weights into the pack, too")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="every n-th node, and the outputs")
+    parser.add_argument("--max-bytes", type=int, metavar="N", help="fail if the pack would exceed this size")
+    parser.add_argument("--with-weights", action="store_true", help="include the weights in the pack")
     parser.add_argument("-o", "--output", metavar="PACK", required=True, help="the folder to write")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,10 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     args, kwargs = call_of(ir.input_tree, graph_inputs(ir, specs, dims, arguments.seed))
     torch.manual_seed(arguments.seed)
     model = build_filled(find_model(arguments.model), arguments.weights) if arguments.model else None
-    weights: Any = model.state_dict() if model is not None else None
-    if weights is None:
-        is_random = arguments.weights == "random"
-        weights = torch_ir.random_weights(ir, arguments.seed) if is_random else torch_ir.load_weights(arguments.weights)
+    weights = model.state_dict() if model is not None else read_weights(ir, arguments.weights, arguments.seed)
     show_progress(f"computing every node of {arguments.file}")
     torch_ir.write_golden(
         ir,
@@ -79,8 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     pack = read_pack(arguments.output)
     size = sum(shard.size for shard in pack.files.values())
-    if arguments.json:
-        print_json({"values": len(pack.values), "files": len(pack.files), "bytes": size, "reference": pack.reference})
-    else:
-        print(f"{len(pack.values)} values of {pack.reference} -> {arguments.output} ({size} bytes)")
+    record = {"values": len(pack.values), "files": len(pack.files), "bytes": size, "reference": pack.reference}
+    text = f"{len(pack.values)} values of {pack.reference} -> {arguments.output} ({size} bytes)"
+    show(arguments, lambda: record, lambda: text)
     return 0

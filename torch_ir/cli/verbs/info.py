@@ -1,4 +1,4 @@
-"""`torch-ir info`: what a graph file holds."""
+"""`torch-ir info`: a summary of a graph file."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import argparse
 import math
 import os
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_at_level
-from torch_ir.cli.verb import add_level, add_verb, as_json
+from torch_ir.cli.verb import add_json, add_level, add_verb, as_json
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -26,10 +27,10 @@ _KINDS = {"parameter": "parameters", "buffer": "buffers", "temporary": "buffers"
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "info", "show what an IR file holds", _EXAMPLES, run)
+    parser = add_verb(verbs, "info", "summarise an IR file", _EXAMPLES, run)
     add_graph(parser)
     add_level(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of printing")
 
 
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def summarise(ir: IR) -> dict[str, Any]:
-    """The facts about a graph, under the documented keys; one with calls also tells what it holds without them."""
+    """Return the facts about a graph under the documented keys; with calls, also counts with functions inlined."""
     from torch_ir.ir.regroup.functions import further_entries, op_counts
 
     weights = {kind: _amount([param for param in ir.params if _kind(param) == kind]) for kind in _KINDS.values()}
@@ -95,7 +96,7 @@ def _amount(tensors: list[TensorMeta]) -> dict[str, Any]:
 
 
 def _digest(path: str) -> str | None:
-    """The digest that a graph file ends with: equal graphs in one encoding have equal ones."""
+    """Return the digest at the end of a graph file: equal graphs in one encoding have equal digests."""
     from torch_ir.formats.protobuf import is_protobuf, message_digest
     from torch_ir.ir.json.digest import LENGTH, stated_digest
     from torch_ir.ir.json.gzip_text import MAGIC, read_graph_text
@@ -118,14 +119,14 @@ def _as_text(facts: dict[str, Any]) -> str:
     titles = {"Model": "model_name", "Nodes": "num_nodes", "Inputs": "num_inputs", "Outputs": "num_outputs"}
     lines = [f"{title}: {facts[key]}" for title, key in {**titles, "Weights": "num_weights"}.items()]
     if "num_nodes_inline" in facts:
-        lines[1] += f" ({facts['num_nodes_inline']} with functions put inline)"
+        lines[1] += f" ({facts['num_nodes_inline']} with functions inlined)"
     lines.append(f"Total parameters: {facts['total_parameters']:,}")
     tables = {
-        "Input shapes": {name: _shape(dims) for name, dims in facts["input_shapes"].items()},
-        "Output shapes": {name: _shape(dims) for name, dims in facts["output_shapes"].items()},
+        "Input shapes": {name: shape_text(dims) for name, dims in facts["input_shapes"].items()},
+        "Output shapes": {name: shape_text(dims) for name, dims in facts["output_shapes"].items()},
         "Op distribution": facts["op_distribution"],
-        "Calls of functions": facts.get("function_calls"),
-        "Op distribution, functions put inline": facts.get("op_distribution_inline"),
+        "Function calls": facts.get("function_calls"),
+        "Op distribution, functions inlined": facts.get("op_distribution_inline"),
         "Entry points": {name: f"{facts['functions'][name]} nodes" for name in facts["entry_points"]},
         "Sizes": {name: _range(**bounds) for name, bounds in facts["symbols"].items()},
         "Weight kinds": {kind: _amount_text(**amount) for kind, amount in facts["weights"].items()},
@@ -137,7 +138,7 @@ def _as_text(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _shape(dims: list[int | str]) -> str:
+def shape_text(dims: Sequence[int | str]) -> str:
     return f"[{', '.join(map(str, dims))}]"
 
 

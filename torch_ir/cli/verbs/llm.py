@@ -1,4 +1,4 @@
-"""`torch-ir llm`: the prefill and decode graphs of a language model in one file, and the map of its cache."""
+"""`torch-ir llm`: capture prefill and decode of a language model in one file, and map its KV cache."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, load_checked, print_json, save_graph, terminal_width
-from torch_ir.cli.verbs.info import summarise
+from torch_ir.cli.verb import add_json, add_verb, load_checked, save_graph, show, terminal_width
+from torch_ir.cli.verbs.info import shape_text, summarise
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -27,39 +27,39 @@ _SHOWN = 8
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "llm", "capture prefill and decode of a language model, with its cache", _EXAMPLES, run)
+    parser = add_verb(verbs, "llm", "capture prefill and decode of a language model, with KV cache", _EXAMPLES, run)
     parser.add_argument(
         "model",
         metavar="MODEL",
-        help="hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that gives a config "
+        help="hf:TYPE?key=value&..., a folder with a config.json, or net.py:make, a function that returns a config "
         "or a model; without -o, an IR file to show",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="the IR file to write")
     parser.add_argument("--batch", type=int, metavar="N", help="fix the batch size (default: it varies)")
     parser.add_argument("--prompt", type=int, metavar="N", help="fix the length of the prompt (default: it varies)")
-    parser.add_argument("--cache-length", type=int, metavar="N", help="a cache of N places (default: it grows)")
+    parser.add_argument("--cache-length", type=int, metavar="N", help="a cache of fixed length N (default: it grows)")
     parser.add_argument("--padding", action="store_true", help="take an attention mask, for padded prompts")
     parser.add_argument("--all-logits", action="store_true", help="return the logits of every token")
     parser.add_argument(
-        "--encoder-input", metavar="SPEC", help="what an encoder reads that takes no token ids, such as 1x80x3000"
+        "--encoder-input", metavar="SPEC", help="the input of an encoder that takes no token ids, such as 1x80x3000"
     )
     parser.add_argument(
         "--blocks",
         default="inline",
         metavar="HOW",
-        help="layers that repeat: `inline` (default), or as one `function` that is called once for each",
+        help="repeated layers: `inline` (default), or as calls of one `function`",
     )
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
     parser.add_argument(
-        "--verify", type=int, metavar="N", help="also generate N tokens with random weights, as the model does"
+        "--verify", type=int, metavar="N", help="generate N tokens with random weights and compare with the model"
     )
-    parser.add_argument("--json", action="store_true", help="print the summary and the map of the cache as JSON")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         if not os.path.isfile(arguments.model):
-            raise CommandError(f"{arguments.model!r} is no IR file; to capture a model, say where to with -o FILE")
+            raise CommandError(f"{arguments.model!r} is not an IR file; to capture a model, add -o FILE")
         ir, facts = load_checked(arguments.model), {"file": arguments.model}
     else:
         ir, facts = _extract(arguments)
@@ -70,10 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     cache = [asdict(tensor) for tensor in cache_map(ir)]
     facts = {"prefill": summarise(ir), "decode": summarise(decode_graph(ir)), "cache": cache, **facts}
-    if arguments.json:
-        print_json(facts)
-    else:
-        print("\n".join(_lines(facts)))
+    show(arguments, lambda: facts, lambda: "\n".join(_lines(facts)))
     return 0 if facts.get("is_valid", True) else 1
 
 
@@ -83,7 +80,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
             raise CommandError(f"--{option.replace('_', '-')} must be at least 1, not {size}")
     from torch_ir.cli.arguments.input_specs import parse_inputs
 
-    spoken = parse_inputs([arguments.encoder_input]) if arguments.encoder_input else []
+    specs = parse_inputs([arguments.encoder_input]) if arguments.encoder_input else []
     from torch_ir.capture import meta_init
     from torch_ir.cli.arguments.input_files import read_files
     from torch_ir.cli.arguments.input_values import meta_value
@@ -102,7 +99,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         padding=arguments.padding,
         all_logits=arguments.all_logits,
         blocks=arguments.blocks,
-        encoder_input=meta_value(read_files(spoken)[0], {}) if spoken else None,
+        encoder_input=meta_value(read_files(specs)[0], {}) if specs else None,
         model_name=arguments.name,
     )
     save_graph(ir, arguments.output)
@@ -112,7 +109,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
 
 
 def _build(text: str) -> Any:
-    """The model of a configuration, or of what the user's own factory gives."""
+    """Build the model of a configuration or of the user's factory."""
     from torch_ir.cli.models.config import load_config, model_class
     from torch_ir.cli.models.factory import call_factory, load_factory
     from torch_ir.cli.models.model_kinds import is_config
@@ -129,7 +126,7 @@ def _build(text: str) -> Any:
 
 
 def _verify(ir: IR, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Build the model once more, with random weights, and let both generate."""
+    """Build the model again with random weights, generate with both and compare."""
     import torch
 
     from torch_ir.cli.models.model_weights import refuse_large
@@ -138,8 +135,8 @@ def _verify(ir: IR, arguments: argparse.Namespace) -> dict[str, Any]:
     refuse_large(arguments.model, summarise(ir)["total_parameters"], "try --verify on fewer layers")
     show_progress(f"generating {arguments.verify} tokens")
     torch.manual_seed(0)
-    is_valid, told = verify_llm(ir, _build(arguments.model), arguments.verify, **example_prompt(ir))
-    return {"is_valid": is_valid, "verification": told}
+    is_valid, summary = verify_llm(ir, _build(arguments.model), arguments.verify, **example_prompt(ir))
+    return {"is_valid": is_valid, "verification": summary}
 
 
 def _lines(facts: dict[str, Any]) -> list[str]:
@@ -152,18 +149,14 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         f"{prefill['num_weights']} weights, {prefill['total_parameters']:,} parameters{seconds} -> {facts['file']}"
     ]
     rows = [
-        (each["name"], f"{each['dtype']}{_shape(each['shape'])}", each["prefill_output"], each["decode_input"],
+        (each["name"], f"{each['dtype']}{shape_text(each['shape'])}", each["prefill_output"], each["decode_input"],
          each["decode_output"] or "(unchanged)", str(each["bytes"]))
         for each in cache[:_SHOWN]
     ]  # fmt: skip
-    rows.insert(0, ("cache", "type", "prefill gives", "decode reads", "decode gives", "bytes"))
+    rows.insert(0, ("cache", "type", "prefill output", "decode input", "decode output", "bytes"))
     lines += aligned(rows, left=range(6), width=terminal_width(), least=(5, 2, 4), long=1)
     if len(cache) > _SHOWN:
         lines.append(f"... {len(cache) - _SHOWN} more; --json lists all")
     if "verification" in facts:
         lines.append(f"verification {'PASSED' if facts['is_valid'] else 'FAILED'}: {facts['verification']}")
     return lines
-
-
-def _shape(shape: Any) -> str:
-    return f"[{', '.join(map(str, shape))}]"

@@ -1,4 +1,4 @@
-"""`torch-ir lower`: a graph file as the layers of the user's own target."""
+"""`torch-ir lower`: lower a graph file to the layers of a user-defined target."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, print_json
+from torch_ir.cli.verb import add_json, add_verb, show
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -25,17 +25,17 @@ model.json --target mynpu.py:npu --json --fail-missing
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "lower", "lower an IR file to your own target, and list what is missing", _EXAMPLES, run)
+    parser = add_verb(verbs, "lower", "lower an IR file to your target and list what is missing", _EXAMPLES, run)
     add_graph(parser)
     parser.add_argument(
         "--target", required=True, metavar="TARGET", help="the Target, as file.py:name or package.module:name"
     )
-    parser.add_argument("--decompose", action="store_true", help="let torch split what has no handler")
+    parser.add_argument("--decompose", action="store_true", help="let torch decompose operators without a handler")
     parser.add_argument("--log", action="store_true", help="print a line per layer")
-    parser.add_argument("--json", action="store_true", help="print the work list as JSON")
+    add_json(parser)
     parser.add_argument("--fail-missing", action="store_true", help="exit with 1 if anything is missing")
     parser.add_argument(
-        "--picture", metavar="FILE", help="draw the layers, with what is missing in red; .html is a page to explore"
+        "--picture", metavar="FILE", help="draw the layers, missing ones in red; .html is an interactive page"
     )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write the layers: .pb and .binpb as protobuf, else JSON"
@@ -54,29 +54,26 @@ def run(arguments: argparse.Namespace) -> int:
         _draw(lowered, arguments.picture)
     for line in lines:
         print(line, file=sys.stderr if arguments.json else sys.stdout)
-    if arguments.json:
-        print_json(_summary(lowered))
-    else:
-        print(lowered.report())
+    show(arguments, lambda: _summary(lowered), lowered.report)
     return 1 if arguments.fail_missing and not lowered.is_complete else 0
 
 
 def load_target(text: str) -> Target:
-    """The Target that `file.py:name` names."""
+    """Return the Target that `file.py:name` names."""
     from torch_ir.cli.models.factory import load_factory
     from torch_ir.errors import CommandError
     from torch_ir.targets import Target
 
     if ":" not in text:
-        raise CommandError(f"{text!r} does not say which target; write it as file.py:name or package.module:name")
+        raise CommandError(f"{text!r} does not name a target; write it as file.py:name or package.module:name")
     found = load_factory(text)
     if not isinstance(found, Target):
-        raise CommandError(f'{text} is no Target, but {found!r:.60}; make one with torch_ir.Target("name")')
+        raise CommandError(f'{text} is not a Target, but {found!r:.60}; make one with torch_ir.Target("name")')
     return found
 
 
 def _draw(lowered: Lowered, path: str) -> None:
-    """A page to walk through, if that is what the file is called; else a picture."""
+    """Write an interactive page for `.html`, else a picture."""
     from torch_ir.draw import render
     from torch_ir.explorer import explore
 

@@ -1,14 +1,15 @@
-"""`torch-ir ops`: the operators of a graph file, or what is known about operators of torch."""
+"""`torch-ir ops`: list the operators of a graph file, or describe operators of torch."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_inputs, add_verb, print_json, terminal_width
+from torch_ir.cli.verb import add_inputs, add_json, add_verb, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -33,34 +34,33 @@ def add_parser(verbs: Verbs) -> None:
         "file", metavar="GRAPH|OPERATOR", nargs="?", help=f"an operator such as aten.conv2d, an IR file, or {MODELS}"
     )
     add_inputs(parser, "for a model: the range of a named size, such as batch=1..32, or one size; repeatable")
-    parser.add_argument("--check", action="store_true", help="say of each operator of the graph whether it runs here")
-    parser.add_argument("--search", metavar="WORD", help="list all operators of torch whose names hold this")
+    parser.add_argument("--check", action="store_true", help="show whether each operator of the graph runs here")
+    parser.add_argument("--search", metavar="WORD", help="list all operators of torch whose names contain this")
     parser.add_argument("--list", action="store_true", help="list all operators of torch")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    asked = [bool(arguments.file), arguments.search is not None, arguments.list]
-    if sum(asked) != 1:
-        raise CommandError("which operators? give an IR file, the name of an operator, --search WORD or --list")
+    if sum([bool(arguments.file), arguments.search is not None, arguments.list]) != 1:
+        raise CommandError("give one of: an IR file, the name of an operator, --search WORD, --list")
     is_graph = bool(arguments.file) and _is_graph(arguments.file)
     if arguments.check and not is_graph:
-        raise CommandError("--check is about the operators of a graph")
+        raise CommandError("--check applies to the operators of a graph")
     if is_graph:
         return _show_graph(arguments)
     show_progress("importing torch")
     from torch_ir.ops.operator_summary import operators_named, operators_with
 
-    if arguments.file:
-        return _show_operators(operators_named(arguments.file), arguments.json)
-    found = operators_with(arguments.search or "")
+    found = operators_named(arguments.file) if arguments.file else operators_with(arguments.search or "")
     if not found:
         raise CommandError(f"no operator of torch has {arguments.search!r} in its name")
-    return _list_operators(found, arguments.json)
+    records = [_record(facts) for facts in found]
+    show(arguments, lambda: records, lambda: "\n".join(_described(records) if arguments.file else _table(records)))
+    return 0
 
 
 def _is_graph(text: str) -> bool:
-    """Whether a text names no operator: a model has a colon in its name, torch's own spelling of operators has two."""
+    """Whether a text names a graph or model: these have a single colon, torch's operator names have two."""
     return (":" in text and "::" not in text) or os.path.exists(text) or text.endswith(_FILES)
 
 
@@ -79,18 +79,20 @@ def _show_graph(arguments: argparse.Namespace) -> int:
     ]  # fmt: skip
     if arguments.check:
         _check(records)
-    if arguments.json:
-        print_json({"model_name": ir.model_name, "num_nodes": whole, "operators": records})
-    else:
-        print(f"{ir.model_name or 'the graph'}: {whole} nodes, {len(uses)} operators\n")
-        rows = [["operator", "nodes", "share", "family", "dtypes", "first at", *(["runs"] if arguments.check else [])]]
-        rows += [_row(record) for record in records]
-        print(*aligned(rows, left=(0, 3, 4, 5, 6), width=terminal_width(), least=(4, 3, 5)), sep="\n")
+    rows = [["operator", "nodes", "share", "family", "dtypes", "first at", *(["runs"] if arguments.check else [])]]
+    rows += [_row(record) for record in records]
+    table = aligned(rows, left=(0, 3, 4, 5, 6), width=terminal_width(), least=(4, 3, 5))
+    title = f"{ir.model_name or 'the graph'}: {whole} nodes, {len(uses)} operators"
+    show(
+        arguments,
+        lambda: {"model_name": ir.model_name, "num_nodes": whole, "operators": records},
+        lambda: "\n".join([title, "", *table]),
+    )
     return 1 if any(record.get("why_not_run") for record in records) else 0
 
 
 def _check(records: list[dict[str, Any]]) -> None:
-    """Add why an operator cannot run here, or nothing."""
+    """Add to each record why its operator cannot run here, or ""."""
     show_progress("importing torch")
     from torch_ir.ops.operator_summary import why_not_run
     from torch_ir.ops.schema import import_packages
@@ -109,38 +111,29 @@ def _row(record: dict[str, Any]) -> list[str]:
     return cells
 
 
-def _show_operators(found: list[OperatorFacts], as_json: bool) -> int:
+def _described(records: list[dict[str, Any]]) -> Iterator[str]:
     from textwrap import fill
 
-    records = [_record(facts) for facts in found]
-    if as_json:
-        print_json(records)
-        return 0
     wide = terminal_width()
     for number, record in enumerate(records):
         schema = record["schema"] if wide is None else fill(record["schema"], wide - 2, subsequent_indent="      ")
-        lines = [
+        yield from (
+            *([""] if number else []),
+            record["operator"],
             f"  {schema}",
             f"  family: {record['family']}",
-            f"  effects: {', '.join(_effects(record)) or 'none: it gives new values and changes nothing'}",
+            f"  effects: {', '.join(_effects(record)) or 'none: it returns new tensors'}",
             f"  multiply-adds: {record['macs'] or 'not counted'}",
-            f"  in a graph: {'refused, for it ' + record['reaches'] if record['reaches'] else 'runs'}",
-        ]
-        print(*([""] if number else []), record["operator"], *lines, sep="\n")
-    return 0
+            f"  in a graph: {'rejected, because it ' + record['reaches'] if record['reaches'] else 'runs'}",
+        )
 
 
-def _list_operators(found: list[OperatorFacts], as_json: bool) -> int:
+def _table(records: list[dict[str, Any]]) -> list[str]:
     from torch_ir.analysis.cost_model.text_table import aligned
 
-    records = [_record(facts) for facts in found]
-    if as_json:
-        print_json(records)
-        return 0
     rows = [["operator", "family", "effects"]]
     rows += [[record["operator"], record["family"], ", ".join(_effects(record)) or "-"] for record in records]
-    print(*aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2), sep="\n")
-    return 0
+    return aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2)
 
 
 def _record(facts: OperatorFacts) -> dict[str, Any]:
@@ -149,13 +142,13 @@ def _record(facts: OperatorFacts) -> dict[str, Any]:
     from torch_ir.analysis.cost_model.flop_formulas import how_counted
     from torch_ir.draw.families import family_of
 
-    told = asdict(facts)
-    name = told.pop("op_type")
-    return {"operator": name, **told, "family": family_of(name), "macs": how_counted(name)}
+    record = asdict(facts)
+    name = record.pop("op_type")
+    return {"operator": name, **record, "family": family_of(name), "macs": how_counted(name)}
 
 
 def _effects(record: dict[str, Any]) -> list[str]:
-    told = [f"writes {', '.join(record['writes'])}"] if record["writes"] else []
-    told += ["may give a view of an input"] if record["may_alias"] and not record["writes"] else []
-    told += ["may draw random numbers"] if record["is_random"] else []
-    return told + ([record["reaches"]] if record["reaches"] else [])
+    effects = [f"writes {', '.join(record['writes'])}"] if record["writes"] else []
+    effects += ["may return a view of an input"] if record["may_alias"] and not record["writes"] else []
+    effects += ["may draw random numbers"] if record["is_random"] else []
+    return effects + ([record["reaches"]] if record["reaches"] else [])

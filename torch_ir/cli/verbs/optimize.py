@@ -1,4 +1,4 @@
-"""`torch-ir optimize`: a better graph that computes the same, and what was gained."""
+"""`torch-ir optimize`: optimise a graph and report the savings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, print_json, save_graph, terminal_width
+from torch_ir.cli.verb import add_json, add_verb, save_graph, show, terminal_width
 from torch_ir.cli.verbs.passes import list_all
 from torch_ir.errors import CommandError
 
@@ -27,18 +27,16 @@ model.json -o core.json --pass decompose:to=core --pass dead-code
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "optimize", "improve a graph without weights, and say what that bought", _EXAMPLES, run)
+    parser = add_verb(verbs, "optimize", "optimise a graph, without weights, and report the savings", _EXAMPLES, run)
     add_graph(
         parser,
         nargs="?",
-        dim_help="a number for a symbolic size, such as batch=4, to verify with; of a model, its range",
+        dim_help="a value for a symbolic size to verify with, such as batch=4; for a model, its range",
     )
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="where the better graph goes; without it, nothing is kept"
+        "-o", "--output", metavar="FILE", help="where to write the optimised graph (default: report only)"
     )
-    parser.add_argument(
-        "--level", default="basic", metavar="LEVEL", help="clean (bit for bit the same), basic (default) or full"
-    )
+    parser.add_argument("--level", default="basic", metavar="LEVEL", help="clean (bit-exact), basic (default) or full")
     parser.add_argument(
         "--pass",
         dest="passes",
@@ -51,26 +49,26 @@ def add_parser(verbs: Verbs) -> None:
         nargs="?",
         const="",
         metavar="WORD",
-        help="list every change, and why rules declined; with a word, only of passes, rules or nodes that hold it",
+        help="list all changes and why rules declined; with a word, only passes, rules or nodes that contain it",
     )
     parser.add_argument(
         "--verify",
         action="store_true",
-        help="run both graphs on random inputs and weights, and compare; status 1 if not",
+        help="run both graphs on random inputs and weights and compare; exit with 1 if they differ",
     )
     parser.add_argument(
         "-w", "--weights", metavar="FILE", help="verify with these: .pt, .safetensors (default: random)"
     )
     parser.add_argument("--dtype", metavar="DTYPE", help="verify in this dtype, such as float64 or bfloat16")
     parser.add_argument("--list", action="store_true", help="list all passes with their options")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.list:
-        return list_all(arguments.json)
+        return list_all(arguments)
     if arguments.file is None:
-        raise CommandError("which graph? give an IR file, or --list to see the passes")
+        raise CommandError("no graph given; give an IR file or a model, or --list to see the passes")
     ir = open_graph(arguments, checked=True, of_models=())
     from torch_ir.passes import optimize
     from torch_ir.run import load_weights
@@ -90,22 +88,22 @@ def run(arguments: argparse.Namespace) -> int:
     is_wrong = report.proof is not None and not report.proof.is_valid
     if arguments.output and not is_wrong:
         save_graph(better, arguments.output)
-    if arguments.json:
-        print_json(report.to_dict())
-    else:
-        told = report.text(terminal_width()) if arguments.explain is None else report.explained(arguments.explain)
-        print(told)
+    show(
+        arguments,
+        report.to_dict,
+        lambda: report.text(terminal_width()) if arguments.explain is None else report.explained(arguments.explain),
+    )
     if report.proof is not None and is_wrong:
-        raise CommandError(f"the better graph computes something else, and is not written: {report.proof.reason}")
+        raise CommandError(f"the optimised graph computes different results and was not written: {report.proof.reason}")
     return 0
 
 
 def _inputs(ir: IR, arguments: argparse.Namespace) -> list[Any] | None:
-    """What to verify with, where anything is said about that; for a model, that was said to capture it."""
+    """Return the inputs to verify with, if given; for a model, they were used to capture it."""
     from torch_ir.cli.arguments.input_specs import read_inputs
     from torch_ir.cli.arguments.input_values import graph_inputs
     from torch_ir.cli.models.model_kinds import is_model
 
     specs, dims = read_inputs(arguments)
-    is_said = (specs or dims) and not is_model(arguments.file)
-    return graph_inputs(ir, specs, dims, seed=0) if is_said else None
+    is_given = (specs or dims) and not is_model(arguments.file)
+    return graph_inputs(ir, specs, dims, seed=0) if is_given else None

@@ -1,4 +1,4 @@
-"""`torch-ir passes`: what the optimiser can do."""
+"""`torch-ir passes`: list the optimisation passes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, print_json, terminal_width
+from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
@@ -20,9 +20,9 @@ fold-batch-norm
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "passes", "list what the optimiser can do, or explain one pass", _EXAMPLES, run)
-    parser.add_argument("name", metavar="PASS", nargs="?", help="explain this one")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser = add_verb(verbs, "passes", "list the optimisation passes, or explain one", _EXAMPLES, run)
+    parser.add_argument("name", metavar="PASS", nargs="?", help="the pass to explain")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,27 +30,22 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.passes import find_pass
 
     if arguments.name is None:
-        return list_all(arguments.json)
+        return list_all(arguments)
     found = _record(find_pass(arguments.name))
-    if arguments.json:
-        print_json(found)
-    else:
-        print(*_explained(found), sep="\n")
+    show(arguments, lambda: found, lambda: "\n".join(_explained(found)))
     return 0
 
 
-def list_all(as_json: bool) -> int:
-    """Every pass with its first level, what it does, its options, and what it may raise."""
+def list_all(arguments: argparse.Namespace) -> int:
+    """Print all passes with their first level, summary, options and the measures they may raise."""
     from torch_ir.analysis.cost_model.text_table import aligned
     from torch_ir.passes import list_passes
 
     records = [_record(each) for each in list_passes()]
-    if as_json:
-        print_json(records)
-        return 0
     rows = [["pass", "level", "what it does"]]
     rows += [[record["name"], (record["levels"] or ["-"])[0], _summary(record)] for record in records]
-    print(*aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2), sep="\n")
+    table = aligned(rows, left=(0, 1, 2), width=terminal_width(), long=2)
+    show(arguments, lambda: records, lambda: "\n".join(table))
     return 0
 
 
@@ -79,14 +74,14 @@ def _summary(record: dict[str, Any]) -> str:
 
 
 def _explained(record: dict[str, Any]) -> list[str]:
-    """Everything about a pass: before and after are in its description, or in those of its rules."""
+    """Return the full description of a pass; examples are in its docstring or in those of its rules."""
     options = [f"{option['name']}={option['default']} ({option['type']})" for option in record["options"]]
     lines = [
         record["name"],
         "",
         *(f"  {line}".rstrip() for line in record["description"].splitlines()),
         "",
-        f"  levels: {', '.join(record['levels']) or 'none; name it with `optimize --pass`'}",
+        f"  levels: {', '.join(record['levels']) or 'none; use `optimize --pass`'}",
         f"  options: {', '.join(options) or 'none'}",
         f"  may raise: {', '.join(record['may_raise']) or 'nothing'}",
     ]

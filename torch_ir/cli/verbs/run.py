@@ -1,4 +1,4 @@
-"""`torch-ir run`: compute a graph file with real or random weights."""
+"""`torch-ir run`: run a graph file with real or random weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_backend, add_inputs, add_verb, load_checked, print_json
+from torch_ir.cli.verb import add_backend, add_inputs, add_json, add_seed, add_verb, load_checked, read_weights, show
 from torch_ir.errors import CommandError
 from torch_ir.escaping import in_shell
 
@@ -32,32 +32,26 @@ pipeline.json --weights model.safetensors --processes
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "run", "compute an IR file", _EXAMPLES, run)
+    parser = add_verb(verbs, "run", "run an IR file", _EXAMPLES, run)
     parser.add_argument("file", metavar="FILE", help="an IR file")
     parser.add_argument(
         "-w", "--weights", metavar="FILE", required=True, help=".pt, .safetensors, or the word `random`"
     )
     parser.add_argument(
-        "--stream", action="store_true", help="read each weight when it is needed, and keep it no longer"
+        "--stream", action="store_true", help="read each weight when it is needed and release it afterwards"
     )
-    parser.add_argument(
-        "--processes", action="store_true", help="compute each stage of a pipeline in a process of its own"
-    )
+    parser.add_argument("--processes", action="store_true", help="run each stage of a pipeline in its own process")
     add_backend(parser)
     parser.add_argument(
-        "--verify", action="store_true", help="compare the back end with the executor on random inputs first"
+        "--verify", action="store_true", help="first compare the back end with the executor on random inputs"
     )
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
-    parser.add_argument("--isolated", action="store_true", help="compute it in a process of its own, under limits")
-    parser.add_argument(
-        "--memory", metavar="BYTES", help="the most that it may hold, such as 4GB (default: all that there is)"
-    )
-    parser.add_argument(
-        "--time", type=float, metavar="SECONDS", help="the most that --isolated may take (default: 600)"
-    )
+    add_seed(parser)
+    parser.add_argument("--isolated", action="store_true", help="run in a separate process, under limits")
+    parser.add_argument("--memory", metavar="BYTES", help="memory limit, such as 4GB (default: none)")
+    parser.add_argument("--time", type=float, metavar="SECONDS", help="time limit of --isolated (default: 600)")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs to .safetensors or .pt")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,17 +62,19 @@ def run(arguments: argparse.Namespace) -> int:
     if kind not in (".pt", ".safetensors"):
         raise CommandError(f"{arguments.output}: outputs are written as .safetensors or .pt")
     if arguments.stream and arguments.weights == "random":
-        raise CommandError("--stream reads weights from files; there is none for --weights random")
+        raise CommandError("--stream reads weights from files, but --weights is random")
     if arguments.stream and arguments.backend != "torch":
-        raise CommandError("--stream is for the back end torch: the others want their weights whole")
+        raise CommandError("--stream needs the back end torch: the others load all weights at once")
     if arguments.stream and arguments.processes:
-        raise CommandError("--stream is for a graph in one process; of a pipeline, each reads only what it needs")
+        raise CommandError(
+            "--stream cannot be combined with --processes, where each process loads only its own weights"
+        )
     if arguments.verify and _is_plain(arguments):
-        raise CommandError("--verify compares a back end or a level with the executor; name one with --backend")
+        raise CommandError("--verify compares a back end or a level with the executor; add --backend or --level")
     if (arguments.isolated or arguments.memory) and not _is_plain(arguments):
-        raise CommandError("--isolated and --memory are for the back end torch, and for the graph as it is")
+        raise CommandError("--isolated and --memory need the back end torch without --level")
     if arguments.time is not None and not (arguments.isolated and arguments.time > 0):
-        raise CommandError("--time is a number of seconds for --isolated")
+        raise CommandError("--time needs --isolated and must be a positive number of seconds")
     limits = _limits(arguments)
     import torch
 
@@ -86,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     ir = load_checked(arguments.file)
     torch.manual_seed(arguments.seed)
-    show_progress(f"computing {arguments.file}")
+    show_progress(f"running {arguments.file}")
     if ir.mesh or arguments.processes:
         results, why = _on_ranks(arguments, ir, specs, dims), ""
     elif _is_plain(arguments):
@@ -97,10 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         _save(outputs, Path(arguments.output))
     described = [{"name": name, **describe(value)} for name, value in outputs.items()]
-    if arguments.json:
-        print_json({"outputs": described, **({"backend": why} if why else {})})
-    else:
-        print("\n".join([*map(_line, described), *filter(None, [why])]))
+    show(
+        arguments,
+        lambda: {"outputs": described, **({"backend": why} if why else {})},
+        lambda: "\n".join([*map(_line, described), *filter(None, [why])]),
+    )
     return 0
 
 
@@ -109,7 +106,7 @@ def _is_plain(arguments: argparse.Namespace) -> bool:
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:
-    """What the options allow a run."""
+    """Return the limits of a run."""
     from dataclasses import replace
 
     from torch_ir.ir import Limits
@@ -121,7 +118,7 @@ def _limits(arguments: argparse.Namespace) -> Limits:
 
 
 def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any], limits: Limits) -> tuple[Any, ...]:
-    """The outputs of our own executor, which can stream weights."""
+    """Return the outputs of the executor, which can stream weights."""
     from torch_ir.run import execute_ir, open_weights, random_weights
 
     isolated = arguments.isolated
@@ -133,41 +130,37 @@ def _interpreted(arguments: argparse.Namespace, ir: IR, values: list[Any], limit
 
 
 def _on_ranks(arguments: argparse.Namespace, ir: IR, specs: Any, dims: Any) -> tuple[Any, ...]:
-    """The whole outputs of a sharded graph or of a pipeline: a process on this machine for every rank."""
+    """Return the whole outputs of a sharded graph or pipeline, run with one local process per rank."""
     from torch_ir.cli.arguments.input_values import graph_inputs
     from torch_ir.pipeline import is_pipeline, run_pipeline
-    from torch_ir.run import random_weights
     from torch_ir.run.ranks import whole_signature
     from torch_ir.sharding import run_sharded
 
     if not _is_plain(arguments) or arguments.isolated or arguments.memory:
         kind = "a pipeline" if arguments.processes else "a sharded graph"
-        raise CommandError(f"{kind} is run by a process for every rank, with the back end torch, as it is")
+        raise CommandError(f"{kind} runs with the back end torch only, without --level, --isolated and --memory")
     if arguments.processes and not is_pipeline(ir):
-        raise CommandError(
-            f"--processes is for the stages of a pipeline; make one: torch-ir split {in_shell(arguments.file)}"
-        )
+        raise CommandError(f"--processes needs a pipeline; make one with: torch-ir split {in_shell(arguments.file)}")
     whole = whole_signature(ir)
     values = graph_inputs(whole, specs, dims, arguments.seed)
-    weights = random_weights(whole, arguments.seed) if arguments.weights == "random" else arguments.weights
+    is_random = arguments.weights == "random"
+    weights = read_weights(whole, "random", arguments.seed) if is_random else arguments.weights
     return run_pipeline(ir, [values], weights)[0] if is_pipeline(ir) else run_sharded(ir, values, weights)
 
 
 def _compiled(arguments: argparse.Namespace, ir: IR, values: list[Any]) -> tuple[tuple[Any, ...], str]:
-    """The outputs of a back end; of `auto`, why it is this one."""
+    """Return the outputs of a back end; for `auto`, also why it was chosen."""
     from torch_ir.backends import compile, find_backend
-    from torch_ir.run import load_weights, random_weights
 
     find_backend(arguments.backend)
-    random = arguments.weights == "random"
-    weights = random_weights(ir, arguments.seed) if random else load_weights(arguments.weights)
+    weights = read_weights(ir, arguments.weights, arguments.seed)
     compiled = compile(ir, weights, backend=arguments.backend, level=arguments.level, verify=arguments.verify)
     outputs = compiled.run(values)
     return outputs, compiled.why if arguments.backend == "auto" else ""
 
 
 def describe(value: Any) -> dict[str, Any]:
-    """The shape, dtype and spread of an output; complex numbers by their size."""
+    """Return shape, dtype, minimum, mean and maximum of an output; complex numbers by magnitude."""
     import torch
 
     if not isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""`torch-ir split`: a graph as a line of stages, and what each of them holds, takes and sends."""
+"""`torch-ir split`: split a graph into pipeline stages, and report what each stores, receives and sends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.arguments.size_specs import parse_sizes
-from torch_ir.cli.verb import add_verb, load_checked, print_json, save_graph, terminal_width
+from torch_ir.cli.verb import add_json, add_verb, load_checked, save_graph, show, terminal_width
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -24,28 +24,28 @@ llama.json --stages 8 --device peak=990TFLOPs,bw=3.35TB/s --dim batch=8 --json
 
 
 def add_parser(verbs: Verbs) -> None:
-    parser = add_verb(verbs, "split", "cut a graph into the stages of a pipeline", _EXAMPLES, run)
+    parser = add_verb(verbs, "split", "split a graph into pipeline stages", _EXAMPLES, run)
     parser.add_argument("file", metavar="FILE", help="an IR file")
-    parser.add_argument("--stages", type=int, metavar="N", help="how many stages (default: as few as --memory allows)")
-    parser.add_argument("--memory", metavar="BYTES", help="the most that a stage may hold, such as 80GB")
+    parser.add_argument("--stages", type=int, metavar="N", help="number of stages (default: as few as --memory allows)")
+    parser.add_argument("--memory", metavar="BYTES", help="memory limit of a stage, such as 80GB")
     parser.add_argument(
         "--at",
         action="append",
         default=[],
         metavar="NAME",
-        help="a module or node that a later stage begins with; repeatable, in order",
+        help="the module or node with which the next stage begins; repeatable, in order",
     )
     parser.add_argument(
-        "--depth", type=int, default=1, metavar="N", help="cut between layers of lists inside of lists too (default: 1)"
+        "--depth", type=int, default=1, metavar="N", help="nesting depth of the layer lists to cut between (default: 1)"
     )
     parser.add_argument("--anywhere", action="store_true", help="cut between any two nodes")
-    parser.add_argument("--device", metavar="FIGURES", help="what times are for, as peak=312TFLOPs,bw=2.0TB/s")
+    parser.add_argument("--device", metavar="FIGURES", help="the device for time estimates: peak=312TFLOPs,bw=2.0TB/s")
     parser.add_argument(
-        "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a number for an open size; repeatable"
+        "-d", "--dim", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="where the pipeline goes; without it, nothing is kept")
-    parser.add_argument("--parts", metavar="FOLDER", help="also write every stage as a graph of its own")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the pipeline (default: report only)")
+    parser.add_argument("--parts", metavar="FOLDER", help="also write each stage as a separate graph")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.parts and Path(arguments.parts).is_file():
         raise CommandError(f"{arguments.parts} is a file; --parts names a folder")
     if arguments.parts:
-        Path(arguments.parts).mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the work
+        Path(arguments.parts).mkdir(parents=True, exist_ok=True)  # fail before the work if it cannot be written
     pipeline = split(
         load_checked(arguments.file),
         arguments.stages,
@@ -75,10 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.parts:
         _save_parts(pipeline, Path(arguments.parts))
     report = pipeline_report(pipeline, device=device, sizes=sizes)
-    if arguments.json:
-        print_json(report.to_dict())
-    else:
-        print(report.text(terminal_width()))
+    show(arguments, report.to_dict, lambda: report.text(terminal_width()))
     return 0
 
 

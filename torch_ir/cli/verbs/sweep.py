@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.byte_sizes import parse_bytes
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_verb, print_json
+from torch_ir.cli.verb import add_json, add_seed, add_verb, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -35,33 +35,36 @@ _SHOWN = 10  # models that were not ok
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "sweep", "extract, cost, optimise and verify a list of models", _EXAMPLES, run)
     parser.add_argument(
-        "models", metavar="MODELS", nargs="?", help="a list with a model and its --input per line; such a list is code"
+        "models",
+        metavar="MODELS",
+        nargs="?",
+        help="a list with a model and its --input per line; treat such a list as code",
     )
-    parser.add_argument("-o", "--output", metavar="FOLDER", default="results", help="where to (default: results)")
+    parser.add_argument("-o", "--output", metavar="FOLDER", default="results", help="output folder (default: results)")
+    parser.add_argument("--engine", choices=_ENGINES, default="local", help="the engine: local (default), dask or ray")
     parser.add_argument(
-        "--engine", choices=_ENGINES, default="local", help="what carries it out: local (default), dask or ray"
-    )
-    parser.add_argument(
-        "--address", metavar="ADDRESS", help="of a cluster that is running (default: one on this machine)"
+        "--address", metavar="ADDRESS", help="address of a running cluster (default: start one on this machine)"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="models at a time (default: one per core)")
     parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="SECONDS", help="the most for one model (default: 600)"
+        "--timeout", type=float, default=600.0, metavar="SECONDS", help="time limit per model (default: 600)"
     )
     parser.add_argument(
-        "--memory", default="4GB", metavar="BYTES", help="the most for one model, beyond torch itself (default: 4GB)"
+        "--memory", default="4GB", metavar="BYTES", help="memory limit per model, on top of torch itself (default: 4GB)"
     )
     parser.add_argument(
         "--steps", default="extract,cost,optimize,verify", metavar="NAMES", help="which steps (default: all four)"
     )
-    parser.add_argument("--level", choices=("clean", "basic", "full"), default="basic", help="how far (default: basic)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
     parser.add_argument(
-        "--allow-code", action="store_true", help="let the list name code of Python or of installed packages"
+        "--level", choices=("clean", "basic", "full"), default="basic", help="optimisation level (default: basic)"
     )
-    parser.add_argument("--retry", action="store_true", help="do again what was not ok")
-    parser.add_argument("--list", choices=("transformers", "timm"), help="print the models of a library, and no more")
-    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    add_seed(parser)
+    parser.add_argument(
+        "--allow-code", action="store_true", help="allow the list to name code of Python or of installed packages"
+    )
+    parser.add_argument("--retry", action="store_true", help="run the models that failed again")
+    parser.add_argument("--list", choices=("transformers", "timm"), help="print the models of a library and exit")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(*LISTS[arguments.list](), sep="\n")
         return 0
     if arguments.models is None:
-        raise CommandError("say which models: a file with one per line, such as --list transformers prints")
+        raise CommandError("no models given; give a file with one per line, such as --list transformers prints")
     return _sweep(arguments, _entries(arguments.models))
 
 
@@ -81,7 +84,7 @@ def _entries(path: str) -> list[Entry]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise CommandError(f"{path} is no list of models: it is not text") from None
+        raise CommandError(f"{path} is not a list of models: it is not a text file") from None
     entries = read_entries(lines)
     if not entries:
         raise CommandError(f"{path} names no model; write one per line, such as hf:llama?num_hidden_layers=2")
@@ -112,10 +115,7 @@ def _sweep(arguments: argparse.Namespace, entries: Sequence[Entry]) -> int:
         watch=watch,
     )
     record = _record(arguments.output, rows, sum(tally.values()), time.monotonic() - start)
-    if arguments.json:
-        print_json(record)
-    else:
-        print(_text(record, rows))
+    show(arguments, lambda: record, lambda: _text(record, rows))
     return 0 if all(row.status == "ok" for row in rows) else 1
 
 
@@ -126,13 +126,13 @@ def _limits(arguments: argparse.Namespace) -> Allowance:
         raise CommandError(f"--timeout must be more than 0, not {arguments.timeout:g}")
     cores = os.cpu_count() or 1
     threads = max(1, cores // (arguments.workers or cores))
-    if arguments.address is not None:  # a cluster says how many jobs share a machine, and not how many cores it has
+    if arguments.address is not None:  # the cluster decides how many jobs share a machine, not its number of cores
         threads = 1
     return Allowance(arguments.timeout, parse_bytes(arguments.memory), threads)
 
 
 def _preload(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """What most of the models will import, and one process does for all of them."""
+    """Return the modules that most models import, which one process preloads for all."""
     uses_transformers = any(entry.model.startswith("hf:") or ":" not in entry.model for entry in entries)
     ours = ("torch_ir.cli.arguments.captured_model", "torch_ir.cli.models.find", "torch_ir.cli.arguments.input_values")
     return (*ours, "transformers.modeling_utils") if uses_transformers else ours

@@ -1,13 +1,14 @@
-"""`torch-ir verify`: prove a graph file against the model that it came from."""
+"""`torch-ir verify`: compare a graph file with the original model by running both."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_inputs, add_verb, load_checked, print_json
+from torch_ir.cli.verb import add_inputs, add_json, add_seed, add_tolerances, add_verb, load_checked, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -31,21 +32,20 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument("model", metavar="MODEL", help=f"the original model: {MODELS}")
     parser.add_argument("-w", "--weights", metavar="FILE", help=".pt or .safetensors (default: the model's own)")
     add_inputs(parser, "a number for a symbolic size, such as batch=4; repeatable")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="for everything random (default: 0)")
-    parser.add_argument("--rtol", type=float, metavar="X", help="relative tolerance (default: by dtype)")
-    parser.add_argument("--atol", type=float, metavar="X", help="absolute tolerance (default: by dtype)")
-    parser.add_argument(
-        "--no-probe", action="store_true", help="run on these inputs only, not on others drawn from them"
-    )
-    parser.add_argument("--localise", action="store_true", help="name the first node that differs")
+    add_seed(parser)
+    add_tolerances(parser, "by dtype")
+    parser.add_argument("--no-probe", action="store_true", help="run on these inputs only, not on variations of them")
+    parser.add_argument("--localise", action="store_true", help="find the first node that differs")
     parser.add_argument(
         "--blockwise",
         action="store_true",
-        help="compare block by block, with weights read as they are needed: for models larger than memory",
+        help="compare block by block, reading weights as needed: for models larger than memory",
     )
-    parser.add_argument("--block", action="append", default=[], metavar="CLASS", help="what a block is; repeatable")
-    parser.add_argument("--unique", action="store_true", help="of equal blocks, compare one")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--block", action="append", default=[], metavar="CLASS", help="the class of a block; repeatable"
+    )
+    parser.add_argument("--unique", action="store_true", help="compare only one of several equal blocks")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,25 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
     compare = _compare_blocks if arguments.blockwise else _compare_whole
     show_progress(f"comparing {arguments.file} with {arguments.model}")
     report = compare(arguments, ir, source, test_inputs=args, test_kwargs=kwargs)
-    if arguments.json:
-        from dataclasses import asdict
-
-        print_json(asdict(report))
-    else:
-        print(report)
+    show(arguments, lambda: asdict(report), lambda: report)
     return 0 if report.is_valid else 1
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse options that do not go together."""
+    """Raise CommandError for options that cannot be combined."""
     if arguments.blockwise and not arguments.weights:
-        raise CommandError("--blockwise reads weights from files; say which with --weights")
+        raise CommandError("--blockwise reads weights from files; add --weights")
     if arguments.blockwise and (arguments.localise or arguments.no_probe):
-        raise CommandError(
-            "--blockwise runs on these inputs only and names blocks; leave out --localise and --no-probe"
-        )
+        raise CommandError("--blockwise cannot be combined with --localise or --no-probe")
     if not arguments.blockwise and (arguments.block or arguments.unique):
-        raise CommandError("--block and --unique say how to compare block by block; add --blockwise")
+        raise CommandError("--block and --unique need --blockwise")
 
 
 def _compare_whole(arguments: argparse.Namespace, ir: IR, source: Source, **call: Any) -> VerificationReport:
@@ -110,7 +103,9 @@ def _compare_blocks(arguments: argparse.Namespace, ir: IR, source: Source, **cal
     import torch_ir
 
     if source.program is not None:
-        raise CommandError(f"--blockwise builds the model without weights, but {source.text} holds them; leave it out")
+        raise CommandError(
+            f"--blockwise builds the model without weights, but {source.text} contains them; leave it out"
+        )
     with torch_ir.meta_init():
         model = source.build()
     _, report = torch_ir.verify_blocks(

@@ -1,4 +1,4 @@
-"""What does nothing goes, what has several spellings gets one, and what is known is computed."""
+"""Cleaning passes: remove no-ops, use one canonical form per computation, fold constants."""
 
 from torch_ir.passes.clean import (  # noqa: F401  # they register themselves
     canonicalize,

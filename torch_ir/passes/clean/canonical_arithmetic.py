@@ -1,7 +1,7 @@
-"""One spelling of arithmetic: sums, products and powers with numbers and signs, and bounds.
+"""Canonical arithmetic: one form for sums, products and powers with scalars and negations, and for clamps.
 
-Every rule gives the same bits, for all dtypes that it takes: what torch computes differently, such as `pow(x, 0.5)` and
-`sqrt(x)` in float16, stays as it is.
+Every rule is bit-exact for the dtypes it accepts; where torch computes two forms differently, such as `pow(x, 0.5)` and
+`sqrt(x)` in float16, both stay.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of
+from torch_ir.rewrite.pattern import either_order
 
 FLOATS = frozenset(("float64", "float32", "float16", "bfloat16"))
 _SIGNED = FLOATS | {"int64", "int32", "int16", "int8"}
-_LARGEST = 1 << 24  # a whole number up to here is the same as a float of any kind that torch computes with
+_LARGEST = 1 << 24  # integers up to here are exact in every float dtype that torch computes in
 _ADD, _SUB, _MUL, _DIV = (f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
 _NEG = op("aten.neg.default", self="y")
-# Operators that take a number beside a float tensor -> the arguments that are numbers.
+# Operators that take a scalar beside a float tensor -> their scalar arguments.
 _NUMBERS = {
     **dict.fromkeys((_ADD, _SUB, _MUL, _DIV, "aten.rsub.Scalar"), ("other",)),
     **{f"aten.{name}.Scalar": ("other",) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
@@ -34,7 +35,7 @@ _BOUNDS: Mapping[str, Callable[[OpNode], tuple[Any, Any]]] = {
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is a real number; True is none."""
+    """Whether this is an int or a float, but not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -90,13 +91,13 @@ def added_number(g: Builder, node: OpNode, x: Any, number: Any) -> Any:
     return g.op(_ADD, self=x, other=-float(number) if x.dtype in FLOATS else -number)  # 0 becomes -0.0
 
 
-@rule(op(_ADD, self="x", other=_NEG, alpha=1), op(_ADD, self=_NEG, other="x", alpha=1))
+@rule(*either_order(op(_ADD, self="x", other=_NEG, alpha=1)))
 def added_negation(g: Builder, node: OpNode, x: Any, y: TensorMeta) -> Any:
     """add(x, neg(y))  ->  sub(x, y);  add(neg(y), 2.0)  ->  rsub(y, 2.0)"""
     if isinstance(x, bool) or (isinstance(x, TensorMeta) and x.dtype == "bool"):
         return "torch does not subtract from bools"
     if "float" in node.output.dtype and "float" not in y.dtype:
-        return None  # the whole number 0 has no negative
+        return None  # an integer 0 has no -0.0
     return g.op(_SUB, self=x, other=y) if isinstance(x, TensorMeta) else g.op("aten.rsub.Scalar", self=y, other=x)
 
 
@@ -104,7 +105,7 @@ def added_negation(g: Builder, node: OpNode, x: Any, y: TensorMeta) -> Any:
 def subtracted_negation(g: Builder, node: OpNode, x: Any, y: TensorMeta) -> Any:
     """sub(x, neg(y))  ->  add(x, y)"""
     if "float" in node.output.dtype and "float" not in y.dtype:
-        return None  # the whole number 0 has no negative
+        return None  # an integer 0 has no -0.0
     return g.op(_ADD, self=x, other=y)
 
 

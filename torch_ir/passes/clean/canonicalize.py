@@ -1,4 +1,4 @@
-"""Canonical form: of the spellings that compute the same to the last bit, one."""
+"""Canonical form: rewrite bit-exact equivalent forms of a computation into one of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_ir.rewrite.builder import arguments_of
 from torch_ir.rewrite.change_log import current_journal
 
 _NAME = "canonicalize"
-# Other names of the same operators, overload by overload.
+# Alias -> canonical operator; overloads keep their names.
 _ALIASES = {
     f"aten.{name}": f"aten.{plain}"
     for name, plain in {
@@ -39,7 +39,7 @@ _WITH_DIM = frozenset(
         "split_with_sizes", "stack", "topk", "unbind", "unflatten", "unsqueeze",
     )
 )  # fmt: skip
-_BY_RESULT = frozenset(("aten.cat", "aten.stack", "aten.unsqueeze"))  # they count dimensions of what they make
+_BY_RESULT = frozenset(("aten.cat", "aten.stack", "aten.unsqueeze"))  # `dim` counts the dimensions of the result
 _WITH_DTYPE = ("aten.sum", "aten.mean", "aten.prod", "aten.cumsum", "aten.softmax.int", "aten.log_softmax.int")
 _COMMUTATIVE = frozenset(
     f"aten.{name}.Tensor" for name in ("add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor")
@@ -48,7 +48,7 @@ _COMMUTATIVE = frozenset(
 
 @named_pass(_NAME)
 def canonicalize(ir: IR) -> int:
-    """Write what has several spellings in one of them; the values stay the same to the last bit.
+    """Rewrite equivalent operators and arguments in one canonical form; values stay bit-identical.
 
     before   a = mul(w, x);  b = rsub(y, a);  c = clamp_min(b, 0);  d = softmax(c, -1)
     after    a = mul(x, w);  b = sub(a, y);   c = relu(b);          d = softmax(c, 1)
@@ -57,7 +57,7 @@ def canonicalize(ir: IR) -> int:
 
 
 def _order_operands(ir: IR) -> int:
-    """Let operands of sums and products come in the order of their definition, weights last."""
+    """Order the operands of commutative operators by definition, weights last; return the number of swaps."""
     know, entries = Knowledge.of(ir), current_journal()
     place = {tensor: at for at, tensor in enumerate(ir.tensors())}
     count = 0
@@ -65,18 +65,18 @@ def _order_operands(ir: IR) -> int:
         if node.op_type not in _COMMUTATIVE or node.args != ("self", "other") or node.attrs.get("alpha", 1) != 1:
             continue
         if node.output.dtype.startswith("complex"):
-            continue  # torch multiplies the second one by alpha, and infinite parts become NaN by that
+            continue  # torch multiplies the second operand by alpha, which turns infinite parts into NaN
         one, other = node.inputs
         is_late = (know.is_weight(one), place[one]) > (know.is_weight(other), place[other])
-        if is_late and _lies_alike(know, node, other, one):
+        if is_late and _keeps_strides(know, node, other, one):
             node.inputs = (other, one)
             entries.changed("operand-order", node.name, node.origins)
             count += 1
     return count
 
 
-def _lies_alike(know: Knowledge, node: OpNode, one: TensorMeta, other: TensorMeta) -> bool:
-    """Whether the result has the strides that it had if these are the operands."""
+def _keeps_strides(know: Knowledge, node: OpNode, one: TensorMeta, other: TensorMeta) -> bool:
+    """Whether the result keeps its strides with these operands."""
     try:
         made = know.shapes.results(node.op_type, {"self": one, "other": other}, node.attrs, node.output.shape)
     except ShapeError:
@@ -158,7 +158,7 @@ def parts_of_a_size(g: Builder, node: OpNode, x: TensorMeta, sizes: list[Any], d
 
 
 def _are_even(sizes: list[Any]) -> bool:
-    """Whether sizes are numbers, and one and the same; the last may be less, but not nothing."""
+    """Whether all sizes are equal positive integers; the last may be smaller."""
     if not sizes or any(type(size) is not int or size < 1 for size in sizes):
         return False
     return set(sizes[:-1]) <= {sizes[0]} and sizes[-1] <= int(sizes[0])

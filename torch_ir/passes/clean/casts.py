@@ -1,4 +1,4 @@
-"""Casts: one spelling, `aten.to.dtype`, and none where it changes nothing or where the next one undoes it."""
+"""Casts: write each as `aten.to.dtype`; remove those that change nothing or are undone by the next."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CAST = "aten.to.dtype"
 _LIKE_ANOTHER = ("aten.to.other", "aten.type_as.default")
 _SPELLINGS = (CAST, "aten._to_copy.default", "aten.to.device", "aten.to.dtype_layout", *_LIKE_ANOTHER)
 _SMALL_FLOATS = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
-# From a dtype to those that have every one of its values.
+# dtype -> dtypes that represent each of its values exactly.
 HELD_BY = {
     "float32": {"float64"},
     "float16": {"float32", "float64"},
@@ -39,7 +39,7 @@ def written_as_cast(g: Builder, node: OpNode, x: TensorMeta) -> Any:
     if node.op_type == CAST and not node["non_blocking"] and not node["copy"] and node["memory_format"] is None:
         return None
     made = g.op(CAST, self=x, dtype=Dtype(node.output.dtype))
-    return made if is_like(made, node.output) else "it lays its result out in another way"
+    return made if is_like(made, node.output) else "its result has another layout"
 
 
 @rule(op(CAST, self=op(CAST, self="x").named("inner")))
@@ -50,13 +50,13 @@ def one_cast(g: Builder, node: OpNode, inner: OpNode, x: TensorMeta) -> Any:
     if is_like(x, node.output):
         return x
     if "float" in inner.output.dtype and "float" not in node.output.dtype and node.output.dtype != "bool":
-        return "what a number out of range becomes depends on the dtype that it comes from"
+        return "the conversion of out-of-range numbers depends on the source dtype"
     made = g.op(CAST, self=x, dtype=Dtype(node.output.dtype))
     return made if is_like(made, node.output) else None
 
 
 casts = rule_pass(
     "casts",
-    "Write every cast in one way, and remove those that change nothing or are undone.",
+    "Write every cast as aten.to.dtype; remove casts that change nothing or are undone.",
     [written_as_cast, one_cast],
 )

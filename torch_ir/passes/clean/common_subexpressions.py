@@ -1,4 +1,4 @@
-"""Common subexpressions: what is computed twice from the same is computed once."""
+"""Common subexpression elimination: compute equal nodes once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_ir.rewrite.change_log import current_journal
 
 @named_pass("common-subexpressions", may_raise=["peak"])
 def common_subexpressions(ir: IR) -> int:
-    """Compute only once what several nodes compute from the same tensors.
+    """Merge nodes that compute the same from the same tensors.
 
     before   a = neg(x);  b = neg(x);  c = add(a, b)
     after    a = neg(x);               c = add(a, a)
@@ -46,5 +46,5 @@ def common_subexpressions(ir: IR) -> int:
 
 
 def _computation(node: OpNode) -> Hashable:
-    """All that decides what a node gives; an attribute as text, which tells 1 from 1.0 and from True."""
+    """Return a key of all that determines a node's results; attributes as text, which tells 1 from 1.0 and True."""
     return node.op_type, node.args, node.inputs, repr(sorted(node.attrs.items(), key=itemgetter(0)))

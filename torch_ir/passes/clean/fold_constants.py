@@ -1,4 +1,4 @@
-"""Constant folding: what no weight and no input has a say in is computed now, and equal constants are one."""
+"""Constant folding: compute nodes that depend on constants alone, and merge equal constants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch_ir.analysis.shapes.open_sizes import is_inside
 from torch_ir.analysis.values.constants import is_small, size_in_bytes
 from torch_ir.analysis.values.rewrite_context import Knowledge
-from torch_ir.ir import IR, OpNode, Param, TensorData, TensorMeta
+from torch_ir.ir import IR, OpNode, Param, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ops.tensor_data import from_tensor
 from torch_ir.passes.clean.same_layout import is_contracted
@@ -18,17 +18,17 @@ from torch_ir.passes.pass_registry import named_pass
 from torch_ir.rewrite.change_log import current_journal
 
 _NAME = "fold-constants"
-_LARGE = "its value takes {size} bytes, more than {limit}; it is computed once, when weights are bound"
+_LARGE = "its value takes {size} bytes, more than the limit of {limit}; it is computed once, when weights are bound"
 
 
 @named_pass(_NAME)
 def fold_constants(ir: IR, limit: int = 65536) -> int:
-    """Compute now what depends on constants alone and takes at most `limit` bytes, or what it replaces takes.
+    """Fold nodes that depend on constants alone, if the result takes at most `limit` bytes or frees as many.
 
     before   a = arange(128);  b = unsqueeze(a, 0);  c = embedding(w, b)
     after    constant c_b: int64[1, 128];            c = embedding(w, c_b)
 
-    Functions, which have no constants of their own, stay as they are, and so do graphs that are not all on the CPU.
+    Skipped inside functions, which cannot hold constants, and for graphs that are not entirely on the CPU.
     """
     folding = _Folding(ir, limit)
     if is_inside() or ir.mesh or not folding.know.is_home("cpu"):
@@ -46,7 +46,7 @@ def fold_constants(ir: IR, limit: int = 65536) -> int:
 
 
 class _Folding:
-    """The nodes that can be computed now, and the constants that stand for them."""
+    """The foldable nodes of a graph and the constants that replace their results."""
 
     def __init__(self, ir: IR, limit: int) -> None:
         self.ir = ir
@@ -68,7 +68,7 @@ class _Folding:
                 yield node
 
     def _objection(self, node: OpNode) -> str:
-        """Why a node whose value is known stays, or nothing."""
+        """Return why a node with a known value is not folded, or ""."""
         freed = sum(map(_freed, node.inputs))
         for made in node.outputs:
             if not is_small(made, max(self.limit, freed)):
@@ -76,11 +76,11 @@ class _Folding:
             if why := self.know.objection(made, TensorMeta(made.name, made.shape, made.dtype, stride=made.stride)):
                 return why
             if is_contracted(made) and self._has_odd_strides(made):
-                return "a constant would not keep the strides that its reader looks at"
+                return "a constant would not keep the strides that a consumer depends on"
         return ""
 
     def _has_odd_strides(self, made: TensorMeta) -> bool:
-        """Whether a value that counts as row-major has sizes of 1 with other strides than a new tensor would have."""
+        """Whether a value recorded as row-major has dimensions of size 1 with unusual strides."""
         value = self.known.value(made)
         return (
             value is not None
@@ -89,7 +89,7 @@ class _Folding:
         )
 
     def constant(self, made: TensorMeta) -> TensorMeta:
-        """The constant for a tensor; its key tells what it holds, so that equal values are one."""
+        """Return the constant for a tensor; its key is a digest of its content, so equal values share one."""
         value = self.known.value(made)
         assert value is not None
         data = from_tensor(value)
@@ -104,13 +104,13 @@ class _Folding:
 
 
 def _freed(tensor: TensorMeta) -> int:
-    """The bytes that nobody needs once the only reader of a constant is folded."""
+    """Return the bytes freed when the only consumer of a constant is folded; 0 for anything else."""
     is_constant = tensor.param is not None and not tensor.param.in_state_dict and len(tensor.consumers) == 1
     return (size_in_bytes(tensor) or 0) if is_constant else 0
 
 
 def _shared(ir: IR) -> int:
-    """Let readers of equal constants read the first of them; returns how many constants lost their readers."""
+    """Redirect consumers of equal constants to the first; return how many constants lost their consumers."""
     know, entries = Knowledge.of(ir), current_journal()
     first: dict[Hashable, TensorMeta] = {}
     count = 0
@@ -118,13 +118,9 @@ def _shared(ir: IR) -> int:
         data = param.param.data if param.param is not None and not param.param.in_state_dict else None
         if data is None or not param._uses or not know.is_weight(param) or not is_small(param):
             continue
-        twin = first.setdefault(_content(data, param), param)
+        twin = first.setdefault((data.shape, data.dtype, data.raw, param.stride), param)
         if twin is not param and not know.objection(param, twin):
             param.replace_all_uses_with(twin)
             entries.changed("share-constants", param.name)
             count += 1
     return count
-
-
-def _content(data: TensorData, param: TensorMeta) -> Hashable:
-    return data.shape, data.dtype, data.raw, param.stride

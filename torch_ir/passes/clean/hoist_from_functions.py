@@ -1,4 +1,4 @@
-"""Weights of functions: what the body of a block makes of weights alone is made before its calls, once for each."""
+"""Hoist computations on weights alone out of function bodies: compute them once per call site, before the call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch_ir.rewrite.change_log import current_journal
 
 @named_pass("hoist-from-functions", may_raise=["nodes", "peak"])
 def hoist_from_functions(ir: IR) -> int:
-    """Compute before a call what its function makes of weights alone, so that it is computed once.
+    """Move computations on weights alone out of functions, so that they run once.
 
-    The stages of a pipeline keep theirs: each is a graph of its own where it runs, and computes them once there.
+    Pipeline stages are skipped: each runs as a graph of its own and computes these once there.
 
     before   function block(x, w) { t = permute(w);  y = mm(x, t) }                      a = block(x, w1)
     after    function block(x, t) {                  y = mm(x, t) }   t1 = permute(w1);  a = block(x, t1)
@@ -30,8 +30,8 @@ def hoist_from_functions(ir: IR) -> int:
     return count
 
 
-def _weights(body: IR) -> list[OpNode]:
-    """The nodes that depend on weights alone, but for those that the function returns and what is made of these."""
+def _movable(body: IR) -> list[OpNode]:
+    """Return the nodes to move: they depend on weights alone, and neither they nor their producers are returned."""
     know, returned = Knowledge.of(body), set(body.returns.inputs)
     found: list[OpNode] = []
     outside = set(body.graph_inputs)
@@ -44,11 +44,11 @@ def _weights(body: IR) -> list[OpNode]:
 
 
 class _Hoisting:
-    """One function, its calls, and the nodes that leave it."""
+    """One function, its calls, and the nodes that are moved out of it."""
 
     def __init__(self, ir: IR, body: IR, calls: Sequence[OpNode]) -> None:
         self.ir, self.body, self.calls = ir, body, calls
-        self.moved = [] if calls[0].op_type == STAGE else _weights(body)
+        self.moved = [] if calls[0].op_type == STAGE else _movable(body)
         staying = {*body.nodes, body.returns}.difference(self.moved)
         made = [tensor for node in self.moved for tensor in node.outputs]
         self.crossing = [tensor for tensor in made if not staying.isdisjoint(tensor._uses)]
@@ -56,7 +56,7 @@ class _Hoisting:
         self.inputs = [tensor.copy(fresh(f"{tensor.name}_once", taken)) for tensor in self.crossing]
 
     def run(self) -> int:
-        """Move the nodes, and drop inputs that nobody reads; returns how many of both there were."""
+        """Move the nodes and drop unused inputs; return the number of both."""
         if self.moved:
             self._move()
         return len(self.moved) + self._drop_unread()
@@ -77,24 +77,24 @@ class _Hoisting:
         Knowledge.of(self.body).assume_weights(self.inputs)
 
     def _copies(self, call: OpNode, names: FreeNames) -> list[OpNode]:
-        """The nodes that leave, for one call, which from now on is given what they make."""
+        """Return copies of the moved nodes for one call, and pass their results to that call."""
         given = dict(zip(call.args, call.inputs, strict=True))
         values: dict[TensorMeta, TensorMeta] = {tensor: given[tensor.name] for tensor in self.body.graph_inputs}
-        told = dict(zip(self.body.nodes, origins_in(call, self.body), strict=True))
+        origins = dict(zip(self.body.nodes, origins_in(call, self.body), strict=True))
         copies = []
         for node in self.moved:
-            name = names.free(told[node][0] if node.origins == (node.name,) else node.name)
+            name = names.free(origins[node][0] if node.origins == (node.name,) else node.name)
             for index, tensor in enumerate(node.outputs):
                 values[tensor] = tensor.copy(name if len(node.outputs) == 1 else names.free(f"{name}_{index}"))
             copies.append(node.copy(values.__getitem__, name))
-            copies[-1].origin, copies[-1].origins = placed_in(call.origin, node.origin), told.pop(node)
-        call.origins = tuple(name for own in told.values() for name in own) or call.origins
+            copies[-1].origin, copies[-1].origins = placed_in(call.origin, node.origin), origins.pop(node)
+        call.origins = tuple(name for own in origins.values() for name in own) or call.origins
         made = [values[tensor] for tensor in self.crossing]
         call.set_inputs([*call.inputs, *made], [*call.args, *(tensor.name for tensor in self.inputs)])
         return copies
 
     def _drop_unread(self) -> int:
-        """Let go of inputs that only served nodes that are gone; returns how many."""
+        """Drop inputs that no node reads any more; return how many."""
         inputs = self.body.graph_inputs
         read = {tensor.name for tensor in inputs if tensor._uses}
         if len(read) < len(inputs):

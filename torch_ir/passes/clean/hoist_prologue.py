@@ -1,4 +1,4 @@
-"""The prologue: what is computed once, when weights are bound, stands before what is computed in every run."""
+"""Prologue: put nodes that run once, when weights are bound, before the nodes of every run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_ir.rewrite.change_log import current_journal
 
 @named_pass("hoist-prologue", may_raise=["peak"])
 def hoist_prologue(ir: IR) -> int:
-    """Put the nodes that depend on weights alone at the front, and change nothing else; both parts keep their order.
+    """Move nodes that depend on weights alone to the front; both parts keep their order.
 
     before   a = relu(x);  w1 = mul(w, s);  b = linear(a, w1)
     after    w1 = mul(w, s);  a = relu(x);  b = linear(a, w1)

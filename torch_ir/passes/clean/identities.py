@@ -1,4 +1,4 @@
-"""Identities: calls whose result is what they are given."""
+"""Identities: calls that return their input unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.passes.clean.same_layout import as_sizes, is_like
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
-# Where the shape stays, every element stays in its place.
+# If the result has the shape of the input, it is the input.
 _SAME_IF_SHAPE_STAYS = tuple(
     f"aten.{name}"
     for name in (
@@ -36,7 +36,7 @@ _SPLITS = tuple(
 
 
 def _unless_changed(node: OpNode, x: TensorMeta) -> TensorMeta | None:
-    """What a node reads, if what it makes cannot be told from it."""
+    """Return `x` if no operator can tell the node's result from it."""
     return x if is_like(x, node.output) else None
 
 
@@ -48,25 +48,25 @@ def nothing_changes(g: Builder, node: OpNode) -> Any:
 
 @rule(op(*_COPIES))
 def needless_copy(g: Builder, node: OpNode) -> Any:
-    """clone(x), contiguous(x)  ->  x, where x lies like the copy"""
+    """clone(x), contiguous(x)  ->  x, where x has the layout of the copy"""
     x = node.inputs[0]
     if not is_like(x, node.output):
         return None
     found = memory_of(x)
     if found is None or any(memory.producer is None and memory.param is None for memory in found):
-        return "it copies an input, which a caller may lay out in another way"
+        return "it copies an input, which a caller may pass with other strides"
     return x
 
 
 @rule(op(*_DROPOUTS))
 def idle_dropout(g: Builder, node: OpNode) -> Any:
     """dropout(x, p, train=False), dropout(x, 0.0)  ->  x"""
-    return node["input"] if gives_its_input(node.op_type, node.attrs) else "it drops in training"
+    return node["input"] if gives_its_input(node.op_type, node.attrs) else "it drops elements (training mode)"
 
 
 @rule(op("aten.native_dropout.default", input="x", train=False))
 def idle_dropout_without_mask(g: Builder, node: OpNode, x: TensorMeta) -> Any:
-    """native_dropout(x, p, train=False)  ->  x, if nobody reads the mask"""
+    """native_dropout(x, p, train=False)  ->  x, if its mask is unused"""
     return "its mask is read" if node.outputs[1].consumers else (x, None)
 
 
@@ -98,7 +98,7 @@ def only_one(g: Builder, node: OpNode) -> Any:
 
 identities = rule_pass(
     "identities",
-    "Remove calls that change nothing: idle dropout, whole slices, copies of what nobody changes, x * 1.",
+    "Remove no-ops: dropout in inference, whole slices, needless copies, x * 1.",
     [
         nothing_changes,
         needless_copy,
@@ -111,5 +111,5 @@ identities = rule_pass(
         *neutral_elements.EXACT,
         *repeated_operators.EXACT,
     ],
-    may_raise=["peak"],  # without a copy, all that it was a part of is held
+    may_raise=["peak"],  # without the copy, the whole tensor it was taken from stays alive
 )

@@ -1,4 +1,4 @@
-"""What leaves values as they are but for rounding, the sign of a zero, or the kernel that computes what follows."""
+"""Near identities: results may differ in rounding, in the sign of zero, or by the kernel that reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch_ir.passes.pass_registry import rule_pass
 
 near_identities = rule_pass(
     "near-identities",
-    "Remove additions of 0.0, divide once rather than multiply with a reciprocal, reshape where only sizes of 1 move.",
+    "Remove + 0.0, turn x * reciprocal(y) into x / y, and turn permutes that only move sizes of 1 into reshapes.",
     [*neutral_elements.NEAR, transposes.order_of_ones],
     may_raise=["peak"],
 )

@@ -1,7 +1,6 @@
-"""Neutral elements: x * 1, x - 0, x & True, and choices by a mask that is the same everywhere.
+"""Neutral elements: x * 1, x - 0, x & True, and `where` with a constant mask.
 
-Adding 0 to a floating-point number turns -0.0 into 0.0, so it is no identity to the last bit, but for x + -0.0.
-Complex numbers have no neutral elements at all, to the last bit, but for x - 0.
+x + 0.0 turns -0.0 into 0.0, so of the float additions only x + -0.0 is bit-exact. For complex numbers only x - 0 is.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.passes.clean.same_layout import is_like
 from torch_ir.rewrite import Builder, op, rule
+from torch_ir.rewrite.pattern import either_order
 
 _AND = ("aten.__and__.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default")
 _OR = ("aten.__or__.Tensor", "aten.bitwise_or.Tensor", "aten.logical_or.default")
@@ -19,12 +19,12 @@ _SIGNED_ZEROS = ("float", "bfloat", "complex")
 
 
 def _number(g: Builder, value: Any) -> Any:
-    """The number that an argument is, or that a tensor holds everywhere; None where nobody knows."""
+    """Return a scalar argument, or the one value of all elements of a tensor; None if unknown."""
     return g.scalar_of(value) if isinstance(value, TensorMeta) else value
 
 
 def _left(g: Builder, node: OpNode, x: Any, y: Any, neutral: float) -> TensorMeta | None:
-    """`x`, if it is what the node makes and `y` is neutral."""
+    """Return `x` if it equals the node's result because `y` is neutral."""
     return x if isinstance(x, TensorMeta) and is_like(x, node.output) and _number(g, y) == neutral else None
 
 
@@ -55,7 +55,7 @@ def minus_zero(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
 
 @rule(op("aten.add.Tensor", "aten.add.Scalar", self="x", other="y", alpha=1))
 def plus_zero(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
-    """add(x, 0)  ->  x, for whole numbers, and for any with -0.0"""
+    """add(x, 0)  ->  x for integers;  add(x, -0.0)  ->  x for floats too"""
     kept = _either(g, node, x, y, 0)
     if kept is None or not kept.dtype.startswith(_SIGNED_ZEROS):
         return kept
@@ -64,12 +64,12 @@ def plus_zero(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
 
 @rule(op("aten.add.Tensor", "aten.add.Scalar", self="x", other="y", alpha=1))
 def plus_any_zero(g: Builder, node: OpNode, x: Any, y: Any) -> Any:
-    """add(x, 0.0)  ->  x, though -0.0 stays what it is"""
+    """add(x, 0.0)  ->  x, which keeps -0.0 where the addition would return 0.0"""
     return _either(g, node, x, y, 0)
 
 
 def _is_real(node: OpNode) -> bool:
-    """Whether numbers have one part: 1 + 0i makes NaN of infinite parts, and -0.0 + 0i loses the sign of -0.0i."""
+    """Whether the result is real: x * (1 + 0i) turns infinite parts into NaN, and adding 0i loses the sign of -0.0i."""
     return not node.output.dtype.startswith("complex")
 
 
@@ -104,15 +104,13 @@ def nothing_masked(g: Builder, node: OpNode, x: TensorMeta, mask: TensorMeta) ->
 _reciprocal = op("aten.reciprocal.default", self="y").named("inverse").read_once()
 
 
-@rule(op("aten.mul.Tensor", self=_reciprocal, other="x"), op("aten.mul.Tensor", self="x", other=_reciprocal))
+@rule(*either_order(op("aten.mul.Tensor", self=_reciprocal, other="x")))
 def times_reciprocal(g: Builder, node: OpNode, inverse: OpNode, x: Any, y: TensorMeta) -> Any:
     """mul(x, reciprocal(y))  ->  div(x, y), which rounds once instead of twice"""
     if not isinstance(x, TensorMeta) or inverse.output.dtype != y.dtype:
-        return None  # a reciprocal of whole numbers decides on the dtype
+        return None  # the reciprocal of integers changes the dtype
     return g.op("aten.div.Tensor", self=x, other=y)
 
 
 EXACT = (times_one, over_one, minus_zero, plus_zero, and_true, or_false, decided, nothing_masked)
-
-
 NEAR = (plus_any_zero, times_reciprocal)

@@ -1,4 +1,4 @@
-"""Orders of dimensions: what every spelling of a transposition says as the `dims` of `aten.permute`."""
+"""Permutations: the `dims` of the `aten.permute` that each transposing operator is equal to."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ Order = tuple[int, ...]
 
 
 def order_of(node: OpNode) -> Order:
-    """Which dimension of what it reads each dimension of the result is."""
+    """Return, for each dimension of the result, the dimension of the input it comes from."""
     return ORDERS[node.op_type](node, len(node["self"].shape))
 
 
 def after(inner: Order, outer: Order) -> Order:
-    """The order that has the effect of `inner` and then `outer`."""
+    """Return the composition: `inner` first, then `outer`."""
     return tuple(inner[dim] for dim in outer)
 
 
 def is_still(order: Order) -> bool:
-    """Whether every dimension stays where it is."""
+    """Whether this is the identity permutation."""
     return order == tuple(range(len(order)))
 
 
 def keeps_elements(order: Order, x: TensorMeta) -> bool:
-    """Whether only dimensions of size 1 move, so that elements stay in their order."""
+    """Whether only dimensions of size 1 move, so that the elements keep their order in memory."""
     moved = [dim for dim in order if x.shape[dim] != 1]
     return moved == sorted(moved)
 
 
 def split_before(order: Order, shape: Sequence[Dim], wanted: Sequence[Dim]) -> tuple[list[Dim], Order] | None:
-    """For a shape that is put in an order and then reshaped: what to reshape it to so that an order alone is left.
+    """Rewrite permute-then-reshape as reshape-then-permute: return the new shape and the new order.
 
-    None where the reshape does more than split dimensions, drop those of size 1 and add such.
+    Returns None if the reshape does more than split dimensions and add or drop dimensions of size 1.
     """
     groups = _split([shape[dim] for dim in order], wanted)
     if groups is None:
@@ -50,7 +50,7 @@ def split_before(order: Order, shape: Sequence[Dim], wanted: Sequence[Dim]) -> t
 
 
 def _split(shape: Sequence[Dim], wanted: Sequence[Dim]) -> list[list[Dim]] | None:
-    """Which of the wanted sizes, in their order, each size falls apart into; None where one crosses a border."""
+    """Group the wanted sizes by the size they multiply to; None if a wanted dimension spans two of them."""
     left = list(wanted)
     groups: list[list[Dim]] = []
     for size in shape:
@@ -61,7 +61,7 @@ def _split(shape: Sequence[Dim], wanted: Sequence[Dim]) -> list[list[Dim]] | Non
             groups[-1].append(left.pop(0))
     if not groups:
         return None
-    groups[-1] += left  # sizes of 1, but for a tensor without elements
+    groups[-1] += left  # sizes of 1, unless the tensor is empty
     return groups
 
 
@@ -77,24 +77,17 @@ def _swapped(rank: int, one: int, other: int) -> Order:
 
 
 def _moved(node: OpNode, rank: int) -> Order:
-    if not rank:  # where torch takes 0 and -1 for dimensions that there are not
+    if not rank:  # torch accepts dims 0 and -1 for a 0-d tensor
         return ()
-    sources, places = ([dim % rank for dim in _listed(node[name])] for name in ("source", "destination"))
+    dims = ([node[name]] if isinstance(node[name], int) else node[name] for name in ("source", "destination"))
+    sources, places = ([dim % rank for dim in values] for values in dims)
     rest = iter(dim for dim in range(rank) if dim not in sources)
     given = dict(zip(places, sources, strict=True))
     return tuple(given[place] if place in given else next(rest) for place in range(rank))
 
 
-def _listed(value: int | Sequence[int]) -> Sequence[int]:
-    return [value] if isinstance(value, int) else value
-
-
 def _reversed(node: OpNode, rank: int) -> Order:
     return tuple(range(rank))[::-1]
-
-
-def _last_two(node: OpNode, rank: int) -> Order:
-    return _swapped(rank, -2, -1)
 
 
 def _two_dims(one: str, other: str) -> Callable[[OpNode, int], Order]:
@@ -112,7 +105,7 @@ ORDERS: Mapping[str, Callable[[OpNode, int], Order]] = {
     "aten.movedim.intlist": _moved,
     "aten.moveaxis.int": _moved,
     "aten.moveaxis.intlist": _moved,
-    "aten.mT.default": _last_two,
+    "aten.mT.default": lambda node, rank: _swapped(rank, -2, -1),
     "aten.t.default": _reversed,
     "aten.t_copy.default": _reversed,
     "aten.numpy_T.default": _reversed,

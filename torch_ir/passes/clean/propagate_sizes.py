@@ -1,6 +1,6 @@
-"""Sizes and numbers: what is a number already is written as one, and guards that always hold are dropped.
+"""Size propagation: evaluate constant size expressions, and drop guards that always hold.
 
-A guard that never holds stays: it is an error when the graph runs.
+A guard that never holds stays: running the graph raises an error there.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch_ir.rewrite.change_log import current_journal
 
 _NAME = "propagate-sizes"
 _FLOAT, _INT = ("float64", "float32", "float16", "bfloat16"), ("int64", "int32", "int16", "int8", "uint8")
-# An operator on two tensors -> the same on a tensor and a number, and the argument that may be a number.
+# Operator on two tensors -> its form with a scalar operand, and the argument that may be a scalar.
 _WITH_SCALAR = {
     **{f"aten.{name}.Tensor": (f"aten.{name}.Tensor", "other") for name in ("add", "sub", "mul", "div")},
     **{f"aten.{name}.Tensor": (f"aten.{name}.Scalar", "other") for name in ("eq", "ne", "lt", "le", "gt", "ge")},
@@ -44,7 +44,7 @@ def propagate_sizes(ir: IR) -> int:
 
 
 def _with_numbers(node: OpNode) -> int:
-    """Compute attributes that speak of no open size; returns how many changed."""
+    """Evaluate attributes that contain no symbolic size; return how many changed."""
     attrs = {name: _computed(value) for name, value in node.attrs.items()}
     changed = sum(repr(attrs[name]) != repr(value) for name, value in node.attrs.items())
     if changed:
@@ -99,13 +99,13 @@ def _decision_holds(node: OpNode, know: Knowledge) -> bool:
 
 
 def _shape_holds(node: OpNode, know: Knowledge) -> bool:
-    """Whether the value itself is known: the shape that the graph states is what the guard is there to check."""
+    """Whether the value is known and has that shape; the shape stated in the graph is what the guard checks."""
     value = know.value_of(node["value"])
     return value is not None and list(value.shape) == list(node["shape"])
 
 
 def _metadata_holds(node: OpNode, know: Knowledge) -> bool:
-    """Whether a tensor is sure to be as a conversion expects it."""
+    """Whether a tensor is known to have the metadata that the assertion demands."""
     facts = {"dtype": node["a"].dtype, "layout": "strided", "size": None, "stride": None}
     is_so = all(node.attrs.get(name) in (None, fact) for name, fact in facts.items())
     return is_so and (node.attrs.get("device") is None or know.is_home(node["device"]))
@@ -139,17 +139,17 @@ def scalar_operand(g: Builder, node: OpNode) -> Any:
 
 
 def _promotes_alike(x: TensorMeta, y: TensorMeta) -> bool:
-    """Whether a number in the place of a 0-d tensor gives the same dtype: that of x."""
+    """Whether replacing the 0-d tensor by a scalar leaves the result dtype at that of x."""
     if x.dtype == y.dtype:
         return x.dtype in _FLOAT + _INT
     return bool(x.shape) and ((x.dtype in _FLOAT and y.dtype in _FLOAT + _INT) or (x.dtype in _INT and y.dtype in _INT))
 
 
 def _holds(dtype: str, number: Any) -> bool:
-    """Whether a dtype holds a number as it is, so that it does not matter when it is converted."""
+    """Whether a dtype represents a number exactly, so that the time of conversion does not matter."""
     try:
         return bool(torch.tensor(number, dtype=TORCH_DTYPES[dtype], device="cpu").item() == number)
-    except (RuntimeError, ValueError):  # an integer beyond its range
+    except (RuntimeError, ValueError):  # an integer out of range
         return False
 
 

@@ -1,4 +1,4 @@
-"""Quantised values: what is quantised, and at once quantised again the same way, is quantised once."""
+"""Quantisation: remove quantize(dequantize(q)) with equal parameters."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _SCALE = ("scale", "zero_point", "quant_min", "quant_max", "dtype")
 
 @rule(op(_QUANTIZE, input=op(_DEQUANTIZE, input=op(_QUANTIZE).named("first")).named("back")))
 def quantized_already(g: Builder, node: OpNode, first: OpNode, back: OpNode) -> Any:
-    """quantize(dequantize(q))  ->  q = quantize(x), if scale, zero point and range are the same all along"""
+    """quantize(dequantize(q))  ->  q,  if q = quantize(x) and all three have the same scale, zero point and range"""
     scales = [[each[name] for name in _SCALE] for each in (first, back, node)]
     if scales[0] != scales[1] or scales[0] != scales[2]:
-        return "it is quantised another way"
+        return "its quantisation parameters differ"
     made: TensorMeta = first.output
     return made if back.output.dtype in ("float32", "float64") else None
 
 
 quantization = rule_pass(
     "quantization",
-    "Quantise only once what is quantised, converted back and quantised the same way.",
+    "Remove dequantize-quantize pairs with equal parameters.",
     [quantized_already],
 )

@@ -1,4 +1,4 @@
-"""Repeated operators: twice the same is once or nothing, and two bounds are one."""
+"""Repeated operators: f(f(x)) that equals f(x) or x, and nested clamps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.rewrite import Builder, op, rule
 _ONCE_IS_ENOUGH = tuple(f"aten.{name}.default" for name in ("abs", "ceil", "floor", "round", "sgn", "sign", "trunc"))
 _UNDONE = tuple(f"aten.{name}.default" for name in ("bitwise_not", "conj_physical", "logical_not", "neg"))
 _NOT = op("aten.logical_not.default", "aten.bitwise_not.default", self="mask")
-# What they bound values by, from below and from above.
+# Lower and upper bound that each operator clamps to.
 _BOUNDS: Mapping[str, Callable[[OpNode], tuple[Any, Any]]] = {
     "aten.relu.default": lambda node: (0, None),
     "aten.relu6.default": lambda node: (0, 6),
@@ -55,14 +55,14 @@ def one_bound(g: Builder, node: OpNode, inner: OpNode, x: TensorMeta) -> Any:
         return None
     (low, high), (least, most) = _bounds(inner), _bounds(node)
     if not (low <= high and least <= most):
-        return None  # torch gives the upper bound then, or NaN
+        return None  # torch returns the upper bound then, or NaN
     if "float" not in x.dtype and not all(map(_is_small, (low, high, least, most))):
-        return None  # to the dtype of whole numbers, -1 may be 255, and clamping by a fraction leaves it
+        return None  # in an integer dtype, -1 may become 255, and a fractional bound changes the dtype
     both = (min(max(low, least), most), min(max(high, least), most))
     if both == (low, high):
         return inner.output
     if len(inner.output.consumers) > 1:
-        return "another node reads what the first bound gives"
+        return "another node reads the result of the inner clamp"
     if both == (least, most):
         return g.like(node, self=x)
     return g.op("aten.clamp.default", self=x, min=_finite(both[0]), max=_finite(both[1]))
@@ -74,7 +74,7 @@ def _bounds(node: OpNode) -> tuple[Any, Any]:
 
 
 def _is_small(bound: Any) -> bool:
-    """Whether every dtype holds a bound, or there is none."""
+    """Whether a bound is infinite (absent) or representable in every dtype."""
     return math.isinf(bound) or (type(bound) is int and 0 <= bound <= 127)
 
 

@@ -1,7 +1,6 @@
-"""Reshapes: every spelling of "the same elements in another shape" becomes `aten.reshape`, and a chain becomes one.
+"""Reshapes: write view, flatten, squeeze and similar operators as `aten.reshape`, and merge chains of them.
 
-`view` asks that strides allow it and `reshape` does not, so the normal form is the one that can always be moved.
-Sizes are written out, without -1.
+`reshape` is the canonical form because, unlike `view`, it is valid for all strides. Sizes are explicit, without -1.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _COPIES = ("aten.clone.default", "aten.contiguous.default")
 
 
 def _reshaped(g: Builder, node: OpNode, x: TensorMeta) -> TensorMeta | None:
-    """`x` in the shape of what a node makes, if its elements lie alike."""
+    """Return `x` in the shape of the node's result, or None if the layout would differ."""
     if is_like(x, node.output):
         return x
     made: TensorMeta = g.op(RESHAPE, self=x, shape=as_sizes(node.output.shape))
@@ -62,7 +61,7 @@ def spelled_out(g: Builder, node: OpNode, x: TensorMeta) -> Any:
 
 reshapes = rule_pass(
     "reshapes",
-    "Write views, flattenings and squeezes as one reshape each, with all sizes, and merge chains of them.",
+    "Write views, flattens and squeezes as reshapes with explicit sizes, and merge chains of them.",
     [one_reshape, copies_itself, spelled_out],
     may_raise=["peak"],
 )

@@ -1,4 +1,4 @@
-"""When one tensor is as good as another, and how a shape is written as an argument."""
+"""Interchangeable tensors: same dtype, shape, strides and placement."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch_ir.ir.sizes.expressions import names_in
 
 
 def is_like(one: TensorMeta, other: TensorMeta) -> bool:
-    """Whether two tensors agree in dtype, shape, strides and placement, so that no operator can tell them apart."""
+    """Whether two tensors agree in dtype, shape, strides and placement, so that no operator can distinguish them."""
     if one.dtype != other.dtype or one.placement != other.placement:
         return False
     return is_same_shape(one.shape, other.shape) and _lie_alike(one, other)
 
 
 def is_same_shape(one: Sequence[Dim], other: Sequence[Dim]) -> bool:
-    """Whether two shapes are equal; open sizes by what is written, as numbers tried on them prove nothing."""
+    """Whether two shapes are equal; symbolic sizes are compared as expressions, not by sampling."""
     return one == other or (len(one) == len(other) and all(map(_is_same_size, one, other)))
 
 
 def as_sizes(shape: Iterable[Dim]) -> list[Any]:
-    """A shape as an argument of a call."""
+    """Return a shape as the argument of a call."""
     return [Expr(dim) if isinstance(dim, str) else dim for dim in shape]
 
 
@@ -41,14 +41,14 @@ def _lie_alike(one: TensorMeta, other: TensorMeta) -> bool:
     written = {
         dim for tensor in (one, other) for dim in (*tensor.shape, *(tensor.stride or ())) if isinstance(dim, str)
     }
-    # a stride may be written as "min(8, 8 * seq)", for the case that there are no elements: where there are, it is 8
+    # a stride such as "min(8, 8 * seq)" covers the empty tensor; where there are elements, it is 8
     names = sorted({name for dim in written for name in names_in(dim)})
     points = [{name: first + place for place, name in enumerate(names)} for first in (5, 16)]
     return all(_steps(one, sizes) == _steps(other, sizes) for sizes in points)
 
 
 def _steps(tensor: TensorMeta, sizes: Mapping[str, int]) -> list[int]:
-    """The strides at these sizes, but for dimensions of size 1, where they say nothing."""
+    """Return the strides at these sizes, without those of dimensions of size 1, which do not matter."""
     shape = [int(evaluate(dim, sizes)) for dim in tensor.shape]
     if tensor.stride is not None:
         strides = [int(evaluate(step, sizes)) for step in tensor.stride]
@@ -60,5 +60,5 @@ def _steps(tensor: TensorMeta, sizes: Mapping[str, int]) -> list[int]:
 
 
 def is_contracted(tensor: TensorMeta) -> bool:
-    """Whether a convolution or a product of matrices reads this: strides of sizes of 1 may decide how it computes."""
+    """Whether a convolution or a matmul reads this; strides of dimensions of size 1 may select its kernel."""
     return any(base_name(reader.op_type) in FORMULAS for reader in tensor._uses)

@@ -1,4 +1,4 @@
-"""Transposes: every spelling becomes `aten.permute`, two become one or none, also through element-wise operators."""
+"""Transposes: write each as `aten.permute`, merge or cancel pairs, also across element-wise operators."""
 
 from __future__ import annotations
 
@@ -27,18 +27,16 @@ from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 _CASTS = ("aten.to.dtype", "aten._to_copy.default")
-_MOST_OPERANDS = 100  # to look at between two permutes
+_MOST_OPERANDS = 100  # visited between two permutes
 
 
 def _permuted(g: Builder, x: TensorMeta, order: Order) -> TensorMeta:
-    """`x` with its dimensions in this order."""
-    made: TensorMeta = x if is_still(order) else g.op(PERMUTE, self=x, dims=list(order))
-    return made
+    return x if is_still(order) else g.op(PERMUTE, self=x, dims=list(order))
 
 
 @rule(op(*ORDERS, self=op(*ORDERS, self="x").named("inner")))
 def one_permute(g: Builder, node: OpNode, inner: OpNode, x: TensorMeta) -> Any:
-    """permute(permute(x, a), b)  ->  permute(x, a after b), or x itself if everything is back in its place"""
+    """permute(permute(x, a), b)  ->  permute(x, b after a), or x if that is the identity"""
     return _permuted(g, x, after(order_of(inner), order_of(node)))
 
 
@@ -53,7 +51,7 @@ def written_as_permute(g: Builder, node: OpNode, x: TensorMeta) -> Any:
 
 @rule(op(*ORDERS, self="x"))
 def order_of_ones(g: Builder, node: OpNode, x: TensorMeta) -> Any:
-    """permute(x: [2, 1, 3], [1, 0, 2])  ->  reshape(x, [1, 2, 3]);  strides of sizes of 1 may decide on a kernel"""
+    """permute(x: [2, 1, 3], [1, 0, 2])  ->  reshape(x, [1, 2, 3]);  strides of sizes of 1 may select another kernel"""
     order = order_of(node)
     return g.op(RESHAPE, self=x, shape=as_sizes(x.shape[dim] for dim in order)) if keeps_elements(order, x) else None
 
@@ -62,7 +60,7 @@ def order_of_ones(g: Builder, node: OpNode, x: TensorMeta) -> Any:
 def split_first(g: Builder, node: OpNode, inner: OpNode, x: TensorMeta) -> Any:
     """reshape(permute(reshape(x, [8, 6]), [1, 0]), [2, 3, 8])  ->  permute(reshape(x, [8, 2, 3]), [1, 2, 0])
 
-    Only where that brings two reshapes or two permutes together.
+    Applied only if it makes two reshapes or two permutes adjacent.
     """
     if not _is_made_by(x, RESHAPE) and not all(reader.op_type in ORDERS for reader in node.output.consumers):
         return None
@@ -98,7 +96,7 @@ def _is_elementwise(node: OpNode) -> bool:
 
 
 def _saves_permutes(g: Builder, tensor: TensorMeta, order: Order) -> bool:
-    """Whether fewer permutes are left if the operators that make a tensor work in this order instead."""
+    """Whether moving the permutation above the element-wise operators that compute a tensor saves permutes."""
     saved = 1
     left = [tensor]
     for _ in range(_MOST_OPERANDS):
@@ -106,7 +104,7 @@ def _saves_permutes(g: Builder, tensor: TensorMeta, order: Order) -> bool:
             return saved > 0
         one = left.pop()
         maker = one.producer
-        if g.is_weight(one):  # what is made of weights is made once
+        if g.is_weight(one):  # computed once
             continue
         if maker is None or len(one.shape) != len(order):
             return False
@@ -121,27 +119,25 @@ def _saves_permutes(g: Builder, tensor: TensorMeta, order: Order) -> bool:
 
 
 def _sunk(g: Builder, tensor: TensorMeta, order: Order) -> TensorMeta:
-    """A tensor in this order of dimensions, made by the same operators from operands in this order."""
+    """Rebuild a tensor with permuted dimensions, from operands permuted in the same way."""
     maker = tensor.producer
     if maker is None or g.is_weight(tensor):
         return _permuted(g, _with_rank(g, tensor, len(order)), order) if tensor.shape else tensor
     if maker.op_type in ORDERS:
         return _permuted(g, maker["self"], after(order_of(maker), order))
     operands = {name: _sunk(g, source, order) for name, source in zip(maker.args, maker.inputs, strict=True)}
-    made: TensorMeta = g.like(maker, **operands)
-    return made
+    return g.like(maker, **operands)
 
 
 def _with_rank(g: Builder, weight: TensorMeta, rank: int) -> TensorMeta:
     if len(weight.shape) == rank:
         return weight
-    made: TensorMeta = g.op(RESHAPE, self=weight, shape=[1] * (rank - len(weight.shape)) + as_sizes(weight.shape))
-    return made
+    return g.op(RESHAPE, self=weight, shape=[1] * (rank - len(weight.shape)) + as_sizes(weight.shape))
 
 
 transposes = rule_pass(
     "transposes",
-    "Write every transposition as a permute, and let those cancel that undo each other.",
+    "Write every transposition as a permute, and cancel those that undo each other.",
     [one_permute, written_as_permute, split_first, through_operators],
     may_raise=["peak"],
 )

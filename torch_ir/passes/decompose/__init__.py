@@ -1,3 +1,3 @@
-"""What is taken apart, one step at a time, down to the operators that are wanted."""
+"""Decomposition of operators into a chosen set."""
 
 from torch_ir.passes.decompose import decompose_pass  # noqa: F401  # it registers itself

@@ -1,7 +1,7 @@
-"""Decomposition: operators are taken apart, the way torch does it, until only those of a chosen set are left.
+"""Decomposition: apply torch's decompositions until only operators of a chosen set are left.
 
 decompose(ir)                                   # to core ATen
-decompose(ir, ["aten.mm", "aten.add.Tensor"])   # as far as torch can to what a target has
+decompose(ir, ["aten.mm", "aten.add.Tensor"])   # to a target's operators, as far as torch's rules reach
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _IDLE_BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
 
 
 def decompose(ir: IR, to: str | Iterable[str] = CORE) -> IR:
-    """A copy in which only operators of the chosen set are left, as far as torch can take the others apart.
+    """Return a copy with only operators of the chosen set, as far as torch can decompose the others.
 
-    The set is core ATen, or a list of operators; `aten.add` stands for all its overloads.
+    The set is core ATen or a list of operators; `aten.add` means all its overloads.
     """
     chosen = to if isinstance(to, str) else ",".join(to)
     return optimize(ir, passes=[decompose_to.with_options(to=chosen)])[0]
@@ -41,12 +41,12 @@ def decompose(ir: IR, to: str | Iterable[str] = CORE) -> IR:
 
 @named_pass(_NAME, may_raise=["nodes", "flops", "bytes", "peak"])
 def decompose_to(ir: IR, to: str = CORE) -> int:
-    """Take operators apart until only core ATen is left, or those that `to` lists, separated by commas.
+    """Decompose operators until only core ATen is left, or those that `to` lists, separated by commas.
 
     before   y = layer_norm(x, [8], w, b)
     after    y, mean, rstd = native_layer_norm(x, [8], w, b)
 
-    Fused calls that the set does not have are put inline first. What torch has no rule for stays.
+    Fused calls outside the set are inlined first. Operators without a rule in torch stay.
     """
     is_allowed = _set_of(to)
     count = inline_all(ir, lambda call: call.op_type.startswith(FUSED) and not is_allowed(call.op_type))
@@ -54,12 +54,14 @@ def decompose_to(ir: IR, to: str = CORE) -> int:
 
 
 def _set_of(to: str) -> Callable[[str], bool]:
-    """Whether an operator is in the set that a text means."""
+    """Return a predicate: whether an operator is in the set that the text names."""
     if to == CORE:
         return _is_core
     names = [name.strip() for name in to.split(",") if name.strip()]
     if not names:
-        raise CommandError("no operator may remain; name some, as in to='aten.mm,aten.add.Tensor', or take to='core'")
+        raise CommandError(
+            "the operator set is empty; list operators, as in to='aten.mm,aten.add.Tensor', or use to='core'"
+        )
     for name in names:
         _check_name(name)
     return lambda op_type: any(names_op(name, op_type) for name in names)
@@ -76,11 +78,11 @@ def _check_name(name: str) -> None:
     known = operator_names(name.partition(".")[0])
     if not any(names_op(name, op_type) for op_type in known):
         near = did_you_mean(name, {*known, *(op_type.rpartition(".")[0] for op_type in known), CORE})
-        raise CommandError(f"there is no operator {name!r}{near}")
+        raise CommandError(f"unknown operator {name!r}{near}")
 
 
 class Decomposing:
-    """One run over a graph; nodes of one form are given to torch once."""
+    """One run over a graph; torch decomposes each distinct form of node once."""
 
     def __init__(self, ir: IR, is_allowed: Callable[[str], bool]) -> None:
         self.ir = ir
@@ -88,7 +90,7 @@ class Decomposing:
         self.know = Knowledge.of(ir)
         self.names = FreeNames({node.name for node in ir.nodes} | {tensor.name for tensor in ir.tensors()})
         self.bodies: dict[Hashable, IR | str] = {}
-        self.moved: set[TensorMeta] = set()  # they lie in another way than the graph said before
+        self.moved: set[TensorMeta] = set()  # tensors whose strides changed
         self.journal = current_journal()
         self.count = 0
 
@@ -97,11 +99,11 @@ class Decomposing:
         return self.count
 
     def _parts(self, node: OpNode, inside: Sequence[str]) -> list[OpNode]:
-        """What stands for a node in the end; `inside` are the operators that it is a part of."""
-        self._lay_out(node)
+        """Return the nodes that finally replace a node; `inside` lists the operators it was decomposed from."""
+        self._update_strides(node)
         if self.is_allowed(node.op_type) or not isinstance(find_operator(node.op_type), OpOverload):
             return [node]
-        body = "torch takes it apart into itself" if node.op_type in inside else self._body(node)
+        body = "its decomposition contains the operator itself" if node.op_type in inside else self._body(node)
         steps, why = ([], body) if isinstance(body, str) else self._placed(node, body)
         if why:
             self.journal.decline(_NAME, node.name, f"{node.op_type}: {why}")
@@ -113,10 +115,10 @@ class Decomposing:
     def _body(self, node: OpNode) -> IR | str:
         form = form_of(node)
         if form not in self.bodies:
-            self.bodies[form] = self._asked(node)
+            self.bodies[form] = self._decomposed(node)
         return self.bodies[form]
 
-    def _asked(self, node: OpNode) -> IR | str:
+    def _decomposed(self, node: OpNode) -> IR | str:
         if node.op_type == "aten.batch_norm.default" and not node["training"] and self.is_allowed(_IDLE_BATCH_NORM):
             return self._idle_batch_norm(node)
         if has_open_sizes(node):
@@ -124,7 +126,7 @@ class Decomposing:
         return decomposed(node, self.ir.device)
 
     def _idle_batch_norm(self, node: OpNode) -> IR:
-        """Batch norm in inference as the one core operator for it; torch's rule goes past it."""
+        """Return batch norm in inference as its core operator, which torch's own rule skips."""
         given = [
             TensorMeta(name, t.shape, t.dtype, stride=t.stride) for name, t in zip(node.args, node.inputs, strict=True)
         ]
@@ -136,7 +138,7 @@ class Decomposing:
         return IR([OpNode("made", _IDLE_BATCH_NORM, tensors.values(), made, attrs, args=tensors)], given, made[:1])
 
     def _placed(self, node: OpNode, body: IR) -> tuple[list[OpNode], str]:
-        """The steps of a body in the place of a node, or why they cannot be there."""
+        """Return copies of a body's nodes in place of a node, or the reason why they cannot replace it."""
         here: dict[TensorMeta, TensorMeta] = dict(zip(body.graph_inputs, node.inputs, strict=True))
         steps = []
         for step in body.nodes:
@@ -145,7 +147,7 @@ class Decomposing:
                 here[made] = made.copy(name if len(step.outputs) == 1 else self.names.free(f"{name}_{made.index}"))
             steps.append(step.copy(here.__getitem__, name))
             steps[-1].origin, steps[-1].origins = node.origin, node.origins
-            if len(step.outputs) > 1:  # of which dtype statistics are depends on the device
+            if len(step.outputs) > 1:  # the dtype of statistics depends on the device
                 for made, known in zip(steps[-1].outputs, self.know.shapes.of(steps[-1]) or (), strict=False):
                     made.dtype = known.dtype
         pairs = [(old, here[new]) for old, new in zip(node.outputs, body.graph_outputs, strict=True)]
@@ -159,8 +161,8 @@ class Decomposing:
         node.inputs = ()
         return steps, ""
 
-    def _lay_out(self, node: OpNode) -> None:
-        """Infer the strides of what a node makes of tensors that lie in another way now: torch goes by them."""
+    def _update_strides(self, node: OpNode) -> None:
+        """Infer a node's output strides again if its inputs' strides changed: torch's rules depend on them."""
         if self.moved.isdisjoint(node.inputs):
             return
         try:
@@ -168,7 +170,7 @@ class Decomposing:
         except ShapeError:
             if node.op_type != "aten.view.default":
                 raise
-            node.op_type, node.attrs = "aten.reshape.default", {"shape": node["size"]}  # which copies where it must
+            node.op_type, node.attrs = "aten.reshape.default", {"shape": node["size"]}  # copies if it must
             made = self.know.shapes.of(node)
         for old, new in zip(node.outputs, made or (), strict=False):
             if old.stride != new.stride:

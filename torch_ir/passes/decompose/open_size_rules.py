@@ -1,6 +1,6 @@
-"""Take an operator apart whose sizes are open: at several sizes, and what is the same at all of them is the answer.
+"""Decompose an operator with symbolic sizes: decompose it at several concrete sizes and generalise the results.
 
-Where torch goes another way at other sizes, or a size has no expression, there is no answer.
+Fails if the decompositions differ in structure or a size cannot be expressed by the symbols.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ops.decompose import decomposed
 
-_POINTS = 3  # the shapes that follow are checked at more
+_POINTS = 3  # inferred shapes are checked at more
 
 
 def has_open_sizes(node: OpNode) -> bool:
-    """Whether a size of a tensor, or a number among the attributes, is not known."""
+    """Whether a tensor size or an attribute is symbolic."""
     shapes = (dim for tensor in (*node.inputs, *node.outputs) for dim in tensor.shape)
     return any(isinstance(dim, str) for dim in shapes) or any(map(_has_expression, node.attrs.values()))
 
@@ -26,13 +26,13 @@ def has_open_sizes(node: OpNode) -> bool:
 def decomposed_openly(
     node: OpNode, device: str, points: Points, at_one_size: Callable[[OpNode, str], IR | str] = decomposed
 ) -> IR | str:
-    """The body of a function that computes what the node computes at all sizes, or why there is none.
+    """Return a function body that computes the node at all sizes, or the reason why there is none.
 
-    `at_one_size` takes apart a copy of the node whose sizes are known.
+    `at_one_size` decomposes a copy of the node with concrete sizes.
     """
     points = points[:_POINTS]
     if len(points) < 2:
-        return "its sizes vary, and no two choices of them are known to be right"
+        return "its sizes vary, and fewer than two valid choices of them are known"
     bodies = []
     for point in points:
         body = at_one_size(_at(node, point), device)
@@ -40,7 +40,7 @@ def decomposed_openly(
             return body
         bodies.append(body)
     if len({_structure(body) for body in bodies}) > 1:
-        return "its sizes vary, and torch takes it apart differently at different sizes"
+        return "its sizes vary, and torch decomposes it differently at different sizes"
     try:
         return _Merge(node, points).of(bodies)
     except ConversionError as error:
@@ -52,7 +52,7 @@ def _has_expression(value: Any) -> bool:
 
 
 def _at(node: OpNode, sizes: Mapping[str, int]) -> OpNode:
-    """A copy of a node, on tensors of its own, at these sizes."""
+    """Return a copy of a node, with tensors of its own, at these sizes."""
     copies: dict[TensorMeta, TensorMeta] = {}
 
     def copied(tensor: TensorMeta) -> TensorMeta:
@@ -74,7 +74,7 @@ def _number(value: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def _structure(body: IR) -> Hashable:
-    """A graph without its sizes and numbers."""
+    """Return the structure of a graph without its sizes and numbers."""
     places = {tensor: at for at, tensor in enumerate(body.tensors())}
     nodes = [
         (n.op_type, n.args, tuple(places[t] for t in n.inputs), tuple(n.attrs), len(n.outputs)) for n in body.nodes
@@ -83,12 +83,12 @@ def _structure(body: IR) -> Hashable:
 
 
 class _Merge:
-    """One graph with open sizes for several that differ in their numbers alone."""
+    """Merge graphs that differ in numbers alone into one with symbolic sizes."""
 
     def __init__(self, node: OpNode, points: Points) -> None:
         self.op_type = node.op_type
         self.points = points
-        self.known = list(dict.fromkeys(_known(node)))
+        self.known = list(dict.fromkeys(_likely_sizes(node)))
 
     def of(self, bodies: Sequence[IR]) -> IR:
         merged = bodies[0].clone()
@@ -106,7 +106,7 @@ class _Merge:
         if None not in rows:
             return tuple(self._size(column, products(shape)) for column in zip(*rows, strict=True))
         if any(row is not None for row in rows):
-            raise ConversionError("its sizes vary, and what torch makes lies differently at different sizes")
+            raise ConversionError("its sizes vary, and the strides of its decomposition differ in kind between sizes")
         return None
 
     def _value(self, values: Sequence[Any]) -> Any:
@@ -117,7 +117,7 @@ class _Merge:
         if all(type(value) is int for value in values):
             size = self._size(values)
             return Expr(size) if isinstance(size, str) else size
-        raise ConversionError("its sizes vary, and torch's decomposition computes other numbers with them")
+        raise ConversionError("its sizes vary, and its decomposition has constants that depend on them")
 
     def _size(self, values: Sequence[Any], likely: Sequence[Dim] = ()) -> Dim:
         found = expressed(values, [*likely, *self.known], self.points)
@@ -126,8 +126,8 @@ class _Merge:
         return found
 
 
-def _known(node: OpNode) -> Iterator[Dim]:
-    """Sizes that steps of a decomposition may well have."""
+def _likely_sizes(node: OpNode) -> Iterator[Dim]:
+    """Yield sizes that steps of a decomposition are likely to have."""
     for tensor in (*node.inputs, *node.outputs):
         yield from tensor.shape
     for tensor in (*node.inputs, *node.outputs):

@@ -1,4 +1,4 @@
-"""Write nodes of some operators by rules of a back end: functions of the operator's arguments, in terms of torch.
+"""Replace nodes by rules of a back end: functions of the operator's arguments, written in torch.
 
 def softshrink(self, lambd=0.5):
     return torch.where(self.abs() > lambd, self - self.sign() * lambd, 0)
@@ -20,9 +20,9 @@ Rule = Callable[..., Any]  # NotImplemented leaves a node as it is
 
 
 def rewritten(ir: IR, rules: Mapping[str, Rule]) -> IR:
-    """The graph itself, or a copy in which each node that has a rule is what the rule computes.
+    """Return a copy in which each node with a rule is replaced by what the rule computes; the graph itself if none has.
 
-    Rules are not applied to what they make. Bodies of control flow are rewritten too.
+    Rules are not applied to their own results. Bodies of control flow are rewritten too.
     """
     if not any(node.op_type in rules for node in ir.all_nodes()):
         return ir
@@ -36,7 +36,7 @@ def rewritten(ir: IR, rules: Mapping[str, Rule]) -> IR:
 
 
 class _Rewriting(Decomposing):
-    """One run over a graph; nodes of one form are traced once."""
+    """One run over a graph; each distinct form of node is traced once."""
 
     def __init__(self, ir: IR, rules: Mapping[str, Rule]) -> None:
         super().__init__(ir, lambda op_type: op_type not in rules)
@@ -45,7 +45,7 @@ class _Rewriting(Decomposing):
     def _parts(self, node: OpNode, inside: Sequence[str]) -> list[OpNode]:
         return [node] if inside else super()._parts(node, inside)
 
-    def _asked(self, node: OpNode) -> IR | str:
+    def _decomposed(self, node: OpNode) -> IR | str:
         rule = self.rules[node.op_type]
 
         def at_one_size(known: OpNode, device: str) -> IR | str:

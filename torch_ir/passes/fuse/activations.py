@@ -1,7 +1,7 @@
-"""Activations that are written out become their operators: GELU in both forms, SiLU, hard swish, Mish.
+"""Recognise activations written as separate operators: GELU in both forms, SiLU, hard swish, Mish.
 
-However it is written, the product is a polynomial of x and of one curve: 0.5 * x + 0.5 * x * erf(x / sqrt(2)). The
-operators round otherwise than what is written out, and in bfloat16 and float16 less.
+Every way to write one is a polynomial in x and one function: 0.5 * x + 0.5 * x * erf(x / sqrt(2)). The operators round
+differently from the separate steps; in bfloat16 and float16 they round less.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any, NamedTuple
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.clean.canonical_arithmetic import FLOATS
 from torch_ir.passes.fuse.match_variants import Polynomial, between, maker, polynomial
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 _ARITHMETIC = ("aten.mul", "aten.div", "aten.add", "aten.sub", "aten.rsub", "aten.pow", "aten.square")
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
 _ROOT = math.sqrt(2 / math.pi)
 _DEEPEST = 4
 
 
 class _Form(NamedTuple):
-    """What is written: the curve, what it is a curve of, and what its result is multiplied with and added to."""
+    """An activation: `without(x) + with_curve(x) * curve(inside(x))`, and the operator for it."""
 
     curve: str
-    inside: Polynomial  # of x
-    without: Polynomial  # of x: the part that the curve is not in
-    with_curve: Polynomial  # of x: what the curve is multiplied with
+    inside: Polynomial
+    without: Polynomial
+    with_curve: Polynomial
     op_type: str
     arguments: dict[str, Any]
 
@@ -46,7 +46,7 @@ _FORMS = (
 @rule(op("aten.mul.Tensor"), op("aten.div.Tensor"))
 def activation(g: Builder, node: OpNode) -> Any:
     """x * sigmoid(x)  ->  silu(x);  0.5 * x * (1 + erf(x / sqrt(2)))  ->  gelu(x), and so on"""
-    if node.output.dtype not in _FLOATS:
+    if node.output.dtype not in FLOATS:
         return None
     for curve, name, inner in _curves(node):
         for form in _FORMS:
@@ -60,7 +60,7 @@ def activation(g: Builder, node: OpNode) -> Any:
 
 
 def _curves(node: OpNode) -> Iterator[tuple[TensorMeta, str, TensorMeta]]:
-    """Curves that a product is made of and that nobody else reads, each with what it is a curve of."""
+    """Yield the functions in a product that have no other consumer: result, name, argument."""
     left = [(tensor, 0) for tensor in node.inputs]
     while left:
         tensor, depth = left.pop()
@@ -72,7 +72,7 @@ def _curves(node: OpNode) -> Iterator[tuple[TensorMeta, str, TensorMeta]]:
 
 
 def _curve(node: OpNode) -> str:
-    """What a curve is called; nothing for what is none."""
+    """Return the name of the function that a node computes, or ""."""
     name = base_name(node.op_type).removeprefix("aten.")
     if name == "tanh" and (inner := maker(node["self"], "aten.softplus")):
         return "tanh of softplus" if (inner.attrs.get("beta"), inner.attrs.get("threshold")) == (1, 20) else ""
@@ -85,7 +85,7 @@ def _curve(node: OpNode) -> str:
 
 
 def _tensors(inner: TensorMeta) -> list[TensorMeta]:
-    """The tensors that a polynomial may be one of, the nearest first."""
+    """Return the tensors that may be the variable of a polynomial, nearest first."""
     found = {inner: None}
     left = [(inner, 0)]
     while left:
@@ -97,7 +97,7 @@ def _tensors(inner: TensorMeta) -> list[TensorMeta]:
 
 
 def _is_product(result: TensorMeta, x: TensorMeta, curve: TensorMeta, form: _Form) -> bool:
-    """Whether a result is `without + with_curve * curve`: a polynomial of x for each of two values of the curve."""
+    """Whether a result is `without + with_curve * curve`, checked as polynomials of x at three values of the curve."""
     if result.shape != x.shape or result.dtype != x.dtype or curve.dtype != x.dtype:
         return False
     zero, one = (polynomial(result, x, known={curve: value}) for value in (0.0, 1.0))
@@ -110,10 +110,10 @@ def _is_product(result: TensorMeta, x: TensorMeta, curve: TensorMeta, form: _For
 
 
 def _agree(one: Polynomial | None, other: Polynomial) -> bool:
-    """Whether two polynomials are the same, as far as constants in float32 can tell."""
+    """Whether two polynomials are equal to float32 precision."""
     if one is None:
         return False
     return all(math.isclose(one.get(p, 0.0), other.get(p, 0.0), rel_tol=2e-7, abs_tol=1e-12) for p in {**one, **other})
 
 
-activations = rule_pass("activations", "Call the operators for activations that are written out.", [activation])
+activations = rule_pass("activations", "Replace activations written as separate operators by one.", [activation])

@@ -1,11 +1,11 @@
-"""Attention that is written out becomes the operator; its mask and its heads are told to the operator in the best way.
+"""Replace attention written as separate operators by `aten.scaled_dot_product_attention`, and simplify its arguments.
 
-A row whose every score is masked with -inf gives NaN when it is written out, and zeros in the operator. So a mask must
-be known, or be sure to be finite in the dtype of the queries; one that is made of weights counts as such. Where a mask
-is known and leaves a score in every row, the least number of a dtype masks a score entirely, as does -1e30. In bfloat16
-and float16 the operator computes in float32, so its result is at least as precise as what is written out; but a number
-such as -1e4 leaves nothing of a score there, and something of it in float32, so a row that is masked by it as a whole
-would change. Casts between scores and softmax are dropped only where they do not round to less than the queries' dtype.
+A row whose scores are all masked with -inf yields NaN when written out but zeros in the operator. So the mask must have
+a known value, or be provably finite in the dtype of the queries; a mask computed from weights counts as finite. If a
+known mask keeps a score in every row, the smallest number of the dtype masks a score entirely, as does -1e30. In
+bfloat16 and float16 the operator computes in float32, so it is at least as precise as the separate steps; but adding
+-1e4, which absorbs a score there, keeps part of it in float32, so a fully masked row would change. Casts between scores
+and softmax are dropped only if they do not round below the queries' dtype.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import Dtype, OpNode, TensorMeta
 from torch_ir.ops.effects import gives_its_input
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.passes.fuse.match_variants import CASTS, is_number, maker, orders
+from torch_ir.passes.clean.canonical_arithmetic import FLOATS, is_number
+from torch_ir.passes.fuse.match_variants import CASTS, maker, orders
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule
 
 SDPA = "aten.scaled_dot_product_attention.default"
-_NO_SCORE = -1e30  # what is added to a score and leaves nothing of it
-_SOME_SCORE = -128.0  # what is added to a score in half precision and leaves most of it
+_NO_SCORE = -1e30  # added to a score, absorbs it entirely
+_SOME_SCORE = -128.0  # added to a score in half precision, keeps most of it
 _WIDTHS = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
 _PRODUCTS = ("aten.matmul", "aten.bmm", "aten.baddbmm")
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
 _SAME_VALUES = ("aten.expand", "aten.slice", "aten.unsqueeze", "aten.view", "aten.reshape", "aten.permute")
 _RESHAPES = ("aten.reshape", "aten.view", "aten._unsafe_view", "aten.flatten", "aten.unsqueeze", "aten.clone")
 
 
 class _Mask(NamedTuple):
-    """A mask that is added to scores, or that says which of them become `fill`, or which do not."""
+    """A mask that is added to scores, or a boolean one that selects the scores to keep or to set to `fill`."""
 
     tensor: TensorMeta
     fill: float | None = None
-    is_kept: bool = False  # whether it says which scores stay
+    is_kept: bool = False  # True selects the scores to keep
 
 
 class _Scores(NamedTuple):
-    """What is written between a softmax and the product of queries and keys."""
+    """The operands of a softmax: product of queries and keys, scale, mask."""
 
     query: TensorMeta
     key: TensorMeta  # transposed
@@ -62,16 +62,16 @@ def attention(g: Builder, node: OpNode, weights: TensorMeta, value: TensorMeta) 
     query, batch = found.query, found.query.shape[:-2]
     if not batch or found.key.shape[:-2] != batch or value.shape[:-2] != batch:
         return "queries, keys and values do not have the same batch and heads"
-    if {query.dtype, found.key.dtype, value.dtype, node.output.dtype} - {query.dtype} or query.dtype not in _FLOATS:
+    if {query.dtype, found.key.dtype, value.dtype, node.output.dtype} - {query.dtype} or query.dtype not in FLOATS:
         return "queries, keys and values do not have the same dtype"
     if softmax["self"].shape != (*batch, query.shape[-2], found.key.shape[-1]):
-        return "the mask makes the scores larger"
+        return "the mask broadcasts the scores to a larger shape"
     inner = [*passed, softmax, *found.nodes]
     if narrow := [node.name for node in inner if not _keeps_precision(node, query.dtype)]:
-        return f"{narrow[0]!r} rounds to another dtype than that of the queries"
+        return f"{narrow[0]!r} rounds to a less precise dtype than that of the queries"
     if shared := [node.name for node in inner if len(node.output.consumers) > 1]:
         return f"{shared[0]!r} is read elsewhere too"
-    mask, why = _told(g, found.mask, query)
+    mask, why = _mask_argument(g, found.mask, query)
     if why:
         return why
     g.stands_for(*inner)
@@ -80,13 +80,13 @@ def attention(g: Builder, node: OpNode, weights: TensorMeta, value: TensorMeta) 
 
 
 def _keeps_precision(node: OpNode, dtype: str) -> bool:
-    """Whether what a node makes has this dtype, or a wider one."""
+    """Whether the result of a node has this dtype or a wider one."""
     made = node.output.dtype
     return made == dtype or _WIDTHS.get(made, -1) > _WIDTHS[dtype]
 
 
 def _softmax(tensor: TensorMeta) -> tuple[OpNode | None, list[OpNode]]:
-    """The softmax over the last dimension, and the nodes that only pass it on."""
+    """Return the softmax over the last dimension, and the nodes after it that only cast or pass it on."""
     passed: list[OpNode] = []
     while (node := tensor.producer) is not None:
         if base_name(node.op_type) not in CASTS and not gives_its_input(node.op_type, node.attrs):
@@ -99,7 +99,7 @@ def _softmax(tensor: TensorMeta) -> tuple[OpNode | None, list[OpNode]]:
 
 
 def _scores(g: Builder, tensor: TensorMeta) -> _Scores | None:
-    """Scores as they are written: product, scale, mask, with casts in between."""
+    """Return the parts of the scores: product, scale and mask, with casts in between."""
     mask: _Mask | None = None
     scale = 1.0
     nodes: list[OpNode] = []
@@ -118,7 +118,7 @@ def _scores(g: Builder, tensor: TensorMeta) -> _Scores | None:
 
 
 def _masked(g: Builder, node: OpNode) -> tuple[TensorMeta, _Mask] | None:
-    """What is masked, and the mask, if a node masks scores."""
+    """Return the scores and the mask if a node masks scores."""
     name = base_name(node.op_type)
     if name == "aten.add":
         for scores, mask in orders(node):
@@ -133,14 +133,14 @@ def _masked(g: Builder, node: OpNode) -> tuple[TensorMeta, _Mask] | None:
 
 
 def _is_score(tensor: Any) -> bool:
-    """Whether this is made by a product of matrices, with casts and factors behind it."""
+    """Whether this is a matmul, possibly followed by casts and scales."""
     while (node := maker(tensor, "aten.mul", "aten.div", *CASTS)) is not None:
         tensor = node.inputs[0]
     return maker(tensor, *_PRODUCTS) is not None
 
 
 def _product(g: Builder, node: OpNode, scale: float, mask: _Mask | None, nodes: list[OpNode]) -> _Scores | None:
-    """The scores that a product of matrices makes; factors of queries and keys are part of the scale."""
+    """Return the scores of a matmul; scales of queries and keys become part of the scale."""
     if base_name(node.op_type) not in _PRODUCTS:
         return None
     query, key = node.inputs[-2:]
@@ -157,12 +157,12 @@ def _product(g: Builder, node: OpNode, scale: float, mask: _Mask | None, nodes: 
 
 
 def _scaled(tensor: TensorMeta) -> OpNode | None:
-    """The node that multiplies queries or keys for this attention alone."""
+    """Return the node that scales queries or keys for this attention alone."""
     return maker(tensor, "aten.mul", "aten.div") if len(tensor.consumers) == 1 else None
 
 
 def _factor(g: Builder, node: OpNode) -> float | None:
-    """The number that a tensor is multiplied with, if the result has its shape and dtype."""
+    """Return the scalar factor of a product if the result keeps shape and dtype."""
     number = _number(g, node["other"])
     source = node["self"]
     if not number or not isinstance(source, TensorMeta) or node.attrs.get("rounding_mode") is not None:
@@ -178,56 +178,53 @@ def _number(g: Builder, value: Any) -> float | None:
     return float(found) if is_number(found) else None
 
 
-def _told(g: Builder, mask: _Mask | None, query: TensorMeta) -> tuple[TensorMeta | None, str]:
-    """The mask as the operator takes it, or why it cannot be told to it."""
+def _mask_argument(g: Builder, mask: _Mask | None, query: TensorMeta) -> tuple[TensorMeta | None, str]:
+    """Return the mask as the operator takes it, or the reason why it cannot."""
     if mask is None:
         return None, ""
     if len(mask.tensor.shape) < 2:
-        return None, "the mask has less than two dimensions"
+        return None, "the mask has fewer than two dimensions"
     value = g.value_of(mask.tensor)
     if mask.fill is None:
         if mask.tensor.dtype != query.dtype:
             return None, f"the mask is {mask.tensor.dtype}, and queries are {query.dtype}"
         is_safe = _is_finite(g, mask.tensor) if value is None else _leaves_scores(value)
-        return (
-            mask.tensor,
-            "" if is_safe else "a row that is masked as a whole would give zeros, not NaN, or other weights",
-        )
+        return mask.tensor, "" if is_safe else "a fully masked row would yield zeros, not NaN, or other weights"
     if _is_bool_mask(mask, value, query.dtype):
         return mask.tensor if mask.is_kept else g.op("aten.logical_not.default", self=mask.tensor), ""
     fill = max(mask.fill, float(torch.finfo(TORCH_DTYPES[query.dtype]).min))
     if fill > _NO_SCORE or mask.fill == -math.inf:
-        return None, "a row that is masked as a whole would give zeros, not NaN or the mean of all values"
+        return None, "a fully masked row would yield zeros, not NaN or the mean of all values"
     one, other = (0.0, fill) if mask.is_kept else (fill, 0.0)
     added = g.op("aten.where.Scalar", condition=mask.tensor, self=one, other=other)
     return added if added.dtype == query.dtype else g.op("aten.to.dtype", self=added, dtype=Dtype(query.dtype)), ""
 
 
 def _is_bool_mask(mask: _Mask, value: Any, dtype: str) -> bool:
-    """Whether the operator may take the mask for one of truth values: it keeps a score in every row, and no other."""
+    """Whether the mask can be passed as booleans: its value is known, it keeps a score per row and removes the rest."""
     if value is None or mask.fill is None or not bool((value if mask.is_kept else ~value).any(-1).all()):
         return False
     return mask.fill <= _NO_SCORE and mask.fill <= _least(dtype)
 
 
 def _leaves_scores(value: torch.Tensor) -> bool:
-    """Whether a known mask leaves a score in every row, so that it does not matter in which dtype it is added."""
+    """Whether a known mask keeps a score in every row, so that the dtype of the addition does not matter."""
     least = -math.inf if value.dtype in (torch.float32, torch.float64) else _SOME_SCORE
     return bool((value.isfinite() & (value >= least)).any(-1).all())
 
 
 def _least(dtype: str) -> float:
-    """What leaves nothing of a score that it is added to, or beside any other."""
+    """Return the largest number of this dtype that absorbs any score it is added to."""
     return max(_NO_SCORE, float(torch.finfo(TORCH_DTYPES[dtype]).min))
 
 
 def _is_finite(g: Builder, tensor: TensorMeta) -> bool:
-    """Whether all elements are finite: each is one of two numbers, known, a weight, or such a number plus a weight."""
+    """Whether all elements are finite: constants, a weight, a choice between such, or such plus a weight."""
     while (node := maker(tensor, *_SAME_VALUES)) is not None:
         tensor = node["self"]
     if (value := g.value_of(tensor)) is not None:
         return all(_may_be_added(number, tensor.dtype) for number in value.unique().tolist())
-    if g.is_weight(tensor):  # a row that weights mask would be NaN whatever the model is given
+    if g.is_weight(tensor):  # a row masked by weights would be NaN for every input
         return True
     node = maker(tensor, "aten.where", "aten.masked_fill", "aten.mul", "aten.add")
     if node is None or node.op_type == "aten.where.default":
@@ -250,14 +247,14 @@ def _is_finite_part(g: Builder, part: Any, dtype: str) -> bool:
 
 
 def _may_be_added(number: float, dtype: str) -> bool:
-    """Whether a number of this dtype, added to a whole row of scores, does the same in the operator's float32."""
-    if dtype not in _FLOATS or not math.isfinite(torch.tensor(number, dtype=TORCH_DTYPES[dtype]).item()):
+    """Whether a number of this dtype, added to a whole row, has the same effect in the operator's float32."""
+    if dtype not in FLOATS or not math.isfinite(torch.tensor(number, dtype=TORCH_DTYPES[dtype]).item()):
         return False
     return _WIDTHS[dtype] > 0 or number >= _SOME_SCORE or number <= _NO_SCORE
 
 
 def _is_zero_or_one(tensor: Any) -> bool:
-    """Whether this is a truth value as a number, or one minus it."""
+    """Whether this is a bool cast to a number, or one minus it."""
     node = maker(tensor, "aten.rsub")
     tensor = node["self"] if node is not None and node["other"] == 1 and node["alpha"] == 1 else tensor
     cast = maker(tensor, *CASTS)
@@ -266,7 +263,7 @@ def _is_zero_or_one(tensor: Any) -> bool:
 
 @rule(op(SDPA, attn_mask="mask", is_causal=False))
 def known_mask(g: Builder, node: OpNode, mask: TensorMeta | None) -> Any:
-    """attention(..., attn_mask=mask)  ->  attention(..., is_causal=True), or without a mask, where it says just that"""
+    """attention(..., attn_mask=mask)  ->  attention(..., is_causal=True), or no mask, if a known mask is equivalent"""
     value = None if mask is None else g.value_of(mask)
     if value is None or value.ndim < 2 or mask is None:
         return None
@@ -283,7 +280,7 @@ def known_mask(g: Builder, node: OpNode, mask: TensorMeta | None) -> Any:
 
 @lru_cache(maxsize=2)
 def _triangle(rows: int, columns: int) -> torch.Tensor:
-    """The causal mask: every query with the keys up to its own place."""
+    """Return the causal mask: each query sees the keys up to its own position."""
     return torch.ones(rows, columns, dtype=torch.bool, device="cpu").tril()
 
 
@@ -300,7 +297,7 @@ def grouped_heads(g: Builder, node: OpNode, key: TensorMeta, value: TensorMeta) 
 
 
 def _before_repetition(tensor: TensorMeta) -> TensorMeta | None:
-    """What is expanded so that each head stands several times next to itself, with a dimension of 1 for that or not."""
+    """Return the tensor before each of its heads was repeated by an expand, with or without an extra dimension."""
     shape = tensor.shape
     while (node := maker(tensor, *_RESHAPES)) is not None:
         tensor = node["self"]
@@ -320,7 +317,7 @@ def _before_repetition(tensor: TensorMeta) -> TensorMeta | None:
 
 
 def _four_dimensions(g: Builder, tensor: TensorMeta) -> Any:
-    """The tensor without the dimension along which it was expanded, or what had not got it yet."""
+    """Return the tensor without the dimension that was added for the expand."""
     if len(tensor.shape) == 4:
         return tensor
     source = maker(tensor, "aten.unsqueeze", "aten.reshape", "aten.view")
@@ -331,6 +328,6 @@ def _four_dimensions(g: Builder, tensor: TensorMeta) -> Any:
 
 attentions = rule_pass(
     "attention",
-    "Call the operator for attention, with heads that are shared and masks that are causal told as such.",
+    "Use scaled_dot_product_attention, with grouped heads and causal masks as arguments.",
     [attention, known_mask, grouped_heads],
 )

@@ -1,4 +1,4 @@
-"""Element-wise operators that follow each other become one call: one loop over one shape."""
+"""Fuse connected element-wise operators of one shape into one call: one loop instead of several."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch_ir.passes.fuse.fused_calls import Group, Limits, fuse_groups
 from torch_ir.passes.fuse.match_variants import CASTS
 from torch_ir.passes.pass_registry import named_pass
 
-_LEAST = 2  # nodes of a group; one alone is no less work when it is called another name
+_LEAST = 2  # nodes of a group
 
 
 @named_pass("fuse-elementwise", fuses=True, may_raise=["peak"])
 def fuse_elementwise(ir: IR) -> int:
-    """Make one call of element-wise operators that read each other and make tensors of one shape.
+    """Fuse element-wise operators that read each other and have one result shape into one call.
 
     before   mul = x * 2;  add = mul + y;  tanh = tanh(add)
     after    tanh = fused.elementwise(input=x, input_1=y)
@@ -30,7 +30,7 @@ def fuse_elementwise(ir: IR) -> int:
 
 
 def is_elementwise(node: OpNode) -> bool:
-    """Whether every element of what a node makes is computed from one element of each tensor that it reads."""
+    """Whether each output element is computed from one element of each input."""
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload) or len(node.outputs) != 1 or not node.inputs:
         return False
@@ -39,16 +39,18 @@ def is_elementwise(node: OpNode) -> bool:
 
 
 def _connected(ir: IR, inner: set[OpNode]) -> list[list[OpNode]]:
-    """Nodes that read each other and lie between the same borders.
+    """Return groups of connected fusable nodes without creating cycles.
 
-    The depth of a node is how many borders between what may be fused and what may not lie on the longest way to it. On
-    no way between two nodes of the same depth is there a border, so no group is left and entered again.
+    The depth of a node is the largest number of boundaries (edges that cannot be fused) on a path to it. No path
+    between two nodes of equal depth crosses a boundary, so grouping by depth never creates a cycle.
     """
     depth: dict[OpNode, int] = {}
     group_of: dict[OpNode, list[OpNode]] = {}
     for node in ir.nodes:
         makers = [tensor.producer for tensor in node.inputs if tensor.producer is not None]
-        joined = {maker for maker in makers if {maker, node} <= inner and _shape(maker) == _shape(node)}
+        joined = {
+            maker for maker in makers if {maker, node} <= inner and maker.outputs[0].shape == node.outputs[0].shape
+        }
         depth[node] = max((depth[maker] + (maker not in joined) for maker in makers), default=0)
         if node in inner:
             together = [node]
@@ -60,12 +62,8 @@ def _connected(ir: IR, inner: set[OpNode]) -> list[list[OpNode]]:
 
 
 def _merged(one: list[OpNode], other: list[OpNode], group_of: dict[OpNode, list[OpNode]]) -> list[OpNode]:
-    """The nodes of both groups as one; the shorter list goes into the longer one."""
+    """Merge two groups, the smaller into the larger."""
     small, large = sorted((one, other), key=len)
     large += small
     group_of.update(dict.fromkeys(small, large))
     return large
-
-
-def _shape(node: OpNode) -> object:
-    return node.outputs[0].shape

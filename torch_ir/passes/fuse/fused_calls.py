@@ -1,16 +1,15 @@
-"""Fused calls: several nodes as one call of a body, which is made of exactly these nodes.
+"""Fused calls: several nodes become one call of a function whose body is exactly these nodes.
 
     before   silu = aten.silu.default(self=gate);  mul = aten.mul.Tensor(self=silu, other=up)
     after    mul = fused.silu_mul(gate=gate, up=up, function=@silu_mul)
 
-Such a call runs, draws and is put inline again like any other; equal bodies are one function. It reads its arguments
-once and writes its results once, which is what fusing buys.
+Such a call runs, draws and inlines like any other; equal bodies share one function. It reads its arguments once and
+writes its results once: intermediate results stay out of memory.
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Union
@@ -27,7 +26,7 @@ from torch_ir.rewrite.change_log import current_journal
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Nodes that become one call: what it is called, what it calls the tensors it reads, and what it says of itself."""
+    """Nodes that become one call: its name, the names of its inputs, and its attributes."""
 
     name: str
     nodes: Sequence[OpNode]
@@ -35,21 +34,21 @@ class Group:
     attrs: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self) -> list[tuple[str, TensorMeta]]:
-        """What the nodes read, each under its name, in the order of the names; what has none is an `input`."""
+        """Return the tensors that the nodes read, in the order of `reads`; unnamed ones follow as `input`."""
         read = dict.fromkeys(read_by(self.nodes))
         named = [(name, tensor) for name, tensor in self.reads.items() if tensor in read]
         known = {tensor for _, tensor in named}
         return [*named, *(("input", tensor) for tensor in read if tensor not in known)]
 
 
-Find = Callable[[OpNode], Union[Group, None]]  # the group that ends with a node
+Find = Callable[[OpNode], Union[Group, None]]  # returns the group that ends with a node
 Unit = Union[OpNode, Group]
 
 
 def fuse(ir: IR, finders: Sequence[Find]) -> int:
-    """Fuse the groups that these find, the first that finds one at each node; return how many calls were made.
+    """Fuse the groups that the finders return, trying them in order at each node; return the number of calls made.
 
-    Only what the last node makes may be read elsewhere.
+    Only the results of a group's last node may have other consumers.
     """
     limits = Limits(ir)
     entries = current_journal()
@@ -69,7 +68,7 @@ def fuse(ir: IR, finders: Sequence[Find]) -> int:
 
 
 def fuse_groups(ir: IR, groups: Sequence[Group]) -> int:
-    """Put one call in the place of each of these groups, which share no node, in one sweep; return how many."""
+    """Replace each of these disjoint groups by one call; return how many."""
     if not groups:
         return 0
     entries = current_journal()
@@ -94,7 +93,7 @@ def fuse_groups(ir: IR, groups: Sequence[Group]) -> int:
 
 
 class Limits:
-    """What no group may hold: nodes that run once, that are taken already, that do more than compute."""
+    """Decides which nodes may be fused: not those that run once, are in another group or have side effects."""
 
     def __init__(self, ir: IR) -> None:
         self.taken: set[OpNode] = set(split_prologue(ir)[0])
@@ -105,23 +104,23 @@ class Limits:
         return node not in self.taken and is_pure(node) and self._sizes.isdisjoint(node.outputs)
 
     def objection(self, group: Group, *, only_result: bool) -> str:
-        """Why a group cannot become a call, or nothing."""
+        """Return why a group cannot become a call, or ""."""
         for node in group.nodes:
             if not self.admits(node):
-                return f"{node.name!r} is part of something else, runs once for all, or does more than compute"
+                return f"{node.name!r} is in another group, runs only once, or has side effects"
         given = given_by(group.nodes)
         if not given:
-            return "nobody reads what it makes"
+            return "its results are unused"
         if only_result and (others := [made for made in given if made.producer is not group.nodes[-1]]):
             return f"{others[0].name!r} is read elsewhere too"
         inside = {made for node in group.nodes for made in node.outputs}
         if any((memory := memory_of(made)) is None or not memory <= inside for made in given):
-            return "a result shares memory with what the call reads"
+            return "a result shares memory with an input of the call"
         return ""
 
 
 def _shared(ir: IR) -> SharedFunctions:
-    """The functions of the graph, with the bodies that fused calls have already."""
+    """Return the function table of the graph, with the bodies of existing fused calls bound to it."""
     calls = [node for node in ir.nodes if node.is_call and node.op_type.startswith(FUSED)]
     bodies = {name: ir.functions.pop(name) for name in called_by(calls)}
     shared = SharedFunctions(ir)
@@ -131,7 +130,7 @@ def _shared(ir: IR) -> SharedFunctions:
 
 
 def _ordered(ir: IR, groups: Sequence[Group]) -> list[Unit]:
-    """Nodes and groups so that each comes after all it needs, else as they were; groups in the way are opened again."""
+    """Return nodes and groups in a valid order close to the original; groups that cause cycles are dissolved."""
     left = list(groups)
     while True:
         group_of = {node: group for group in left for node in group.nodes}
@@ -139,12 +138,12 @@ def _ordered(ir: IR, groups: Sequence[Group]) -> list[Unit]:
         if circular is None:
             return order
         left.remove(circular)
-        why = "it needs what is made of its own results"
+        why = "it would depend on its own results"
         current_journal().decline(f"{FUSED}{circular.name}", circular.nodes[-1].name, why)
 
 
 def _sorted(ir: IR, unit_of: Mapping[OpNode, Unit]) -> tuple[list[Unit], Group | None]:
-    """The order, each as early as those before it allow, or a group that needs itself."""
+    """Sort units topologically, earliest original position first; return the order, or a group on a cycle."""
     at = {unit_of[node]: number for number, node in enumerate(ir.nodes)}
     unit_at = {number: unit for unit, number in at.items()}
     edges = {(unit_of[before], unit_of[node]): None for node, before in _edges(ir)}
@@ -168,22 +167,22 @@ def _sorted(ir: IR, unit_of: Mapping[OpNode, Unit]) -> tuple[list[Unit], Group |
 
 
 def _circular(blocked: Mapping[Unit, Unit]) -> Group:
-    """A group on a way that comes back to where it was; single nodes alone never make one."""
-    way = list(itertools.islice(blocked, 1))
-    while blocked[way[-1]] not in way:
-        way.append(blocked[way[-1]])
-    circle = way[way.index(blocked[way[-1]]) :]
-    return next(unit for unit in circle if isinstance(unit, Group))
+    """Return a group on a cycle; a cycle of single nodes cannot occur."""
+    path = [next(iter(blocked))]
+    while blocked[path[-1]] not in path:
+        path.append(blocked[path[-1]])
+    cycle = path[path.index(blocked[path[-1]]) :]
+    return next(unit for unit in cycle if isinstance(unit, Group))
 
 
 def _edges(ir: IR) -> Iterator[tuple[OpNode, OpNode]]:
-    """What must come before what: who makes what is read, the effect before an effect, who gives a size."""
+    """Yield (node, predecessor) pairs: producers, the previous side effect, the last node defining a symbolic size."""
     sizes = {symbol.tensor for symbol in ir.symbols.values()}
-    effect = giver = None
+    effect = size_source = None
     for node in ir.nodes:
         before: Iterable[OpNode | None] = [tensor.producer for tensor in node.inputs]
-        for other in (*before, giver, None if is_pure(node) else effect):
+        for other in (*before, size_source, None if is_pure(node) else effect):
             if other is not None:
                 yield node, other
         effect = effect if is_pure(node) else node
-        giver = giver if sizes.isdisjoint(node.outputs) else node
+        size_source = size_source if sizes.isdisjoint(node.outputs) else node

@@ -1,4 +1,4 @@
-"""Layers with what follows them: convolutions and linear layers with their activations, gated layers.
+"""Fuse convolutions and linear layers with the sum and activation that follow, and gated layers.
 
 fused.conv2d_relu    fused.conv2d_add_relu    fused.linear_gelu    fused.silu_mul    fused.silu_mlp
 """
@@ -27,7 +27,7 @@ GATES = ("aten.silu", "aten.gelu", "aten.relu")
 
 @named_pass("fuse-gates", fuses=True, may_raise=["peak"])
 def fuse_gates(ir: IR, whole: bool = False) -> int:
-    """Make one call of an activation and the product with its gate; with `whole`, of the linear layers around it too.
+    """Fuse an activation and the product with its gate; with `whole`, also the linear layers around them.
 
     before   silu(gate) * up                      linear(silu(linear(x, a)) * linear(x, b), c)
     after    fused.silu_mul(gate=gate, up=up)     fused.silu_mlp(input=x, gate=a, up=b, down=c)
@@ -37,7 +37,7 @@ def fuse_gates(ir: IR, whole: bool = False) -> int:
 
 @named_pass("fuse-activations", fuses=True, may_raise=["peak"])
 def fuse_activations(ir: IR) -> int:
-    """Make one call of a convolution or a linear layer, the sum that may follow a convolution, and the activation.
+    """Fuse a convolution or linear layer with its activation, and a convolution with a following sum too.
 
     before   relu(conv2d(x, weight, bias))                        relu(conv2d(x, weight, bias) + other)
     after    fused.conv2d_relu(input=x, weight=weight, ...)       fused.conv2d_add_relu(input=x, ..., other=other)
@@ -61,7 +61,8 @@ def _gated(node: OpNode) -> Group | None:
 
 def _gated_mlp(node: OpNode) -> Group | None:
     """linear(activation(linear(x, a)) * linear(x, b), c)"""
-    product = _gated(node["input"].producer) if base_name(node.op_type) == "aten.linear" and _is_made(node) else None
+    is_linear = base_name(node.op_type) == "aten.linear" and node["input"].producer is not None
+    product = _gated(node["input"].producer) if is_linear else None
     if product is None:
         return None
     gate, up = (maker(tensor, "aten.linear") for tensor in product.reads.values())
@@ -71,10 +72,6 @@ def _gated_mlp(node: OpNode) -> Group | None:
     for name, layer in (("gate", gate), ("up", up), ("down", node)):
         reads |= {name: layer["weight"]} | ({f"{name}_bias": layer["bias"]} if layer["bias"] is not None else {})
     return Group(product.name.replace("_mul", "_mlp"), between(node, reads.values()), reads)
-
-
-def _is_made(node: OpNode) -> bool:
-    return node["input"].producer is not None
 
 
 def _activated(node: OpNode) -> Group | None:
@@ -90,7 +87,7 @@ def _activated(node: OpNode) -> Group | None:
 
 
 def _summed(node: OpNode, activation: OpNode | None) -> Group | None:
-    """convolution + other, with the activation of the sum where there is one"""
+    """convolution + other, and the activation of the sum if there is one"""
     if base_name(node.op_type) != "aten.add":
         return None
     for made, other in orders(node):
@@ -113,7 +110,7 @@ def _layer_name(layer: OpNode) -> str:
 
 
 def _name(activation: OpNode) -> str:
-    """`gelu`; a clamp from 0 up is a `relu`, and one between 0 and 6 a `relu6`."""
+    """Return `gelu` and so on; a clamp at 0 is `relu`, one between 0 and 6 `relu6`."""
     name = base_name(activation.op_type).removeprefix("aten.")
     low, high = ("min_val", "max_val") if name == "hardtanh" else ("min", "max")
     bounds = [activation.attrs.get(low), activation.attrs.get(high)]

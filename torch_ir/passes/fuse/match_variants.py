@@ -1,4 +1,4 @@
-"""How nodes can be written in several ways: a product in both orders, a cast that may be there, powers, polynomials."""
+"""Match variants of an expression: both operand orders, optional casts, powers, polynomials."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.clean.canonical_arithmetic import is_number
 
 CASTS = ("aten.to", "aten._to_copy", "aten.type_as", "prims.convert_element_type")
 Polynomial = dict[int, float]  # power -> factor
@@ -15,30 +16,26 @@ _NOTHING: Mapping[TensorMeta, float] = {}
 
 
 def maker(value: Any, *names: str) -> OpNode | None:
-    """The node that gives this tensor first, if its operator, without overload, is one of these."""
+    """Return the node whose first output this is, if its operator, without overload, is one of these."""
     node = value.producer if isinstance(value, TensorMeta) and value.index == 0 else None
     return node if node is not None and base_name(node.op_type) in names else None
 
 
 def orders(node: OpNode | None) -> Iterator[tuple[Any, Any]]:
-    """The operands of a sum or a product in both orders; none where a sum has a factor."""
+    """Yield the operands of a sum or product in both orders; nothing for a sum with alpha."""
     if node is not None and node.attrs.get("alpha", 1) == 1:
         yield node["self"], node["other"]
         yield node["other"], node["self"]
 
 
 def uncast(tensor: TensorMeta) -> TensorMeta:
-    """What a cast was given; the tensor itself where it is none."""
+    """Return the input of a cast; any other tensor as it is."""
     cast = maker(tensor, *CASTS)
     return tensor if cast is None else cast.inputs[0]
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def between(last: OpNode, reads: Iterable[TensorMeta]) -> list[OpNode]:
-    """The nodes that a node needs, itself included, if these tensors are given; each after those it reads."""
+    """Return the nodes that compute a node from these tensors, itself included, in topological order."""
     given = set(reads)
     found: dict[OpNode, None] = {}
     left = [(last, False)]
@@ -55,9 +52,9 @@ def between(last: OpNode, reads: Iterable[TensorMeta]) -> list[OpNode]:
 def polynomial(
     value: Any, x: TensorMeta, depth: int = 0, known: Mapping[TensorMeta, float] = _NOTHING
 ) -> Polynomial | None:
-    """A value as a polynomial of x, or None where it is none: `0.5 * x * (1 + x)` is `{1: 0.5, 2: 0.5}`.
+    """Return a value as a polynomial of x, or None if it is not one: `0.5 * x * (1 + x)` is `{1: 0.5, 2: 0.5}`.
 
-    Tensors that are `known` count as these numbers.
+    Tensors in `known` are replaced by these numbers.
     """
     if value is x:
         return {1: 1.0}

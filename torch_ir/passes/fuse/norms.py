@@ -1,6 +1,6 @@
-"""Norms that are written out: RMS norms become fused calls, layer norms the operator.
+"""Norms written as separate operators: RMS norms become fused calls, layer norms `aten.layer_norm`.
 
-A fused RMS norm keeps every node as it was, so it is equal to the last bit in every dtype.
+A fused RMS norm contains the original nodes, so it is bit-identical in every dtype.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.passes.clean.canonical_arithmetic import is_number
 from torch_ir.passes.fuse.fused_calls import Group, fuse
-from torch_ir.passes.fuse.match_variants import CASTS, between, is_number, maker, orders, uncast
+from torch_ir.passes.fuse.match_variants import CASTS, between, maker, orders, uncast
 from torch_ir.passes.pass_registry import named_pass, rule_pass
 from torch_ir.rewrite import Builder, op, rule
+from torch_ir.rewrite.pattern import either_order
 
 _WIDE = ("float32", "float64")
 
 
 @named_pass("fuse-norms", fuses=True, may_raise=["peak"])
 def fuse_norms(ir: IR) -> int:
-    """Make one call of each RMS norm that is written out, with its weight and the casts around it.
+    """Fuse each RMS norm into one call, with its weight and the casts around it.
 
     before   x * rsqrt(mean(x ** 2, -1) + eps) * weight
     after    fused.rms_norm(input=x, weight=weight, eps=eps)
@@ -28,7 +30,7 @@ def fuse_norms(ir: IR) -> int:
 
 
 def _rms_norm(node: OpNode) -> Group | None:
-    """The RMS norm that ends with a node: with a weight, and a cast back at the end, or not."""
+    """Return the RMS norm that ends with a node, with or without a weight and a final cast."""
     made = node.outputs[0]
     for scaled, weight in orders(maker(uncast(made), "aten.mul")):
         if isinstance(weight, TensorMeta) and len(weight.shape) == 1 and isinstance(scaled, TensorMeta):
@@ -47,7 +49,7 @@ def _group(node: OpNode, x: TensorMeta, eps: float, weight: dict[str, TensorMeta
 
 
 def _normalised(node: OpNode | None) -> tuple[TensorMeta, float] | None:
-    """What is divided by the root of the mean of its squares, and the eps in there."""
+    """Return the tensor that is divided by the root of its mean square, and eps."""
     for wide, root in _quotients(node):
         added = maker(root["self"], "aten.add")
         for mean, eps in orders(added):
@@ -65,7 +67,7 @@ def _normalised(node: OpNode | None) -> tuple[TensorMeta, float] | None:
 
 
 def _quotients(node: OpNode | None) -> Iterator[tuple[TensorMeta, OpNode]]:
-    """What is divided by a root, and the root: `x * rsqrt(v)`, `x * v ** -0.5`, `x / sqrt(v)`, `x * (1 / sqrt(v))`."""
+    """Yield a tensor and its divisor: `x * rsqrt(v)`, `x * v ** -0.5`, `x / sqrt(v)`, `x * (1 / sqrt(v))`."""
     if node is None or not node.outputs:
         return
     for x, other in orders(maker(node.outputs[0], "aten.mul")):
@@ -80,7 +82,7 @@ def _quotients(node: OpNode | None) -> Iterator[tuple[TensorMeta, OpNode]]:
 
 
 def _averaged(mean: Any, x: TensorMeta) -> OpNode | None:
-    """The node that makes the squares whose mean over the last dimension this is."""
+    """Return the node that computes the squares averaged over the last dimension, or None."""
     node = maker(mean, "aten.mean")
     if node is None or not node.attrs.get("keepdim") or node.attrs.get("dtype") is not None:
         return None
@@ -90,7 +92,7 @@ def _averaged(mean: Any, x: TensorMeta) -> OpNode | None:
 
 
 def _squared(tensor: TensorMeta) -> TensorMeta | None:
-    """What this is the square of: `x ** 2`, `square(x)`, `x * x`."""
+    """Return the tensor that is squared: `x ** 2`, `square(x)`, `x * x`."""
     product = maker(tensor, "aten.mul")
     if product is not None:
         return product["self"] if product["self"] is product["other"] else None
@@ -110,8 +112,7 @@ _centred = _centred.named("centred")
 
 @rule(
     op("aten.div.Tensor", self=_centred, other=_root),
-    op("aten.mul.Tensor", self=_centred, other=_inverse),
-    op("aten.mul.Tensor", self=_inverse, other=_centred),
+    *either_order(op("aten.mul.Tensor", self=_centred, other=_inverse)),
 )
 def layer_norm(
     g: Builder, node: OpNode, x: TensorMeta, var: Any, eps: Any, mean: OpNode, centred: OpNode, shifted: OpNode
@@ -121,16 +122,16 @@ def layer_norm(
     if not dims or not is_number(eps) or _trailing(_variance_dims(var, x, centred), len(x.shape)) != dims:
         return None
     if x.dtype not in _WIDE or x.dtype != node.outputs[0].dtype:
-        return f"in {x.dtype}, the operator rounds otherwise than what is written out"
+        return f"in {x.dtype}, the operator rounds differently from the separate steps"
     shape = list(x.shape[-len(dims) :])
     if not all(isinstance(size, int) for size in shape):
-        return "the sizes to normalise over are open"
+        return "the normalised sizes are symbolic"
     g.stands_for(var.producer.inputs[0].producer, var.producer)
     return g.op("aten.layer_norm.default", input=x, normalized_shape=shape, eps=float(eps), cudnn_enable=False)
 
 
 def _variance_dims(var: Any, x: TensorMeta, centred: OpNode) -> Any:
-    """The dimensions over which this is the population variance of x; nothing where it is not."""
+    """Return the dimensions over which `var` is the population variance of x, or None."""
     node = maker(var, "aten.var", "aten.mean")
     if node is None or not node.attrs.get("keepdim"):
         return None
@@ -143,7 +144,7 @@ def _variance_dims(var: Any, x: TensorMeta, centred: OpNode) -> Any:
 
 
 def _trailing(dims: Any, rank: int) -> list[int]:
-    """The dimensions, counted from the end and sorted, if they are the last ones; else none."""
+    """Return the dimensions as sorted negative numbers if they are the last ones, else []."""
     found = sorted(dim - rank if dim >= 0 else dim for dim in dims or ())
     return found if found == list(range(-len(found), 0)) else []
 
@@ -152,29 +153,23 @@ _plain = op("aten.layer_norm.default", input="x", weight=None, bias=None).named(
 _scaled = op("aten.layer_norm.default", input="x", weight="weight", bias=None).named("norm").read_once()
 
 
-@rule(
-    op("aten.mul.Tensor", self=_plain, other="weight"),
-    op("aten.mul.Tensor", self="weight", other=_plain),
-)
+@rule(*either_order(op("aten.mul.Tensor", self=_plain, other="weight")))
 def into_weight(g: Builder, node: OpNode, x: TensorMeta, norm: OpNode, weight: Any) -> Any:
     """layer_norm(x) * weight  ->  layer_norm(x, weight)"""
     return g.like(norm, weight=weight) if _fits(weight, norm) else None
 
 
-@rule(
-    op("aten.add.Tensor", self=_scaled, other="bias", alpha=1),
-    op("aten.add.Tensor", self="bias", other=_scaled, alpha=1),
-)
+@rule(*either_order(op("aten.add.Tensor", self=_scaled, other="bias", alpha=1)))
 def into_bias(g: Builder, node: OpNode, x: TensorMeta, norm: OpNode, weight: Any, bias: Any) -> Any:
     """layer_norm(x, weight) + bias  ->  layer_norm(x, weight, bias)"""
     return g.like(norm, bias=bias) if weight is not None and _fits(bias, norm) else None
 
 
 def _fits(scale: Any, norm: OpNode) -> bool:
-    """Whether this can be the weight of a norm: a tensor of its dtype over what it normalises."""
+    """Whether this can be the weight or bias of a norm: a tensor of its dtype and normalised shape."""
     if not isinstance(scale, TensorMeta) or scale.dtype != norm.outputs[0].dtype:
         return False
     return list(scale.shape) == list(norm["normalized_shape"])
 
 
-layer_norms = rule_pass("layer-norms", "Call the operator for layer norms.", [layer_norm, into_weight, into_bias])
+layer_norms = rule_pass("layer-norms", "Replace layer norms by aten.layer_norm.", [layer_norm, into_weight, into_bias])

@@ -1,4 +1,4 @@
-"""Rotary position embeddings become fused calls: `fused.rotary(input=x, cos=cos, sin=sin)`."""
+"""Fuse rotary position embeddings: `fused.rotary(input=x, cos=cos, sin=sin)`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.passes.pass_registry import named_pass
 
 @named_pass("fuse-rotary", fuses=True, may_raise=["peak"])
 def fuse_rotary(ir: IR) -> int:
-    """Make one call of each rotation of the two halves of a tensor, in either spelling; `a, b` are the halves of x.
+    """Fuse each rotation of the two halves of a tensor, in either form; `a, b` are the halves of x.
 
     before   x * cos + cat([-b, a]) * sin          cat([a * cos - b * sin, b * cos + a * sin])
     after    fused.rotary(input=x, cos=cos, sin=sin)
@@ -64,7 +64,7 @@ def _is_product(tensor: Any, one: TensorMeta, other: TensorMeta) -> bool:
 
 
 def _joined(tensor: Any) -> list[Any]:
-    """What is put together along the last dimension, if this is it."""
+    """Return the parts of a concatenation along the last dimension, or []."""
     node = maker(tensor, "aten.cat", "aten.concat", "aten.concatenate")
     if node is None or node.attrs.get("dim") not in (-1, len(tensor.shape) - 1):
         return []
@@ -72,7 +72,7 @@ def _joined(tensor: Any) -> list[Any]:
 
 
 def _half_of(tensor: Any) -> tuple[TensorMeta, int] | None:
-    """The tensor of which this is the first (0) or the second (1) half along the last dimension."""
+    """Return the tensor of which this is the first (0) or second (1) half along the last dimension, and 0 or 1."""
     node = tensor.producer if isinstance(tensor, TensorMeta) else None
     if node is None or not tensor.shape or node.attrs.get("dim") not in (-1, len(tensor.shape) - 1):
         return None

@@ -1,3 +1,3 @@
-"""What is laid out for oneDNN, the library behind torch on CPUs: weights once, in the order in which it reads them."""
+"""Weights packed once for oneDNN, torch's CPU library, in the layout its kernels read."""
 
 from torch_ir.passes.pack import convolutions, linears, winograd  # noqa: F401  # they register themselves

@@ -1,7 +1,7 @@
-"""Convolutions as oneDNN's own operator: weights packed once, and bias, sum and activation computed on the way.
+"""Convolutions by oneDNN: weights are packed once; bias, sum and activation are computed in the same kernel.
 
-What such a convolution makes lies with channels last in memory, and what follows it keeps that. A NaN that comes to an
-activation which cuts off (relu, hardtanh, hardsigmoid) is a number after it.
+The results are channels-last in memory, and following operators keep that layout. oneDNN's clamping activations (relu,
+hardtanh, hardsigmoid) turn NaN into a number.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import torch
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.passes.pass_registry import rule_pass
-from torch_ir.passes.weights.affine import obstacle
+from torch_ir.passes.weights.affine import each, obstacle
 from torch_ir.rewrite import Builder, op, rule
+from torch_ir.rewrite.pattern import either_order
 
 PACKED = "mkldnn._convolution_pointwise.default"
 PACKED_SUM = "mkldnn._convolution_pointwise.binary"
@@ -24,14 +25,14 @@ PACKED_TRANSPOSED = "mkldnn._convolution_transpose_pointwise.default"
 _CONVOLUTIONS = ("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution.default")
 _TRANSPOSED = "aten.conv_transpose2d.input"
 _GEOMETRY = ("padding", "stride", "dilation")
-_FEW_PRODUCTS = 2_000_000  # they take as long as what a call of oneDNN takes beside its products
+_FEW_PRODUCTS = 2_000_000  # below that, the overhead of a oneDNN call outweighs its faster products
 _SAME_NAME = ("relu", "sigmoid", "tanh", "hardswish", "hardsigmoid")
 _ACTIVATIONS = tuple(
     f"aten.{name}" for name in (*_SAME_NAME, "relu6", "silu", "leaky_relu", "hardtanh", "clamp", "clamp_min", "gelu")
 )
 _packed = op(PACKED).when(attr="none").read_once().named("conv")
 _packed_transposed = op(PACKED_TRANSPOSED).when(attr="none").read_once().named("conv")
-Activation = tuple[str, list[float], str]  # as oneDNN's operators take it: what, with which numbers, computed how
+Activation = tuple[str, list[float], str]  # oneDNN's attr, scalars and algorithm
 
 
 @rule(op(*_CONVOLUTIONS))
@@ -40,11 +41,11 @@ def pack_convolution(g: Builder, node: OpNode) -> object:
     if g.is_weight(node["input"]):
         return None
     if node.attrs.get("transposed"):
-        return "a transposed convolution is packed as aten.conv_transpose2d alone"
+        return "only aten.conv_transpose2d is packed as a transposed convolution"
     if why := objection(g, node):
         return why
     if _is_small(node):
-        return "its few products take torch less time than a call of oneDNN"
+        return "it has so few products that torch is faster than a call of oneDNN"
     return _packed_as(g, node, PACKED, "mkldnn._reorder_convolution_weight.default", _GEOMETRY)
 
 
@@ -59,10 +60,7 @@ def pack_transposed(g: Builder, node: OpNode) -> object:
     return _packed_as(g, node, PACKED_TRANSPOSED, "mkldnn._reorder_convolution_transpose_weight.default", names)
 
 
-@rule(
-    op("aten.add.Tensor", self=_packed, other="other", alpha=1),
-    op("aten.add.Tensor", self="other", other=_packed, alpha=1),
-)
+@rule(*either_order(op("aten.add.Tensor", self=_packed, other="other", alpha=1)))
 def sum_into_convolution(g: Builder, node: OpNode, conv: OpNode, other: Any) -> object:
     """conv(x) + other  ->  _convolution_pointwise.binary(x, other, "add")"""
     made = conv.output
@@ -89,11 +87,11 @@ def activation_into_sum(g: Builder, node: OpNode, conv: OpNode) -> object:
     found = activation_of(node)
     if found is None:
         return None
-    return g.like(conv, unary_attr="relu") if found[0] == "relu" else "after a sum oneDNN computes a relu alone"
+    return g.like(conv, unary_attr="relu") if found[0] == "relu" else "after a sum, oneDNN fuses only relu"
 
 
 def activation_of(node: OpNode) -> Activation | None:
-    """An activation as oneDNN's operators take it; None where they have none that is the same."""
+    """Return an activation as oneDNN's operators take it, or None if there is no equivalent."""
     name = base_name(node.op_type).removeprefix("aten.")
     if name in _SAME_NAME:
         return name, [], ""
@@ -109,7 +107,7 @@ def activation_of(node: OpNode) -> Activation | None:
 
 
 def _bounds(name: str, node: OpNode) -> tuple[Any, Any]:
-    """Between what an activation that cuts off keeps its values; None where it does not."""
+    """Return the bounds of a clamping activation; None where it is unbounded."""
     if name == "relu6":
         return 0, 6
     low, high = ("min_val", "max_val") if name == "hardtanh" else ("min", "max")
@@ -117,23 +115,23 @@ def _bounds(name: str, node: OpNode) -> tuple[Any, Any]:
 
 
 def objection(g: Builder, node: OpNode) -> str:
-    """Why oneDNN cannot take over a convolution, or nothing."""
+    """Return why oneDNN cannot compute a convolution, or ""."""
     x, weight = node["input"], node["weight"]
     if not g.is_home("cpu") or x.placement is not None or weight.placement is not None:
-        return "oneDNN packs weights for a CPU"
+        return "oneDNN packs weights for CPUs only"
     if not is_computed(x.dtype) or weight.dtype != x.dtype:
         return f"oneDNN does not compute convolutions of {x.dtype} on this CPU"
     if len(weight.shape) not in (4, 5) or len(x.shape) != len(weight.shape):
-        return "oneDNN packs convolutions of batches over two or three dimensions"
+        return "oneDNN packs batched 2-d and 3-d convolutions only"
     if isinstance(node["padding"], str):
         return f"its padding is {node['padding']!r} rather than numbers"
     if not weight.is_static or 0 in weight.shape:
-        return "the sizes of its weight are open"
+        return "its weight has symbolic or zero sizes"
     return obstacle(g.is_weight, weight, node["bias"])
 
 
 def _is_small(node: OpNode) -> bool:
-    """Whether a convolution of one image is one small product of matrices, which torch calls at once."""
+    """Whether this is a small 1 x 1 convolution of one image, which torch computes as one matmul."""
     batch, *others = node.output.shape
     reads, *kernel = node["weight"].shape[1:]
     sizes = [size for size in (*others, reads) if isinstance(size, int)]
@@ -146,30 +144,23 @@ def is_computed(dtype: str) -> bool:
     return dtype == "float32" or (dtype == "bfloat16" and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def each(value: Any, rank: int) -> list[Any]:
-    """One number for every dimension; a list of one, or the number itself, is for all of them."""
-    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
-    return numbers * rank if len(numbers) == 1 else numbers
-
-
 def _likely_size(x: TensorMeta) -> list[int] | None:
-    """The sizes to pack for; any others will do as well, though perhaps less quickly."""
+    """Return the input sizes to pack for; other sizes work too, perhaps more slowly."""
     batch, *others = x.shape
     fixed = [size for size in others if isinstance(size, int)]
     return [batch if isinstance(batch, int) else 1, *fixed] if len(fixed) == len(others) else None
 
 
 def packed_bias(g: Builder, bias: TensorMeta | None) -> TensorMeta | None:
-    """A bias without gaps, as oneDNN reads it however it lies."""
-    made: TensorMeta | None = None if bias is None else g.op("aten.contiguous.default", self=bias)
-    return made
+    """Return a contiguous bias: oneDNN ignores its strides."""
+    return None if bias is None else g.op("aten.contiguous.default", self=bias)
 
 
 def _packed_as(g: Builder, node: OpNode, op_type: str, packing: str, names: Sequence[str]) -> TensorMeta:
-    """The call of oneDNN's operator, over a weight that is packed for the sizes that are most likely."""
+    """Return the call of oneDNN's operator with a weight packed for the likely input sizes."""
     rank = len(node["weight"].shape) - 2
     geometry = {**{name: each(node[name], rank) for name in names}, "groups": node["groups"]}
-    made: TensorMeta = g.op(
+    return g.op(
         op_type,
         X=node["input"],
         W=g.op(packing, self=node["weight"], **geometry, input_size=_likely_size(node["input"])),
@@ -179,12 +170,11 @@ def _packed_as(g: Builder, node: OpNode, op_type: str, packing: str, names: Sequ
         scalars=[],
         algorithm="",
     )
-    return made
 
 
 pack_convolutions = rule_pass(
     "pack-convolutions",
-    "Call oneDNN's convolutions over weights packed once for this CPU, with the sum and the activation after them.",
+    "Use oneDNN convolutions with weights packed once for this CPU, fused with the sum and activation that follow.",
     [pack_convolution, pack_transposed, sum_into_convolution, activation_into_convolution, activation_into_sum],
     may_raise=["bytes", "peak"],
 )

@@ -1,8 +1,7 @@
-"""Linear layers over weights that are laid out once: packed for oneDNN's own operator, or along their longer side.
+"""Linear layers with weights laid out once: packed for oneDNN, or contiguous along the longer side.
 
-The operator computes an activation on the way. A sum that follows stays a sum: a call of the operator that adds too was
-measured to take longer than both. With one row of float32 there is nothing to pack for: reading the weight is all the
-work, and it is read fastest in long stretches.
+oneDNN's operator fuses an activation. A following sum stays separate: the fused form was measured to be slower than
+both. For one float32 row, packing does not pay: the time goes into reading the weight, which is fastest in long runs.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _layer = op(PACKED).when(attr="none").read_once().named("layer")
 
 @rule(op(LINEAR, input="x", weight="weight", bias="bias"))
 def pack_linear(g: Builder, node: OpNode, x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None) -> object:
-    """linear(x, w, b)  ->  _linear_pointwise(x, _reorder_linear_weight(w), b),  but for one row of float32"""
+    """linear(x, w, b)  ->  _linear_pointwise(x, _reorder_linear_weight(w), b),  except for one row of float32"""
     if _is_row(x) or g.is_weight(x):
         return None
     if why := _objection(g, x, weight, bias):
@@ -35,7 +34,7 @@ def pack_linear(g: Builder, node: OpNode, x: TensorMeta, weight: TensorMeta, bia
 
 @rule(op(LINEAR, input="x", weight="weight", bias="bias"))
 def turn_weight(g: Builder, node: OpNode, x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None) -> object:
-    """linear(x, w, b)  ->  linear(x, w, b),  where x is one row, over a weight that lies along its longer side"""
+    """linear(x, w, b)  ->  linear(x, w, b),  for one row x, with a weight that is contiguous along its longer side"""
     if not _is_row(x) or g.is_weight(x):
         return None
     if why := _objection(g, x, weight, bias):
@@ -57,20 +56,20 @@ def activation_into_linear(g: Builder, node: OpNode, layer: OpNode) -> object:
         return None
     attr, scalars, algorithm = found
     if attr in ("relu", "hardtanh", "hardsigmoid"):
-        return f"oneDNN's {attr} makes a number of NaN"
+        return f"oneDNN's {attr} turns NaN into a number"
     return g.like(layer, attr=attr, scalars=scalars, algorithm=algorithm)
 
 
 def _objection(g: Builder, x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None) -> str:
-    """Why the weight of a linear layer is not laid out anew, or nothing."""
+    """Return why the weight of a linear layer keeps its layout, or ""."""
     if not g.is_home("cpu") or x.placement is not None or weight.placement is not None:
-        return "weights are laid out for a CPU"
+        return "weights are laid out for CPUs only"
     if not is_computed(x.dtype) or weight.dtype != x.dtype:
         return f"oneDNN does not compute linear layers of {x.dtype} on this CPU"
     if len(weight.shape) != 2 or not weight.is_static or 0 in weight.shape:
-        return "its weight is not a matrix of known sizes"
+        return "its weight is not a matrix of static sizes"
     if bias is not None and (bias.dtype != x.dtype or bias.shape != weight.shape[:1]):
-        return "its bias is not a vector of what it makes"
+        return "its bias does not match the dtype and size of its output"
     return obstacle(g.is_weight, weight, bias)
 
 
@@ -79,14 +78,14 @@ def _is_row(x: TensorMeta) -> bool:
 
 
 def _rows(x: TensorMeta) -> int | None:
-    """How many rows a layer multiplies at once, where that is known; it is packed for so many, and takes any."""
+    """Return the number of rows a layer multiplies, if known; the weight is packed for it but accepts any."""
     sizes = [size for size in x.shape[:-1] if isinstance(size, int)]
     return math.prod(sizes) if len(sizes) == len(x.shape) - 1 else None
 
 
 pack_linears = rule_pass(
     "pack-linears",
-    "Lay out the weights of linear layers once for this CPU: packed for oneDNN, or along their longer side.",
+    "Lay out weights of linear layers once for this CPU: packed for oneDNN, or contiguous along the longer side.",
     [pack_linear, turn_weight, activation_into_linear],
     may_raise=["bytes", "peak"],
 )

@@ -1,4 +1,4 @@
-"""What goes into weights: scales, shifts and padding of a layer, and layers that are merged."""
+"""Passes that fold scales, shifts and padding into layers, and merge layers."""
 
 from torch_ir.passes.weights import (  # noqa: F401  # they register themselves
     fold_arithmetic,

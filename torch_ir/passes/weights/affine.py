@@ -1,31 +1,31 @@
-"""Convolutions and linear layers: a scale and a shift of what they make, or of what they read, goes into their weights.
+"""Convolutions and linear layers: fold a scale and shift of their output or input into their weights.
 
-The new weights are nodes over the old ones, so no value is needed. Their arithmetic is done in float32, or in float64
-where a weight has that, and rounded once, at the end, to the dtype that the weight had.
+The new weights are computed by nodes from the old ones, so no values are needed. They are computed in float32 (float64
+for float64 weights) and rounded once at the end to the original dtype.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
 from torch_ir.ir import Dtype, OpNode, TensorMeta
+from torch_ir.passes.clean.canonical_arithmetic import FLOATS
 from torch_ir.rewrite import Builder
 
 LINEAR = "aten.linear.default"
 CONVOLUTIONS = ("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution.default")
 TRANSPOSED = ("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
 LAYERS = (LINEAR, *CONVOLUTIONS, *TRANSPOSED)
-FLOATS = frozenset(("float64", "float32", "float16", "bfloat16"))
-_MOST_FACTOR = 1e8  # weights times more than that, or less than its inverse, may leave the range even of float32
+_MOST_FACTOR = 1e8  # scaling weights by more, or by less than the inverse, may overflow or underflow float32
 _WIDE = frozenset(("float64", "float32"))
 Scale = Union[TensorMeta, float]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution or a linear layer; `sizes` are those of its weight."""
+    """A convolution or a linear layer; `sizes` is the shape of its weight."""
 
     node: OpNode
     weight: TensorMeta
@@ -40,12 +40,12 @@ class Layer:
 
     @property
     def axis(self) -> int:
-        """Where channels are in what it reads and in what it makes, counted from the end."""
+        """The channel dimension of its input and output, as a negative number."""
         return 1 - len(self.sizes)
 
     @property
     def channels(self) -> int:
-        """How many channels it makes."""
+        """The number of output channels."""
         return self.sizes[1] * self.groups if self.is_transposed else self.sizes[0]
 
     @property
@@ -55,7 +55,7 @@ class Layer:
 
 
 def layer_of(node: OpNode) -> Layer | None:
-    """A node as a layer; None where its weight is not one whole tensor of floating-point numbers."""
+    """Return a node as a layer; None if its weight is not one unsharded floating-point tensor."""
     weight = node["weight"]
     sizes = tuple(size for size in weight.shape if isinstance(size, int))
     if weight.dtype not in FLOATS or weight.placement is not None or not 2 <= len(sizes) == len(weight.shape):
@@ -65,29 +65,29 @@ def layer_of(node: OpNode) -> Layer | None:
 
 
 def obstacle(is_weight: Callable[[TensorMeta], bool], *tensors: TensorMeta | None) -> str:
-    """Why these cannot be computed with before a run; nothing where all of them are weights, or absent."""
+    """Return why these cannot be used before a run; "" if all of them are weights or absent."""
     for tensor in tensors:
         if tensor is not None and not is_weight(tensor):
-            return f"{tensor.name!r} is not a weight that stays as it is"
+            return f"{tensor.name!r} is not a constant weight"
     return ""
 
 
 def too_narrow(layer: Layer, factor: object = None) -> str:
-    """Why the weights of a layer cannot be multiplied with something, or nothing; a sign may always go into them.
+    """Return why the weights of a layer cannot be scaled, or ""; a change of sign is always possible.
 
-    Most of the range of float16 is used by weights as they are: a product may be subnormal, where few bits are left, or
-    infinite, though what the layer makes is neither.
+    Weights use most of the range of float16 already: a product may become subnormal or infinite even if the layer's
+    output does not.
     """
     if isinstance(factor, (int, float)):
         if abs(factor) == 1:
             return ""
         if factor and not 1 / _MOST_FACTOR <= abs(factor) <= _MOST_FACTOR:
-            return f"weights times {factor:g} may leave the range of their dtype"
-    return "weights in float16 may leave its range when scaled" if layer.weight.dtype == "float16" else ""
+            return f"weights times {factor:g} may exceed the range of their dtype"
+    return "float16 weights may exceed their range when scaled" if layer.weight.dtype == "float16" else ""
 
 
 def shared(tensor: TensorMeta) -> str:
-    """Why a tensor cannot be changed for the sake of one reader, or nothing."""
+    """Return why a tensor cannot be changed for one consumer, or ""."""
     return "" if len(tensor.consumers) == 1 else f"{tensor.name!r} is read elsewhere too"
 
 
@@ -109,77 +109,67 @@ def with_scaled_output(g: Builder, layer: Layer, scale: Scale | None, shift: Sca
 
 
 def with_scaled_input(g: Builder, layer: Layer, x: TensorMeta, scale: TensorMeta, shift: TensorMeta) -> TensorMeta:
-    """layer(x * scale + shift, w, b)  ->  layer(x, w * scale, sum(w * shift) + b), where the layer pads nothing"""
+    """layer(x * scale + shift, w, b)  ->  layer(x, w * scale, sum(w * shift) + b), for a layer without padding"""
     weight = wide(g, layer.weight)
     scaled = times(g, weight, _along(g, layer, scale, of_outputs=False))
     shifted = times(g, weight, _along(g, layer, shift, of_outputs=False))
-    bias: TensorMeta = g.op("aten.sum.dim_IntList", self=shifted, dim=list(range(1, len(layer.sizes))))
+    bias = g.op("aten.sum.dim_IntList", self=shifted, dim=list(range(1, len(layer.sizes))))
     if layer.bias is not None:
         bias = plus(g, bias, wide(g, layer.bias))
     return _with_weights(g, layer, x, scaled, bias)
 
 
 def wide(g: Builder, tensor: TensorMeta) -> TensorMeta:
-    """A weight in a dtype to compute in."""
+    """Return a weight in float32, or in float64 if it has that."""
     return tensor if tensor.dtype in _WIDE else narrow(g, tensor, "float32")
 
 
 def narrow(g: Builder, tensor: TensorMeta, dtype: str) -> TensorMeta:
-    """A weight in the dtype that it must have in the end."""
-    made: TensorMeta = tensor if tensor.dtype == dtype else g.op("aten.to.dtype", self=tensor, dtype=Dtype(dtype))
-    return made
+    return tensor if tensor.dtype == dtype else g.op("aten.to.dtype", self=tensor, dtype=Dtype(dtype))
 
 
 def times(g: Builder, one: TensorMeta, other: Scale) -> TensorMeta:
-    made: TensorMeta = g.op("aten.mul.Tensor", self=one, other=other)
-    return made
+    return g.op("aten.mul.Tensor", self=one, other=other)
 
 
 def plus(g: Builder, one: TensorMeta, other: Scale) -> TensorMeta:
-    made: TensorMeta = g.op("aten.add.Tensor", self=one, other=other)
-    return made
+    return g.op("aten.add.Tensor", self=one, other=other)
 
 
 def reshaped(g: Builder, tensor: TensorMeta, *shape: int) -> TensorMeta:
-    same = tensor.shape == shape
-    made: TensorMeta = tensor if same else g.op("aten.reshape.default", self=tensor, shape=list(shape))
-    return made
+    return tensor if tensor.shape == shape else g.op("aten.reshape.default", self=tensor, shape=list(shape))
 
 
 def spread(g: Builder, tensor: TensorMeta, size: int) -> TensorMeta:
-    """A tensor of one element, or of `size`, as a vector of that size."""
-    flat = reshaped(g, tensor, _count(tensor.shape))
-    made: TensorMeta = flat if flat.shape == (size,) else g.op("aten.expand.default", self=flat, size=[size])
-    return made
+    """Return a tensor with at most one dimension other than 1 as a vector of this size, expanded if needed."""
+    flat = reshaped(g, tensor, max([1, *(dim for dim in tensor.shape if isinstance(dim, int))]))
+    return flat if flat.shape == (size,) else g.op("aten.expand.default", self=flat, size=[size])
 
 
-def _count(shape: Sequence[int | str]) -> int:
-    """Elements of a shape that has at most one dimension other than 1."""
-    return max([1, *(size for size in shape if isinstance(size, int))])
+def each(value: Any, rank: int) -> list[Any]:
+    """Return one number per dimension; a single number applies to all dimensions."""
+    numbers = list(value) if isinstance(value, (list, tuple)) else [value]
+    return numbers * rank if len(numbers) == 1 else numbers
 
 
 def _with_weights(g: Builder, layer: Layer, x: TensorMeta, weight: TensorMeta, bias: TensorMeta | None) -> TensorMeta:
     dtype = layer.weight.dtype
     weight, bias = narrow(g, weight, dtype), None if bias is None else narrow(g, bias, dtype)
-    made: TensorMeta = g.like(layer.node, input=x, weight=weight, bias=bias)
-    return made
+    return g.like(layer.node, input=x, weight=weight, bias=bias)
 
 
 def _filled(g: Builder, number: float, layer: Layer) -> TensorMeta:
-    """A number as a vector over the channels that a layer makes."""
-    like = wide(g, layer.weight)
-    made: TensorMeta = g.op("aten.new_full.default", self=like, size=[layer.channels], fill_value=number)
-    return made
+    """Return a vector with this number for every output channel."""
+    return g.op("aten.new_full.default", self=wide(g, layer.weight), size=[layer.channels], fill_value=number)
 
 
 def _along(g: Builder, layer: Layer, vector: TensorMeta, *, of_outputs: bool) -> TensorMeta:
-    """A vector over channels, laid along the weight's dimension of these; a group counts its own from 0."""
+    """Reshape a vector over channels so that it broadcasts along the weight's dimension of those channels."""
     ones = [1] * (len(layer.sizes) - 2)
     if of_outputs is not layer.is_transposed:
         return reshaped(g, vector, layer.sizes[0], 1, *ones)
     rows = reshaped(g, vector, layer.groups, layer.sizes[1], *ones)
     if layer.groups == 1:
         return rows
-    each = layer.sizes[0] // layer.groups
-    made: TensorMeta = g.op("aten.repeat_interleave.self_int", self=rows, repeats=each, dim=0)
-    return made
+    per_group = layer.sizes[0] // layer.groups
+    return g.op("aten.repeat_interleave.self_int", self=rows, repeats=per_group, dim=0)

@@ -1,7 +1,7 @@
-"""Arithmetic after a convolution or a linear layer: what is added, and what is multiplied with, goes into its weights.
+"""Fold additions and multiplications after a convolution or a linear layer into its weights.
 
-That is so for numbers and for weights that have one element for each channel. Weights in float16 take up no factor: the
-product may leave their range. Division by a weight stays, as that may have a zero in it.
+The other operand must be a number or a weight with one element per channel. Float16 weights are not scaled, as the
+product may exceed their range; division by a weight stays, as it may contain zeros.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from torch_ir.passes.weights.affine import (
     with_scaled_output,
 )
 from torch_ir.rewrite import Builder, op, rule
+from torch_ir.rewrite.pattern import either_order
 
 _layer = op(*LAYERS).named("before")
 
 
-@rule(op("aten.add", self=_layer, other="other", alpha=1), op("aten.add", self="other", other=_layer, alpha=1))
+@rule(*either_order(op("aten.add", self=_layer, other="other", alpha=1)))
 def add_to_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
     """conv(x, w, b) + c  ->  conv(x, w, b + c)"""
     layer = _foldable(g, node, before, other)
@@ -48,7 +49,7 @@ def subtract_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> obje
     return with_scaled_output(g, layer, -1.0, other) if isinstance(layer, Layer) else layer
 
 
-@rule(op("aten.mul", self=_layer, other="other"), op("aten.mul", self="other", other=_layer))
+@rule(*either_order(op("aten.mul", self=_layer, other="other")))
 def multiply_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object:
     """conv(x, w, b) * c  ->  conv(x, w * c, b * c)"""
     layer = _foldable(g, node, before, other, factor=other)
@@ -62,15 +63,15 @@ def divide_layer(g: Builder, node: OpNode, before: OpNode, other: Any) -> object
     if not isinstance(layer, Layer):
         return layer
     if isinstance(other, TensorMeta):
-        return f"{other.name!r} may have a zero in it"
+        return f"{other.name!r} may contain zeros"
     inverse = 1 / other if other else math.inf
     return with_scaled_output(g, layer, inverse, None) if inverse and math.isfinite(inverse) else None
 
 
 def _foldable(g: Builder, node: OpNode, before: OpNode, other: Any, *, factor: Any = None) -> Layer | str | None:
-    """The layer whose weights may take up `other`, why they may not, or None where that is out of the question.
+    """Return the layer whose weights can absorb `other`, the reason why they cannot, or None if it does not apply.
 
-    `factor` is what they are multiplied with, if they are.
+    `factor` is what the weights are multiplied with, if anything.
     """
     layer = layer_of(before)
     if layer is None or node.outputs[0].dtype != layer.made.dtype:
@@ -82,14 +83,13 @@ def _foldable(g: Builder, node: OpNode, before: OpNode, other: Any, *, factor: A
         return None
     why = obstacle(g.is_weight, layer.weight, layer.bias) or shared(layer.made)
     if factor is not None and not why:
-        why = too_narrow(layer, factor) or shared(
-            layer.weight
-        )  # which would then be kept twice for the sake of one cheap operator
+        # a shared weight would be stored twice to save one cheap operator
+        why = too_narrow(layer, factor) or shared(layer.weight)
     return why or layer
 
 
 def _is_per_channel(tensor: TensorMeta, layer: Layer) -> bool:
-    """Whether a tensor has one element, or one for each channel in the place where channels are."""
+    """Whether a tensor has one element, or one per channel in the channel dimension."""
     if tensor.placement is not None or len(tensor.shape) > len(layer.made.shape):
         return False
     places = range(-len(tensor.shape), 0)
@@ -100,12 +100,11 @@ def _is_per_channel(tensor: TensorMeta, layer: Layer) -> bool:
 
 
 def _negative(g: Builder, value: Scale) -> Scale:
-    made: Scale = g.op("aten.neg.default", self=wide(g, value)) if isinstance(value, TensorMeta) else -value
-    return made
+    return g.op("aten.neg.default", self=wide(g, value)) if isinstance(value, TensorMeta) else -value
 
 
 fold_arithmetic = rule_pass(
     "fold-arithmetic",
-    "Fold what is added to a convolution or linear layer, or multiplied with it, into its weights.",
+    "Fold additions to and multiplications of a convolution or linear layer into its weights.",
     [add_to_layer, subtract_from_layer, subtract_layer, multiply_layer, divide_layer],
 )

@@ -1,4 +1,4 @@
-"""Batch norm in inference is a scale and a shift of every channel: both go into the weights of a layer next to it."""
+"""Fold batch norm in inference, a scale and a shift per channel, into the weights of an adjacent layer."""
 
 from __future__ import annotations
 
@@ -51,27 +51,25 @@ def norm_before_layer(g: Builder, node: OpNode, norm: OpNode) -> object:
 
 
 def _objection(g: Builder, norm: OpNode, layer: Layer) -> str:
-    """Why a batch norm does not scale and shift the channels of a layer by amounts that are known, or nothing."""
+    """Return why a batch norm is not a constant scale and shift of a layer's channels, or ""."""
     if norm.attrs.get("training", False):
-        return "the batch norm is in training: its statistics are those of the batch"
+        return "the batch norm is in training mode and uses the statistics of the batch"
     if len(norm["input"].shape) + layer.axis != 1:
         return f"the batch norm is over dimension 1, which does not hold the channels of {layer.node.name!r}"
     if any(statistic.consumers for statistic in norm.outputs[1:]):
-        return "the statistics that the batch norm gives are read"
+        return "the statistics that the batch norm returns are used"
     known = norm["weight"], norm["bias"], norm["running_mean"], norm["running_var"]
     return obstacle(g.is_weight, layer.weight, layer.bias, *known) or too_narrow(layer)
 
 
 def _objection_before(layer: Layer) -> str:
     if layer.is_transposed:
-        return "how often a transposed convolution adds up the shift depends on the place"
-    return (
-        "" if layer.pads_nothing else "the convolution pads with zeros, and the batch norm shifts what is not padding"
-    )
+        return "a transposed convolution adds the shift a number of times that depends on the position"
+    return "" if layer.pads_nothing else "the convolution pads with zeros, which the batch norm does not shift"
 
 
 def _scale_and_shift(g: Builder, norm: OpNode) -> tuple[TensorMeta, TensorMeta]:
-    scale: TensorMeta = g.op("aten.rsqrt.default", self=plus(g, wide(g, norm["running_var"]), norm["eps"]))
+    scale = g.op("aten.rsqrt.default", self=plus(g, wide(g, norm["running_var"]), norm["eps"]))
     if norm["weight"] is not None:
         scale = times(g, wide(g, norm["weight"]), scale)
     shift = times(g, wide(g, norm["running_mean"]), scale)
@@ -82,6 +80,6 @@ def _scale_and_shift(g: Builder, norm: OpNode) -> tuple[TensorMeta, TensorMeta]:
 
 fold_batch_norm = rule_pass(
     "fold-batch-norm",
-    "Fold batch norms of inference into the weights of the convolution or linear layer before or after them.",
+    "Fold batch norms in inference into the weights of the convolution or linear layer before or after them.",
     [norm_after_layer, norm_before_layer],
 )

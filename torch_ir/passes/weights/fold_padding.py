@@ -1,4 +1,4 @@
-"""Padding before a convolution or a pool that would itself pad with the same value."""
+"""Fold padding into the convolution or pooling that follows, if that can pad with the same value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_ir.ir import OpNode
 from torch_ir.passes.pass_registry import rule_pass
-from torch_ir.passes.weights.affine import CONVOLUTIONS
+from torch_ir.passes.weights.affine import CONVOLUTIONS, each
 from torch_ir.rewrite import Builder, op, rule
 
 _pads = (op("aten.constant_pad_nd.default").named("pad"), op("aten.pad.default").when(mode="constant").named("pad"))
@@ -23,8 +23,8 @@ def pad_into_convolution(g: Builder, node: OpNode, pad: OpNode) -> object:
         return None
     rank = len(node["weight"].shape) - 2
     if node["padding"] == "same":
-        return "how much padding='same' adds depends on the size that is padded already"
-    given = [0] * rank if node["padding"] == "valid" else _each(node["padding"], rank)
+        return "the amount that padding='same' adds depends on the padded size"
+    given = [0] * rank if node["padding"] == "valid" else each(node["padding"], rank)
     padding = _added(pad, given)
     if isinstance(padding, str):
         return padding
@@ -47,11 +47,11 @@ def pad_into_largest(g: Builder, node: OpNode, pad: OpNode) -> object:
 
 def _into_pool(g: Builder, node: OpNode, pad: OpNode) -> object:
     rank = int(node.op_type[-len("1d.default")])
-    padding = _added(pad, _each(node["padding"], rank))
+    padding = _added(pad, each(node["padding"], rank))
     if isinstance(padding, str):
         return padding
-    if any(2 * size > kernel for size, kernel in zip(padding, _each(node["kernel_size"], rank), strict=True)):
-        return "a pool pads by at most half of its window"
+    if any(2 * size > kernel for size, kernel in zip(padding, each(node["kernel_size"], rank), strict=True)):
+        return "pooling pads by at most half of its window"
     return g.like(node, self=pad["self"], padding=padding)
 
 
@@ -59,18 +59,12 @@ def _value(pad: OpNode) -> Any:
     return 0 if pad["value"] is None else pad["value"]
 
 
-def _each(value: Any, rank: int) -> list[Any]:
-    """One number for each dimension, where one may have been given for all."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
-    return values * rank if len(values) == 1 else values
-
-
 def _added(pad: OpNode, given: Sequence[Any]) -> list[int] | str:
-    """The padding of the last dimensions, that of `pad` and what is given, or why there is no such thing."""
+    """Return the sum of the padding by `pad` and the given one, or the reason why it cannot be folded."""
     sizes = [*pad["pad"], *[0] * (2 * len(given) - len(pad["pad"]))]
     befores, afters = sizes[0::2], sizes[1::2]
     if not all(type(size) is int and size >= 0 for size in (*sizes, *given)):
-        return "it cuts away, or pads by a size that is open"
+        return "it crops, or pads by a symbolic size"
     if befores != afters:
         return "it pads one side more than the other"
     if any(befores[len(given) :]):
@@ -80,6 +74,6 @@ def _added(pad: OpNode, given: Sequence[Any]) -> list[int] | str:
 
 fold_padding = rule_pass(
     "fold-padding",
-    "Let convolutions and pools pad by themselves what was padded before them.",
+    "Fold padding into the convolution or pooling that follows.",
     [pad_into_convolution, pad_into_average, pad_into_largest],
 )

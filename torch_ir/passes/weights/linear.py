@@ -1,13 +1,13 @@
-"""Linear layers: every spelling of a product with a weight is written as one, and two in a row become one."""
+"""Linear layers: write products with a weight as `aten.linear`, and merge two linear layers in a row."""
 
 from __future__ import annotations
 
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.passes.clean.canonical_arithmetic import FLOATS
 from torch_ir.passes.clean.permutations import ORDERS, PERMUTE, order_of
 from torch_ir.passes.clean.same_layout import as_sizes
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import (
-    FLOATS,
     LINEAR,
     layer_of,
     narrow,
@@ -28,7 +28,7 @@ _product = op(LINEAR, input=_flat, weight="weight", bias="bias").read_once()
 @rule(op("aten.mm.default", self="x", mat2="weight"), op("aten.matmul.default", self="x", other="weight"))
 def product_as_linear(g: Builder, node: OpNode, x: TensorMeta, weight: TensorMeta) -> object:
     """matmul(x, w)  ->  linear(x, w.T),  matmul(x, w.T)  ->  linear(x, w)"""
-    return g.op(LINEAR, input=x, weight=_turned(g, weight)) if _is_matrix(g, weight, x) else None
+    return g.op(LINEAR, input=x, weight=_transposed(g, weight)) if _is_matrix(g, weight, x) else None
 
 
 @rule(op("aten.addmm.default", self="bias", mat1="x", mat2="weight", beta=1, alpha=1))
@@ -41,14 +41,14 @@ def product_and_sum_as_linear(g: Builder, node: OpNode, bias: TensorMeta, x: Ten
         if not g.is_weight(bias) or any(dim != 1 for dim in bias.shape[:-1]):
             return None
         bias = spread(g, bias, size)
-    return g.op(LINEAR, input=x, weight=_turned(g, weight), bias=bias)
+    return g.op(LINEAR, input=x, weight=_transposed(g, weight), bias=bias)
 
 
 @rule(op(*_RESHAPES, "aten.unflatten.int", self=_product))
 def linear_of_rows(
     g: Builder, node: OpNode, x: TensorMeta, flat: OpNode, weight: TensorMeta, bias: TensorMeta | None
 ) -> object:
-    """reshape(linear(reshape(x, [6, 8]), w, b), [2, 3, 4])  ->  linear(x, w, b),  where x is, or becomes, [2, 3, 8]"""
+    """reshape(linear(reshape(x, [6, 8]), w, b), [2, 3, 4])  ->  linear(x, w, b),  with x as [2, 3, 8]"""
     if len(weight.shape) != 2 or node.output.shape[-1:] != weight.shape[:1]:
         return None
     wanted = (*node.output.shape[:-1], weight.shape[1])
@@ -71,10 +71,10 @@ def two_linears(g: Builder, node: OpNode, before: OpNode) -> object:
         return why
     (made, between), read = second.sizes, first.sizes[1]
     if read * made > between * (read + made):
-        return f"one layer from {read} to {made} is more work than two by way of {between}"
+        return f"one layer from {read} to {made} is more work than two through {between}"
     weight, bias = wide(g, second.weight), None if second.bias is None else wide(g, second.bias)
     if first.bias is not None:
-        moved: TensorMeta = g.op("aten.mv.default", self=weight, vec=wide(g, first.bias))
+        moved = g.op("aten.mv.default", self=weight, vec=wide(g, first.bias))
         bias = moved if bias is None else plus(g, moved, bias)
     weight = g.op("aten.mm.default", self=weight, mat2=wide(g, first.weight))
     dtype = second.weight.dtype
@@ -83,21 +83,22 @@ def two_linears(g: Builder, node: OpNode, before: OpNode) -> object:
 
 
 def _is_matrix(g: Builder, weight: TensorMeta, x: TensorMeta) -> bool:
-    """Whether this is the weight of a linear layer: a matrix that stays as it is, though `x` does not."""
+    """Whether this is a constant weight matrix and `x` is not a weight."""
     is_whole = weight.dtype in FLOATS and len(weight.shape) == 2 and weight.placement is None
     return is_whole and g.is_weight(weight) and not g.is_weight(x)
 
 
-def _turned(g: Builder, matrix: TensorMeta) -> TensorMeta:
-    """The transpose of a matrix, which is there already where the matrix is one itself."""
+def _transposed(g: Builder, matrix: TensorMeta) -> TensorMeta:
+    """Return the transpose of a matrix: its input if it is itself a transpose."""
     maker = matrix.producer
-    is_turned = maker is not None and maker.op_type in ORDERS and order_of(maker) == (1, 0)
-    made: TensorMeta = maker["self"] if maker is not None and is_turned else g.op(PERMUTE, self=matrix, dims=[1, 0])
-    return made
+    if maker is not None and maker.op_type in ORDERS and order_of(maker) == (1, 0):
+        source: TensorMeta = maker["self"]
+        return source
+    return g.op(PERMUTE, self=matrix, dims=[1, 0])
 
 
 linear = rule_pass(
     "linear",
-    "Write products with a weight as linear layers, and two linear layers in a row as one where that is less work.",
+    "Write products with a weight as linear layers, and merge two linear layers in a row where that is less work.",
     [product_as_linear, product_and_sum_as_linear, linear_of_rows, two_linears],
 )

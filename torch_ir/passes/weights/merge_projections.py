@@ -1,8 +1,7 @@
-"""Linear layers of one module that read the same tensor, such as query, key and value, become one layer and a split.
+"""Merge linear layers of one module that read the same tensor, such as query, key and value, into one and a split.
 
-It is the same arithmetic in one larger product, and the tensor is read once. The parts are views of what the product
-makes, which lives as long as any of them, so the peak of memory may grow. Layers of different modules, which are needed
-at different times, stay apart for that reason.
+One larger product replaces several, and the input is read once. The parts are views of its result, which lives as long
+as any of them, so peak memory may grow; layers of different modules, which are needed at different times, stay apart.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _NAME = "merge-projections"
 
 @named_pass(_NAME, may_raise=["peak"])
 def merge_projections(ir: IR) -> int:
-    """Compute linear layers of one module that read the same tensor as one layer over their weights together.
+    """Merge linear layers of one module that read the same tensor into one layer with concatenated weights.
 
     before   q = linear(x, wq);  k = linear(x, wk)
     after    q, k = split(linear(x, cat([wq, wk])), [8, 8], -1)
@@ -38,7 +37,7 @@ def merge_projections(ir: IR) -> int:
 
 
 def _groups(ir: IR) -> list[list[Layer]]:
-    """Layers that go together: of one module, reading one tensor, with weights of one dtype."""
+    """Return the groups to merge: layers of one module with the same input and the same weight dtype."""
     groups: dict[Hashable, list[Layer]] = {}
     for node in ir.nodes:
         layer = layer_of(node) if node.op_type == LINEAR else None
@@ -49,7 +48,7 @@ def _groups(ir: IR) -> list[list[Layer]]:
 
 
 class _Merging:
-    """One run: what is known, and what is gone."""
+    """One run over a graph."""
 
     def __init__(self, ir: IR) -> None:
         self.ir = ir
@@ -60,7 +59,7 @@ class _Merging:
         self.count = 0
 
     def merged(self, group: Sequence[Layer]) -> list[OpNode]:
-        """The nodes that stand for those layers of a group that can be merged; none where fewer than two can."""
+        """Return the nodes that replace the mergeable layers of a group; none if fewer than two are."""
         group = _allowed(group, map(self._objection, group))
         while len(group) > 1:
             build = Builder(self.know, lambda: self.names, [layer.node for layer in group])
@@ -88,13 +87,13 @@ class _Merging:
 
     def _objection(self, layer: Layer) -> str:
         if not self.know.names_no_size(layer.node):
-            return "the graph reads a size off it"
+            return "the graph reads a symbolic size from it"
         if self.know.is_held(layer.made):
-            return "the caller would hold a part of a larger tensor"
+            return "the caller would receive a view of a larger tensor"
         return obstacle(self.know.is_weight, layer.weight, layer.bias)
 
     def _stride_objection(self, old: TensorMeta, part: TensorMeta) -> str:
-        """Why somebody who reads `old` could not read it with the strides of `part`, or nothing."""
+        """Return why a consumer of `old` cannot read it with the strides of `part`, or ""."""
         try:
             moved_by(self.know.shapes, old, part.stride, self._obstacle)
         except ShapeError as error:
@@ -103,14 +102,14 @@ class _Merging:
 
     def _obstacle(self, reader: OpNode) -> str:
         if not reader.op_type.startswith("aten."):
-            return f"{reader.name!r} may need its elements side by side"
+            return f"{reader.name!r} may need a contiguous tensor"
         if reader not in self.copying and not is_view(reader):
             return f"{reader.name!r} would have to copy it"
         return ""
 
 
 def _allowed(group: Sequence[Layer], reasons: Iterable[str]) -> list[Layer]:
-    """The layers of a group against which there is no reason; the others are written down."""
+    """Return the layers of a group without an objection; log the others as declined."""
     kept = []
     for layer, why in zip(group, reasons, strict=True):
         if why:
@@ -121,7 +120,7 @@ def _allowed(group: Sequence[Layer], reasons: Iterable[str]) -> list[Layer]:
 
 
 def _parts(g: Builder, group: Sequence[Layer]) -> Sequence[TensorMeta]:
-    """What each layer makes, as parts of what one layer over all their weights makes."""
+    """Return the layers' results as parts of the result of one layer with all their weights."""
     weight = g.op("aten.cat.default", tensors=[layer.weight for layer in group], dim=0)
     bias = None
     if any(layer.bias is not None for layer in group):
@@ -133,12 +132,11 @@ def _parts(g: Builder, group: Sequence[Layer]) -> Sequence[TensorMeta]:
 
 def _bias(g: Builder, layer: Layer) -> TensorMeta:
     zeros = {"self": layer.weight, "size": [layer.channels]}
-    made: TensorMeta = layer.bias or g.op("aten.new_zeros.default", **zeros)
-    return made
+    return layer.bias or g.op("aten.new_zeros.default", **zeros)
 
 
 def _in_order(nodes: Iterable[OpNode]) -> list[OpNode]:
-    """The nodes in this order, but for the makers of weights that are needed earlier now."""
+    """Return the nodes in this order, with producers of weights moved up where they are needed earlier."""
     placed: dict[OpNode, None] = {}
 
     def place(node: OpNode) -> None:

@@ -1,1 +1,1 @@
-"""The graph as MLIR: text of the torch dialect, weights outside, no MLIR library needed to write it."""
+"""Graphs as MLIR text in the torch dialect, with external weights; no MLIR library is needed to write it."""

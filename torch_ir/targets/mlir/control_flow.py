@@ -1,4 +1,4 @@
-"""What is no operator of the dialect but a construct of it: branches, loops and assertions."""
+"""Constructs of the dialect that are not operators: branches, loops and assertions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_ir.targets.mlir.syntax import torch_type
 if TYPE_CHECKING:
     from torch_ir.targets.mlir.torch_dialect import Writer
 
-_FOR_EVER = 2**63 - 1  # how often a loop may go round
+_FOR_EVER = 2**63 - 1  # trip count limit of a loop
 
 
 def _cond(writer: Writer, node: OpNode) -> list[Value]:
@@ -60,7 +60,7 @@ def _assertion(writer: Writer, node: OpNode) -> list[Value]:
         holds = writer.sizes.of(condition)
         writer.text.say(f"torch.runtime.assert {holds.name}, {in_mlir(node.attrs['assert_msg'])}")
     elif not condition:
-        raise ConversionError(f"{node!r} asserts what is never so")
+        raise ConversionError(f"{node!r} asserts a condition that is always false")
     return []
 
 
@@ -72,18 +72,18 @@ WRITERS: dict[str, Callable[[Writer, OpNode], list[Value]]] = {
 
 
 def _reads(writer: Writer, node: OpNode, start: str) -> list[Value]:
-    """The tensors of the arguments whose names begin so."""
+    """Return the tensors of the arguments whose names begin with `start`."""
     pairs = zip(node.args, node.inputs, strict=True)
     return [writer.values[tensor.name] for name, tensor in pairs if name.startswith(start)]
 
 
 def _truth(writer: Writer, value: Value) -> Value:
-    """A tensor of one element as a truth value."""
+    """Convert a tensor of one element to a bool."""
     return value if value.type == BOOL else writer.text.compute("torch.aten.Bool.Tensor", [value], BOOL)
 
 
 def _like(writer: Writer, values: Sequence[Value], wanted: Sequence[Value]) -> list[Value]:
-    """Values whose types say as much of their sizes as others do."""
+    """Cast values to types with the same static sizes as others."""
     return [_cast(writer, *pair) for pair in zip(values, wanted, strict=True)]
 
 

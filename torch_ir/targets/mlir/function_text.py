@@ -1,4 +1,4 @@
-"""The lines of one function: constants first, then weights, then operators; regions lie inside."""
+"""The lines of one function: constants, weights, operators; regions are nested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Text:
         self._constants: dict[tuple[str, str], tuple[Value, str]] = {}
 
     def name(self, wanted: str) -> str:
-        """A name for a value that no other has."""
+        """Return a unique name for a value."""
         return f"%{self._names.free(value_name(wanted))}"
 
     def say(self, line: str) -> None:
@@ -37,7 +37,7 @@ class Text:
         self._depth += 1
 
     def close(self, line: str) -> None:
-        """End a region; where another begins at once, it is said without a place."""
+        """End a region; a line that opens the next region has no location."""
         self._depth -= 1
         if line.endswith("{"):
             self.open(line)
@@ -45,7 +45,7 @@ class Text:
             self.say(line)
 
     def operation(self, name: str, operands: Sequence[Value], results: Sequence[tuple[str, str]]) -> list[Value]:
-        """An operator of the torch dialect; of each result, the name that is wanted and its type."""
+        """Write an operator of the torch dialect; `results` are wanted names and types."""
         made = [Value(self.name(wanted), kind) for wanted, kind in results]
         left = f"{_names(made)} = " if made else ""
         right = f" -> {_types(made)}" if made else ""
@@ -53,17 +53,17 @@ class Text:
         return made
 
     def compute(self, name: str, operands: list[Value], kind: str) -> Value:
-        """An operator with one result, which is named after it."""
+        """Write an operator with one result, named after it."""
         return self.operation(name, operands, [(name.split(".")[2].strip("_").lower(), kind)])[0]
 
-    def together(self, items: Sequence[Value], element: str) -> Value:
-        """A list, as `torch.prim.ListConstruct` makes it."""
+    def list_of(self, items: Sequence[Value], element: str) -> Value:
+        """Write a `torch.prim.ListConstruct`."""
         made = Value(self.name("list"), f"!torch.list<{element}>")
         self.say(f"{made.name} = torch.prim.ListConstruct {_names(items)} : ({_types(items)}) -> {made.type}")
         return made
 
     def constant(self, value: Any) -> Value:
-        """None, a truth value, a number or a string."""
+        """Return the constant for None, a bool, a number or a string."""
         if value is None:
             return self._constant("none", "", _NONE, "none")
         if isinstance(value, str):
@@ -85,7 +85,7 @@ class Text:
         return self._constants[kind, text][0]
 
     def whole(self) -> list[str]:
-        """All lines, those of constants before those of operators."""
+        """Return all lines, constants before operators."""
         return [*(line for _, line in self._constants.values()), *self.lines]
 
 

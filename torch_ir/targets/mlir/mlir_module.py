@@ -1,4 +1,4 @@
-"""A graph as a module of MLIR: weights as globals, and one function that computes the graph."""
+"""Write a graph as an MLIR module: weights as globals, and one function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_ir.targets.mlir.torch_dialect import ENTRY, Writer
 
 
 def write_module(ir: IR) -> str:
-    """The text of a module whose function `main` computes the graph."""
+    """Return the text of a module whose function `main` computes the graph."""
     ir = with_calls_inline(ir)
     writer = Writer(ir)
     for tensor in ir.params:
@@ -40,9 +40,9 @@ def write_module(ir: IR) -> str:
 
 
 def refusal(who: str, missing: Iterable[OpNode]) -> str:
-    """One sentence, and a line for each node that somebody cannot take."""
+    """Return an error message with a line for each unsupported node."""
     lines = [f"  {node.op_type}  ({node.name})  {_shapes(node)}" for node in missing]
-    return "\n".join([f"{who} cannot take {len(lines)} of the graph's operators:", *lines])
+    return "\n".join([f"{who} does not support {len(lines)} of the graph's operators:", *lines])
 
 
 def _shapes(node: OpNode) -> str:

@@ -1,4 +1,4 @@
-"""Arithmetic on sizes in the torch dialect: which operator computes what, and what it gives."""
+"""Arithmetic on sizes in the torch dialect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Value(NamedTuple):
     type: str
 
 
-# what Python computes, on operands of which type -> the operator, and what it gives
+# (Python function, operand type) -> (operator of the dialect, result type)
 _OPERATORS: dict[tuple[Callable[..., Any], str], tuple[str, str]] = {
     (operator.add, INT): ("torch.aten.add.int", INT),
     (operator.sub, INT): ("torch.aten.sub.int", INT),
@@ -47,28 +47,28 @@ _OPERATORS: dict[tuple[Callable[..., Any], str], tuple[str, str]] = {
     (operator.and_, BOOL): ("torch.aten.__and__.bool", BOOL),
     (operator.or_, BOOL): ("torch.aten.__or__.bool", BOOL),
 }
-_FOLDED = (max, min)  # of any number of operands
+_FOLDED = (max, min)  # take any number of operands
 Apply = Callable[[str, list[Value], str], Value]  # operator, operands, type of the result -> the result
 Constant = Callable[[Any], Value]
 
 
 class Sizes:
-    """What is known of sizes at a place of the text; `apply` and `constant` write there."""
+    """The sizes known at a point of the text; `apply` and `constant` write there."""
 
     def __init__(self, apply: Apply, constant: Constant) -> None:
-        self.values: dict[str, Any] = {}  # symbols, and expressions that were computed before
+        self.values: dict[str, Any] = {}  # symbols, and expressions computed before
         self._apply = apply
         self._constant = constant
 
     def of(self, text: str) -> Value:
-        """The value of an expression."""
+        """Return the value of an expression."""
         if text not in self.values:
             self.values[text] = self._computed(text)
         found = self.values[text]
         return found if isinstance(found, Value) else self._constant(found)
 
     def bind(self, name: str, expression: int | str, size: Value) -> None:
-        """From here on, a symbol is what makes a linear expression of it equal to a size."""
+        """Define a symbol as the value that makes a linear expression of it equal to a size."""
         if expression == name:
             self.values[name] = size
             return
@@ -84,12 +84,12 @@ class Sizes:
         return translate(text, self.values, lambda function, operands: self._call(function, operands, text))
 
     def _call(self, function: Callable[..., Any], operands: list[Any], text: str) -> Any:
-        """The result of a call: a number where all operands are numbers, else the value of an operator."""
+        """Return the result of a call: a number if all operands are numbers, else an operator's value."""
         if not any(isinstance(operand, Value) for operand in operands):
             return self._folded(function, operands, text)
         if SIGNS.get(function) == "**" and operands[1] in (2, 3):
             function, operands = operator.mul, [operands[0]] * operands[1]
-        if function is operator.mod:  # the dialect's remainder has the sign of the dividend where it is compiled
+        if function is operator.mod:  # the compiled remainder of the dialect has the sign of the dividend
             whole = self._call(operator.floordiv, operands, text)
             function, operands = operator.sub, [operands[0], self._call(operator.mul, [whole, operands[1]], text)]
         while len(operands) > 2 and function in (*_FOLDED, operator.mul):
@@ -100,7 +100,9 @@ class Sizes:
         found = _OPERATORS.get((function, values[0].type))
         if found is None:
             sign = SIGNS.get(function, getattr(function, "__name__", "?"))
-            raise ConversionError(f"the size {str(text)!r:.80} needs {sign!r}, which the torch dialect has not for it")
+            raise ConversionError(
+                f"the size {str(text)!r:.80} needs {sign!r}, which the torch dialect does not support"
+            )
         return self._apply(found[0], values, found[1])
 
     def _folded(self, function: Callable[..., Any], operands: list[Any], text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Arguments of a call as values of the types that a schema asks for: lists, options, numbers, typed names."""
+"""Convert arguments of a call to the types of the operator's schema: lists, options, numbers, typed names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TENSOR_LISTS = {"Tensor": "vtensor", "Optional[Tensor]": "optional<vtensor>"}
 
 
 class Operands:
-    """Writes what arguments take into a text."""
+    """Writes arguments into a text."""
 
     def __init__(self, text: Text, sizes: Sizes) -> None:
         self._text = text
         self._sizes = sizes
 
     def of(self, value: Any, kind: str) -> Value:
-        """An argument as a value of the type that a schema asks for."""
+        """Return an argument as a value of the schema's type."""
         if isinstance(value, Value):
             return value
         if value is None:
@@ -32,7 +32,7 @@ class Operands:
         if kind.startswith("List["):
             element = kind[len("List[") : -1]
             items = [self.of(item, element) for item in (value if isinstance(value, (list, tuple)) else [value])]
-            return self._text.together(items, _TENSOR_LISTS.get(element, element))
+            return self._text.list_of(items, _TENSOR_LISTS.get(element, element))
         if isinstance(value, Expr):
             return self._number(self._sizes.of(value), kind)
         if isinstance(value, Device):
@@ -48,7 +48,7 @@ class Operands:
         return self._number(self._text.constant(value), kind)
 
     def _number(self, value: Value, kind: str) -> Value:
-        """A number of the kind that is asked for; where a tensor is, it becomes one without dimensions."""
+        """Convert a number to the requested kind; a tensor becomes a 0-d tensor."""
         if kind == "float" and value.type == INT:
             return self._text.compute("torch.aten.Float.Scalar", [value], FLOAT)
         if kind == "Tensor":

@@ -1,4 +1,4 @@
-"""How MLIR writes types, names, numbers and elements."""
+"""MLIR syntax of types, names, numbers and elements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ELEMENTS = {
     "float8_e5m2fnuz": "f8E5M2FNUZ", "int64": "si64", "int32": "si32", "int16": "si16", "int8": "si8", "uint8": "ui8",
     "bool": "i1", "complex128": "complex<f64>", "complex64": "complex<f32>",
 }  # fmt: skip
-# what the torch dialect passes as the number that torch's C++ has for it
+# codes of torch's C++ enumerations, which the torch dialect uses
 DTYPE_CODES = {
     "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6, "float64": 7,
     "complex32": 8, "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15, "float8_e5m2": 23,
@@ -26,24 +26,23 @@ DTYPE_CODES = {
 LAYOUT_CODES = {"strided": 0}
 FORMAT_CODES = {"contiguous_format": 0, "preserve_format": 1, "channels_last": 2, "channels_last_3d": 3}
 _BARE = re.compile(r"[A-Za-z_][\w$.]*", re.ASCII)
-# how many characters of a name may show in the text
-_LONGEST = 200
+_LONGEST = 200  # characters of a name
 
 
 def torch_type(tensor: TensorMeta) -> str:
-    """`!torch.vtensor<[?,8],f32>`."""
+    """Return a type such as `!torch.vtensor<[?,8],f32>`."""
     shape = ",".join("?" if isinstance(dim, str) else str(dim) for dim in tensor.shape)
     return f"!torch.vtensor<[{shape}],{_element(tensor)}>"
 
 
 def builtin_type(tensor: TensorMeta) -> str:
-    """`tensor<4x8xf32>`, whose integers have no sign."""
+    """Return a type such as `tensor<4x8xf32>`, with signless integers."""
     element = _element(tensor)
     return _plain(tensor, element[1:] if element[:2] in ("si", "ui") else element)
 
 
 def literal(tensor: TensorMeta, data: TensorData) -> str:
-    """`dense<"0x..."> : tensor<2xsi64>`; truth values are written out."""
+    """Return a literal such as `dense<"0x..."> : tensor<2xsi64>`; bools are written out."""
     if not data.raw:
         elements = ""
     elif data.dtype == "bool":
@@ -70,18 +69,18 @@ def _nested(items: list[str], shape: tuple[int, ...]) -> str:
 
 
 def symbol(name: str) -> str:
-    """`@fc.weight`, in quotes where it must be."""
+    """Return a symbol such as `@fc.weight`, quoted if necessary."""
     return f"@{name}" if _BARE.fullmatch(name) else f"@{in_mlir(name)}"
 
 
 def value_name(text: str) -> str:
-    """A text as the name of a value; several texts may have one."""
+    """Return a text as the name of a value; the result may not be unique."""
     cleaned = re.sub(r"[^\w$.-]", "_", text, flags=re.ASCII)[:_LONGEST]
     return cleaned if _BARE.match(cleaned) else f"v_{cleaned}"
 
 
 def number(value: Any) -> str:
-    """A number: `3`, `true`, `1.0e-05`, `0x7FF0000000000000` for infinity."""
+    """Return a number as text: `3`, `true`, `1.0e-05`, `0x7FF0000000000000` for infinity."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

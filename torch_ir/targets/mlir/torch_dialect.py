@@ -1,4 +1,4 @@
-"""Nodes as operators of the torch dialect, one for each, in program order."""
+"""Write nodes as operators of the torch dialect, in program order."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from torch_ir.targets.mlir.operands import Operands
 from torch_ir.targets.mlir.syntax import builtin_type, literal, symbol, torch_type
 from torch_ir.targets.splitting import Splitter
 
-SCOPE = "model"  # the scope of the parameters that weights are
+SCOPE = "model"  # the parameter scope of weights
 ENTRY = "main"
-_NUMBERS = ("int", "float", "bool", "number")  # what a schema calls a result that is no tensor
+_NUMBERS = ("int", "float", "bool", "number")  # schema types of results that are not tensors
 
 
 class Writer:
-    """Writes one graph; `values` are what stands for its tensors by name, `missing` what the dialect cannot say."""
+    """Writes one graph; `values` are its tensors by name, `missing` the nodes that the dialect cannot express."""
 
     def __init__(self, ir: IR) -> None:
         self.ir = ir
@@ -44,10 +44,10 @@ class Writer:
         self._splitter = Splitter(ir)
         self._known = torch_dialect()
 
-    # -- what is given --------------------------------------------------------------------------------------------
+    # -- inputs and weights ---------------------------------------------------------------------------------------
 
     def load(self, tensor: TensorMeta) -> None:
-        """A weight from outside, or a constant that the graph holds."""
+        """Load an external weight, or a constant of the graph."""
         made = self.values[tensor.name] = Value(self.text.name(tensor.name), torch_type(tensor))
         if tensor.param is not None and tensor.param.data is not None:
             self.text.say(f"{made.name} = torch.vtensor.literal({literal(tensor, tensor.param.data)}) : {made.type}")
@@ -61,7 +61,7 @@ class Writer:
         self.text.say(f"{made.name} = torch_c.from_builtin_tensor {loaded} : {plain} -> {made.type}")
 
     def bind(self, tensor: TensorMeta) -> None:
-        """From here on, the symbols that can be read off a tensor are known."""
+        """Define the symbols that a tensor determines."""
         for known in self.ir.symbols.values():
             if known.tensor is None or known.tensor.name != tensor.name:
                 continue
@@ -82,7 +82,7 @@ class Writer:
                 self.bind(tensor)
 
     def _node(self, node: OpNode) -> None:
-        """Write a node, or what torch takes it apart into; else note it, and go on as if it were there."""
+        """Write a node or its decomposition; otherwise record it as missing and continue."""
         self.text.place = node.name
         try:
             self._written(node)
@@ -93,7 +93,7 @@ class Writer:
 
     def _written(self, node: OpNode) -> None:
         if writes_in_place(node) or executor_of(node) is not None:
-            raise ConversionError("it writes in place, or runs Python")
+            raise ConversionError("it writes in place or runs Python code")
         region = control_flow.WRITERS.get(node.op_type)
         if region is not None:
             self.give(node, region(self, node))
@@ -124,7 +124,7 @@ class Writer:
         self.give(node, self.text.operation(name, operands, results))
 
     def _call(self, node: OpNode) -> tuple[str, list[Value]]:
-        """The name of an operator and its operands; a number in the place of a tensor asks for another overload."""
+        """Return the name of an operator and its operands; a number for a tensor selects the Scalar overload."""
         found = find_operator(node.op_type)
         assert found is not None  # the dialect's operators are torch's
         tensors = {name: self.values[tensor.name] for name, tensor in zip(node.args, node.inputs, strict=True)}
@@ -135,20 +135,20 @@ class Writer:
         scalar = node.op_type.replace(".Tensor", ".Scalar")
         if scalar not in self._known or not any(map(_is_number_for_tensor, given)):
             return dialect_name(node.op_type), [self._operands.of(*pair) for pair in given]
-        asked = [(pair[0], "number") if _is_number_for_tensor(pair) else pair for pair in given]
-        return dialect_name(scalar), [self._operands.of(*pair) for pair in asked]
+        scalars = [(pair[0], "number") if _is_number_for_tensor(pair) else pair for pair in given]
+        return dialect_name(scalar), [self._operands.of(*pair) for pair in scalars]
 
-    # -- what comes back ------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     def tensor(self, tensor: TensorMeta) -> Value:
-        """A tensor that leaves the function; numbers become tensors without dimensions."""
+        """Return an output of the function; numbers become 0-d tensors."""
         value = self.values[tensor.name]
         if value.type.startswith("!torch.vtensor"):
             return value
         return self.text.compute("torch.prim.NumToTensor.Scalar", [value], torch_type(tensor))
 
     def inside(self, body: IR, operands: Collection[Value]) -> list[Value]:
-        """Write the nodes of a function here, where only its operands are known; what it gives."""
+        """Write the nodes of a function here, with only its operands in scope; return its results."""
         outer = self.ir, self.values, self.sizes.values, self._splitter
         self.ir, self._splitter, self.sizes.values = body, Splitter(body), dict(self.sizes.values)
         self.values = {given.name: value for given, value in zip(body.graph_inputs, operands, strict=True)}
@@ -171,5 +171,5 @@ def _is_number_for_tensor(given: tuple[Any, str]) -> bool:
 
 
 def _number_type(tensor: TensorMeta) -> str:
-    """The type of a number that a tensor without dimensions stands for."""
+    """Return the type of the number that a 0-d tensor represents."""
     return BOOL if tensor.dtype == "bool" else FLOAT if "float" in tensor.dtype else INT

@@ -1,4 +1,4 @@
-"""A graph as an ONNX model under the names of the graph, whose weights have places but no values."""
+"""Build an ONNX model with the names of the graph; weights are declared without values."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import onnx_ir
 import torch
 
 from torch_ir._version import __version__
-from torch_ir.ir import IR, OpNode, TensorData, TensorMeta
+from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.regroup.functions import fresh
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.onnx.onnx_program import NODE, onnx_program, optimize_program, origin_of, quiet
 
-_MODULE = "torch_ir.module"  # of a node: the path of the module that called it
-_KEYS = "torch_ir.keys"  # of an initialiser that has no value in the graph: its names in a state dict, as JSON
-_NOWHERE = "weights-that-are-not-bound-yet"  # the name of a file, which a runtime says that it does not find
+_MODULE = "torch_ir.module"  # of a node: the path of its module
+_KEYS = "torch_ir.keys"  # of an initialiser without a value: its state-dict keys, as JSON
+_NOWHERE = "weights-that-are-not-bound-yet"  # a file name that a runtime reports as missing
 
 
 def onnx_model(ir: IR, opset: int) -> onnx_ir.Model:
-    """The graph with each weight as an initialiser under its first key; only constants of the graph have values."""
+    """Convert a graph, with each weight as an initialiser under its first key; only constants have values."""
     ir = with_calls_inline(ir)
     with quiet(), torch.no_grad():
         program = onnx_program(ir, opset)
@@ -40,25 +40,25 @@ def onnx_model(ir: IR, opset: int) -> onnx_ir.Model:
 
 
 def weights_of(model: onnx_ir.Model) -> dict[str, tuple[str, ...]]:
-    """The initialisers that stand for weights, with the keys of each; constants of the graph are not among them."""
+    """Return the initialisers of weights with their keys, without constants of the graph."""
     named = {name: value.metadata_props.get(_KEYS) for name, value in model.graph.initializers.items()}
     return {name: tuple(json.loads(keys)) for name, keys in named.items() if keys is not None}
 
 
 def settle_weights(model: onnx_ir.Model) -> None:
-    """From now on weights are constants, which cannot be bound."""
+    """Turn weights into constants, which cannot be bound."""
     for value in model.graph.initializers.values():
         value.metadata_props.clear()
 
 
 def plain(value: torch.Tensor) -> torch.Tensor:
-    """A tensor as ONNX takes it: row-major, and a complex number as two."""
+    """Return a tensor in ONNX's format: row-major, a complex number as two."""
     real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     return real.detach().resolve_neg().cpu().contiguous()
 
 
 def _keep_origins(graph: onnx_ir.Graph, nodes: Mapping[str, OpNode]) -> None:
-    """Let each node say which node of the graph it came from, and of which module of the model; no more than that."""
+    """Store in each node's metadata its node of the graph and its module, and nothing else."""
     for made in graph.all_nodes():
         node = nodes.get(origin_of(made.meta["node"])) if "node" in made.meta else None
         made.metadata_props.clear()
@@ -69,10 +69,10 @@ def _keep_origins(graph: onnx_ir.Graph, nodes: Mapping[str, OpNode]) -> None:
 
 
 def _axes(ir: IR, inputs: Sequence[onnx_ir.Value]) -> dict[str | onnx_ir.SymbolicDim, str]:
-    """From torch's names of sizes to those of the graph."""
+    """Map torch's names of sizes to those of the graph."""
     axes: dict[str | onnx_ir.SymbolicDim, str] = {}
     for tensor, value in zip(ir.graph_inputs, inputs, strict=False):  # weights come after the inputs
-        for dim, found in zip(tensor.shape, value.shape or (), strict=False):  # and a complex number is two
+        for dim, found in zip(tensor.shape, value.shape or (), strict=False):  # complex tensors have one more
             if dim in ir.symbols and isinstance(found, onnx_ir.SymbolicDim):
                 axes[str(found.value)] = str(dim)
     return axes
@@ -82,7 +82,7 @@ def _axes(ir: IR, inputs: Sequence[onnx_ir.Value]) -> dict[str | onnx_ir.Symboli
 
 
 def _name_values(ir: IR, graph: onnx_ir.Graph) -> None:
-    """Give inputs, outputs and weights the names of the graph; whatever else has such a name gets another."""
+    """Give inputs, outputs and weights the names of the graph; rename other values that conflict."""
     count = len(ir.graph_inputs)
     given, weights = list(graph.inputs[:count]), list(graph.inputs[count:])
     _separate_outputs(graph)
@@ -107,7 +107,7 @@ def _name_values(ir: IR, graph: onnx_ir.Graph) -> None:
 
 
 def _separate_outputs(graph: onnx_ir.Graph) -> None:
-    """Let no output be an input, a weight or another output, since one value has but one name."""
+    """Insert Identity nodes so that no output is an input, a weight or another output: a value has one name."""
     seen = set(graph.inputs)
     for index, value in enumerate(graph.outputs):
         if value in seen:
@@ -119,7 +119,7 @@ def _separate_outputs(graph: onnx_ir.Graph) -> None:
 
 
 def _inner_values(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Value]:
-    """What nodes make, and what constants and bodies of control flow hold, of which ONNX keeps names apart too."""
+    """Yield results of nodes, constants and inputs of control flow bodies, whose names must be unique in ONNX too."""
     for scope in (graph, *graph.subgraphs()):
         yield from scope.initializers.values()
     for body in graph.subgraphs():
@@ -136,27 +136,26 @@ def _is_complex(tensor: TensorMeta) -> bool:
 
 
 def _add_weights(ir: IR, graph: onnx_ir.Graph, weights: Sequence[onnx_ir.Value]) -> None:
-    """Make weights that something reads initialisers; one that the model changes is an input with that first value."""
+    """Register used weights as initialisers; one that the model changes is also an input."""
     changing = {target for target, _ in ir.mutations}
     for tensor, value in zip(ir.params, weights, strict=True):
         if not value.uses():
             continue
-        assert tensor.param is not None  # `check` says so
+        assert tensor.param is not None  # guaranteed by `check`
         data = tensor.param.data
-        value.const_value = _placeless(tensor, value) if data is None else _constant(data, value)
+        value.const_value = (
+            _placeless(tensor, value)
+            if data is None
+            else onnx_ir.tensor_adapters.TorchTensor(plain(to_tensor(data)), name=value.name)
+        )
         graph.register_initializer(value)
         if tensor in changing:
             graph.inputs.append(value)
 
 
-def _constant(data: TensorData, value: onnx_ir.Value) -> onnx_ir.TensorProtocol:
-    """What the graph itself holds for a weight."""
-    return onnx_ir.tensor_adapters.TorchTensor(plain(to_tensor(data)), name=value.name)
-
-
 def _placeless(tensor: TensorMeta, value: onnx_ir.Value) -> onnx_ir.ExternalTensor:
-    """What a weight is before it is bound: a piece of a file that is not there."""
-    assert tensor.param is not None  # `check` says so
+    """Return an unbound weight: an external tensor in a file that does not exist."""
+    assert tensor.param is not None  # guaranteed by `check`
     assert value.name is not None  # `_name_values` gave it one
     value.metadata_props[_KEYS] = json.dumps(tensor.param.keys)
     shape = [int(dim) for dim in tensor.shape]

@@ -1,6 +1,6 @@
-"""What torch's exporters make of a graph: an ONNX program over flat inputs and weights, or one sentence why not.
+"""Export a graph with torch's ONNX exporter: a program over flat inputs and weights, or an error message.
 
-Weights are inputs here, without values, so that nobody can load or copy one on the way.
+Weights are inputs here, without values, so that none is loaded or copied.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from torch_ir.targets.node_summary import describe
 from torch_ir.targets.torch.exporting import exported
 from torch_ir.targets.torch.fx_graph import write_program
 
-NODE = "torch_ir.node"  # what says of a node which one of the graph it was made of
+NODE = "torch_ir.node"  # metadata key for the graph node a node comes from
 _LOUD = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 _aten = torch.ops.aten
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Attention over four dimensions, which is what the exporter knows."""
+    """Attention with four dimensions, which the exporter requires."""
     missing = (1,) * (4 - query.dim())
     whole = [part.reshape(*missing, *part.shape) for part in (query, key, value)]
     found: Tensor = _aten.scaled_dot_product_attention.default(*whole, *args, **kwargs)
     return found.reshape(found.shape[len(missing) :])
 
 
-# what the exporter does not know, in words that it knows
-_STANDINS: dict[Any, Callable[..., Tensor]] = {
+# operators that the exporter lacks -> equivalents that it supports
+_EQUIVALENTS: dict[Any, Callable[..., Tensor]] = {
     _aten.__lshift__.Tensor: _aten.bitwise_left_shift.Tensor,
     _aten.__rshift__.Tensor: _aten.bitwise_right_shift.Tensor,
     _aten.scaled_dot_product_attention.default: _attention,
@@ -50,7 +50,7 @@ _STANDINS: dict[Any, Callable[..., Tensor]] = {
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Let libraries that take part in an export warn of nothing; what is wrong is raised."""
+    """Silence the libraries involved in an export; errors are still raised."""
     loggers = [logging.getLogger(name) for name in _LOUD]
     levels = [logger.level for logger in loggers]
     try:
@@ -65,35 +65,35 @@ def quiet() -> Iterator[None]:
 
 
 def onnx_program(ir: IR, opset: int) -> torch.onnx.ONNXProgram:
-    """From the inputs and weights of a graph without calls to its outputs and the new values of what it changes."""
+    """Export a graph without calls: from inputs and weights to outputs and new values of changed tensors."""
     captured = _captured(ir)
     try:
         program = torch.onnx.export(captured, dynamo=True, opset_version=opset, optimize=False, verbose=False)
-    except Exception as error:  # whatever the exporter meets
+    except Exception as error:  # any error of the exporter
         raise ConversionError(_refusal(ir, captured, opset, error)) from None
-    assert program is not None  # it is, with `dynamo`
+    assert program is not None  # guaranteed with `dynamo`
     return program
 
 
 def optimize_program(ir: IR, program: torch.onnx.ONNXProgram) -> None:
-    """Let the exporter fold what it can; weights, which are inputs, it leaves alone."""
+    """Let the exporter fold constants; weights, which are inputs, stay."""
     try:
         program.optimize()
-    except Exception as error:  # whatever onnxscript meets
-        raise ConversionError(f"{_name(ir)} does not become ONNX: onnxscript says {first_line(error)!r}") from None
+    except Exception as error:  # any error of onnxscript
+        raise ConversionError(f"{_name(ir)} cannot be converted to ONNX: onnxscript: {first_line(error)}") from None
 
 
 def origin_of(node: fx.Node) -> str:
-    """The name of the graph's node that a node of torch was made of; empty if nobody knows."""
+    """Return the name of the graph node that an fx node comes from, or ""."""
     return str((node.meta.get("custom") or {}).get(NODE, ""))
 
 
 class _Flat(nn.Module):
-    """Runs a graph node by node, so that what torch makes of each knows which it was."""
+    """Runs a graph node by node, preserving the origin of each traced node."""
 
     def __init__(self, program: fx.GraphModule) -> None:
         super().__init__()
-        self._program = (program,)  # bodies of control flow are no modules of this one
+        self._program = (program,)  # in a tuple, so that it is not registered as a submodule
 
     def forward(self, *values: Any) -> tuple[Any, ...]:
         with torch.fx.traceback.preserve_node_meta():
@@ -101,18 +101,18 @@ class _Flat(nn.Module):
 
 
 def _captured(ir: IR) -> ExportedProgram:
-    """The graph as torch.export captures it."""
+    """Export the graph with torch.export."""
     given = [*ir.graph_inputs, *ir.params]
     program = write_program(ir, ir.nodes, given, ir.returns.inputs)
     for node in program.graph.nodes:
         node.meta["custom"] = {NODE: node.name}
-        node.target = _STANDINS.get(node.target, node.target)
+        node.target = _EQUIVALENTS.get(node.target, node.target)
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     return exported(ir, _Flat(program), given, partial(_fake, ir, mode), as_one=True)
 
 
 def _fake(ir: IR, mode: FakeTensorMode, tensor: TensorMeta, size: Callable[[int | str], int]) -> FakeTensor:
-    """A tensor that knows what it is, and holds nothing."""
+    """Return a fake tensor with the properties of a graph tensor."""
     shape = [size(dim) for dim in tensor.shape]
     dtype = TORCH_DTYPES[tensor.dtype]
     empty = torch.empty(shape, dtype=dtype, device="meta")
@@ -121,19 +121,19 @@ def _fake(ir: IR, mode: FakeTensorMode, tensor: TensorMeta, size: Callable[[int 
     return FakeTensor(mode, empty, torch.device("cpu" if ir.device == "meta" else ir.device))
 
 
-# -- what torch refuses -----------------------------------------------------------------------------------------------
+# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 def _refusal(ir: IR, exported: ExportedProgram, opset: int, error: Exception) -> str:
-    """One sentence, and the operators that are in the way."""
+    """Return the error message with the unsupported operators."""
     nodes = {node.name: node for node in ir.nodes}
     calls, is_known = _conversions(exported, opset)
     unknown = [call for call in calls if not is_known(call.target)]
     blamed = re.findall(r"translating node %(\w+)", " ".join(map(str, _causes(error))))
     found = unknown or [call for call in calls if call.name in blamed]
     lines = dict.fromkeys(_described(call, nodes) for call in found)
-    reason = "ONNX has nothing for" if unknown else f"torch.onnx says {first_line(_causes(error)[-1])!r} of"
-    return f"{_name(ir)} does not become ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)])
+    reason = "unsupported operators:" if unknown else f"torch.onnx: {first_line(_causes(error)[-1])}; at"
+    return f"{_name(ir)} cannot be converted to ONNX: {reason}\n  " + "\n  ".join(lines or [_name(ir)])
 
 
 def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
@@ -142,11 +142,11 @@ def _described(call: fx.Node, nodes: Mapping[str, OpNode]) -> str:
 
 
 def _conversions(exported: ExportedProgram, opset: int) -> tuple[list[fx.Node], Callable[[Any], bool]]:
-    """The calls that the exporter meets after torch has taken them apart for it, and what tells those that it knows."""
+    """Return the calls after the exporter's decompositions, and a predicate for the ones it supports."""
     from torch_ir.ops.torch_internals import onnx_fx_passes, onnx_registration
 
     registry = onnx_registration.ONNXRegistry.from_torchlib(opset_version=opset)
-    with suppress(Exception):  # what torch cannot take apart stays whole
+    with suppress(Exception):  # operators that torch cannot decompose stay
         exported = onnx_fx_passes.decompose_with_registry(exported, registry)
         onnx_fx_passes.remove_assertion_nodes(exported.graph_module)
     graphs = [module.graph for module in exported.graph_module.modules() if isinstance(module, fx.GraphModule)]
@@ -154,7 +154,7 @@ def _conversions(exported: ExportedProgram, opset: int) -> tuple[list[fx.Node], 
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An error and what it was raised from, the root last."""
+    """Return an error and its causes, the root last."""
     chain = [error]
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)

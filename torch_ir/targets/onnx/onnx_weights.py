@@ -1,6 +1,6 @@
-"""The weights of an ONNX file: in the file, in a file of its own beside it, or in a checkpoint that is there already.
+"""The weights of an ONNX file: in the file, in a side file, or in an existing checkpoint.
 
-A file of its own has a name made of its contents, so that the old pair is whole until the new one is.
+A side file is named by its digest, so that the old pair stays valid until the new one is complete.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from torch_ir.run.stored import StoredTensor, Weight, loaded
 from torch_ir.run.weights import fit_weights, load_weights, open_weights
 from torch_ir.targets.onnx.model import plain, weights_of
 
-INLINE_LIMIT = 1 << 20  # bytes of all weights together that stay in the file
+INLINE_LIMIT = 1 << 20  # bytes of weights that are stored in the file itself
 
 
 def save(model: onnx_ir.Model, target: Path, new: Mapping[Path, Draft] = MappingProxyType({})) -> None:
-    """Write a model and the new files beside it; what lay there before and nothing names any more goes."""
+    """Write a model and its new side files; remove side files that are no longer referenced."""
     try:
         content = onnx_ir.to_proto(model).SerializeToString()
-    except Exception as error:  # protobuf ends at 2 GB, and says so in several ways
+    except Exception as error:  # protobuf reports its 2 GB limit in several ways
         raise SerializationError(f"cannot write {target}: {first_line(error)}") from None
     if is_stream(target):
         write_bytes(target, content)
@@ -50,7 +50,7 @@ def save(model: onnx_ir.Model, target: Path, new: Mapping[Path, Draft] = Mapping
 
 
 def save_with(model: onnx_ir.Model, values: Mapping[str, Tensor], target: Path) -> None:
-    """Write a model whose initialisers have these values, by name."""
+    """Write a model with these values of its initialisers, by name."""
     held = {name: plain(value) for name, value in values.items()}
     if sum(value.nbytes for value in held.values()) <= INLINE_LIMIT or is_stream(target):
         for name, value in held.items():
@@ -70,16 +70,15 @@ def save_with(model: onnx_ir.Model, values: Mapping[str, Tensor], target: Path) 
 
 
 def bind_file(target: Path, weights: Mapping[str, Weight] | str | os.PathLike[str]) -> None:
-    """Give the weights of a file their values; see `bind_onnx`."""
+    """Bind weights to a file; see `bind_onnx`."""
     model, params = _read(target)
     if not params:
-        raise WeightLoadError(
-            f"{target} has no weights that could be bound: it was written with their values, or has none"
-        )
+        raise WeightLoadError(f"{target} has no unbound weights: it was written with their values, or has none")
     if not isinstance(weights, Mapping):
-        weights = _opened(Path(weights))
+        is_pickle = Path(weights).suffix in (".pt", ".pth", ".bin")  # ONNX cannot refer to its tensors
+        weights = load_weights(weights) if is_pickle else open_weights(weights)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WeightWarning)  # weights that nothing reads are not in the file
+        warnings.simplefilter("ignore", WeightWarning)  # unused weights are not in the file
         values = fit_weights(IR([], [], [], params=params, model_name=str(target)), weights, {})
     named = {param.name: value for param, value in zip(params, values, strict=True)}
     stored = {name: value for name, value in named.items() if isinstance(value, StoredTensor)}
@@ -91,39 +90,34 @@ def bind_file(target: Path, weights: Mapping[str, Weight] | str | os.PathLike[st
 
 
 def _read(target: Path) -> tuple[onnx_ir.Model, list[TensorMeta]]:
-    """A file, and the weights of it that can be bound."""
+    """Read a model and its weights that can be bound."""
     if not target.is_file():
         raise MissingFileError(f"no such file: {target}")
     try:
         model = onnx_ir.load(target)
         return model, list(_as_params(model))
-    except Exception as error:  # what protobuf, onnx and what `to_onnx` did not write raise has nothing in common
-        raise SerializationError(f"{target} is not an ONNX file of ours: {first_line(error)}") from None
+    except Exception as error:  # errors of protobuf and onnx, or of a file that `to_onnx` did not write
+        raise SerializationError(f"{target} is not an ONNX file written by to_onnx: {first_line(error)}") from None
 
 
 def _as_params(model: onnx_ir.Model) -> Iterator[TensorMeta]:
-    """The initialisers that can be bound, as the weights of a graph."""
+    """Yield the initialisers that can be bound as weights of a graph."""
     for name, keys in weights_of(model).items():
         held = model.graph.initializers[name].const_value
-        assert held is not None  # every initialiser has one, if only a place
+        assert held is not None  # every initialiser has one
         dtype = dtype_name(onnx_ir.tensor_adapters.to_torch_dtype(held.dtype))
         yield TensorMeta(name, [int(dim) for dim in held.shape.numpy()], dtype, param=Param(keys))
 
 
-def _opened(path: Path) -> Mapping[str, Weight]:
-    """The weights of a checkpoint: where they lie, or the weights themselves where no other program could find them."""
-    return load_weights(path) if path.suffix in (".pt", ".pth", ".bin") else open_weights(path)
-
-
 def _point_into(model: onnx_ir.Model, stored: Mapping[str, StoredTensor], folder: Path) -> None:
-    """Let initialisers lie where these tensors lie."""
+    """Make initialisers refer to these stored tensors."""
     root = folder.resolve()
     for name, tensor in stored.items():
         path = tensor.path.resolve()
         if not path.is_relative_to(root):
             raise WeightLoadError(
-                f"{tensor.path} does not lie in {folder} or below, and ONNX points to no other place; "
-                "move or copy it there, or bind what load_weights reads of it"
+                f"{tensor.path} is outside {folder}, and ONNX can only refer to files inside it; "
+                "move or copy it there, or bind the result of load_weights"
             )
         _point(model, name, path.relative_to(root).as_posix(), tensor.offset, tensor.dtype, tensor.shape)
 
@@ -131,7 +125,7 @@ def _point_into(model: onnx_ir.Model, stored: Mapping[str, StoredTensor], folder
 def _point(
     model: onnx_ir.Model, name: str, location: str, offset: int, dtype: torch.dtype, shape: Sequence[int]
 ) -> None:
-    """Let an initialiser lie in a file."""
+    """Make an initialiser refer to a position in a file."""
     model.graph.initializers[name].const_value = onnx_ir.ExternalTensor(
         location,
         offset,
@@ -142,24 +136,21 @@ def _point(
     )
 
 
-# -- the file beside --------------------------------------------------------------------------------------------------
+# -- side file --------------------------------------------------------------------------------------------------------
 
 
 def _write_beside(target: Path, values: Mapping[str, Tensor], new: Draft) -> tuple[Path, int]:
-    """Fill a file with weights; what its name will be, and where the first of them begins."""
+    """Write weights to a side file; return its final path and the offset of the first weight."""
     header = safetensors_header(
         (name, dtype_name(value.dtype), value.shape, value.nbytes) for name, value in values.items()
     )
     digest = hashlib.sha256()
-    for piece in chain([header], map(_raw, values.values())):
+    raw = (value.reshape(-1).view(torch.uint8).numpy().tobytes() for value in values.values())
+    for piece in chain([header], raw):
         digest.update(piece)
         new.write(piece)
     new.complete()
     return _beside(target).path(digest.hexdigest()), len(header)
-
-
-def _raw(value: Tensor) -> bytes:
-    return value.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def _beside(target: Path) -> Beside:

@@ -1,4 +1,4 @@
-"""One graph as the lines of a Python function: a statement for each node, in program order."""
+"""Write one graph as the body of a Python function: a statement per node, in program order."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _GUARDS = {"torch_ir.decision.default": "decision", "torch_ir.fixed_shape.defaul
 
 @dataclass(frozen=True)
 class Function:
-    """A function of the source: its name, the sizes that it is given by name, and whether it gives one value itself."""
+    """A function of the source: its name, its size arguments, and whether it returns one value rather than a tuple."""
 
     name: str
     sizes: Mapping[str, str]
     gives_one: bool
 
-    def told(self, sizes: Mapping[str, str]) -> list[str]:
-        """The sizes as arguments, where these are known."""
+    def size_arguments(self, sizes: Mapping[str, str]) -> list[str]:
+        """Return the size arguments of a call, from the sizes known there."""
         return [f"{argument}={expression(size, sizes)}" for size, argument in self.sizes.items()]
 
 
 class Body:
-    """Writes one graph. `helper` gives the name of a helper that the file then has; `functions` are those in reach."""
+    """Writes one graph; `helper` requests a helper by name, `functions` are those in scope."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Body:
             tensor: place(tensor.param.keys[0]) for tensor in ir.params if tensor.param is not None
         }
         self.sizes: dict[str, str] = {}
-        self._bound: dict[TensorMeta, list[Symbol]] = {}  # what can be read off each tensor
+        self._bound: dict[TensorMeta, list[Symbol]] = {}  # the symbols that each tensor determines
         for symbol in ir.symbols.values():
             if symbol.tensor is not None:
                 self._bound.setdefault(symbol.tensor, []).append(symbol)
@@ -76,17 +76,17 @@ class Body:
         self.lines.append(self.indent + text)
 
     def give(self, tensor: TensorMeta, name: str = "") -> str:
-        """Let a tensor have a name."""
+        """Assign a name to a tensor."""
         self.values[tensor] = name or free_name(tensor.name, self.taken)
         return self.values[tensor]
 
     def know(self, symbol: str) -> str:
-        """Let a size have a name."""
+        """Assign a name to a size."""
         self.sizes[symbol] = free_name(symbol, self.taken)
         return self.sizes[symbol]
 
     def bind(self, tensors: Iterable[TensorMeta]) -> None:
-        """From here on, the sizes that can be read off these tensors are known."""
+        """Define the sizes that these tensors determine."""
         for tensor in tensors:
             for symbol in self._bound.get(tensor, ()):
                 size, shown = self.values[tensor], symbol.name
@@ -96,12 +96,12 @@ class Body:
                 self.line(f"{self.know(symbol.name)} = {solved}")
 
     def calls(self) -> None:
-        """Compute every node."""
+        """Write all nodes."""
         for node in self.ir.nodes:
             if node.origin.module != self._module:
                 self._module = node.origin.module
-                told = filter(None, (self._module or "the model itself", node.origin.module_class))
-                self.line(in_python(": ".join(told)))
+                parts = filter(None, (self._module or "the model itself", node.origin.module_class))
+                self.line(in_python(": ".join(parts)))
             self._call(node)
             self.bind(node.outputs)
 
@@ -115,31 +115,31 @@ class Body:
             return
         values = keywords(tensors, node.attrs, lambda value: value)
         copies = self._copies(node, found, values)
-        name, said = self._operator(found), self._arguments(node, found, values)
+        name, texts = self._operator(found), self._arguments(node, found, values)
         made = node.outputs[: len(node.outputs) - copies]
         if not made or returns_one(found) or self._gives_as_many(found, made):
             left = self._left(made, is_list=not returns_one(found))
-            self.lines += call(name, said, self.indent, left, _types(made))
+            self.lines += call(name, texts, self.indent, left, _types(made))
         else:
             flat, left = self.helper("flat"), self._left(made, is_list=True)
-            self.lines += call(flat, [f"{name}({', '.join(said)})"], self.indent, left, _types(made))
+            self.lines += call(flat, [f"{name}({', '.join(texts)})"], self.indent, left, _types(made))
 
     def _call_function(self, node: OpNode, tensors: Mapping[str, Code]) -> None:
-        """A call of a function of the graph, which returns one value or several."""
+        """Write a call of a function of the graph."""
         reference = node.attrs["function"]
         function, body = self.functions[reference], self.ir.functions[reference]
-        said = [str(tensors[tensor.name]) for tensor in body.graph_inputs]
-        said += function.told(self.sizes)
+        texts = [str(tensors[tensor.name]) for tensor in body.graph_inputs]
+        texts += function.size_arguments(self.sizes)
         left = self._left(node.outputs, is_list=not function.gives_one)
-        self.lines += call(function.name, said, self.indent, left, _types(node.outputs))
+        self.lines += call(function.name, texts, self.indent, left, _types(node.outputs))
 
     def _left(self, made: Sequence[TensorMeta], is_list: bool) -> str:
-        """What a call is assigned to; results that nobody reads have no name."""
+        """Return the left side of an assignment; unused results have no name."""
         names = [self.give(tensor) if tensor.consumers or tensor in self._bound else "_" for tensor in made]
         return f"({names[0]},)" if is_list and len(names) == 1 else ", ".join(names)
 
     def _gives_as_many(self, found: Operator, made: Sequence[TensorMeta]) -> bool:
-        """Whether the results of an operator are just these, one by one or in one list."""
+        """Whether the operator returns exactly these results, separately or in one list."""
         if not isinstance(found, OpOverload):
             return False
         kinds = [str(result.type) for result in schema_of(found).returns]
@@ -156,18 +156,18 @@ class Body:
         return text
 
     def _arguments(self, node: OpNode, found: Operator, values: Mapping[str, Any]) -> list[str]:
-        """Tensors that come first by place, all other arguments by name; control flow knows places only."""
+        """Return leading tensors as positional arguments, all others by name; for control flow all are positional."""
         places, known, others = ordered_arguments(node, found, values, lambda default: default)
         unfit = next((name for name in others if not is_plain_name(name)), None)
         if unfit is not None:
-            raise ConversionError(f"{node!r} has an argument {unfit!r:.60}, which is no name")
-        said = {name: value for name, value in known.items() if not is_default(found, name, value)}
+            raise ConversionError(f"{node!r} has an argument {unfit!r:.60}, which is not a Python name")
+        texts = {name: value for name, value in known.items() if not is_default(found, name, value)}
         if not isinstance(found, OpOverload):
-            return [*map(self._value, map(tuples, places)), *self._named({**said, **others})]
+            return [*map(self._value, map(tuples, places)), *self._named({**texts, **others})]
         names = [argument.name for argument in arguments(found) if not argument.keyword_only]
         first = _by_place(names, places)
         later = {n: v for n, v in zip(names[first:], places[first:], strict=True) if not is_default(found, n, v)}
-        return [*map(self._value, places[:first]), *self._named({**later, **said})]
+        return [*map(self._value, places[:first]), *self._named({**later, **texts})]
 
     def _named(self, values: Mapping[str, Any]) -> Iterator[str]:
         return (f"{name}={self._value(value)}" for name, value in values.items())
@@ -176,19 +176,19 @@ class Body:
         return literal(self._coded(value))
 
     def _coded(self, value: Any) -> Any:
-        """An attribute whose sizes and functions are source already."""
+        """Replace sizes and functions in an attribute by source code."""
         if isinstance(value, Expr):
             return Code(expression(value, self.sizes))
         if isinstance(value, FunctionRef):
             function = self.functions[value]
-            sizes = ", ".join(function.told(self.sizes))
+            sizes = ", ".join(function.size_arguments(self.sizes))
             return Code(f"lambda *given: {function.name}(*given, {sizes})" if sizes else function.name)
         if isinstance(value, (list, tuple)):
             return type(value)(map(self._coded, value))
         return {key: self._coded(item) for key, item in value.items()} if isinstance(value, dict) else value
 
     def _copies(self, node: OpNode, found: Operator, values: dict[str, Any]) -> int:
-        """Let an operator that writes, but must not, write to copies: its last outputs; returns how many there are."""
+        """Make an in-place operator write to copies, which are its last outputs; return their number."""
         if not (isinstance(found, OpOverload) and facts.gives_new_values(node)):
             return 0
         written = [name for name in facts.mutated_arguments(found) if values.get(name) is not None]
@@ -204,13 +204,13 @@ class Body:
             values[name] = list(map(copied, values[name])) if isinstance(values[name], list) else copied(values[name])
         return count
 
-    # -- what comes back ------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     def write_back(self) -> None:
-        """Give inputs and buffers that the model changes their new values; what shows the old ones is copied before."""
+        """Write new values to inputs and buffers that the model changes; first copy outputs that alias the old ones."""
         places = {target: self.values[target] for target, _ in self.ir.mutations}
         if places:
-            self.line("# what the model changes")
+            self.line("# tensors that the model changes")
         for tensor in dict.fromkeys(self.ir.returns.inputs):
             if shows(tensor, places.keys()):
                 before = self.values[tensor]
@@ -219,7 +219,7 @@ class Body:
             self.lines += call("aten.copy_.default", [places[target], self.values[value]], self.indent)
 
     def returned(self, tree: Tree) -> str:
-        """What the graph returns, nested as the model nests it."""
+        """Return the source of the outputs, nested as in the model."""
         if isinstance(tree, Slot):
             return self.values[self.ir.graph_outputs[tree]]
         if not isinstance(tree, Branch):
@@ -230,13 +230,13 @@ class Body:
             return made if tree.kind == "dict" else f"{self.helper('Record')}({made})"
         if tree.kind == "tuple" and tree.keys:
             name = tree.type_name.rpartition(".")[2]
-            said = f"{literal(name if is_plain_name(name) else 'Tuple')}, {literal(tree.keys)}"
-            return f"{self.helper('named_tuple')}({said})({', '.join(items)})"
+            texts = f"{literal(name if is_plain_name(name) else 'Tuple')}, {literal(tree.keys)}"
+            return f"{self.helper('named_tuple')}({texts})({', '.join(items)})"
         return literal(items if tree.kind == "list" else tuple(items))
 
 
 def sizes_read(ir: IR) -> set[str]:
-    """The symbols whose values a graph needs and does not read off its own tensors."""
+    """Return the symbols that a graph uses but does not get from its own tensors."""
     read = {name for node in ir.nodes for name in _names(list(node.attrs.values()))}
     read |= {name for _, leaf in leaves(ir.output_tree) for name in _names(leaf)}
     for symbol in ir.symbols.values():
@@ -258,7 +258,7 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def _by_place(names: Sequence[str], values: Sequence[Any]) -> int:
-    """How many arguments are said by place: tensors that come first, and all up to one whose name Python keeps."""
+    """Return the number of positional arguments: leading tensors, and all up to a name reserved by Python."""
     count = 0
     while count < len(values) and _holds_tensor(values[count]):
         count += 1
@@ -270,6 +270,6 @@ def _holds_tensor(value: Any) -> bool:
 
 
 def _types(tensors: Sequence[TensorMeta]) -> str:
-    """The types of what a statement makes, as a comment."""
-    told = (f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]" for tensor in tensors)
-    return in_python(", ".join(told)) if tensors else ""
+    """Return the types of the results of a statement as a comment."""
+    types = (f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]" for tensor in tensors)
+    return in_python(", ".join(types)) if tensors else ""

@@ -1,4 +1,4 @@
-"""A graph as the text of a Python module: what it imports, its helpers, its functions, and the class `Net`."""
+"""Write a graph as a Python module: imports, helpers, functions, and the class `Net`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_python
-from torch_ir.ir import IR, Branch, Dtype, OpNode, Param, Slot, TensorData, TensorMeta
+from torch_ir.ir import IR, Branch, Dtype, Param, Slot, TensorData, TensorMeta
 from torch_ir.ir.files.side_file import SideFile
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.regroup.functions import calls_by_function
@@ -25,14 +25,14 @@ from torch_ir.targets.python.helpers import CLASSES, GLOBALS, HELPERS, IMPORTS, 
 from torch_ir.targets.python.source_text import RESERVED, call, free_name, is_plain_name, literal
 from torch_ir.targets.torch.nn_module import hold
 
-_FEW = 32  # elements of a constant that are written as numbers
+_FEW = 32  # elements of a constant that is written as numbers
 _NUMBERS = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 _BUILT_IN = ("aten", "prims", "higher_order", "torch_ir")
 _STEP = " " * 4
 
 
 def write_source(ir: IR, target: Path | None) -> tuple[str, SideFile | None]:
-    """The text of a graph, and the file of large constants that must then lie beside the target."""
+    """Return the source of a graph, and the side file with its large constants, if any."""
     check_operators(ir.check())
     _refuse_executors(ir)
     source = _Source(with_named_arguments(ir), target)
@@ -40,19 +40,19 @@ def write_source(ir: IR, target: Path | None) -> tuple[str, SideFile | None]:
 
 
 def _refuse_executors(ir: IR) -> None:
-    """End at what only this process can compute."""
-    alone = {node.op_type: node for node in ir.all_nodes() if _has_executor_alone(node)}
+    """Raise ConversionError for operators that only a registered executor can compute."""
+    alone = {
+        node.op_type: node
+        for node in ir.all_nodes()
+        if executor_of(node) is not None and find_operator(node.op_type) is None and not node.is_call
+    }
     if alone:
         listed = ", ".join(f"{op_type} (node {node.name!r})" for op_type, node in alone.items())
         raise ConversionError(f"a registered executor computes {listed}, which cannot be written as torch calls")
 
 
-def _has_executor_alone(node: OpNode) -> bool:
-    return executor_of(node) is not None and find_operator(node.op_type) is None and not node.is_call
-
-
 class _Argument(NamedTuple):
-    """One argument of `forward`, and how the inputs of the graph lie in it."""
+    """One argument of `forward`, and the tree of graph inputs in it."""
 
     name: str
     tree: Tree
@@ -60,7 +60,7 @@ class _Argument(NamedTuple):
 
 
 class _Source:
-    """The parts of a file while they are collected."""
+    """Collects the parts of a file."""
 
     def __init__(self, ir: IR, target: Path | None) -> None:
         self.ir = ir
@@ -89,13 +89,13 @@ class _Source:
         return "\n\n\n".join(part.strip("\n") for part in [f"{self._title()}\n\n{imports}", *body]) + "\n"
 
     def helper(self, name: str) -> str:
-        """The name of a helper, which the file then has."""
+        """Include a helper in the file and return its name."""
         self.helpers.add(name)
         return name
 
     def _title(self) -> str:
         name = self.ir.model_name if is_plain_name(self.ir.model_name) else "A model"
-        return f'"""{name}, written from its graph; `Net().load_state_dict(weights, assign=True)` gives it weights."""'
+        return f'"""{name} from its graph; load weights with `Net().load_state_dict(weights, assign=True)`."""'
 
     def _imports(self, body: str) -> Iterator[str]:
         standard = [line for name, line in IMPORTS.items() if f"{name}." in body]
@@ -106,20 +106,20 @@ class _Source:
         yield from ("", "aten = torch.ops.aten")
 
     def _stored(self) -> Iterator[str]:
-        """The line that reads the file of large constants."""
+        """Yield the line that reads the side file."""
         if self.side is not None:
             yield f"stored = pathlib.Path(__file__).resolve().with_name({self.side.path.name!r}).read_bytes()"
 
     # -- functions ------------------------------------------------------------------------------------------------
 
     def _write_functions(self, ir: IR) -> dict[str, Function]:
-        """Write the functions of a graph, innermost first; what they are in the file."""
+        """Write the functions of a graph, innermost first, and return them by name."""
         called = calls_by_function(ir)
         return {name: self._write_function(name, body, name in called) for name, body in ir.functions.items()}
 
     def _write_function(self, name: str, body: IR, is_only_called: bool) -> Function:
         if body.params:
-            raise ConversionError(f"function {name!r} has weights of its own, which a function in Python cannot have")
+            raise ConversionError(f"function {name!r} has its own weights, which a Python function cannot have")
         writer = Body(body, set(self.taken), self._write_functions(body), self.helper, _STEP)
         tree = Slot(0) if is_only_called and len(body.graph_outputs) == 1 else body.output_tree
         sizes = {size: writer.know(size) for size in sorted(sizes_read(body))}
@@ -141,7 +141,7 @@ class _Source:
         yield from (*lines[:-1], f"{lines[-1]}:")
         writer = Body(self.ir, self.taken, functions, self.helper, _STEP * 2)
         for argument in self.arguments:
-            self._take_apart(writer, argument.tree, argument.name)
+            self._unpack(writer, argument.tree, argument.name)
         writer.bind(self.ir.graph_inputs)
         writer.calls()
         writer.write_back()
@@ -164,8 +164,8 @@ class _Source:
         named = zip(keywords.keys, keywords.items, strict=True)
         return [*(_Argument(*pair, False) for pair in placed), *(_Argument(*pair, True) for pair in named)]
 
-    def _take_apart(self, writer: Body, tree: Tree, place: str) -> None:
-        """Name the inputs of the graph in an argument, and check the rest of it."""
+    def _unpack(self, writer: Body, tree: Tree, place: str) -> None:
+        """Name the graph inputs in an argument, and check its other values."""
         if isinstance(tree, Slot):
             tensor = self.ir.graph_inputs[tree]
             writer.give(tensor, place if place.isidentifier() else "")
@@ -176,19 +176,19 @@ class _Source:
         else:
             whole = place if tree.kind != "object" else f"{self.helper('items')}({place})"
             for key, item in zip(tree.keys if tree.kind == "dict" else range(len(tree.items)), tree.items, strict=True):
-                self._take_apart(writer, item, f"{whole}[{literal(key)}]")
+                self._unpack(writer, item, f"{whole}[{literal(key)}]")
 
     # -- weights --------------------------------------------------------------------------------------------------
 
     def _declaration(self, tensor: TensorMeta) -> list[str]:
-        """The call that makes a weight, without values unless the graph holds them."""
+        """Return the call that creates a weight, without values unless it is a constant."""
         param = tensor.param
-        assert param is not None  # `check` says so
-        hold(nn.Module(), param, torch.empty(0, device="meta"))  # which refuses keys that no module can have
-        said = ["self", self._made(tensor, param), *map(literal, param.keys)]
+        assert param is not None  # guaranteed by `check`
+        hold(nn.Module(), param, torch.empty(0, device="meta"))  # raises for invalid keys
+        arguments = ["self", self._made(tensor, param), *map(literal, param.keys)]
         if param.kind == "parameter":
-            return call("parameter", said, _STEP * 2)
-        return call("buffer", [*said, *([] if param.kind == "buffer" else ["persistent=False"])], _STEP * 2)
+            return call("parameter", arguments, _STEP * 2)
+        return call("buffer", [*arguments, *([] if param.kind == "buffer" else ["persistent=False"])], _STEP * 2)
 
     def _made(self, tensor: TensorMeta, param: Param) -> str:
         if tensor in self.constants:
@@ -196,7 +196,7 @@ class _Source:
             strides = None if tensor.stride is None else (tensor.shape, tensor.stride)
             return made if strides is None else f"{made}.as_strided{literal(strides)}"
         if not tensor.is_static:
-            raise ConversionError(f"{tensor!r} is a weight whose size varies")
+            raise ConversionError(f"{tensor!r} is a weight with a symbolic size")
         facts = [literal(tensor.shape), *([] if tensor.stride is None else [literal(tensor.stride)])]
         facts += [] if tensor.dtype == "float32" else [f"dtype={literal(Dtype(tensor.dtype))}"]
         return f"torch.empty{'' if tensor.stride is None else '_strided'}({', '.join(facts)}, device=device)"
@@ -209,13 +209,13 @@ class _Source:
         else:
             start = self.side.places[data]["offset"]
             raw = f"stored[{start}:{start + data.size}]"
-        said = [raw, literal(Dtype(data.dtype)), literal(data.shape)]
-        return f"{self.helper('constant')}({', '.join(said)})"
+        arguments = [raw, literal(Dtype(data.dtype)), literal(data.shape)]
+        return f"{self.helper('constant')}({', '.join(arguments)})"
 
 
 def _memory(tensor: TensorMeta) -> TensorData:
-    """The elements of a constant as they lie in memory, where they are not row-major."""
-    assert tensor.param is not None  # both are known to be there
+    """Return the elements of a constant in memory order if it is not row-major."""
+    assert tensor.param is not None  # guaranteed by the caller
     assert tensor.param.data is not None
     if tensor.stride is None:
         return tensor.param.data

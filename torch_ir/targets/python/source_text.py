@@ -1,4 +1,4 @@
-"""Pieces of Python source: names, values, expressions and comments, such that no text of a graph becomes code."""
+"""Pieces of Python source: names, values, expressions and comments, escaped so that no text of a graph becomes code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_ir.ir.regroup.functions import fresh
 from torch_ir.ir.sizes.expressions import SIGNS, translate
 
 WIDTH = 110
-# what the text of a function speaks of itself, so that nothing of a graph may be called so
+# names that generated functions use, so that no value of a graph may have them
 RESERVED = frozenset(
     ["_", "self", "torch", "aten", "math", "float", "complex", "getattr", "min", "max", "abs", "bool", "round"]
 )
@@ -29,23 +29,23 @@ _BOTH_SIDES: dict[Callable[..., Any], str] = {operator.and_: "and", operator.or_
 
 
 def is_plain_name(text: Any) -> bool:
-    """Whether a text can stand in source as a name, and means itself there."""
+    """Whether a text can be used as a name in source."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None and not keyword.iskeyword(text)
 
 
 def free_name(wanted: str, taken: set[str]) -> str:
-    """A name like the wanted one, which is taken from now on."""
+    """Return a free name like the wanted one, and mark it as taken."""
     word = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_") or "value"
     return fresh(word if is_plain_name(word) else f"{word}_" if word[0].isalpha() else f"n{word}", taken)
 
 
 def attribute(holder: str, name: str) -> str:
-    """What an object has under a name; inside of a class, names that begin with `__` mean others."""
+    """Return the access to an attribute; names with `__` use getattr, as classes mangle them."""
     return f"{holder}.{name}" if is_plain_name(name) and not name.startswith("__") else f"getattr({holder}, {name!r})"
 
 
 def place(key: str) -> str:
-    """A state-dict key as a part of the module: `self.layers[0].weight`."""
+    """Return the access to a state-dict key: `self.layers[0].weight`."""
     text = "self"
     for step in key.split("."):
         if is_plain_name(step) and not step.startswith("__"):
@@ -57,13 +57,13 @@ def place(key: str) -> str:
 
 
 class Code(str):
-    """Source that is written already."""
+    """A string that is source code."""
 
     __slots__ = ()
 
 
 def literal(value: Any) -> str:
-    """A value in Python."""
+    """Return a value as Python source."""
     if isinstance(value, Code):
         return str(value)
     if isinstance(value, (list, tuple)):
@@ -85,7 +85,7 @@ def literal(value: Any) -> str:
 
 
 def call(function: str, arguments: Sequence[str], indent: str, left: str = "", right: str = "") -> list[str]:
-    """A call in one line, or with a line for each argument where that is too long."""
+    """Return a call in one line, or with a line per argument if it is too long."""
     start = f"{indent}{left} = {function}(" if left else f"{indent}{function}("
     line = f"{start}{', '.join(arguments)})"
     if len(line) <= WIDTH or not arguments:
@@ -97,12 +97,12 @@ def call(function: str, arguments: Sequence[str], indent: str, left: str = "", r
 
 
 def expression(text: str | int, sizes: Mapping[str, str]) -> str:
-    """A dimension expression in Python; `sizes` are what stands for its symbols."""
+    """Return a dimension expression as Python source; `sizes` maps symbols to source."""
     return _part(translate(text, {name: (size, True) for name, size in sizes.items()}, _operation))[0]
 
 
 def solution(shown: int | str, name: str, size: str, sizes: Mapping[str, str]) -> str:
-    """The value of a symbol that makes a linear expression of it equal to a size."""
+    """Return the source for the value of a symbol that makes a linear expression of it equal to a size."""
     if shown == name:
         return size
     zero, one = (expression(shown, {**sizes, name: number}) for number in ("0", "1"))
@@ -110,7 +110,7 @@ def solution(shown: int | str, name: str, size: str, sizes: Mapping[str, str]) -
 
 
 def _part(value: Any) -> tuple[str, bool]:
-    """The text of a number or of a part, and whether it can be an operand without brackets."""
+    """Return the text of an operand, and whether it needs no brackets."""
     return value if isinstance(value, tuple) else (literal(value), True)
 
 

@@ -1,1 +1,1 @@
-"""A graph as a module of torch: its calls in an fx graph, its weights under their keys."""
+"""Graphs as torch modules: ATen calls in an fx graph, weights under their keys."""

@@ -1,4 +1,4 @@
-"""A module that computes a graph, as torch.export captures it: every size that varies in the graph stays open."""
+"""Export a module that computes a graph with torch.export, keeping all symbolic sizes dynamic."""
 
 from __future__ import annotations
 
@@ -18,43 +18,40 @@ Make = Callable[[TensorMeta, Callable[[int | str], int]], Tensor]
 
 
 def exported(ir: IR, module: nn.Module, given: Sequence[TensorMeta], make: Make, *, as_one: bool) -> ExportedProgram:
-    """What torch.export makes of a module that takes these tensors of a graph, `as_one` argument if it is `*args`.
+    """Export a module that takes these tensors of a graph; `as_one` if its signature is `*args`.
 
-    `make` gives a sample of a tensor, and is given what tells the numbers behind its sizes.
+    `make` returns an example of a tensor; its second argument evaluates sizes.
     """
-    points = points_of(ir)
+    points, model = points_of(ir), ir.model_name or "the graph"
     if ir.symbols and not points:
-        raise ConversionError(f"no sizes are found that {_name(ir)} admits")
+        raise ConversionError(f"found no sizes that {model} admits")
     sizes: dict[str, Number] = dict(points[0]) if points else {}
     numbers = {symbol.tensor: symbol.name for symbol in ir.symbols.values() if symbol.dim is None}
     values = [
         sizes[numbers[tensor]] if tensor in numbers else make(tensor, lambda dim: int(evaluate(dim, sizes)))
         for tensor in given
     ]
-    varying: Any = tuple(Dim.DYNAMIC if tensor in numbers else _open_dims(tensor) for tensor in given)
+    varying: Any = tuple(
+        Dim.DYNAMIC
+        if tensor in numbers
+        else {at: Dim.AUTO for at, dim in enumerate(tensor.shape) if isinstance(dim, str)}
+        for tensor in given
+    )
     shapes = (varying,) if as_one else varying
     try:
         program = torch.export.export(module, tuple(values), dynamic_shapes=shapes, strict=False)
-    except Exception as error:  # whatever torch.export meets
-        raise ConversionError(f"torch.export does not take {_name(ir)}: {first_line(error)}") from None
+    except Exception as error:  # any error of torch.export
+        raise ConversionError(f"torch.export rejects {model}: {first_line(error)}") from None
     _check_sizes(given, program)
     return program
 
 
-def _open_dims(tensor: TensorMeta) -> dict[int, Any]:
-    return {at: Dim.AUTO for at, dim in enumerate(tensor.shape) if isinstance(dim, str)}
-
-
 def _check_sizes(given: Sequence[TensorMeta], program: ExportedProgram) -> None:
-    """Refuse where torch.export holds a size that varies, of which nobody after it would know."""
+    """Raise ConversionError if torch.export specialised a symbolic size."""
     shown = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     for tensor, name in zip(given, program.graph_signature.user_inputs, strict=True):
         for dim, found in zip(tensor.shape, getattr(shown[str(name)], "shape", ()), strict=False):  # a number has none
             if isinstance(dim, str) and isinstance(found, int):
                 raise ConversionError(
-                    f"torch.export holds the size {dim!r} of {tensor.name!r} at {found}; specialize it"
+                    f"torch.export fixed the size {dim!r} of {tensor.name!r} at {found}; specialize it"
                 )
-
-
-def _name(ir: IR) -> str:
-    return ir.model_name or "the graph"

@@ -1,6 +1,7 @@
-"""Nodes as a torch.fx graph: one call of an operator for each, in program order.
+"""Write nodes as a torch.fx graph: one operator call each, in program order.
 
-The text that fx makes of it holds names that fx cleans and values that it quotes; no string of a file becomes code.
+The source that fx generates contains names that fx sanitises and values that it quotes; no string of a file becomes
+code.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _CLONE = torch.ops.aten.clone.default
 
 
 def is_name(text: Any) -> bool:
-    """Whether Python takes a text as the name of an argument."""
+    """Whether a text is a valid argument name in Python."""
     return isinstance(text, str) and text.isidentifier() and not iskeyword(text)
 
 
@@ -41,7 +42,7 @@ def _choice(condition: Any, yes: Any, no: Any) -> Any:
     return yes if condition else no
 
 
-# what Python computes on numbers -> what computes it on torch's symbolic ones too
+# Python function on numbers -> equivalent that also accepts torch's symbolic numbers
 _SYMBOLIC: dict[Callable[..., Any], Callable[..., Any]] = {
     min: torch.sym_min,
     max: torch.sym_max,
@@ -56,7 +57,7 @@ _SYMBOLIC: dict[Callable[..., Any], Callable[..., Any]] = {
 def write_program(
     ir: IR, nodes: Sequence[OpNode], given: Sequence[TensorMeta], wanted: Sequence[TensorMeta] | None = None
 ) -> fx.GraphModule:
-    """A module from `given` tensors to a list of the `wanted`, or to what the model returns, changes written back."""
+    """Return a module from `given` tensors to a list of the `wanted`, or to the model's outputs and side effects."""
     writer = _Writer(ir)
     for tensor in given:
         writer.give(tensor)
@@ -71,26 +72,26 @@ def write_program(
 
 
 class _Writer:
-    """Writes one graph; `values` and `sizes` are what stands for tensors and symbols in it."""
+    """Writes one graph; `values` and `sizes` map tensors and symbols to fx nodes or numbers."""
 
     def __init__(self, ir: IR) -> None:
         self.ir = ir
         self.graph = fx.Graph()
         self.values: dict[TensorMeta, Any] = {}
         self.sizes: dict[str, Any] = {}
-        self.bound: dict[TensorMeta, list[Symbol]] = {}  # what can be read off each tensor
+        self.bound: dict[TensorMeta, list[Symbol]] = {}  # the symbols that each tensor determines
         for symbol in ir.symbols.values():
             if symbol.tensor is not None:
                 self.bound.setdefault(symbol.tensor, []).append(symbol)
         self.bodies: dict[str, fx.GraphModule] = {}
 
     def give(self, tensor: TensorMeta) -> None:
-        """Let the graph take a tensor."""
+        """Add an input."""
         self.values[tensor] = node = self.graph.create_node("placeholder", "given", name=tensor.name)
-        node.target = node.name  # which fx made fit to be a name
+        node.target = node.name  # sanitised by fx
 
     def bind(self, tensor: TensorMeta) -> None:
-        """From here on, the symbols that can be read off a tensor are known."""
+        """Define the symbols that a tensor determines."""
         for symbol in self.bound.get(tensor, ()):
             value = self.values[tensor]
             size = value if symbol.dim is None else self._compute(_SIZE, value, symbol.dim)
@@ -98,36 +99,36 @@ class _Writer:
             self.sizes[symbol.name] = size if shown == symbol.name else self._solved(shown, symbol.name, size)
 
     def call(self, node: OpNode) -> None:
-        """Compute a node."""
+        """Write a node."""
         made, gives_one = self._called(node)
         for index, tensor in enumerate(node.outputs):
             self.values[tensor] = made if gives_one else self._compute(operator.getitem, made, index)
             self.bind(tensor)
 
     def _called(self, node: OpNode) -> tuple[fx.Node, bool]:
-        """The call, and whether it gives the one output itself rather than a list of outputs."""
+        """Write a call; also return whether it returns its only output directly rather than in a list."""
         tensors = {name: self.values[tensor] for name, tensor in zip(node.args, node.inputs, strict=True)}
         custom = executor_of(node)
         if custom is not None:
-            return self._compute(_laid_flat(custom), list(tensors.values()), self._attribute(node.attrs)), False
+            return self._compute(_named_executor(custom), list(tensors.values()), self._attribute(node.attrs)), False
         found = find_operator(node.op_type)
-        assert found is not None  # calls are put inline, and `check_operators` came first
+        assert found is not None  # calls are inlined, and `check_operators` ran before
         values = keywords(tensors, node.attrs, self._attribute)
         places, known, others = ordered_arguments(node, found, values, lambda default: default)
         unfit = next((name for name in others if not is_name(name)), None)
         if unfit is not None:
-            raise ConversionError(f"{node!r} has an argument {unfit!r:.60}, which is no name")
-        said = {name: value for name, value in known.items() if not is_default(found, name, value)}
+            raise ConversionError(f"{node!r} has an argument {unfit!r:.60}, which is not a Python name")
+        explicit = {name: value for name, value in known.items() if not is_default(found, name, value)}
         target: Any = on_copies(found) if isinstance(found, OpOverload) and facts.gives_new_values(node) else found
         args = places if isinstance(found, OpOverload) else map(tuples, places)
-        made = self.graph.create_node("call_function", target, tuple(args), {**said, **others}, name=node.name)
+        made = self.graph.create_node("call_function", target, tuple(args), {**explicit, **others}, name=node.name)
         if target is found and returns_one(found):
             return made, True
         is_plain = isinstance(found, OpOverload) and len(schema_of(found).returns) == len(node.outputs) > 1
         return (made if is_plain or not node.outputs else self._compute(present, made)), False
 
     def _attribute(self, value: Any) -> Any:
-        """An attribute as torch takes it."""
+        """Convert an attribute to torch's types."""
         if isinstance(value, Expr):
             return self._number(value)
         if isinstance(value, FunctionRef):
@@ -139,7 +140,7 @@ class _Writer:
         return to_torch(value)
 
     def _body(self, ref: FunctionRef) -> str:
-        """The name of the module that a function is here."""
+        """Return the name of the submodule for a function."""
         names = {name: f"body_{index}" for index, name in enumerate(self.ir.functions)}
         if names[ref] not in self.bodies:
             body = self.ir.functions[ref]
@@ -149,17 +150,17 @@ class _Writer:
     # -- numbers --------------------------------------------------------------------------------------------------
 
     def _number(self, text: str | int) -> Any:
-        """The value of an expression: a number, or the node that computes it."""
+        """Return the value of an expression: a number, or the node that computes it."""
         return translate(text, self.sizes, lambda one, args: self._compute(_SYMBOLIC.get(one, one), *args))
 
     def _compute(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A call, or its result where everything is known."""
+        """Write a call, or return its result if all operands are known."""
         if any(isinstance(arg, (fx.Node, list)) for arg in args):
             return self.graph.call_function(function, args)
         return function(*args)
 
     def _solved(self, expression: int | str, name: str, size: Any) -> Any:
-        """The value of a symbol that makes a linear expression of it equal to a size."""
+        """Return the value of a symbol that makes a linear expression of it equal to a size."""
         ends = []
         for value in (0, 1):
             self.sizes[name] = value
@@ -167,10 +168,10 @@ class _Writer:
         slope = self._compute(operator.sub, ends[1], ends[0])
         return self._compute(operator.floordiv, self._compute(operator.sub, size, ends[0]), slope)
 
-    # -- what comes back ------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     def write_back(self) -> None:
-        """Give inputs and buffers that the model changes their new values; what shows the old ones is copied before."""
+        """Write new values to inputs and buffers that the model changes; first copy outputs that alias the old ones."""
         places = {target: self.values[target] for target, _ in self.ir.mutations}
         for tensor in dict.fromkeys(self.ir.returns.inputs):
             if shows(tensor, places.keys()):
@@ -179,7 +180,7 @@ class _Writer:
             self._compute(_COPY, places[target], self.values[value])
 
     def returned(self, tree: Tree) -> Any:
-        """What the model returns, nested as the model nests it."""
+        """Return the outputs, nested as in the model."""
         if isinstance(tree, Slot):
             return self.values[self.ir.graph_outputs[tree]]
         if not isinstance(tree, Branch):
@@ -190,7 +191,7 @@ class _Writer:
         return rebuild(replace(tree, items=tuple(map(Slot, range(len(items))))), items)
 
     def whole(self, result: Any) -> fx.GraphModule:
-        """The graph as a module that returns this."""
+        """Return the graph as a module with this result."""
         self.graph.output(result)
         root = nn.Module()
         for name, body in self.bodies.items():
@@ -198,8 +199,8 @@ class _Writer:
         return fx.GraphModule(root, self.graph)
 
 
-def _laid_flat(executor: Callable[..., Any]) -> Callable[..., Any]:
-    """A user's executor as a function with a name, which fx asks for."""
+def _named_executor(executor: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a user's executor in a named function, which fx requires."""
 
     def call(inputs: list[Any], attrs: dict[str, Any]) -> Any:
         return present(executor(inputs, attrs))
@@ -208,18 +209,18 @@ def _laid_flat(executor: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_default(found: Operator, name: str, value: Any) -> bool:
-    """Whether an argument need not be said; torch's compiler knows no keywords of control flow."""
+    """Whether an argument equals its default and can be omitted; torch.compile takes no keywords of control flow."""
     argument = next(argument for argument in arguments(found) if argument.name == name)
     return argument.has_default and type(value) is type(argument.default) and bool(value == argument.default)
 
 
 def tuples(value: Any) -> Any:
-    """Lists as tuples, which torch's control flow insists on."""
+    """Convert lists to tuples, which torch's control flow requires."""
     return tuple(map(tuples, value)) if isinstance(value, list) else value
 
 
 def shows(tensor: TensorMeta, targets: Collection[TensorMeta]) -> bool:
-    """Whether a tensor is one of these, or may be a view of one."""
+    """Whether a tensor is one of these or may be a view of one."""
     waiting = [tensor] if targets else []
     while waiting:
         tensor = waiting.pop()

@@ -1,4 +1,4 @@
-"""The module that `to_torch` gives: weights under their state-dict keys, and programs over them."""
+"""The module that `to_torch` returns: weights under their state-dict keys, and fx programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _READY = "_ready_{}"
 
 
 class ATenModule(nn.Module):
-    """A graph of ATen calls; `to_torch` makes a class of it for each graph, with the signature of the model."""
+    """A graph of ATen calls; `to_torch` subclasses it per graph, with the signature of the model."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ATenModule(nn.Module):
     ) -> None:
         super().__init__()
         self._tree = tree
-        self._ties = tuple(ties)  # of each weight, its keys
+        self._ties = tuple(ties)  # the keys of each weight
         self._paths = [tuple(keys[0].split(".")) for keys in self._ties]
         self._prologue = prologue
         self._program = program
@@ -54,7 +54,7 @@ class ATenModule(nn.Module):
         return [_found(self, path) for path in self._paths]
 
     def settle(self) -> None:
-        """Tie what is one weight, and compute what depends on weights alone."""
+        """Tie weights with several keys, and compute the prologue."""
         for keys, weight in zip(self._ties, self._weights(), strict=True):
             for key in keys[1:]:
                 holder, name = _holder(self, key)
@@ -70,7 +70,7 @@ def _settle(module: ATenModule, _: Any) -> None:
 
 
 def build(ir: IR, weights: Mapping[str, Tensor] | None) -> nn.Module:
-    """The module of a graph; see `to_torch`."""
+    """Build the module of a graph; see `to_torch`."""
     ir = with_calls_inline(ir)
     once, every = ([], ir.nodes) if weights is None else split_prologue(ir)
     ready = crossing(once, every, ir)
@@ -92,12 +92,12 @@ def build(ir: IR, weights: Mapping[str, Tensor] | None) -> nn.Module:
 
 
 def _class_of(ir: IR) -> Any:
-    """A class whose `forward` has the arguments of the model by name, which is how torch speaks of dynamic sizes."""
+    """Return a class whose `forward` has the model's argument names, which torch's dynamic shapes refer to."""
 
     def forward(self: ATenModule, *args: Any, **kwargs: Any) -> Any:
         return ATenModule.forward(self, *args, **kwargs)
 
-    forward.__signature__ = signature_of(ir)  # type: ignore[attr-defined]  # what `inspect` asks for
+    forward.__signature__ = signature_of(ir)  # type: ignore[attr-defined]  # read by `inspect`
     name = ir.model_name if is_name(ir.model_name) else ATenModule.__name__
     return type(name, (ATenModule,), {"forward": forward})
 
@@ -114,7 +114,7 @@ def signature_of(ir: IR) -> inspect.Signature:
         parameters.append(inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY))
     for key in keywords.keys:
         if not is_name(key):
-            raise ConversionError(f"the model takes a keyword {key!r:.60}, which is no name of an argument")
+            raise ConversionError(f"the model takes a keyword {key!r:.60}, which is not a valid argument name")
         parameters.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY))
     return inspect.Signature(parameters)
 
@@ -123,12 +123,12 @@ def signature_of(ir: IR) -> inspect.Signature:
 
 
 def _param(tensor: TensorMeta) -> Param:
-    assert tensor.param is not None  # `check` says so
+    assert tensor.param is not None  # guaranteed by `check`
     return tensor.param
 
 
 def _without_values(ir: IR) -> Iterator[Tensor]:
-    """The values that the graph holds itself; everything else is on meta."""
+    """Yield the constants of the graph; everything else on meta."""
     for tensor in ir.params:
         data = _param(tensor).data
         if data is not None:
@@ -140,7 +140,7 @@ def _without_values(ir: IR) -> Iterator[Tensor]:
 
 
 def _fitted(ir: IR, weights: Mapping[str, Tensor]) -> list[Tensor]:
-    """A value for every weight, by any of its keys, or from the graph itself; all misfits are told at once."""
+    """Return a value for every weight, by any of its keys or from the graph; all mismatches are reported at once."""
     values: list[Tensor] = []
     wrong: list[str] = []
     for tensor, held in zip(ir.params, _without_values(ir), strict=True):
@@ -154,20 +154,21 @@ def _fitted(ir: IR, weights: Mapping[str, Tensor]) -> list[Tensor]:
         values.append(value.detach())
     if wrong:
         listed = "\n  ".join(wrong)
-        raise WeightLoadError(f"the weights do not fit {ir.model_name or 'the graph'}:\n  {listed}")
+        raise WeightLoadError(f"the weights do not match {ir.model_name or 'the graph'}:\n  {listed}")
     return values
 
 
 def hold(module: nn.Module, param: Param, value: Tensor) -> None:
-    """Let a module have a weight under its keys, in modules of their own where these have dots."""
+    """Register a weight under its keys, creating submodules for dotted keys."""
     parameter = nn.Parameter(value, requires_grad=False) if param.kind == "parameter" else value
     for key in param.keys:
         try:
             holder, name = _holder(module, key)
             if isinstance(parameter, nn.Parameter):
                 holder.register_parameter(name, parameter)
-            elif param.kind == "constant":  # neither does the model register it, so that it is exported as one again
-                _refuse_taken(holder, name)
+            elif param.kind == "constant":  # not registered in the model either, so that it is exported as a constant
+                if hasattr(holder, name):
+                    raise KeyError(f"attribute {name!r} already exists")
                 setattr(holder, name, parameter)
             else:
                 holder.register_buffer(name, parameter, persistent=param.kind == "buffer")
@@ -175,13 +176,8 @@ def hold(module: nn.Module, param: Param, value: Tensor) -> None:
             raise ConversionError(f"no module can hold a weight under {key!r:.80}: {error}") from None
 
 
-def _refuse_taken(holder: nn.Module, name: str) -> None:
-    if hasattr(holder, name):
-        raise KeyError(f"attribute {name!r} already exists")
-
-
 def _holder(module: nn.Module, key: str) -> tuple[nn.Module, str]:
-    """The module that holds what a key names, and its name there; missing modules are made."""
+    """Return the module that contains a key, created if missing, and the name there."""
     *path, name = key.split(".")
     for part in path:
         if part not in module_table(module):
@@ -191,5 +187,5 @@ def _holder(module: nn.Module, key: str) -> tuple[nn.Module, str]:
 
 
 def _found(module: nn.Module, path: Sequence[str]) -> Any:
-    """What a path of names leads to; `getattr` on modules is slow, and this is done for every weight in every call."""
+    """Return the object at a path; `getattr` on modules is slow, and this runs for every weight in every call."""
     return getattr(submodule_at(module, path[:-1]), path[-1])
