@@ -296,7 +296,7 @@ def test_the_command_prints_json(file: str, capsys: pytest.CaptureFixture[str]) 
         (["--device", "fast"], "invalid device figure 'fast'; write it as peak=312TFLOPs,bw=2.0TB/s"),
         (["--top", "0"], "--top must be at least 1, not 0"),
         (["--depth", "-1"], "--depth must be at least 0, not -1"),
-        (["--function", "decode"], "the graph has no function 'decode'; it has: none"),
+        (["--function", "decode"], "the graph has no function 'decode'; functions: none"),
     ],
 )
 def test_the_command_refuses_in_one_line(

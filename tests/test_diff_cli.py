@@ -196,8 +196,8 @@ def test_status(tell: Tell) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--only", "add"], "--only knows added, removed, changed, renamed, same, not 'add'"),
-        (["--ignore", "names"], "--ignore knows order, weights, not 'names'"),
+        (["--only", "add"], "changed, renamed, same; did you mean 'added'?"),
+        (["--ignore", "names"], "--ignore: unknown word 'names'; expected order, weights"),
         (["--top", "0"], "--top must be at least 1"),
         (["--fail-on", "flop"], "did you mean 'flops'?"),
         (["--set", "batch=8"], "unknown size 'batch'"),

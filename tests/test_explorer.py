@@ -275,7 +275,7 @@ def test_the_verb_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--function", "decode"], "the graph has no function 'decode'; it has: none"),
+        (["--function", "decode"], "the graph has no function 'decode'; functions: none"),
         (["--set", "batch=4"], "unknown size 'batch'; open sizes: none"),
         (["--against", "nothing.json"], "cannot read nothing.json: No such file or directory"),
     ],

@@ -99,7 +99,7 @@ def test_a_model_that_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """If no tiny model can be built, the error says so."""
     monkeypatch.setattr(self_check, "_LARGEST", 0)
     monkeypatch.setattr(self_check, "_known", {})
-    with pytest.warns(CaptureWarning, match="prefill and decode of LlamaForCausalLM were not tried on a tiny model"):
+    with pytest.warns(CaptureWarning, match="prefill and decode of LlamaForCausalLM were not checked on a tiny model"):
         extract_llm(BY_NAME["llama"].build(), batch=2, prompt=6, cache_length=16)
 
 

@@ -101,7 +101,7 @@ def test_ranks_are_as_many_as_the_mesh_has(ranks: LocalRanks) -> None:
     """Or a multiple of that."""
     model = Tower()
     sharded = shard(extract_ir(model, (IDS,), strict=False), {}, {"tp": 8})
-    with pytest.raises(ExecutionError, match="the graph is for 8 ranks, but there are 4"):
+    with pytest.raises(ExecutionError, match="the graph needs 8 ranks, but there are 4"):
         ranks.run(sharded, (IDS,), model.state_dict())
 
 

@@ -163,7 +163,7 @@ class Net(Part):
         slice_1 = aten.slice.Tensor(mul, start=0, end=9223372036854775807)  # float32[batch, 4]
         slice_2 = aten.slice.Tensor(slice_1, dim=1, start=1, end=3)  # float32[batch, 2]
         reshape = aten.reshape.default(slice_2, shape=[2 * batch])  # float32[2 * batch]
-        # what the model changes
+        # tensors that the model changes
         aten.copy_.default(self.calls, add)
         return {'first': reshape, 'shift': self.shift, 'best': max_1_0}
 """

@@ -48,7 +48,7 @@ class Pass:
             if option not in self.options:
                 known = ", ".join(self.options) or "none"
                 raise CommandError(
-                    f"pass {self.name!r} has no option {option!r}{did_you_mean(option, self.options)}; options: {known}"
+                    f"pass {self.name!r} has no option {option!r}; options: {known}{did_you_mean(option, self.options)}"
                 )
         return replace(self, function=partial(self.function, **options), options={**self.options, **options})
 
@@ -94,7 +94,7 @@ def find_pass(text: str) -> Pass:
     name, *settings = text.split(":")
     if name not in _passes:
         known = ", ".join(sorted(_passes))
-        raise CommandError(f"unknown pass {name!r}{did_you_mean(name, _passes)}; expected one of {known}")
+        raise CommandError(f"unknown pass {name!r}; expected one of {known}{did_you_mean(name, _passes)}")
     found = _passes[name]
     options = dict(setting.partition("=")[::2] for setting in settings)
     typed = {option: _typed(found, option, value) for option, value in options.items()}

@@ -107,7 +107,7 @@ def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], No
 
 def _of_level(level: str) -> Sequence[str]:
     if level not in LEVELS:
-        raise CommandError(f"unknown level {level!r}{did_you_mean(level, LEVELS)}; expected one of {', '.join(LEVELS)}")
+        raise CommandError(f"unknown level {level!r}; expected one of {', '.join(LEVELS)}{did_you_mean(level, LEVELS)}")
     return LEVELS[level]
 
 

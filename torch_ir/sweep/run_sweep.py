@@ -38,7 +38,7 @@ class Plan:
     def __post_init__(self) -> None:
         for step in self.steps:
             if step not in STEPS:
-                raise CommandError(f"unknown step {step!r}{did_you_mean(step, STEPS)}; expected {', '.join(STEPS)}")
+                raise CommandError(f"unknown step {step!r}; expected {', '.join(STEPS)}{did_you_mean(step, STEPS)}")
         if self.steps[:1] != STEPS[:1] or list(self.steps) != [step for step in STEPS if step in self.steps]:
             raise CommandError(f"steps must be in the order {', '.join(STEPS)}, and the first is required")
 

@@ -51,5 +51,5 @@ def function_of(ir: IR, name: str | None) -> IR:
         return ir
     if name not in ir.functions:
         known = ", ".join(ir.functions) or "none"
-        raise CommandError(f"the graph has no function {name!r}{did_you_mean(name, ir.functions)}; functions: {known}")
+        raise CommandError(f"the graph has no function {name!r}; functions: {known}{did_you_mean(name, ir.functions)}")
     return ir.functions[name]

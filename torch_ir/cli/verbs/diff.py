@@ -97,7 +97,7 @@ def _words(text: str | None, option: str, known: Collection[str]) -> list[str]:
     for word in words:
         if word not in known:
             raise CommandError(
-                f"{option}: unknown word {word!r:.60}{did_you_mean(word, known)}; expected {', '.join(known)}"
+                f"{option}: unknown word {word!r:.60}; expected {', '.join(known)}{did_you_mean(word, known)}"
             )
     return words
 
