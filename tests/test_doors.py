@@ -10,13 +10,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import torch_ir
+from catalogue.mlp import SimpleMLP
 from torch_ir import IR, extract_ir
 from torch_ir.converter import convert_exported_program
 from torch_ir.executor import IRExecutor, execute_ir
@@ -63,17 +62,6 @@ def test_importing_the_package_opens_no_door() -> None:
 
 
 # -- the documented code ----------------------------------------------------------------------------------------------
-
-
-class SimpleMLP(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(4, 8)
-        self.relu = nn.ReLU()
-        self.fc2 = nn.Linear(8, 2)
-
-    def forward(self, x: Tensor) -> Any:
-        return self.fc2(self.relu(self.fc1(x)))
 
 
 @pytest.fixture
