@@ -27,7 +27,10 @@ import torch
 
 from torch_ir.run.confine import end_with_parent
 
-_ENTRIES = {"torch-ir": "torch_ir.cli.dispatch", "pytorch-ir": "torch_ir.cli.dispatch", "page": "tests.documents"}
+_ENTRIES = {
+    "torch-ir": "torch_ir.cli.dispatch", "pytorch-ir": "torch_ir.cli.dispatch", "page": "tests.documents",
+    "architectures": "tests.architectures.sweep",
+}  # fmt: skip
 _PRELOADED = ("torch.export", "transformers.modeling_utils")
 # No effect on the start of Python and torch; if anything else differs, the program starts separately.
 _FREE = {
