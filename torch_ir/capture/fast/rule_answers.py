@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from torch_ir.capture.fast.shape_rules import call_on_meta
+from torch_ir.capture.fast.own_shape_rules import call_on_meta
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, form_of
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
