@@ -10,11 +10,11 @@ install: .venv/.installed  ## the environment alone: pinned versions, in .venv
 demo: .venv/.installed  ## ResNet-18: build on meta, extract, save, draw, load, execute, verify, optimise, compare
 	$(BIN)/python examples/demo.py
 
-test: lint types browser  ## everything that must pass before a change lands
+test: lint browser  ## everything that must pass before a change lands; the type checker runs as one of the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-all: lint types browser  ## the same, with every sweep in full
-	$(BIN)/python -m pytest -n 2 --dist worksteal --run-slow
+test-all: lint browser  ## the same, with every sweep in full
+	$(BIN)/python -m pytest -n 2 --dist worksteal --run-slow -o faulthandler_timeout=36000
 
 browser: .venv/.installed  ## a Chromium for the tests of pages, where there is none and it can be had; never fails
 	@$(BIN)/python -m tests.browser --install || true
