@@ -38,9 +38,10 @@ def _page(
 ) -> str:
     texts = Texts()
     differences: list[Row] = []
+    happened: list[Row] = []
     if against is None:
         sides = [Side(ir, texts, titles[0], sizes, Marked(placeholders))]
     else:
-        sides, differences = compared(ir, against, texts, titles, sizes, placeholders)
-    record = {"sides": [side.record() for side in sides], "differences": differences}
+        sides, differences, happened = compared(ir, against, texts, titles, sizes, placeholders)
+    record = {"sides": [side.record() for side in sides], "differences": differences, "events": happened}
     return page({**record, "texts": texts.table()})

@@ -14,7 +14,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Union
 
-from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.analysis.dependencies.over_weights import hoisted, over_weights
+from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.origins import call_around, is_below, module_at
 from torch_ir.ir.regroup.functions import read_by
 
@@ -79,10 +80,17 @@ class _Grouping:
         self._facts = {node: (_facts(node), mark_of(node)) for node in ir.nodes}
         self._places = {node: place for place, node in enumerate(ir.nodes)}
         self._forms: dict[Hashable, int] = {}
-        self._once = _over_weights(ir)
+        self._prologue = hoisted(ir)
+        self._once: set[Item] = set() if self._prologue else set(over_weights(ir))
 
     def graph(self) -> Group:
-        return Group("graph", "", self._items(self._ir.nodes, "", 0))
+        """Return the whole graph; a prologue at its front is one group, whatever modules its nodes come from."""
+        rest = self._ir.nodes[len(self._prologue) :]
+        if not self._prologue or not rest:
+            return Group("graph", "", self._items(self._ir.nodes, "", 0))
+        once = Group("once", "", self._items(self._prologue, "", 0))
+        once.form = self._form(once.nodes, "")
+        return Group("graph", "", [once, *self._items(rest, "", 0)])
 
     def _items(self, nodes: Sequence[OpNode], path: str, depth: int) -> list[Item]:
         """Return the items of a module: its own nodes, and groups for nested modules, equal ones as runs."""
@@ -213,17 +221,6 @@ def _nodes_in(items: Iterable[Item]) -> Iterator[OpNode]:
 def _facts(node: OpNode) -> Hashable:
     made = tuple((tensor.shape, tensor.dtype) for tensor in node.outputs)
     return node.op_type, node.args, repr(node.attrs), made, tuple(tensor.shape for tensor in node.inputs)
-
-
-def _over_weights(ir: IR) -> set[Item]:
-    """Return the nodes that depend on weights alone."""
-    found: set[Item] = set()
-    ready: set[TensorMeta] = set(ir.params)
-    for node in ir.nodes:
-        if node.inputs and not node.is_call and ready.issuperset(node.inputs):
-            found.add(node)
-            ready.update(node.outputs)
-    return found
 
 
 def _longest_run(forms: Sequence[Hashable]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ const FAMILIES = [
   "other",
 ];
 const MODES = { family: "Op family", flops: "FLOPs", bytes: "Bytes moved", sent: "Bytes sent" };
-const CHANGES = { added: "+", removed: "−", changed: "~", renamed: "→" };
+const CHANGES = { added: "+", removed: "−", changed: "~", renamed: "→", "computed once": "1" };
 const ALERTS = { placeholder: "!", decision: "?" };
 const LEGEND = {
   placeholder: "placeholder: no lowering, or not seen by the capture",

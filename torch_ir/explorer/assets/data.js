@@ -60,7 +60,16 @@ class Graph {
       for (const item of group.items) item.parent = group;
       group.nodes = group.items.flatMap((item) => (item.isNode ? [item] : item.nodes));
     }
+    for (const group of this.root.items) if (group.kind === "once") fixValues(group);
   }
+}
+
+// The values of a prologue are named at their readers, like weights: a link to each of many would cover the graph.
+function fixValues(once) {
+  const inside = new Set(once.nodes);
+  const made = once.nodes.flatMap((node) => node.outputs);
+  const leaving = made.filter((tensor) => tensor.readers.some((reader) => !inside.has(reader)));
+  if (leaving.length > MOST_PORTS) for (const tensor of leaving) tensor.isFixed = true;
 }
 
 function rows(columns) {
@@ -78,6 +87,7 @@ function tensorOf(row, texts) {
     kind: row.kind < 0 ? "" : texts[row.kind],
     placement: row.placement < 0 ? "" : texts[row.placement],
     isWeight: row.kind >= 0,
+    isFixed: row.kind >= 0,
     isResult: false,
     maker: null,
     readers: [],

@@ -27,7 +27,7 @@ function linesOf(item) {
   const name = item.module && item.module !== item.parent.path ? lastName(item.module, item.parent.path) : "";
   const lines = [[item.label, "title", name]];
   if (item.outputs.length) lines.push([outputText(item), "code", cutText(item.outputs[0])]);
-  const weights = item.inputs.filter((tensor) => tensor.isWeight && tensor.shape !== "scalar");
+  const weights = item.inputs.filter((tensor) => tensor.isFixed && tensor.shape !== "scalar");
   if (weights.length && !item.calls.length) lines.push([weightText(item), "code", ""]);
   return lines;
 }
@@ -57,7 +57,7 @@ function outputText(node) {
 }
 
 function weightText(node) {
-  const at = node.inputs.findIndex((tensor) => tensor.isWeight);
+  const at = node.inputs.findIndex((tensor) => tensor.isFixed);
   return `${node.args[at]} ${node.inputs[at].shape}`;
 }
 

@@ -14,7 +14,7 @@ class App {
     this.crumbs = html("nav", { class: "crumbs", "aria-label": "breadcrumbs" });
     this.message = html("p", { class: "message", role: "status" });
     this.footer = html("footer");
-    this.comparison = this.sides.length > 1 ? new Comparison(this, record.differences, texts) : null;
+    this.comparison = this.sides.length > 1 ? new Comparison(this, record, texts) : null;
     document.title = `${this.sides.map((side) => side.title).join(" / ")} — torch-ir`;
     document.body.append(this.bar(), this.workplace(), this.footer);
     for (const view of this.views) this.attend(view);
