@@ -11,12 +11,12 @@ from torch_ir.analysis.graph_diff.events import events, paired
 
 
 class Convolutions(nn.Module):
-    """Three convolutions with batch norms; activations follow two of them."""
+    """Convolutions with batch norms; activations follow all but the first."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = 3) -> None:
         super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
-        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(3))
+        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(count))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(4) for _ in range(count))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for at, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True)):

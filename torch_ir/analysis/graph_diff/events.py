@@ -156,7 +156,7 @@ def _changed_in(row: NodeDiff) -> str:
 
 
 def _names(nodes: Iterable[OpNode], *, counts: bool = True) -> str:
-    """Return `linear ×2 + split` for nodes, in order of appearance."""
+    """Return the operators of nodes joined by plus signs, each with its count, in order of appearance."""
     found = Counter(_label(node.op_type) for node in sorted(nodes, key=lambda node: node.name not in node.origins))
     parts = [
         f"{name} \N{MULTIPLICATION SIGN}{count}" if counts and count > 1 else name for name, count in found.items()

@@ -36,7 +36,7 @@ class Panel {
     return [
       html("h2", null, isRoot ? group.name || "graph" : titleOf(group)),
       html("p", { class: "dim" }, isRoot ? rootText(view) : group.class || KINDS[group.kind]),
-      signsRow(group),
+      signsRow(group, (sign) => this.app.listSigned(view, group, sign)),
       group.kind === "run" ? html("p", null, runText(group)) : "",
       isRoot ? this.signature(view) : this.place(view, group),
       this.costs(view, group),
