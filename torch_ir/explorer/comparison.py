@@ -8,7 +8,7 @@ from typing import Any
 from torch_ir.analysis.graph_diff.differ import Diff, diff
 from torch_ir.analysis.graph_diff.events import Event, events, paired
 from torch_ir.analysis.graph_diff.node_diff import NodeDiff
-from torch_ir.explorer.page_data import Marked, Side, Texts
+from torch_ir.explorer.page_data import Beside, Marked, Side, Texts
 from torch_ir.ir import IR
 
 ONCE = "computed once"
@@ -16,11 +16,17 @@ Row = list[Any]  # status, positions of a node in the first and second graph, de
 
 
 def compared(
-    one: IR, other: IR, texts: Texts, titles: tuple[str, str], sizes: Mapping[str, int], placeholders: Collection[str]
+    one: IR,
+    other: IR,
+    texts: Texts,
+    titles: tuple[str, str],
+    sizes: Mapping[str, int],
+    placeholders: Collection[str],
+    beside: Beside,
 ) -> tuple[list[Side], list[Row], list[Row]]:
     """Return the two sides, a row for each node of either, and what happened: a title and the numbers of its rows.
 
-    A size that only one of the graphs leaves open is set for that one.
+    A size that only one of the graphs leaves open is set for that one. What is shown beside nodes belongs to the first.
     """
     found = diff(one, other)
     graphs = found.first, found.second  # the given ones, or copies with calls inlined
@@ -30,7 +36,14 @@ def compared(
     happened = events(found, rows)
     status = _statuses(rows, happened)
     sides = [
-        Side(ir, texts, titles[at] or ("before", "after")[at], own[at], _marked(found, at, rows, status, placeholders))
+        Side(
+            ir,
+            texts,
+            titles[at] or ("before", "after")[at],
+            own[at],
+            _marked(found, at, rows, status, placeholders),
+            Beside() if at else beside,
+        )
         for at, ir in enumerate(graphs)
     ]
     places = [{node: place for place, node in enumerate(ir.nodes)} for ir in graphs]

@@ -155,8 +155,12 @@ function shownNode(pair) {
 }
 
 function placeOfPair(pair) {
-  const { module, name } = shownNode(pair);
-  return module || name;
+  return moduleOf(pair) || shownNode(pair).name;
+}
+
+// A node that replaces those of several modules is in none of them; the one that it replaces is.
+function moduleOf(pair) {
+  return pair.nodes[1]?.module || pair.nodes[0]?.module || "";
 }
 
 function eventOf(title, pairs) {
@@ -168,7 +172,8 @@ function foldsOf(pairs) {
   const folds = new Map();
   const seen = new Map(); // how often a change has come in one module: what comes twice in each layer is two rows
   for (const pair of pairs) {
-    const { op, module } = shownNode(pair);
+    const { op } = shownNode(pair);
+    const module = moduleOf(pair);
     const place = module.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
     const change = [pair.status, op, ...pair.details.map(withoutNumbers)].join("\n");
     const here = `${module}\n${change}`;

@@ -18,6 +18,11 @@ class Side {
     for (const graph of this.graphs) graph.join(this.graphs);
     this.entries = record.entries.map(([name, at]) => ({ name: texts[name], graph: this.graphs[at] }));
     this.weights = record.weights;
+    const main = this.graphs.at(-1);
+    const named = main.nodes.filter((node) => node.outputs.length);
+    record.python.forEach((text, at) => (named[at].python = texts[text]));
+    record.lines.forEach((text, at) => (named[at].line = texts[text]));
+    this.runtimes = record.runtimes.map((runtime) => new Runtime(runtime, texts, main));
   }
 
   // How large an amount is, for comparing: sizes that are open have been assumed.
@@ -86,6 +91,7 @@ function tensorOf(row, texts) {
     keys: row.keys < 0 ? "" : texts[row.keys],
     kind: row.kind < 0 ? "" : texts[row.kind],
     placement: row.placement < 0 ? "" : texts[row.placement],
+    strides: row.stride < 0 ? null : texts[row.stride],
     isWeight: row.kind >= 0,
     isFixed: row.kind >= 0,
     isResult: false,

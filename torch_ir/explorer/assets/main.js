@@ -59,6 +59,7 @@ class App {
         button("Fit", "show all of it (f)", () => this.view.fit()),
       ),
       this.modes(),
+      this.firstWrong(),
       html(
         "span",
         { class: "set saves", role: "group", "aria-label": "save what is visible" },
@@ -91,8 +92,25 @@ class App {
   modes() {
     const choice = (mode, text) =>
       html("button", { "data-mode": mode, title: `colour by ${text} (h)`, onclick: () => this.paint(mode) }, text);
-    this.buttons = modesFor(this.sides).map((mode) => choice(mode, MODES[mode]));
+    this.buttons = modesFor(this.sides).map((mode) => choice(mode, modeText(mode, this.sides)));
     return html("span", { class: "set", role: "group", "aria-label": "colour by" }, this.buttons);
+  }
+
+  // A button that goes to the first wrong node of the runtime that the colours show, or else of the first runtime.
+  firstWrong() {
+    if (!this.sides[0].runtimes.length) return "";
+    const title = "go to the first wrong node (w)";
+    return html("button", { class: "alone", title, onclick: () => this.goToWrong() }, "First wrong");
+  }
+
+  goToWrong() {
+    const [side] = this.sides;
+    const mode = runtimeOf(this.mode, side) ? this.mode : "error 0";
+    const runtime = runtimeOf(mode, side);
+    if (!runtime) return;
+    this.paint(mode);
+    if (runtime.first) this.go(this.views[0], runtime.first);
+    else this.say(`no node of ${runtime.name} is wrong`);
   }
 
   middle() {

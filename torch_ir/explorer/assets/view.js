@@ -87,7 +87,10 @@ class View extends Places {
     this.mode = mode;
     this.canvas.classList.toggle("heat", mode !== "family");
     for (const share of this.world.querySelectorAll(".share")) share.remove();
-    if (mode === "family") return;
+    for (const place of this.world.querySelectorAll(".wrong, .pale")) place.classList.remove("wrong", "pale");
+    const runtime = runtimeOf(mode, this.side);
+    if (runtime) return paintErrors(this, runtime);
+    if (mode === "family" || mode.startsWith("error ")) return;
     const total = amountIn(mode, this.graph.root.work, this.side);
     const closed = [...this.drawing.frames].filter(([, frame]) => !frame.isOpen).map(([id]) => this.places.get(id));
     const amounts = closed.map((place) => amountIn(mode, place.item.work, this.side));
