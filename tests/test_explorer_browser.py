@@ -21,7 +21,7 @@ LAYERS = 4
 def test_a_page_opens_collapsed(shown: Any) -> None:
     """Equal layers are one box with a count; the modules are at the left."""
     page = closed(shown(decoder(LAYERS)))
-    assert boxes(page) == [f"layers.0 … {LAYERS - 1}  {TIMES}{LAYERS}"]
+    assert boxes(page) == [f"layers.0\N{EN DASH}{LAYERS - 1}  {TIMES}{LAYERS}"]
     assert "Decoder" in page.locator(".tree").inner_text()
     assert page.title() == "Decoder — torch-ir"
 

@@ -15,7 +15,7 @@ from tests.graphs import everything, mlp
 from tests.proof import captured
 from tests.test_diff_events import Convolutions
 from torch_ir.cli.dispatch import main
-from torch_ir.explorer.source_lines import python_lines, source_lines
+from torch_ir.explorer.code_lines import python_lines, source_lines
 from torch_ir.golden.pack import read_pack
 from torch_ir.ir import IR, OpNode, Origin
 from torch_ir.ir.text.printer import print_node

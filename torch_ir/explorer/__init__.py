@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
+from torch_ir.explorer.code_lines import python_lines, source_lines
 from torch_ir.explorer.comparison import Row, compared
 from torch_ir.explorer.html_page import page
 from torch_ir.explorer.page_data import Beside, Marked, Side, Texts, Values
-from torch_ir.explorer.source_lines import python_lines, source_lines
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
 from torch_ir.ir.json.json_text import uncollected

@@ -1,6 +1,6 @@
 """The module hierarchy of a graph, with consecutive equal modules as one run.
 
-    layers.0 … 31  x32      a run, whose parts are drawn once until unfolded
+    layers.0 - 31  x32      a run, whose parts are drawn once until unfolded
       self_attn             a module, as its call was captured
         linear              a node
 
@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from typing import Literal, Union
 
 from torch_ir.analysis.dependencies.over_weights import hoisted, over_weights
+from torch_ir.draw.depth import LEAST_LINE
+from torch_ir.draw.words import span
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.origins import call_around, is_below, module_at
 from torch_ir.ir.regroup.functions import read_by
 
 _LISTS = ("ModuleList", "ModuleDict")  # containers of modules that are never called
 _PERIOD = 6  # alternating layers, such as five of local attention and one of global, repeat together
-_LINE = 5  # minimum number of nodes from one source line that form a group
 _MOST = 300  # items of a level; if there are more, consecutive ones are grouped
 _CHUNK = 100
 _DEEPEST = 40  # levels of modules; deeper ones are shown at the last level
@@ -56,7 +57,7 @@ def hierarchy(ir: IR, mark_of: Callable[[OpNode], Hashable]) -> Group:
 
 
 def name_of(item: Item, outer: str) -> str:
-    """Return the name of an item inside the module `outer`: `self_attn`, `layers.0 … 31`."""
+    """Return the name of an item inside the module `outer`: `self_attn`, or the first and last of a run."""
     if isinstance(item, OpNode) or item.kind == "module":
         return _seen_from(outer, _path(item))
     if item.kind == "once":
@@ -66,10 +67,10 @@ def name_of(item: Item, outer: str) -> str:
     if item.kind == "chunk":
         return f"{item.nodes[0].name} … {item.nodes[-1].name}"
     first, last = _path(item.items[0]), _end(item.items[-1])
-    name, (around, _, end) = _seen_from(outer, first), last.rpartition(".")
+    name, end, around = _seen_from(outer, first), _seen_from(outer, last), last.rpartition(".")[0]
     if first == last:
         return name
-    return f"{name} … {end if around == first.rpartition('.')[0] else _seen_from(outer, last)}"
+    return span(name, end) if around == first.rpartition(".")[0] else f"{name} … {_seen_from(outer, last)}"
 
 
 class _Grouping:
@@ -142,12 +143,12 @@ class _Grouping:
 
     def _with_lines(self, items: Sequence[Item], path: str) -> list[Item]:
         """Group consecutive nodes from one source line of the model."""
-        if len(items) < 2 * _LINE:
+        if len(items) < 2 * LEAST_LINE:
             return list(items)
         found: list[Item] = []
         for source, row in itertools.groupby(items, _source):
             same = list(row)
-            found += [self._group("line", path, same)] if source and _LINE <= len(same) < len(items) else same
+            found += [self._group("line", path, same)] if source and LEAST_LINE <= len(same) < len(items) else same
         return found
 
     def _in_chunks(self, items: list[Item], path: str) -> list[Item]:

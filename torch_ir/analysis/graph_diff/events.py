@@ -51,6 +51,15 @@ def paired(found: Diff) -> tuple[NodeDiff, ...]:
     return tuple(taken.get(row, row) for row in found.nodes if row.second or row.first not in gone)
 
 
+def paired_marks(found: Diff) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the status of every node by name, as `Diff.marks` does, of `paired` nodes."""
+    rows = paired(found)
+    return (
+        {row.first.name: row.status for row in rows if row.first},
+        {row.second.name: row.status for row in rows if row.second},
+    )
+
+
 def events(found: Diff, rows: Sequence[NodeDiff] = ()) -> list[Event]:
     """Return what happened, most telling kinds first; each differing row belongs to one event."""
     rows = [row for row in rows or paired(found) if row.status != "same"]
