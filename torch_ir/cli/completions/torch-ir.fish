@@ -51,7 +51,7 @@ function _shtab_torch_ir_using
 end
 
 set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes run verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --set --stages --steps --target --threads --time --timeout --top --verify --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --set --sources --stages --steps --target --threads --time --timeout --top --verify --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -163,6 +163,10 @@ complete -c torch-ir -n '_shtab_torch_ir_using explore' -l against -xka "(__fish
 complete -c torch-ir -n '_shtab_torch_ir_using explore' -l level -xka "module function aten" -d 'what a node is: a layer (`module`), a torch `function`, or an operator (`aten`); default: as it is'
 complete -c torch-ir -n '_shtab_torch_ir_using explore' -l leaf -x -d 'keep calls of this class whole, such as LlamaDecoderLayer; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using explore' -l function -x -d 'show a function of the graph instead, such as decode'
+complete -c torch-ir -n '_shtab_torch_ir_using explore' -l pack -xka "(__fish_complete_directories)" -d 'a golden pack, for errors of the runtimes in --dumps'
+complete -c torch-ir -n '_shtab_torch_ir_using explore' -l dumps -xka "(__fish_complete_path (commandline -ct))" -d 'values of a runtime; repeatable, needs --pack'
+complete -c torch-ir -n '_shtab_torch_ir_using explore' -l python -d 'show the Python that `convert` generates for each node'
+complete -c torch-ir -n '_shtab_torch_ir_using explore' -l sources -xka "(__fish_complete_directories)" -d 'show lines of the model'"'"'s source below this folder'
 complete -c torch-ir -n '_shtab_torch_ir_using explore' -l set -x -d 'a value for a symbolic size; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using explore; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a cost -d 'Report the cost of an IR file: FLOPs, bytes, memory, time.'

@@ -218,6 +218,10 @@ _shtab_torch_ir_explore_options=(
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
   "--function[show a function of the graph instead, such as decode]:NAME:"
+  "--pack[a golden pack, for errors of the runtimes in --dumps]:PACK:_files -/"
+  "*--dumps[values of a runtime\; repeatable, needs --pack]:DUMPS:_files"
+  "--python[show the Python that \`convert\` generates for each node]"
+  "--sources[show lines of the model\'s source below this folder]:FOLDER:_files -/"
   "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
