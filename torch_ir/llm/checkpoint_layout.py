@@ -149,7 +149,7 @@ def _transforms(model: Any, loading: Any) -> list[Any]:
     """Return the conversions of a model: those that loaded it, or those of its architecture."""
     loaded = getattr(model, "_weight_conversions", None)
     if loaded is not None:
-        return deepcopy(loaded)  # type: ignore[no-any-return]  # transformers does not annotate it
+        return list(deepcopy(loaded))
     from transformers.conversion_mapping import get_model_conversion_mapping
 
     found = get_model_conversion_mapping(model, add_legacy=False)
