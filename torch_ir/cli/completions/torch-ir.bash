@@ -5,10 +5,10 @@
 #    source ~/.local/share/bash_completion/torch-ir
 # See also: https://github.com/scop/bash-completion/blob/main/doc/configuration.md
 
-_shtab_torch_ir_subparsers=(extract llm info ops draw visualize explore cost diff check optimize passes run verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_subparsers=(extract llm info ops draw visualize explore cost diff check optimize passes run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract_option_strings=(-h --help -q --quiet -i --input -d --dim --capture --explore --level --leaf --blocks --crosscheck --name -o --output --json)
-_shtab_torch_ir_llm_option_strings=(-h --help -q --quiet -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --blocks --name --verify --json)
+_shtab_torch_ir_llm_option_strings=(-h --help -q --quiet -o --output --batch --prompt --cache-length --padding --all-logits --encoder-input --blocks --weight-layout --name --verify --json)
 _shtab_torch_ir_info_option_strings=(-h --help -q --quiet -i --input -d --dim --level --leaf --json -o --output)
 _shtab_torch_ir_ops_option_strings=(-h --help -q --quiet -i --input -d --dim --check --search --list --json)
 _shtab_torch_ir_draw_option_strings=(-h --help -q --quiet -i --input -d --dim -o --output --format --depth --fold --level --leaf --focus --radius --max-nodes --weights --no-weights --assertions --heat --set --against --no-legend)
@@ -20,6 +20,7 @@ _shtab_torch_ir_check_option_strings=(-h --help -q --quiet --trusted --json)
 _shtab_torch_ir_optimize_option_strings=(-h --help -q --quiet -i --input -d --dim -o --output --level --pass --explain --verify -w --weights --dtype --list --json)
 _shtab_torch_ir_passes_option_strings=(-h --help -q --quiet --json)
 _shtab_torch_ir_run_option_strings=(-h --help -q --quiet -w --weights --stream --processes --backend --level --verify -i --input -d --dim --seed --isolated --memory --time -o --output --json)
+_shtab_torch_ir_weights_option_strings=(-h --help -q --quiet --json)
 _shtab_torch_ir_verify_option_strings=(-h --help -q --quiet -w --weights -i --input -d --dim --seed --rtol --atol --no-probe --localise --blockwise --block --unique --json)
 _shtab_torch_ir_golden_option_strings=(-h --help -q --quiet -w --weights -i --input -d --dim --seed --only --every --max-bytes --with-weights -o --output --json)
 _shtab_torch_ir_compare_option_strings=(-h --help -q --quiet --map --rtol --atol --json)
@@ -73,6 +74,7 @@ _shtab_torch_ir_run__w_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_run___weights_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_run__o_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_run___output_COMPGEN=_shtab_compgen_files
+_shtab_torch_ir_weights_pos_1_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_verify_pos_0_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_verify_pos_1_COMPGEN=_shtab_compgen_files
 _shtab_torch_ir_verify__w_COMPGEN=_shtab_compgen_files
@@ -131,13 +133,14 @@ _shtab_torch_ir_diff___by_choices=(op module)
 _shtab_torch_ir_optimize___level_choices=(clean basic full)
 _shtab_torch_ir_run___backend_choices=(torch onednn inductor onnxruntime openvino iree auto)
 _shtab_torch_ir_run___level_choices=(clean basic full)
+_shtab_torch_ir_weights_pos_0_choices=(check)
 _shtab_torch_ir_bench___level_choices=(clean basic full)
 _shtab_torch_ir_coverage___by_choices=(nodes flops bytes)
 _shtab_torch_ir_sweep___engine_choices=(local dask ray)
 _shtab_torch_ir_sweep___level_choices=(module function aten)
 _shtab_torch_ir_sweep___list_choices=(transformers timm)
 _shtab_torch_ir_completion_pos_0_choices=(bash zsh fish)
-_shtab_torch_ir_pos_0_choices=(extract llm info ops draw visualize explore cost diff check optimize passes run verify golden compare bench convert lower coverage shard split sweep doctor completion)
+_shtab_torch_ir_pos_0_choices=(extract llm info ops draw visualize explore cost diff check optimize passes run weights verify golden compare bench convert lower coverage shard split sweep doctor completion)
 
 _shtab_torch_ir_extract__h_nargs=0
 _shtab_torch_ir_extract___help_nargs=0
@@ -230,6 +233,11 @@ _shtab_torch_ir_run___processes_nargs=0
 _shtab_torch_ir_run___verify_nargs=0
 _shtab_torch_ir_run___isolated_nargs=0
 _shtab_torch_ir_run___json_nargs=0
+_shtab_torch_ir_weights__h_nargs=0
+_shtab_torch_ir_weights___help_nargs=0
+_shtab_torch_ir_weights__q_nargs=0
+_shtab_torch_ir_weights___quiet_nargs=0
+_shtab_torch_ir_weights___json_nargs=0
 _shtab_torch_ir_verify__h_nargs=0
 _shtab_torch_ir_verify___help_nargs=0
 _shtab_torch_ir_verify__q_nargs=0

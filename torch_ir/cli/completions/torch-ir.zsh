@@ -35,6 +35,7 @@ _shtab_torch_ir_commands() {
     sweep:'Extract, cost, optimise and verify a list of models.'
     verify:'Compare an IR file with the original model by running both.'
     visualize:'Draw an IR file.'
+    weights:'Compare a checkpoint with the weights of a graph.'
   )
   _describe 'torch-ir commands' _commands
 }
@@ -295,6 +296,7 @@ _shtab_torch_ir_llm_options=(
   "--all-logits[return the logits of every token]"
   "--encoder-input[the input of an encoder that takes no token ids, such as 1x80x3000]:SPEC:"
   "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
+  "--weight-layout[read weights as a \`checkpoint\` stores them (default), or as the \`model\` has them in its state_dict]:WHOSE:"
   "--name[the name of the model in the file (default\: its class)]:name:"
   "--verify[generate N tokens with random weights and compare with the model]:N:"
   "--json[print JSON]"
@@ -496,6 +498,18 @@ _shtab_torch_ir_visualize_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_visualize_defaults_added=0
 
+_shtab_torch_ir_weights_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "--json[print JSON]"
+  ":compare keys, shapes and dtypes:(check)"
+  ":an IR file:_files"
+  ":a .safetensors, .pt or .bin file, an index of shards, or a folder:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_weights_defaults_added=0
+
 
 _shtab_torch_ir() {
   local context state line curcontext="$curcontext" one_or_more='(*)' remainder='(-)*:' default='*::: :->torch-ir'
@@ -540,6 +554,7 @@ _shtab_torch_ir() {
         sweep) _arguments -C -s $_shtab_torch_ir_sweep_options ;;
         verify) _arguments -C -s $_shtab_torch_ir_verify_options ;;
         visualize) _arguments -C -s $_shtab_torch_ir_visualize_options ;;
+        weights) _arguments -C -s $_shtab_torch_ir_weights_options ;;
       esac
   esac
 }
