@@ -12,11 +12,12 @@ from torch import nn
 
 from torch_ir.errors import GuardError, TorchIRError, first_line
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
-from torch_ir.run.stored import Weight, loaded
+from torch_ir.run.stored import loaded
 from torch_ir.run.tolerances import compare
-from torch_ir.run.weights import load_weights
+from torch_ir.run.weights import WeightSource, load_weights, weights_from
 from torch_ir.verify.block_report import detail_lines
 from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence
@@ -71,6 +72,7 @@ def verify_ir(
     localise: bool = False,
 ) -> tuple[bool, VerificationReport]:
     """Like `verify_ir_with_state_dict`, with weights from a file or folder that `load_weights` reads."""
+    require_graph(ir, "verify_ir")
     state_dict = load_weights(weights_path)
     options: dict[str, Any] = {"test_kwargs": test_kwargs, "probe": probe, "localise": localise}
     return verify_ir_with_state_dict(ir, state_dict, original_model, test_inputs, rtol, atol, constants, **options)
@@ -78,7 +80,7 @@ def verify_ir(
 
 def verify_ir_with_state_dict(
     ir: IR,
-    state_dict: Mapping[str, Weight],
+    state_dict: WeightSource,
     original_model: nn.Module,
     test_inputs: Sequence[Any],
     rtol: float | None = None,
@@ -95,11 +97,12 @@ def verify_ir_with_state_dict(
     dict nor in the graph are taken from the model. With `probe`, both also run on inputs derived from the given ones.
     With `localise`, the report of a failure names the first node that differs.
     """
+    require_graph(ir, "verify_ir_with_state_dict")
     call: Call = (tuple(test_inputs), dict(test_kwargs or {}))
     trials_run: list[Trial] = [(call, {})]
     weights: dict[str, torch.Tensor] = {}
     try:
-        weights = {key: loaded(weight) for key, weight in state_dict.items()}
+        weights = {key: loaded(weight) for key, weight in weights_from(state_dict).items()}
         sides = _Sides(ir, weights, original_model, constants or {}, rtol, atol, trials_run)
         with torch.random.fork_rng(devices=[]):
             report = sides.on_given(call)
