@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def to_torch(ir: IR, weights: WeightSource | None = None) -> nn.Module:
     """Return a module that computes the graph, with the signature and state dict of the model.
 
-    `weights` are a state dict, a model, or the path of a checkpoint. Without them, parameters are on meta, and it can be
+    `weights` are a state dict, a model, or the path of a checkpoint. Without them, parameters are on meta and it can be
     exported; `load_state_dict(weights, assign=True)` makes it runnable. With weights, computations on weights alone
     are done now, and again when a state dict is loaded, but not when a parameter is written to. Function calls are
     inlined. Inputs are not checked against the graph; `IRExecutor` does that.
