@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 # listed by name, so that help texts do not import torch; a test compares it with the backends' table
 BACKENDS = ("torch", "onednn", "inductor", "onnxruntime", "openvino", "iree", "auto")
 
+# exit statuses of commands that compare; 1 is for errors
+DIFFERENT = 3  # the two sides differ
+IN_PART = 4  # no difference was found, but not everything could be compared
+
 TEXT = ".ir"  # the suffix of files in the text form
 
 

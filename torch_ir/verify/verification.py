@@ -45,9 +45,17 @@ class VerificationReport:
     trials: int = 1  # sets of inputs: the given one, and those derived from it
     divergence: Divergence | None = None
     provisos: list[str] = field(default_factory=list)  # conditions under which the verdict holds
+    not_compared: int = 0  # further sets of inputs that the model accepts, but the guards of the graph exclude
+
+    @property
+    def verdict(self) -> str:
+        """PASSED, FAILED, or on how many of the sets of inputs it passed, if some could not be compared."""
+        if self.is_valid and self.not_compared:
+            return f"PASSED ON {self.trials} OF {self.trials + self.not_compared} SETS OF INPUTS"
+        return "PASSED" if self.is_valid else "FAILED"
 
     def __str__(self) -> str:
-        lines = [", ".join([f"Verification {'PASSED' if self.is_valid else 'FAILED'}", *self.provisos])]
+        lines = [", ".join([f"Verification {self.verdict}", *self.provisos])]
         if self.error_message:
             lines.append(f"  {self.error_message}")
         if self.divergence:
@@ -198,8 +206,8 @@ class _Sides:
                 further = self._sharpened(further, probe.call, probe.weights)
             except GuardError as error:  # the graph's own guards exclude these inputs
                 self.observer.first = ""
-                if not probe.may_be_refused:
-                    report.notes.append(f"not compared on {probe.about}: {error}")
+                report.not_compared += 1
+                report.notes.append(f"not compared on {probe.about}: {error}")
                 continue
             except TorchIRError as error:
                 further = _refused(error)
@@ -211,6 +219,7 @@ class _Sides:
                     "inputs of both signs are outside the model's domain: all of its outputs are NaN or infinite"
                 )
             further.trials, further.notes = report.trials + 1, report.notes
+            further.not_compared = report.not_compared
             if not further.is_valid:
                 further.error_message = f"on {probe.about}: {further.error_message}"
                 return further
