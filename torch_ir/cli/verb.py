@@ -44,6 +44,14 @@ def add_verb(
     shown = [f"  {parser.prog} {example}".rstrip() for example in examples[1:-1].split("\n")]
     parser.epilog = "\n".join(["examples:", *shown])
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress and no notes")
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable",
+    )
     parser.set_defaults(run=run)
     return parser
 

@@ -216,9 +216,9 @@ def _facts(node: OpNode) -> Hashable:
 
 
 def _over_weights(ir: IR) -> set[Item]:
-    """Return the nodes that depend on weights alone."""
+    """Return the nodes that depend on weights alone; a buffer that the model changes is another value in each run."""
     found: set[Item] = set()
-    ready: set[TensorMeta] = set(ir.params)
+    ready: set[TensorMeta] = set(ir.params) - {target for target, _ in ir.mutations}
     for node in ir.nodes:
         if node.inputs and not node.is_call and ready.issuperset(node.inputs):
             found.add(node)
