@@ -30,7 +30,7 @@ CASES = [
     ("ops OPERATOR", ["aten.relu"], 0),
     ("cost", ["net.json"], 0),
     ("diff", ["net.json", "net.json"], 0),
-    ("diff", ["net.json", "other.json"], 1),
+    ("diff", ["net.json", "other.json"], 3),
     ("check", ["net.json"], 0),
     ("check", [BROKEN], 1),
     ("optimize", ["net.json", "--level", "full", "--verify"], 0),

@@ -9,11 +9,13 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, Union
 
 import torch
+from torch import nn
 
 from torch_ir.errors import (
+    ArgumentError,
     MissingExtraError,
     SerializationError,
     WeightLoadError,
@@ -22,6 +24,7 @@ from torch_ir.errors import (
     first_line,
 )
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import parse_json, read_text
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.tensor_subclasses import plain_tensors
@@ -29,6 +32,7 @@ from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.stored import StoredTensor, Weight, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")
+WeightSource = Union[Mapping[str, Weight], nn.Module, str, os.PathLike[str]]
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # independent of the process's settings
 _CHUNK = 1 << 20  # elements compared at once
 _HINTS = 20  # suggested keys in one report: each takes a search through all keys
@@ -45,6 +49,20 @@ _IN_FOLDER = (
 def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """Return the tensors of a .pt/.pth/.bin or .safetensors file, of a sharded index, or of a checkpoint folder."""
     return _tensors_of(path, _load_one)
+
+
+def weights_from(source: WeightSource) -> Mapping[str, Weight]:
+    """Return weights by key: a mapping as it is, the state dict of a model, or the tensors of a path."""
+    if isinstance(source, Mapping):
+        return source
+    if isinstance(source, nn.Module):
+        state: Mapping[str, Weight] = source.state_dict()
+        return state
+    if isinstance(source, (str, os.PathLike)):
+        return load_weights(source)
+    raise ArgumentError(
+        f"weights are a state dict, a model, or the path of a checkpoint, not a {type(source).__name__}"
+    )
 
 
 def open_weights(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
@@ -290,6 +308,7 @@ def _keys(graphs: Iterable[IR]) -> set[str]:
 
 def random_weights(ir: IR, seed: int = 0) -> dict[str, torch.Tensor]:
     """Return random values for every weight without values in the graph; vectors, possibly variances, are positive."""
+    require_graph(ir, "random_weights")
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for param in ir.params:

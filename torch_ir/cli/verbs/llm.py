@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, load_checked, save_graph, show, terminal_width
+from torch_ir.cli.verb import DIFFERENT, add_json, add_verb, load_checked, save_graph, show, terminal_width
 from torch_ir.cli.verbs.info import shape_text, summarise
 from torch_ir.errors import CommandError
 
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     cache = [asdict(tensor) for tensor in cache_map(ir)]
     facts = {"prefill": summarise(ir), "decode": summarise(decode_graph(ir)), "cache": cache, **facts}
     show(arguments, lambda: facts, lambda: "\n".join(_lines(facts)))
-    return 0 if facts.get("is_valid", True) else 1
+    return 0 if facts.get("is_valid", True) else DIFFERENT
 
 
 def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
