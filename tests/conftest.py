@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests import browser
 from tests.forking import forked_programs
+from torch_ir import IR, explore
 
 # Before anything imports torch, and in the environment of every process that a test starts. Threads of OpenMP that wait
 # do not spin: two workers with two threads each on two cores would take several times as long.
@@ -108,3 +110,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser.launched() as running:
+        yield running
+
+
+@pytest.fixture
+def shown(chromium: Any, tmp_path: Path) -> Iterator[Any]:
+    """`shown(ir, **options)` is the tab that shows a graph; at the end nothing may have gone wrong there."""
+    visits: list[browser.Visit] = []
+
+    def show(ir: IR, scheme: str = "light", **options: Any) -> Any:
+        path = tmp_path / f"page{len(visits)}.html"
+        explore(ir, path, **options)
+        visits.append(browser.Visit(chromium, path, color_scheme=scheme))
+        page = visits[-1].page
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield show
+    wrong = [text for visit in visits for text in visit.wrong]
+    for visit in visits:
+        visit.page.close()
+    assert wrong == []

@@ -41,8 +41,9 @@ ROOMS = {
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
     "sweep": {"errors", "ir", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }
-# A notebook calls a method of the graph, which imports the drawing code lazily.
-WAYS_UP = {("ir/graph/graph.py", "torch_ir.draw.notebook")}
+# A notebook calls a method of the graph, which imports the drawing code lazily; a function that is given a model for a
+# graph captures it.
+WAYS_UP = {("ir/graph/graph.py", "torch_ir.draw.notebook"), ("ir/graph/given_graph.py", "torch_ir.capture")}
 DOORS = {
     "__init__", "__main__", "_version", "analyzer", "converter", "executor", "exporter", "serializer", "verifier",
     "visualize", "weight_loader",

@@ -12,7 +12,6 @@ from torch.export import ExportedProgram
 
 from torch_ir.capture.export.dynamic import Call, fixed_sizes, narrowed_size
 from torch_ir.capture.export.fake_weights import has_no_values
-from torch_ir.capture.export.torch_export import trace
 from torch_ir.capture.export.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
 from torch_ir.capture.graph_warnings import (
     warn_of_class_questions,
@@ -116,6 +115,8 @@ def export_model(
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """`torch.export` of a model, with its weights as fake tensors; the arguments are those of `extract_ir`."""
+    from torch_ir.capture.export.torch_export import trace  # imports much that most captures do not need
+
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     with exclusive():
         _check_request(model, call, strict)
