@@ -14,6 +14,7 @@ from torch_ir.capture.export.dynamic import Call, fixed_sizes, narrowed_size
 from torch_ir.capture.export.fake_weights import has_no_values
 from torch_ir.capture.export.torch_export import trace
 from torch_ir.capture.export.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
+from torch_ir.capture.fast.self_check import is_fast_capture_exact
 from torch_ir.capture.graph_warnings import (
     warn_of_class_questions,
     warn_of_gaps,
@@ -69,7 +70,8 @@ def extract_ir(
         _check_request(model, call, strict)
         _check_options(capture, blocks, dynamic_shapes)
         ways, in_blocks = _ways(model, call, explore), blocks == "function"
-        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, in_blocks)
+        is_fast = capture != "export" and dynamic_shapes is None and is_fast_capture_exact()
+        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, in_blocks, is_fast)
         with autocast_inside(model):
             ir = climb(list(steps(request)), isolated=isolated, time_limit=time_limit)
         refuse_close_integers(ir, torch.get_default_dtype())

@@ -1,7 +1,7 @@
 """Every private name of torch that torch_ir uses, under a public name; patches are in `capture.instrument`.
 
-A comment states the torch versions that have a name, according to their sources; tests run with 2.13. Code that runs
-for every operator calls torch's own object, not a wrapper.
+A comment states the torch versions that have a name, according to their sources; `tested_versions` lists those that
+were tested. Code that runs for every operator calls torch's own object, not a wrapper.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _installation() -> str:
 def _cache() -> str:
     import tempfile
 
-    from torch_ir.backends.cache import cache_folder
+    from torch_ir.ir.files.cache_folder import cache_folder
 
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
