@@ -236,3 +236,11 @@ def test_the_list_of_versions_is_in_one_place() -> None:
 def test_versions(version: str, tested: bool, old: bool) -> None:
     """A nightly build of a tested version was not tested."""
     assert (is_tested(version), is_too_old(version)) == (tested, old)
+
+
+def test_an_old_torch_is_refused() -> None:
+    program = "import torch; torch.__version__ = '2.9.1'\nimport torch_ir.ops"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        f"torch_ir.errors.TorchIRError: torch_ir needs torch {OLDEST_TORCH} or newer, and torch 2.9.1 is installed"
+    )

@@ -9,14 +9,9 @@ Names are resolved when first used, so that reading and drawing a graph does not
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch_ir._version import __version__
-
-if importlib.util.find_spec("numpy") is None:  # torch warns of that, and torch_ir does not need it
-    warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
 
 if TYPE_CHECKING:
     from torch_ir.analysis import Cost, Diff, cost, cost_report, diff, liveness, subgraph

@@ -63,6 +63,12 @@ from torch.utils._python_dispatch import _disable_current_modes as disable_curre
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass  # 2.9 to 2.15
 from torch.utils._python_dispatch import transform_subclass as transform_subclass  # inner tensors; 2.9 to 2.15
 
+from torch_ir.errors import TorchIRError
+from torch_ir.ops.tested_versions import OLDEST_TORCH, is_too_old
+
+if is_too_old(torch.__version__):
+    raise TorchIRError(f"torch_ir needs torch {OLDEST_TORCH} or newer, and torch {torch.__version__} is installed")
+
 if TYPE_CHECKING:
     from torch._dynamo.source import LocalSource as LocalSource
     from torch._export import config as export_config
