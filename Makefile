@@ -12,11 +12,11 @@ install: .venv/.installed  ## the environment alone: pinned versions, in .venv
 demo: .venv/.demo  ## ResNet-18: build on meta, extract, save, draw, load, execute, verify, optimise, compile, compare
 	$(BIN)/python examples/demo.py
 
-test: lint types browser  ## everything that must pass before a change lands
+test: lint browser  ## everything that must pass before a change lands; the type checker runs as one of the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-all: lint types browser  ## the same, with every sweep in full
-	$(BIN)/python -m pytest -n 2 --dist worksteal --run-slow
+test-all: lint browser  ## the same, with every sweep in full
+	$(BIN)/python -m pytest -n 2 --dist worksteal --run-slow -o faulthandler_timeout=36000
 
 test-torch:  ## the core suites with another torch, such as TORCH=2.15.*, in an environment of their own: TORCH_ENV
 	test -x $(TORCH_ENV)/bin/python || $(PYTHON) -m venv $(TORCH_ENV)

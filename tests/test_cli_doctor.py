@@ -27,21 +27,20 @@ def test_broken_extras_are_rows(tmp_path):
     """An import that raises, crashes, hangs or ends the process is one row with the command that mends it."""
     for name, source in BROKEN.items():
         (tmp_path / name).write_text(source)
-    done = command(
-        "doctor", "python", "safetensors", "openvino", "onnx", "draw", "timm", "--time", "6", "--json",
-        PYTHONPATH=f"{tmp_path}:{ROOT}",
-    )  # fmt: skip
-    assert done.stderr == ""
-    record = json.loads(done.stdout)
-    assert (done.returncode, record["ok"]) == (0, True)
-    found = {check["name"]: (check["state"], check["detail"], check["mend"]) for check in record["checks"]}
+    found = {}
+    for seconds, names in {"300": ("python", "safetensors", "openvino", "onnx", "timm"), "3": ("draw",)}.items():
+        done = command("doctor", *names, "--time", seconds, "--json", PYTHONPATH=f"{tmp_path}:{ROOT}")
+        assert done.stderr == ""
+        record = json.loads(done.stdout)
+        assert (done.returncode, record["ok"]) == (0, True)
+        found |= {check["name"]: (check["state"], check["detail"], check["mend"]) for check in record["checks"]}
     assert found["python"][0] == "ok"
     assert found["safetensors"] == (
         "broken", "OSError: libxyz.so.1: cannot open shared object file", "pip install 'torch-ir[safetensors]'"
     )  # fmt: skip
     assert found["openvino"][:2] == ("broken", "its process ended with Segmentation fault")
     assert found["onnx"] == ("missing", "a_part_that_is_not_there is not installed", "pip install 'torch-ir[onnx]'")
-    assert found["draw"][:2] == ("broken", "no answer in 6 s")
+    assert found["draw"][:2] == ("broken", "no answer in 3 s")
     assert found["timm"][:2] == ("broken", "its process ended with status 3")
 
 

@@ -47,7 +47,7 @@ def untested(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def new_process() -> None:
     """Forget what a process remembers."""
-    self_check._is_exact.cache_clear()
+    self_check.is_exact.cache_clear()
 
 
 def changed_habit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def count_checks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 def test_a_tested_version_is_not_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the cache folder is read."""
-    monkeypatch.setattr(self_check, "_is_exact", None)
+    monkeypatch.setattr(self_check, "is_exact", None)
     monkeypatch.setattr(self_check, "CachedTable", None)
     assert is_tested(torch.__version__), f"add {torch.__version__} to TESTED_TORCH"
     assert captured()[1] == []
@@ -168,7 +168,7 @@ def test_the_settings_of_the_process_do_not_matter(untested: Path) -> None:
     torch.set_default_dtype(torch.float64)
     try:
         with torch.autocast("cpu", torch.bfloat16), torch.inference_mode(), torch.device("meta"):
-            assert self_check.is_fast_capture_exact()
+            assert self_check.is_exact(torch.__version__)
             assert torch.get_default_dtype() is torch.float64
     finally:
         torch.set_default_dtype(before)

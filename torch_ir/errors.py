@@ -160,6 +160,10 @@ class CommandError(TorchIRError):
     """The arguments of the command line are invalid or cannot be carried out."""
 
 
+class ArgumentError(TorchIRError, TypeError):
+    """An argument is not of the type that a function takes, such as a model for a graph; the message names the fix."""
+
+
 class MissingExtraError(TorchIRError):
     """An optional package is missing; the message names the extra that installs it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ _GROUPS = {
     "capture a model": ("extract", "llm"),
     "inspect a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
     "optimise": ("optimize", "passes"),
-    "run and verify": ("run", "verify", "golden", "compare", "bench"),
+    "run and verify": ("run", "weights", "verify", "golden", "compare", "bench"),
     "convert, lower and distribute": ("convert", "lower", "coverage", "shard", "split"),
     "many models": ("sweep",),
     "this machine": ("doctor", "completion"),
@@ -88,6 +89,7 @@ def _run(program: str, words: list[str]) -> int:
             settle_stdout(arguments)
             refuse_overwriting(arguments)
             refuse_missing(arguments)
+            _import_code(arguments)
             status: int = arguments.run(arguments)
         return status
     except TerminatedError:
@@ -103,6 +105,15 @@ def _run(program: str, words: list[str]) -> int:
         place = f": {error.filename}" if error.filename else ""
         _print_line(program, "error", f"{error.strerror or error}{place}")
     return 1
+
+
+def _import_code(arguments: Namespace) -> None:
+    """Import the modules that the user names with `--import`; a graph file cannot name any."""
+    if arguments.imports:
+        from torch_ir.cli.models.factory import import_code
+
+        for name in arguments.imports:
+            import_code(name)
 
 
 def _program() -> str:

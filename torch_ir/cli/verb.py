@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 # listed by name, so that help texts do not import torch; a test compares it with the backends' table
 BACKENDS = ("torch", "onednn", "inductor", "onnxruntime", "openvino", "iree", "auto")
 
+# exit statuses of commands that compare; 1 is for errors
+DIFFERENT = 3  # the two sides differ
+IN_PART = 4  # no difference was found, but not everything could be compared
+
 TEXT = ".ir"  # the suffix of files in the text form
 
 
@@ -40,6 +44,14 @@ def add_verb(
     shown = [f"  {parser.prog} {example}".rstrip() for example in examples[1:-1].split("\n")]
     parser.epilog = "\n".join(["examples:", *shown])
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress and no notes")
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable",
+    )
     parser.set_defaults(run=run)
     return parser
 

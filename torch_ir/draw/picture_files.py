@@ -14,12 +14,13 @@ from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import RADIUS, build_scene
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_bytes, write_text
+from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 
 PICTURES = ("png", "svg")
 
 
 def render(
-    ir: IR,
+    ir: IR | Model,
     path: str | os.PathLike[str],
     max_nodes: int | EllipsisType | None = ...,
     include_weights: bool | None = None,
@@ -34,8 +35,11 @@ def render(
     unit: str = "",
     legend: bool | None = None,
     assertions: bool = False,
+    example_inputs: ExampleInputs | None = None,
 ) -> None:
     """Draw a graph into a file; the suffix selects the format: .svg, .png, .dot, .md, and Mermaid text for any other.
+
+    A model is captured first, with `example_inputs`.
 
     `fold` draws consecutive equal layers once, `open_calls` with the nodes inside calls. `depth` draws every module at
     that depth as one box. `focus` draws only the neighbourhood of a node or module, up to `radius` boxes away. `heat`
@@ -44,7 +48,7 @@ def render(
     SVG and PNG; by default in all but small drawings. Nodes that only assert are omitted unless `assertions` is set.
     """
     scene = build_scene(
-        ir,
+        graph_of(ir, example_inputs, "render"),
         max_nodes,
         include_weights,
         placeholders,

@@ -147,9 +147,9 @@ def can_decompose(operator: OpOverload) -> bool:
     return operator._can_decompose()
 
 
-def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any) -> Any:
+def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any, **kwargs: Any) -> Any:
     """Call the kernel of one dispatch key (`_op_dk`; 2.9 to 2.15)."""
-    return operator._op_dk(key, *args)
+    return operator._op_dk(key, *args, **kwargs)
 
 
 def updated(
@@ -223,6 +223,13 @@ def set_compile_stance(stance: Any) -> None:
     """Replace the stance object, which `torch.compiler.set_stance` cannot (`_stance`; 2.9 to 2.15)."""
     frames: Any = importlib.import_module("torch._dynamo.eval_frame")
     frames._stance = stance
+
+
+def fake_mode(allow_non_fake_inputs: bool = True) -> FakeTensorMode:
+    """Return a mode of fake tensors whose sizes may be symbols; the first one imports sympy and `torch._dynamo`."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=allow_non_fake_inputs)
 
 
 def forget_random_states() -> None:

@@ -20,19 +20,15 @@ from torch_ir.capture.fast.fast_recording import record_fast
 from torch_ir.errors import CaptureWarning, first_line
 from torch_ir.ir.files.cache_folder import CachedTable
 from torch_ir.ops.neutral_state import NeutralState
-from torch_ir.ops.tested_versions import TESTED_TORCH, is_tested
+from torch_ir.ops.tested_versions import TESTED_TORCH
 
 _FILE, _MOST_BYTES, _MOST_ENTRIES = "fast-capture.json", 1 << 20, 64
 _MOST_CHARACTERS = 500  # of a difference
 
 
-def is_fast_capture_exact() -> bool:
-    """Whether fast capture gives the bytes of torch.export here; if not, a warning says so once per process."""
-    return is_tested(torch.__version__) or _is_exact(torch.__version__)
-
-
 @cache
-def _is_exact(version: str) -> bool:
+def is_exact(version: str) -> bool:
+    """Whether fast capture gives the bytes of torch.export; if not, a warning says so once per process."""
     difference = _remembered(version)
     if difference:
         warnings.warn(

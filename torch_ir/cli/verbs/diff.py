@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.verb import add_json, add_sizes, add_verb, load_graph, print_json, terminal_width
+from torch_ir.cli.verb import DIFFERENT, add_json, add_sizes, add_verb, load_graph, print_json, terminal_width
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     deltas = cost_deltas(found.first, found.second, by=arguments.by, sizes=sizes)
     over = excesses(budgets, deltas)
     _show(arguments, found, deltas, only, over)
-    return 0 if arguments.exit_zero or (not over if budgets else found.is_equal) else 1
+    return 0 if arguments.exit_zero or (not over if budgets else found.is_equal) else DIFFERENT
 
 
 def _show(

@@ -29,6 +29,7 @@ net.py:Net --input @inputs.npz --input flag=true -o - | wc -c
 my_package.models:make --input "ids=i64[batch,seq]" --dim batch=1..32 -o model.json
 net.py:Net --input x:1x8xbf16 --name small -o net.json --json
 net.py:Branching --input 1x8 --explore 8 -o net.json
+net.py:Routed --input x=@batch.npy --weights net.pt -o net.json
 net.py:Deep --input 1x8 --blocks function -o net.json
 net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
@@ -49,6 +50,18 @@ def add_parser(verbs: Verbs) -> None:
         type=int,
         metavar="N",
         help="limit of branches explored where Python branches on data (default: 16)",
+    )
+    parser.add_argument(
+        "--real",
+        action="store_true",
+        help="capture on real values: initial weights, and random inputs where no file gives them "
+        "(default: only for models that cannot be captured without)",
+    )
+    parser.add_argument(
+        "-w",
+        "--weights",
+        metavar="FILE",
+        help="capture on the weights of a .pt or .safetensors file or a folder",
     )
     add_level(parser)
     parser.add_argument(
@@ -71,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     captured = capture(
         arguments.model,
         arguments,
+        real=arguments.real,
+        weights=arguments.weights,
         capture=arguments.capture,
         explore=arguments.explore,
         level=arguments.level or "aten",

@@ -66,7 +66,7 @@ class _Block:
             if origin is None or node.origins != (name,) or "FunctionRef(" in attrs:
                 return None
             read = []
-            for tensor in node._inputs:
+            for tensor in node.inputs:
                 number = numbers.get(tensor)
                 if number is None:
                     number = numbers[tensor] = len(numbers)
