@@ -1,7 +1,7 @@
 """Every private name of torch that torch_ir uses, under a public name; patches are in `capture.instrument`.
 
-A comment states the torch versions that have a name, according to their sources; tests run with 2.13. Code that runs
-for every operator calls torch's own object, not a wrapper.
+A comment states the torch versions that have a name, according to their sources; `tested_versions` lists those that
+were tested. Code that runs for every operator calls torch's own object, not a wrapper.
 """
 
 from __future__ import annotations
@@ -62,6 +62,12 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode 
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes  # context; 2.9 to 2.15
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass  # 2.9 to 2.15
 from torch.utils._python_dispatch import transform_subclass as transform_subclass  # inner tensors; 2.9 to 2.15
+
+from torch_ir.errors import TorchIRError
+from torch_ir.ops.tested_versions import OLDEST_TORCH, is_too_old
+
+if is_too_old(torch.__version__):
+    raise TorchIRError(f"torch_ir needs torch {OLDEST_TORCH} or newer, and torch {torch.__version__} is installed")
 
 if TYPE_CHECKING:
     from torch._dynamo.source import LocalSource as LocalSource
