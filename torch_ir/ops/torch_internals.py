@@ -25,6 +25,7 @@ from torch._C import _dispatch_tls_local_exclude_set as excluded_dispatch_keys  
 from torch._C import _dispatch_tls_local_include_set as included_dispatch_keys  # of this thread; 2.9 to 2.15
 from torch._C import _ExcludeDispatchKeyGuard as ExcludeDispatchKeyGuard  # excludes a key set; 2.9 to 2.15
 from torch._C import _ForceDispatchKeyGuard as ForceDispatchKeyGuard  # sets both key sets; 2.9 to 2.15
+from torch._C import _nn as nn_functions  # functions of `torch.nn.functional` in C++; 2.9 to 2.15
 from torch._C import _pop_torch_function_stack as pop_function_mode  # the innermost mode; 2.9 to 2.15
 from torch._C import _push_on_torch_function_stack as push_function_mode  # enters a mode; 2.9 to 2.15
 from torch._C import _set_throw_on_mutable_data_ptr as forbid_data_pointer  # `data_ptr()` raises; 2.9 to 2.15
@@ -110,6 +111,7 @@ def __getattr__(name: str) -> Any:
 # -- private attributes of torch's objects; torch.compile cannot trace an attrgetter ---------------------------------
 
 schema_of: Callable[[OpOverload], torch.FunctionSchema] = attrgetter("_schema")  # 2.9 to 2.15
+plain_call: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")  # `__call__` without a frame; 2.9 to 2.15
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")  # address of the C++ object; 2.9 to 2.15
 version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # counts writes to a tensor's memory; 2.9 to 2.15
 parameter_table: Callable[[nn.Module], dict[str, nn.Parameter | None]] = attrgetter("_parameters")  # 2.9 to 2.15
