@@ -148,7 +148,7 @@ class Memory:
             held = total([held, *makes.values()])
             if not work.take(len(str(held))):
                 message = f"live memory at {node.name!r:.80} is a sum of too many symbolic sizes"
-                raise ExpressionError(f"{message}; set them to numbers (sizes=, or --set NAME=SIZE)")
+                raise ExpressionError(f"{message}; set them to numbers (sizes=, or --dim NAME=SIZE)")
             yield Step(node, makes, tuple(dying[node]), self.inside[node], total([held, self.inside[node]]))
             held = total([held, product(-1, self.sum(dying[node]))])
 
