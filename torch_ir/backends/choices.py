@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_ir._version import __version__
+from torch_ir.analysis.cost_model.table_text import duration
 from torch_ir.backends.table import installed_backends
 from torch_ir.ir import IR
 from torch_ir.ir.files.cache_folder import CachedTable
@@ -35,7 +36,7 @@ class Choice:
         if not self.backend:
             return "nothing was measured yet; the first call does that"
         ordered = sorted(self.seconds, key=self.seconds.__getitem__)
-        times = ", ".join(f"{name} {1e3 * self.seconds[name]:.3g} ms" for name in ordered)
+        times = ", ".join(f"{name} {duration(self.seconds[name])}" for name in ordered)
         wrong = [f"{name}: {reason}" for name, reason in self.failed.items()]
         return "; ".join([f"{self.backend} is the fastest", *filter(None, [times]), *wrong])
 
