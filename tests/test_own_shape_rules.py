@@ -12,8 +12,8 @@ import torch
 
 from torch_ir.capture.fast import rule_answers
 from torch_ir.capture.fast.call_tape import Tape
-from torch_ir.capture.fast.rule_answers import Inference, Rule
 from torch_ir.capture.fast.own_shape_rules import RULES
+from torch_ir.capture.fast.rule_answers import Inference, Rule
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError
 
 CALLS = {False: 30, True: 300}  # of each operator: a sample, and in the slow sweep
