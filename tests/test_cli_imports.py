@@ -46,7 +46,7 @@ def test_an_operator_of_the_user(here: Path, capsys: pytest.CaptureFixture[str])
     assert "(on the command line: --import MODULE)" in failure(capsys, "run", "net.json", "-w", "random")
     assert main(["check", "net.json"]) == 0
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("OK: 0 of 1 nodes: operators, arguments and attributes are valid")
+    assert first.startswith("OK: 0 of 1 node: operators, arguments and attributes are valid")
     assert second.startswith("unknown operators, not checked: imported_by_hand.twice.default (1); import what defines")
 
     assert "no module named 'own_operatorz'; for a file, write own_operatorz.py" in failure(
@@ -59,4 +59,4 @@ def test_an_operator_of_the_user(here: Path, capsys: pytest.CaptureFixture[str])
     assert main(["run", "net.json", "-w", "random", "--import", "own_operators.py"]) == 0
     assert capsys.readouterr().out.startswith("y: float32[2, 4]")
     assert main(["check", "net.json"]) == 0
-    assert capsys.readouterr().out.startswith("OK: 1 nodes: operators, arguments and attributes are valid")
+    assert capsys.readouterr().out.startswith("OK: 1 node: operators, arguments and attributes are valid")

@@ -2,12 +2,13 @@
 
 import re
 import sys
+import time
 
 import pytest
 
 from tests.command_line import ERASE, ROOT, Terminal, command
 from tests.test_draw import mlp
-from torch_ir.cli.progress import progress, show_progress
+from torch_ir.cli.progress import _Line, progress, show_progress
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such terminals on Windows")
 # a slow target, like a large model: it takes until the line is there, or as long as the line would take to appear
@@ -90,3 +91,16 @@ def test_nothing_is_touched_where_nobody_watches(capsys):
         show_progress("still working")
         assert (sys.stdout, sys.stderr) == before
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_rest_is_estimated(monkeypatch):
+    """From the share that is done and the elapsed time; without a share there is no estimate."""
+    written = []
+    line = _Line("working")
+    line.end()
+    monkeypatch.setattr(line, "_write", written.append)
+    monkeypatch.setattr(line, "_start", time.monotonic() - 30)
+    line._draw()
+    line.text, line.share = "3 of 4 models", 3 / 4
+    line._draw()
+    assert [text.removeprefix(ERASE) for text in written] == ["working 30 s", "3 of 4 models 30 s, about 10 s left"]

@@ -85,7 +85,7 @@ def test_what_is_not_private_is_left_alone(source: str) -> None:
 
 def test_late_names_are_those_that_type_checkers_see() -> None:
     """The table of late imports equals the imports under TYPE_CHECKING, and each name exists."""
-    (block,) = [node for node in ast.parse(SOURCES[INTERNALS]).body if isinstance(node, ast.If)]
+    _, block = [node for node in ast.parse(SOURCES[INTERNALS]).body if isinstance(node, ast.If)]
     seen = {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
         for node in block.body

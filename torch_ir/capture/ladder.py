@@ -6,6 +6,7 @@ A step that may leave the process in disorder, hang or crash runs in a forked ch
 from __future__ import annotations
 
 import faulthandler
+import logging
 import multiprocessing
 import os
 import signal
@@ -24,6 +25,7 @@ from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError,
 from torch_ir.ir import IR
 
 TIME_LIMIT = 600.0
+_log = logging.getLogger("torch_ir.capture")  # the command line shows it as progress
 _GRACE = 1.0  # seconds that a child has to say where it is when its time is up
 ANY_CAUSE = frozenset(Cause)
 _Failure = (ExportError, ConversionError)
@@ -43,9 +45,10 @@ class Step:
 def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:
     """The IR of the first step that gives one; if none does, the failure of the first, which is the plain one."""
     plain: TorchIRError | None = None
-    for step in steps:
+    for number, step in enumerate(steps, 1):
         if plain is not None and plain.cause not in step.after:
             continue
+        _log.info("capturing %s by %s, step %d of %d", step.model, step.name, number, len(steps))
         try:
             ir = _in_child(step, time_limit) if step.is_risky or isolated else step.capture()
         except _Failure as failure:

@@ -18,10 +18,13 @@ from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import settle_stdout
 from torch_ir.cli.streams import guarded_streams
 from torch_ir.cli.termination import TerminatedError, terminable
+from torch_ir.cli.verb import print_json
 from torch_ir.errors import (
     CaptureWarning,
+    Cause,
     ClosedPipeError,
     GraphError,
+    RuleError,
     SecurityWarning,
     SerializationError,
     TorchIRError,
@@ -101,10 +104,23 @@ def _run(program: str, words: list[str]) -> int:
     except TorchIRError as error:
         rule = f" [rule {error.rule}]" if isinstance(error, (GraphError, SerializationError)) and error.rule else ""
         _print_line(program, "error", f"{error}{rule}")
+        _print_json_error(arguments, error)
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         _print_line(program, "error", f"{error.strerror or error}{place}")
+        _print_json_error(arguments, error)
     return 1
+
+
+def _print_json_error(arguments: Namespace, error: Exception) -> None:
+    """With `--json`, print the error as JSON on stdout, where programs read the result."""
+    if getattr(arguments, "json", False):
+        record: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+        if isinstance(error, RuleError):
+            record |= {"rule": error.rule, "path": error.path, "node": error.node}
+        if isinstance(error, TorchIRError) and error.cause is not Cause.UNKNOWN:
+            record["cause"] = error.cause.name
+        print_json({"error": record})
 
 
 def _import_code(arguments: Namespace) -> None:

@@ -98,10 +98,18 @@ def add_tolerances(parser: argparse.ArgumentParser, default: str) -> None:
         parser.add_argument(f"--{kind[0]}tol", type=float, metavar="X", help=f"{kind} tolerance (default: {default})")
 
 
-def add_sizes(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
-    )
+def add_sizes(parser: argparse._ActionsContainer, *, with_dim: bool = True) -> None:
+    """Add the option for symbolic sizes; `--set` is an older spelling, and sizes for costs of a captured model."""
+    if with_dim:
+        parser.add_argument(
+            "-d",
+            "--dim",
+            action="append",
+            default=[],
+            metavar="NAME=SIZE",
+            help="a value for a symbolic size; repeatable",
+        )
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=SIZE", help=argparse.SUPPRESS)
 
 
 def add_level(parser: argparse._ActionsContainer) -> None:

@@ -18,7 +18,7 @@ from torch_ir.capture import extract_ir
 from torch_ir.capture.naming.export_names import weight_name
 from torch_ir.errors import ExportError, first_line
 from torch_ir.ir import IR, OpNode, Origin, Param, TensorMeta
-from torch_ir.ir.regroup.functions import fresh
+from torch_ir.ir.graph.free_names import fresh
 
 
 def to_checkpoint_layout(ir: IR, model: Any) -> IR:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch_ir.llm.checkpoint_layout import to_checkpoint_layout
 from torch_ir.llm.quantized import refuse_quantized
 from torch_ir.ops.torch_internals import pytree
 
+_log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
 _LAYOUTS = ("checkpoint", "model")
 _LEAST = 4  # cache length: a prompt of two or three tokens, and one more
 
@@ -67,9 +69,11 @@ def extract_llm(
         calls.encoder_input = encoder_input
     unchecked = _count_positions(calls) if encoder_input is None else ""
     name = type(model).__name__ if model_name is None else model_name
+    _log.info("capturing graph 1 of 2, prefill")
     ir = _extract(calls.prefill(), name, blocks)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
+    _log.info("capturing graph 2 of 2, decode")
     decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
     written = {target for target, _ in decode.mutations}
     # drop the encoder's weights; keep tables that every call writes, even if unused

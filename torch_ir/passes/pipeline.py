@@ -97,10 +97,10 @@ def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], No
     seen: dict[str, int] = {}  # pass -> total number of changes when it last ran
     for phase in ([step for step in steps if not step.fuses], [step for step in steps if step.fuses]):
         for round_ in range(_MOST_ROUNDS):
-            for step in phase:
+            for number, step in enumerate(phase, 1):
                 if seen.get(step.name) == changes:
                     continue
-                progress(f"round {round_ + 1}: {step.name}")
+                progress(f"round {round_ + 1}, pass {number} of {len(phase)}: {step.name}, {len(ir.nodes)} nodes")
                 made = _applied(ir, step)
                 if made:
                     watchdog.look(step.name)

@@ -83,7 +83,7 @@ class _Sums:
         found = total([held.size(), *made, inside])
         if not self._work.take(len(str(found))):
             message = f"live memory at {node.name!r:.80} is a sum of too many symbolic sizes"
-            raise ExpressionError(f"{message}; set them to numbers (sizes=, or --set NAME=SIZE)")
+            raise ExpressionError(f"{message}; set them to numbers (sizes=, or --dim NAME=SIZE)")
         return found
 
 

@@ -53,13 +53,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(report: Report, errors: list[SerializationError], trusted: bool) -> Iterator[str]:
+    from torch_ir.analysis.cost_model.table_text import plural
+
     yield from (f"{error.rule or '-'}  {error}" for error in errors)
     if len(errors) == _MOST_SHOWN:
         yield f"stopped after {_MOST_SHOWN} errors"
     if errors:
         return
     unknown = report.opaque.total()
-    known = f"{report.nodes - unknown} of {report.nodes} nodes" if unknown else f"{report.nodes} nodes"
+    nodes = plural(report.nodes, "node")
+    known = f"{report.nodes - unknown} of {nodes}" if unknown else nodes
     derived = "not checked" if trusted else "confirmed by inference"
     yield f"OK: {known}: operators, arguments and attributes are valid; shapes and dtypes are {derived}"
     if unknown:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
+from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, open_graph
 from torch_ir.cli.arguments.target_argument import load_target_or_contract
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
@@ -25,7 +25,7 @@ model.json --target npu.toml --fail-under 95 --by flops
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "coverage", "report how much of an IR file a target can run", _EXAMPLES, run)
-    add_graph(parser, dim_help="a value for a symbolic size, such as batch=8; for a model, also its range")
+    add_graph(parser, dim_help=DIM_OR_SIZE)
     parser.add_argument(
         "-t",
         "--target",
