@@ -1,7 +1,7 @@
 """Every private name of torch that torch_ir uses, under a public name; patches are in `capture.instrument`.
 
-A comment states the torch versions that have a name, according to their sources; tests run with 2.13. Code that runs
-for every operator calls torch's own object, not a wrapper.
+A comment states the torch versions that have a name, according to their sources; `tested_versions` lists those that
+were tested. Code that runs for every operator calls torch's own object, not a wrapper.
 """
 
 from __future__ import annotations
@@ -63,6 +63,12 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode 
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes  # context; 2.9 to 2.15
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass  # 2.9 to 2.15
 from torch.utils._python_dispatch import transform_subclass as transform_subclass  # inner tensors; 2.9 to 2.15
+
+from torch_ir.errors import TorchIRError
+from torch_ir.ops.tested_versions import OLDEST_TORCH, is_too_old
+
+if is_too_old(torch.__version__):
+    raise TorchIRError(f"torch_ir needs torch {OLDEST_TORCH} or newer, and torch {torch.__version__} is installed")
 
 if TYPE_CHECKING:
     from torch._dynamo.source import LocalSource as LocalSource
@@ -143,9 +149,9 @@ def can_decompose(operator: OpOverload) -> bool:
     return operator._can_decompose()
 
 
-def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any) -> Any:
+def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any, **kwargs: Any) -> Any:
     """Call the kernel of one dispatch key (`_op_dk`; 2.9 to 2.15)."""
-    return operator._op_dk(key, *args)
+    return operator._op_dk(key, *args, **kwargs)
 
 
 def updated(
@@ -219,6 +225,13 @@ def set_compile_stance(stance: Any) -> None:
     """Replace the stance object, which `torch.compiler.set_stance` cannot (`_stance`; 2.9 to 2.15)."""
     frames: Any = importlib.import_module("torch._dynamo.eval_frame")
     frames._stance = stance
+
+
+def fake_mode(allow_non_fake_inputs: bool = True) -> FakeTensorMode:
+    """Return a mode of fake tensors whose sizes may be symbols; the first one imports sympy and `torch._dynamo`."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=allow_non_fake_inputs)
 
 
 def forget_random_states() -> None:

@@ -22,6 +22,7 @@ from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import FUSED
 from torch_ir.ir.sizes.expressions import Number
@@ -82,7 +83,7 @@ class _Sums:
         found = total([held.size(), *made, inside])
         if not self._work.take(len(str(found))):
             message = f"live memory at {node.name!r:.80} is a sum of too many symbolic sizes"
-            raise ExpressionError(f"{message}; set them to numbers (sizes=, or --set NAME=SIZE)")
+            raise ExpressionError(f"{message}; set them to numbers (sizes=, or --dim NAME=SIZE)")
         return found
 
 
@@ -125,6 +126,7 @@ def liveness(ir: IR, sizes: Mapping[str, int] | None = None) -> Liveness:
 
     A call needs what its body needs. Of a `cond`, the branch that needs more counts; of a loop, one iteration.
     """
+    require_graph(ir, "liveness")
     check_sizes(ir, sizes or {})
     once, every = split_prologue(ir)
     memory = Memory(ir, every, sizes or {})

@@ -187,6 +187,13 @@ class OpNode:
             raise KeyError(f"{self!r} has no argument {argument!r}{did_you_mean(argument, known)}")
         return elements
 
+    def get(self, argument: str, default: Any = None) -> Any:
+        """Return an argument by name, or the default if the node has none: `node.get("bias")`."""
+        try:
+            return self[argument]
+        except KeyError:
+            return default
+
     def elements(self, argument: str) -> list[Any]:
         """Return the elements of a list argument in order: tensors, numbers, None if absent, or lists of these."""
         return self._elements(argument, {**dict(zip(self.args, self.inputs, strict=True)), **self.attrs})
