@@ -27,6 +27,7 @@ from torch_ir.capture.steps import Request, steps
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning, ExportError, did_you_mean
 from torch_ir.ir import IR
+from torch_ir.ops.tested_versions import is_tested
 from torch_ir.ops.torch_internals import FakeTensor, parameter_table, pytree
 
 WAYS_WITHOUT_DATA = 16
@@ -68,7 +69,8 @@ def extract_ir(
         _check_request(model, call, strict)
         _check_options(capture, blocks, dynamic_shapes)
         ways, in_blocks = _ways(model, call, explore), blocks == "function"
-        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, in_blocks)
+        is_fast = _is_fast(capture, dynamic_shapes)
+        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, in_blocks, is_fast)
         with autocast_inside(model):
             ir = climb(list(steps(request)), isolated=isolated, time_limit=time_limit)
         refuse_close_integers(ir, torch.get_default_dtype())
@@ -94,6 +96,17 @@ def _check_options(capture: str, blocks: str, dynamic_shapes: Any) -> None:
             raise ExportError(f"{name}={value!r:.40} is none of {', '.join(known)}{nearest}")
     if capture == "record" and dynamic_shapes is not None:
         raise ExportError("a recording has the sizes of its example inputs; dynamic_shapes need capture='export'")
+
+
+def _is_fast(capture: str, dynamic_shapes: Any) -> bool:
+    """Whether to try fast capture: with a torch that was not tested, only if a check finds it exact there."""
+    if capture == "export" or dynamic_shapes is not None:
+        return False
+    if is_tested(torch.__version__):
+        return True
+    from torch_ir.capture.fast.self_check import is_exact  # it needs torch.export
+
+    return is_exact(torch.__version__)
 
 
 def _ways(model: nn.Module, call: Call, explore: int | None) -> int:

@@ -36,6 +36,7 @@ class Request(NamedTuple):
     ways: int  # through the model's decisions on data, at most
     crosscheck: bool
     in_blocks: bool
+    is_fast: bool  # whether fast capture is tried first
 
 
 def steps(request: Request) -> Iterator[Step]:
@@ -53,7 +54,7 @@ def steps(request: Request) -> Iterator[Step]:
 
 def by_torch_export(request: Request) -> IR:
     """`torch.export`, or a quick recording where that gives the same graph."""
-    if request.capture == "auto" and request.dynamic_shapes is None:
+    if request.is_fast:
         return quickly(request.model, request.call, partial(_exactly, request), _check(request))
     return _exactly(request)
 
@@ -76,7 +77,7 @@ def by_recording(request: Request) -> IR:
     """One run of the model in ordinary Python, or one for each outcome of its decisions on data."""
     model, call = request.model, request.call
     recording = partial(_recorded, request)
-    if request.capture != "record" or not has_no_values(model, call):
+    if request.capture != "record" or not request.is_fast or not has_no_values(model, call):
         return recording()
     with_functions = not (request.in_blocks or request.crosscheck)
     return quickly(model, call, recording, _check(request), with_functions=with_functions)
