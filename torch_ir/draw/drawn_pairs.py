@@ -14,6 +14,7 @@ from torch_ir.draw.picture_files import write_scene
 from torch_ir.draw.scene import build_scene
 from torch_ir.errors import DrawError
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 
 Marks = tuple[Mapping[str, str], Mapping[str, str]]
 CONTEXT = 2  # boxes around a difference
@@ -38,6 +39,8 @@ def render_pair(
     They are what `diff(before, after).marks()` returns. Of large graphs only the differences are drawn, with a few
     boxes around each; the other options are those of `render`.
     """
+    require_graph(before, "render_pair")
+    require_graph(after, "render_pair")
     scene = build_pair(before, after, marks, titles, heading, only_differences, **options)
     write_scene(scene, path, legend=legend)
 

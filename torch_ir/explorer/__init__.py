@@ -11,13 +11,14 @@ from torch_ir.explorer.html_page import page
 from torch_ir.explorer.page_data import Beside, Marked, Side, Texts, Values
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
+from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of, require_graph
 from torch_ir.ir.json.json_text import uncollected
 
 __all__ = ["explore"]
 
 
 def explore(
-    ir: IR,
+    ir: IR | Model,
     path: str | os.PathLike[str],
     *,
     against: IR | None = None,
@@ -27,16 +28,21 @@ def explore(
     values: Mapping[str, Values] | None = None,
     python: str = "",
     sources: str | os.PathLike[str] | None = None,
+    example_inputs: ExampleInputs | None = None,
 ) -> None:
     """Write a page that shows a graph, or two graphs side by side with their differences marked.
 
     `sizes` sets sizes that the graph leaves open, for costs in numbers; nodes named in `placeholders` are red. `titles`
-    are those of the graph and of `against`; by default the names of their models.
+    are those of the graph and of `against`; by default the names of their models. A model is captured first, with
+    `example_inputs`.
 
     `values` are comparisons of runtimes with a golden pack, by the name of the runtime: nodes can be coloured by error.
     `python` is the code that `to_python` generates for the graph, and `sources` a folder with the source of the model;
     their lines are shown beside the nodes.
     """
+    ir = graph_of(ir, example_inputs, "explore")
+    if against is not None:
+        require_graph(against, "explore(against=)")
     beside = Beside(values or {}, python_lines(python), {} if sources is None else source_lines(ir, sources))
     with uncollected():
         write_text(path, _page(ir, against, sizes or {}, placeholders, titles, beside))

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.arguments.graph_argument import add_graph, function_of, open_at_level
+from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_at_level, sizes_of
 from torch_ir.cli.models.model_kinds import is_model
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_level, add_sizes, add_verb, at_level, load_graph
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 model.json
 model.json -o model.html --open
-model.json --set batch=8 --set seq=512
+model.json --dim batch=8 --dim seq=512
 before.json --against after.json -o diff.html
 llm.json --function decode
 model.json --pack golden --dumps npu.safetensors --dumps gpu.npz
@@ -32,7 +32,7 @@ model.json --python --sources path/to/model
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "explore", "write an IR file as an interactive HTML page", _EXAMPLES, run)
-    add_graph(parser)
+    add_graph(parser, dim_help=DIM_OR_SIZE)
     parser.add_argument("-o", "--output", metavar="FILE", help="the page (default: the name of the graph with .html)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument("--against", metavar="FILE", help="show this file beside it, with differences marked")
@@ -44,19 +44,18 @@ def add_parser(verbs: Verbs) -> None:
     )
     parser.add_argument("--python", action="store_true", help="show the Python that `convert` generates for each node")
     parser.add_argument("--sources", metavar="FOLDER", help="show lines of the model's source below this folder")
-    add_sizes(parser)
+    add_sizes(parser, with_dim=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.cli.arguments.size_specs import parse_sizes
     from torch_ir.explorer import explore
 
-    sizes = parse_sizes(arguments.set)
+    sizes = sizes_of(arguments)
     if bool(arguments.pack) != bool(arguments.dumps):
         raise CommandError("--pack and --dumps go together: the dumps of each runtime are compared with the pack")
     if arguments.sources and not Path(arguments.sources).is_dir():
         raise CommandError(f"{arguments.sources} is not a folder; --sources takes the folder with the model's source")
-    ir = function_of(open_at_level(arguments), arguments.function)
+    ir = function_of(open_at_level(arguments, ["input"]), arguments.function)
     target = Path(arguments.output) if arguments.output else _beside(arguments.file, ir)
     other = None
     if arguments.against is not None:
