@@ -59,7 +59,7 @@ def test_equal_layers_are_one_run_of_equal_form() -> None:
     top = grouped(decoder(5, plain=2))
     (run,) = top.items
     assert isinstance(run, Group)
-    assert (run.kind, name_of(run, ""), len(run.items), run.is_chain) == ("run", "layers.0 … 4", 5, True)
+    assert (run.kind, name_of(run, ""), len(run.items), run.is_chain) == ("run", "layers.0\N{EN DASH}4", 5, True)
     assert len({part.form for part in run.items if isinstance(part, Group)}) == 1
     first = run.items[0]
     assert isinstance(first, Group)
@@ -75,7 +75,7 @@ def test_a_layer_that_is_marked_is_not_equal() -> None:
     assert names == ["layers"]
     (layers,) = top.items
     assert isinstance(layers, Group)
-    assert [name for _, name in outline(layers, 0)] == ["0 … 1", "2", "3"]
+    assert [name for _, name in outline(layers, 0)] == ["0\N{EN DASH}1", "2", "3"]
 
 
 def test_lists_that_are_run_in_turn_give_way_to_what_they_hold() -> None:

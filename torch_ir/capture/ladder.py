@@ -70,12 +70,14 @@ def _in_child(step: Step, time_limit: float) -> IR:
     context = multiprocessing.get_context("fork")  # the model is there already, and need not be pickled
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryFile() as trace, ours:
-        child = context.Process(target=_answer, args=(step, theirs, trace, time_limit), daemon=True)
+        child = context.Process(target=_answer, args=(step, theirs, trace), daemon=True)
         with no_warning_of_threads():  # the child needs none of them
             child.start()
         theirs.close()
         try:
-            if not ours.poll(time_limit + _GRACE):
+            if not ours.poll(time_limit):
+                child.terminate()
+                child.join(_GRACE)
                 end = f"took longer than {time_limit:g} s and was stopped; is there a loop without end?"
                 raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}")
             kind, text, cause, told = ours.recv()
@@ -93,10 +95,14 @@ def _in_child(step: Step, time_limit: float) -> IR:
     raise ConversionError(text, cause=cause) if kind == "ConversionError" else ExportError(text, cause=cause)
 
 
-def _answer(step: Step, pipe: Connection, trace: IO[bytes], time_limit: float) -> None:
-    """Run in the child: send the IR as text, or the kind, words and cause of the error; note where a crash was."""
+def _answer(step: Step, pipe: Connection, trace: IO[bytes]) -> None:
+    """Run in the child: send the IR as text, or the kind, words and cause of the error; note where a crash was.
+
+    On SIGTERM it notes where it is, and ends. A timer of faulthandler would wait for ever on one of the parent's.
+    """
     faulthandler.enable(trace)
-    faulthandler.dump_traceback_later(time_limit, file=trace)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGTERM, file=trace, chain=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # a model would print once for every step, and what a crash prints is told in words
         os.dup2(nowhere, stream)

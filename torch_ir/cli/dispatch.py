@@ -37,7 +37,7 @@ _GROUPS = {
     "capture a model": ("extract", "llm"),
     "inspect a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
     "optimise": ("optimize", "passes"),
-    "run and verify": ("run", "verify", "golden", "compare", "bench"),
+    "run and verify": ("run", "weights", "verify", "golden", "compare", "bench"),
     "convert, lower and distribute": ("convert", "lower", "coverage", "shard", "split"),
     "many models": ("sweep",),
     "this machine": ("doctor", "completion"),

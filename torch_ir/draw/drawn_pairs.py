@@ -9,6 +9,7 @@ from typing import Any
 
 from torch_ir.draw.elements import Box, Frame, Item, Scene
 from torch_ir.draw.focus import focused
+from torch_ir.draw.marks import on_both, signed
 from torch_ir.draw.picture_files import write_scene
 from torch_ir.draw.scene import build_scene
 from torch_ir.errors import DrawError
@@ -55,7 +56,7 @@ def build_pair(
 ) -> Scene:
     """Return the scene of both: one frame each; the options are those of `build_scene`."""
     options = {"max_nodes": 0, "include_weights": False, **options}
-    sides = _built(before, after, marks, options)
+    sides = [signed(side) for side in on_both(_built(before, after, marks, options))]
     count = _count(sides)
     is_cut = count > _MOST_BOXES if only_differences is None else only_differences
     if not any(box.mark for side in sides for box in side.boxes):

@@ -44,6 +44,7 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     sqnr: dict[str, float] = field(default_factory=dict)  # in dB, of values that are not bit-equal
     cosine: dict[str, float] = field(default_factory=dict)  # the same values as vectors
+    errors: dict[str, float] = field(default_factory=dict)  # largest absolute error of each compared value
 
     @property
     def is_equal(self) -> bool:
@@ -112,6 +113,7 @@ def compare_golden(
         if difference.reason and comparison.divergence is None:
             comparison.divergence = _divergence(value, difference, golden.values, differences)
     comparison.compared = len(differences)
+    comparison.errors = {name: difference.max_diff for name, difference in differences.items()}
     comparison.differing = [name for name, difference in differences.items() if difference.reason]
     comparison.unknown = _unknown(found, places, golden.values)
     comparison.modules = _roll_up(golden.values, differences)

@@ -50,5 +50,6 @@ def _fixed_shape(value: torch.Tensor, shape: Sequence[int], place: str) -> None:
 decision: Any = torch.ops.torch_ir.decision.default
 fixed_shape: Any = torch.ops.torch_ir.fixed_shape.default
 for _operator in (decision, fixed_shape):
-    torch.library.register_fake(_operator, lambda *args: None)  # without values, there is nothing to guard
+    # without values, there is nothing to guard; register_fake would look through every module of the process
+    _library.impl(_operator, lambda *args: None, "Meta")
     has_side_effect(_operator)  # fx must keep it, though it has no users

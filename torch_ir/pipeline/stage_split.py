@@ -11,9 +11,10 @@ from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PipelineError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
-from torch_ir.ir.regroup.functions import STAGE, fresh, further_entries, outline
+from torch_ir.ir.regroup.functions import STAGE, further_entries, outline
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.pipeline.common import common_nodes, own_nodes
 from torch_ir.pipeline.layer_of_node import layer_of

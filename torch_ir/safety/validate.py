@@ -118,7 +118,7 @@ class _Judge:
         call = (node.op_type, node.is_layer, node._args, repr(node.attrs))
         if self._shapes is None:
             return call
-        read = tuple([(tensor.shape, tensor.dtype, tensor.stride) for tensor in node._inputs])
+        read = tuple([(tensor.shape, tensor.dtype, tensor.stride) for tensor in node.inputs])
         return call, read, tuple([(tensor.shape, tensor.dtype) for tensor in node._outputs])
 
     def _judged(self, node: OpNode, key: Any) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
+from torch_ir.capture.fast.own_shape_rules import call_on_meta
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, form_of
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
@@ -22,6 +22,7 @@ from torch_ir.ops.torch_internals import (
     FakeTensorMode,
     OpOverload,
     enable_python_dispatcher,
+    fake_mode,
     memory_key,
     pytree,
 )
@@ -31,7 +32,6 @@ Key = tuple[Any, ...]
 _CASTS = (torch.ops.aten.to.device, torch.ops.aten.to.dtype, torch.ops.aten.to.dtype_layout)
 _ASSERT = torch.ops.aten._assert_tensor_metadata.default
 _PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
-_NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputError, DynamicOutputShapeError)
 _TRUE, _FALSE = ("true",), ("false",)
 _MOST_KNOWN = 1 << 16  # rules; a model asks for hundreds
 _ATTRIBUTES = (bool, int, float, complex, str, type(None))
@@ -88,6 +88,14 @@ class Rule:
         return [index for index, output in enumerate(self.outputs) if output is not None]
 
 
+class _Answer(NamedTuple):
+    """What torch gives for a call: the value of a write, the result, and the tensors that were passed."""
+
+    new_value: Form | None
+    result: Any
+    given: Sequence[torch.Tensor]
+
+
 class UnknownTensorError(Exception):
     """A tensor that is no ghost."""
 
@@ -120,7 +128,10 @@ class Inference:
 
     def __init__(self) -> None:
         self._custom: dict[Key, Rule] = {}  # that of a custom operator may be registered anew
-        self._mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+    @cached_property
+    def _mode(self) -> FakeTensorMode:
+        return fake_mode()
 
     def rule(self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:
         """What a call gives, if need be asked of torch."""
@@ -144,20 +155,46 @@ class Inference:
         bound = bind(twin, *places.in_place_of_tensors(args, kwargs))
         if updates_statistics(func, bound):
             raise NotCoveredError(f"{func} updates running statistics")
+        call = (func, twin, args, kwargs, places)
+        new_value, result, given = _by_own_rule(*call) or self._on_fakes(*call)
+        if any(form_of(tensor) is not form for tensor, form in zip(given, places.forms, strict=True)):
+            raise NotCoveredError(f"{func} changes the shape of what it is given")
+        rule = replace(_described(func, twin, bound, result, given), new_value=new_value)
+        if func in _CASTS:
+            rule = replace(rule, assertion=_assertion(places.forms[0]))
+        return rule
+
+    def _on_fakes(
+        self, func: OpOverload, twin: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], places: _Places
+    ) -> _Answer:
         fakes = [FakeTensor(self._mode, form.fake(), form.device) for form in places.forms]
         with enable_python_dispatcher(), self._mode:
             given, words = _filled(args, iter(fakes)), _filled(kwargs, iter(fakes[places.first_keyword :]))
             try:
                 new_value = form_of(twin(*given, **words)) if twin is not func else None
-                result = func(*given, **words)
-            except _NEEDS_DATA as error:
+                return _Answer(new_value, func(*given, **words), fakes)
+            except _needs_data() as error:
                 raise NotCoveredError(f"{func} depends on the data") from error
-        if any(form_of(fake) is not form for fake, form in zip(fakes, places.forms, strict=True)):
-            raise NotCoveredError(f"{func} changes the shape of what it is given")
-        rule = replace(_described(func, twin, bound, result, fakes), new_value=new_value)
-        if func in _CASTS:
-            rule = replace(rule, assertion=_assertion(places.forms[0]))
-        return rule
+
+
+def _by_own_rule(
+    func: OpOverload, twin: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], places: _Places
+) -> _Answer | None:
+    """Ask our own shape rule; None where there is none, or none for these tensors."""
+    metas = [form.fake() for form in places.forms]
+    given, words = _filled(args, iter(metas)), _filled(kwargs, iter(metas[places.first_keyword :]))
+    try:
+        new_value = form_of(call_on_meta(twin, places.forms, given, words)) if twin is not func else None
+        return _Answer(new_value, call_on_meta(func, places.forms, given, words), metas)
+    except Exception:
+        return None
+
+
+def _needs_data() -> tuple[type[Exception], ...]:
+    """The errors of operators whose results depend on values."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # slow; imported by the fake mode
+
+    return GuardOnDataDependentSymNode, DataDependentOutputError, DynamicOutputShapeError
 
 
 class _Place(int):

@@ -21,7 +21,6 @@ from torch.export.graph_signature import (
     OutputKind,
     OutputSpec,
 )
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.diagnosis import explained
@@ -59,6 +58,7 @@ from torch_ir.ops.torch_internals import (
     SET_GRAD_ENABLED,
     AutoDispatchBelowAutograd,
     FakeTensorMode,
+    fake_mode,
     load_verifier,
     pytree,
 )
@@ -139,7 +139,7 @@ def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, boo
         with weight_free(model) as (mode, _):
             yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
     else:
-        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        mode = fake_mode()
         own = OwnMemory()
         yield mode, False, pytree.tree_map_only(torch.Tensor, lambda tensor: _apart(own(tensor)), call)
 

@@ -50,8 +50,8 @@ function _shtab_torch_ir_using
   test "$_shtab_torch_ir_cmdpath" = "$argv"
 end
 
-set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes run verify golden compare bench convert lower coverage shard split sweep doctor completion
-set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --import --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --stages --steps --target --threads --time --timeout --top --verify --weights --workers -d -i -o -t -w
+set -g _shtab_torch_ir_commands extract llm info ops draw visualize explore cost diff check optimize passes run weights verify golden compare bench convert lower coverage shard split sweep doctor completion
+set -g _shtab_torch_ir_opts_with_value --address --against --at --atol --backend --batch --block --blocks --by --cache-length --capture --depth --device --dim --dtype --dumps --encoder-input --engine --every --explain --explore --fail-on --fail-under --focus --format --function --heat --ignore --import --input --leaf --level --list --map --max-bytes --max-nodes --memory --mesh --model --name --only --output --pack --parts --pass --picture --place-input --place-output --plan --prompt --radius --repeat --rtol --search --seed --sources --stages --steps --target --threads --time --timeout --top --verify --weight-layout --weights --workers -d -i -o -t -w
 
 complete -c torch-ir -e
 complete -c torch-ir -f
@@ -88,6 +88,7 @@ complete -c torch-ir -n '_shtab_torch_ir_using llm' -l padding -d 'take an atten
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l all-logits -d 'return the logits of every token'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l encoder-input -x -d 'the input of an encoder that takes no token ids, such as 1x80x3000'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l blocks -xka "inline function" -d 'repeated layers: `inline` (default), or as calls of one `function`'
+complete -c torch-ir -n '_shtab_torch_ir_using llm' -l weight-layout -x -d 'read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l name -x -d 'the name of the model in the file (default: its class)'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l verify -x -d 'generate N tokens with random weights and compare with the model'
 complete -c torch-ir -n '_shtab_torch_ir_using llm' -l json -d 'print JSON'
@@ -170,6 +171,10 @@ complete -c torch-ir -n '_shtab_torch_ir_using explore' -l against -xka "(__fish
 complete -c torch-ir -n '_shtab_torch_ir_using explore' -l level -xka "module function aten" -d 'what a node is: a layer (`module`), a torch `function`, or an operator (`aten`); default: as it is'
 complete -c torch-ir -n '_shtab_torch_ir_using explore' -l leaf -x -d 'keep calls of this class whole, such as LlamaDecoderLayer; repeatable'
 complete -c torch-ir -n '_shtab_torch_ir_using explore' -l function -x -d 'show a function of the graph instead, such as decode'
+complete -c torch-ir -n '_shtab_torch_ir_using explore' -l pack -xka "(__fish_complete_directories)" -d 'a golden pack, for errors of the runtimes in --dumps'
+complete -c torch-ir -n '_shtab_torch_ir_using explore' -l dumps -xka "(__fish_complete_path (commandline -ct))" -d 'values of a runtime; repeatable, needs --pack'
+complete -c torch-ir -n '_shtab_torch_ir_using explore' -l python -d 'show the Python that `convert` generates for each node'
+complete -c torch-ir -n '_shtab_torch_ir_using explore' -l sources -xka "(__fish_complete_directories)" -d 'show lines of the model'"'"'s source below this folder'
 complete -c torch-ir -n '_shtab_torch_ir_using explore; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file, or a model: net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a cost -d 'Report the cost of an IR file: FLOPs, bytes, memory, time.'
 complete -c torch-ir -n '_shtab_torch_ir_using cost' -s h -l help -d 'show this help message and exit'
@@ -248,6 +253,13 @@ complete -c torch-ir -n '_shtab_torch_ir_using run' -l time -x -d 'time limit of
 complete -c torch-ir -n '_shtab_torch_ir_using run' -s o -l output -xka "(__fish_complete_path (commandline -ct))" -d 'write the outputs to .safetensors or .pt'
 complete -c torch-ir -n '_shtab_torch_ir_using run' -l json -d 'print JSON'
 complete -c torch-ir -n '_shtab_torch_ir_using run; and test $_shtab_torch_ir_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file'
+complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a weights -d 'Compare a checkpoint with the weights of a graph.'
+complete -c torch-ir -n '_shtab_torch_ir_using weights' -s h -l help -d 'show this help message and exit'
+complete -c torch-ir -n '_shtab_torch_ir_using weights' -s q -l quiet -d 'show no progress and no notes'
+complete -c torch-ir -n '_shtab_torch_ir_using weights' -l import -x -d 'import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable'
+complete -c torch-ir -n '_shtab_torch_ir_using weights' -l json -d 'print JSON'
+complete -c torch-ir -n '_shtab_torch_ir_using weights; and test $_shtab_torch_ir_npos -eq 0' -ka "check" -d 'compare keys, shapes and dtypes'
+complete -c torch-ir -n '_shtab_torch_ir_using weights; and test $_shtab_torch_ir_npos -eq 1' -ka "(__fish_complete_path (commandline -ct))" -d 'an IR file'
 complete -c torch-ir -n '_shtab_torch_ir_using; and test $_shtab_torch_ir_npos -eq 0' -a verify -d 'Compare an IR file with the original model by running both.'
 complete -c torch-ir -n '_shtab_torch_ir_using verify' -s h -l help -d 'show this help message and exit'
 complete -c torch-ir -n '_shtab_torch_ir_using verify' -s q -l quiet -d 'show no progress and no notes'

@@ -35,6 +35,7 @@ _shtab_torch_ir_commands() {
     sweep:'Extract, cost, optimise and verify a list of models.'
     verify:'Compare an IR file with the original model by running both.'
     visualize:'Draw an IR file.'
+    weights:'Compare a checkpoint with the weights of a graph.'
   )
   _describe 'torch-ir commands' _commands
 }
@@ -227,6 +228,10 @@ _shtab_torch_ir_explore_options=(
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
   "--function[show a function of the graph instead, such as decode]:NAME:"
+  "--pack[a golden pack, for errors of the runtimes in --dumps]:PACK:_files -/"
+  "*--dumps[values of a runtime\; repeatable, needs --pack]:DUMPS:_files"
+  "--python[show the Python that \`convert\` generates for each node]"
+  "--sources[show lines of the model\'s source below this folder]:FOLDER:_files -/"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
 
@@ -305,6 +310,7 @@ _shtab_torch_ir_llm_options=(
   "--all-logits[return the logits of every token]"
   "--encoder-input[the input of an encoder that takes no token ids, such as 1x80x3000]:SPEC:"
   "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
+  "--weight-layout[read weights as a \`checkpoint\` stores them (default), or as the \`model\` has them in its state_dict]:WHOSE:"
   "--name[the name of the model in the file (default\: its class)]:name:"
   "--verify[generate N tokens with random weights and compare with the model]:N:"
   "--json[print JSON]"
@@ -515,6 +521,19 @@ _shtab_torch_ir_visualize_options=(
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_visualize_defaults_added=0
 
+_shtab_torch_ir_weights_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
+  "--json[print JSON]"
+  ":compare keys, shapes and dtypes:(check)"
+  ":an IR file:_files"
+  ":a .safetensors, .pt or .bin file, an index of shards, or a folder:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_weights_defaults_added=0
+
 
 _shtab_torch_ir() {
   local context state line curcontext="$curcontext" one_or_more='(*)' remainder='(-)*:' default='*::: :->torch-ir'
@@ -559,6 +578,7 @@ _shtab_torch_ir() {
         sweep) _arguments -C -s $_shtab_torch_ir_sweep_options ;;
         verify) _arguments -C -s $_shtab_torch_ir_verify_options ;;
         visualize) _arguments -C -s $_shtab_torch_ir_visualize_options ;;
+        weights) _arguments -C -s $_shtab_torch_ir_weights_options ;;
       esac
   esac
 }

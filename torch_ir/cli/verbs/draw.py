@@ -114,10 +114,11 @@ def _scene(ir: IR, arguments: argparse.Namespace) -> Scene:
 
 def _pair(before: IR, arguments: argparse.Namespace) -> Scene:
     from torch_ir.analysis import diff
+    from torch_ir.analysis.graph_diff.events import paired_marks
     from torch_ir.draw.drawn_pairs import build_pair
 
     after = _flat(load_at_level(argparse.Namespace(**{**vars(arguments), "file": arguments.against})), arguments)
-    marks = diff(before, after).marks()
+    marks = paired_marks(diff(before, after))
     titles = Path(arguments.file).name, Path(arguments.against).name
     heading = (before.model_name or "before and after", _change(before, after, arguments))
     options = {"include_weights": False, **_options(arguments)}

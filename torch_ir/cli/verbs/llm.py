@@ -49,6 +49,12 @@ def add_parser(verbs: Verbs) -> None:
         metavar="HOW",
         help="repeated layers: `inline` (default), or as calls of one `function`",
     )
+    parser.add_argument(
+        "--weight-layout",
+        default="checkpoint",
+        metavar="WHOSE",
+        help="read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
+    )
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
     parser.add_argument(
         "--verify", type=int, metavar="N", help="generate N tokens with random weights and compare with the model"
@@ -99,6 +105,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         padding=arguments.padding,
         all_logits=arguments.all_logits,
         blocks=arguments.blocks,
+        weight_layout=arguments.weight_layout,
         encoder_input=meta_value(read_files(specs)[0], {}) if specs else None,
         model_name=arguments.name,
     )
