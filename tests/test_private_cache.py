@@ -64,7 +64,6 @@ def test_a_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
 
 def test_inductor_uses_a_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's choice is used if it is private; the environment is restored."""
-    monkeypatch.delenv(_FOLDER, raising=False)  # torch sets it, too
     with private_inductor():
         assert os.environ[_FOLDER] == str(tmp_path / "cache" / "inductor")
         assert os.environ["PYTHONSAFEPATH"] == "1"
