@@ -21,8 +21,9 @@ from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 def warn_of_gaps(ir: IR) -> None:
     """Say where the graph does not hold for every input, and where it cannot run by itself."""
-    guarded = dict.fromkeys(node["place"] for node in ir.all_nodes() if node.op_type in (DECISION, FIXED_SHAPE))
-    opaque = dict.fromkeys(f"{node.op_type} at {node['place']}" for node in ir.all_nodes() if is_opaque(node))
+    nodes = list(ir.all_nodes())
+    guarded = dict.fromkeys([node["place"] for node in nodes if node.op_type in (DECISION, FIXED_SHAPE)])
+    opaque = dict.fromkeys([f"{node.op_type} at {node['place']}" for node in nodes if is_opaque(node)])
     if guarded:
         told = f"Python asks for data at {', '.join(guarded)}: the graph runs only where the answer is as it was"
         warnings.warn(f"{told}{_exact_numbers(ir)}", CaptureWarning, stacklevel=3)

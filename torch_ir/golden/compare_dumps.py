@@ -42,9 +42,9 @@ class Comparison:
     unknown: list[str] = field(default_factory=list)
     modules: list[ModuleSummary] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    errors: dict[str, float] = field(default_factory=dict)  # largest absolute error of each compared value
     sqnr: dict[str, float] = field(default_factory=dict)  # in dB, of values that are not bit-equal
     cosine: dict[str, float] = field(default_factory=dict)  # the same values as vectors
-    errors: dict[str, float] = field(default_factory=dict)  # largest absolute error of each compared value
 
     @property
     def is_equal(self) -> bool:

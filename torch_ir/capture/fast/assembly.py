@@ -267,8 +267,14 @@ class Assembly:
 
     def _modules(self) -> dict[str, str]:
         """The modules whose calls are in the graph: path -> full name of the class."""
-        scopes = dict.fromkeys(step.scope for step in self.tape.steps if step.scope)
-        found = {around.module: around.kind for scope in scopes for around in scope.around()}
+        scopes = dict.fromkeys([step.scope for step in self.tape.steps])
+        found: dict[str, str] = {}
+        seen: set[Scope | None] = {None}
+        for scope in scopes:
+            while scope not in seen:
+                seen.add(scope)
+                found[scope.module] = scope.kind
+                scope = scope.outside
         return dict(sorted(found.items()))
 
 
