@@ -12,7 +12,7 @@ SUITES = {
     "graph": ("graph", "edits", "check"),
     "files": ("files", "format", "json", "json_values", "protobuf", "parse"),
     "capture": (
-        "extract", "extract_effects", "extract_interface", "fast_capture", "self_check", "one_naming", "crosscheck",
+        "extract", "extract_effects", "extract_interface", "fast_capture", "exactness_check", "one_naming", "crosscheck",
         "ladder", "writes", "dynamic", "torch_internals",
     ),
     "record": ("record", "record_decisions"),
