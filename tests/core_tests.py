@@ -12,8 +12,8 @@ SUITES = {
     "graph": ("graph", "edits", "check"),
     "files": ("files", "format", "json", "json_values", "protobuf", "parse"),
     "capture": (
-        "extract", "extract_effects", "extract_interface", "fast_capture", "exactness_check", "one_naming", "crosscheck",
-        "ladder", "writes", "dynamic", "torch_internals",
+        "extract", "extract_effects", "extract_interface", "fast_capture", "exactness_check", "one_naming",
+        "crosscheck", "ladder", "writes", "dynamic", "torch_internals",
     ),
     "record": ("record", "record_decisions"),
     "run": ("executor", "executor_state", "weights"),
