@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-OLDEST_TORCH = "2.10"  # the requirement in pyproject.toml
-TESTED_TORCH = ("2.10", "2.11", "2.13", "2.15")
+OLDEST_TORCH = "2.11"  # the requirement in pyproject.toml
+TESTED_TORCH = ("2.11", "2.13")
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d+(\+.*)?")  # not a nightly build or a release candidate
 
 
