@@ -53,8 +53,11 @@ def steps(request: Request) -> Iterator[Step]:
 
 def by_torch_export(request: Request) -> IR:
     """`torch.export`, or a quick recording where that gives the same graph."""
-    if request.capture == "auto" and request.dynamic_shapes is None:
-        return quickly(request.model, request.call, partial(_exactly, request), _check(request))
+    if request.capture == "auto":
+        exactly = partial(_exactly, request)
+        return quickly(
+            request.model, request.call, exactly, _check(request), dynamic_shapes=request.dynamic_shapes
+        )
     return _exactly(request)
 
 

@@ -71,8 +71,12 @@ if TYPE_CHECKING:
     from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass
     from torch._inductor.exc import InvalidCxxCompiler as InvalidCxxCompilerError
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir as default_cache_dir
+    from torch._export.non_strict_utils import make_constraints as make_constraints
+    from torch._export.non_strict_utils import make_fake_inputs as make_fake_inputs
+    from torch._export.non_strict_utils import produce_guards_and_solve_constraints as solve_constraints
     from torch.onnx._internal.exporter import _fx_passes as onnx_fx_passes
     from torch.onnx._internal.exporter import _registration as onnx_registration
+    from torch.utils._sympy.value_ranges import ValueRangeError as ValueRangeError
     from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 
 # -- names whose modules are slow to import, or not in every version: name -> module and name there -----------------
@@ -81,10 +85,17 @@ LATE = {
     "CustomGraphPass": ("torch._inductor.custom_graph_pass", "CustomGraphPass"),  # base of passes; 2.9 to 2.15
     "InvalidCxxCompilerError": ("torch._inductor.exc", "InvalidCxxCompiler"),  # no C++ compiler; 2.9 to 2.15
     "LocalSource": ("torch._dynamo.source", "LocalSource"),  # where a guard finds an input; 2.9 to 2.15
+    "ValueRangeError": ("torch.utils._sympy.value_ranges", "ValueRangeError"),  # an empty range; 2.9 to 2.15
     "ValueRanges": ("torch.utils._sympy.value_ranges", "ValueRanges"),  # bounds of a size; 2.9 to 2.15
     "default_cache_dir": ("torch._inductor.runtime.cache_dir_utils", "default_cache_dir"),  # 2.9 to 2.15
     "export_config": ("torch._export.config", ""),  # flags of torch.export, a module; 2.10 to 2.15
     "get_cpp_compiler": ("torch._inductor.cpp_builder", "get_cpp_compiler"),  # its path, or raises; 2.9 to 2.15
+    "make_constraints": ("torch._export.non_strict_utils", "make_constraints"),  # ranges of symbols; 2.9 to 2.15
+    "make_fake_inputs": ("torch._export.non_strict_utils", "make_fake_inputs"),  # with symbolic sizes; 2.9 to 2.15
+    "solve_constraints": (
+        "torch._export.non_strict_utils",
+        "produce_guards_and_solve_constraints",
+    ),  # whether sizes vary as asked; 2.9 to 2.15
     "inductor_compile": ("torch._inductor", "compile"),  # a graph module -> code; 2.9 to 2.15
     "onnx_fx_passes": ("torch.onnx._internal.exporter._fx_passes", ""),  # the module; 2.9 to 2.15
     "onnx_registration": ("torch.onnx._internal.exporter._registration", ""),  # the module; 2.9 to 2.15
@@ -206,6 +217,22 @@ OPERATOR_MODULES = {
 def is_compiler_loaded() -> bool:
     """Whether torch.compile has been used in this process (`torch._dynamo`; 2.9 to 2.15)."""
     return "torch._dynamo" in sys.modules
+
+
+def rewritten_for_sizes(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+    """Return a call as torch.export rewrites it for symbolic sizes (`_NonStrictTorchFunctionHandler`; 2.9 to 2.15)."""
+    from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
+
+    handler: Any = _NonStrictTorchFunctionHandler()
+    rewritten: tuple[Any, Any, Any] = handler._override(func, args, kwargs)
+    return rewritten
+
+
+def symbolic_shape_settings() -> Any:
+    """Return a digest of the settings of symbolic shapes (`torch.fx.experimental._config`; 2.9 to 2.15)."""
+    from torch.fx.experimental import _config
+
+    return _config.get_hash()  # type: ignore[attr-defined]  # torch adds it to modules of settings
 
 
 def compile_stance() -> Any:

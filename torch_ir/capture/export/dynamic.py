@@ -81,7 +81,20 @@ def loosened(dynamic_shapes: Any) -> Any:
     A `Dim` is a promise for its whole range, and much that is plain to see is beyond torch, such as
     `min(past, 2 * past) == past`.
     """
-    return pytree.tree_map_only(Dim, lambda dim: Dim.AUTO(min=dim.min, max=_highest(dim)), dynamic_shapes)
+    return pytree.tree_map_only(Dim, _loosened, dynamic_shapes)
+
+
+def _loosened(dim: Any) -> Any:
+    hint: Any = Dim.AUTO(min=dim.min, max=_highest(dim))
+    hint.promised = name_promised(dim)
+    return hint
+
+
+def name_promised(asked: Any) -> str:
+    """The name under which a size is asked for, equal for sizes that are promised to be equal; else nothing."""
+    if isinstance(asked, Dim):
+        return "" if hasattr(asked, "root") else asked.__name__
+    return getattr(asked, "promised", "")
 
 
 def keep_promises(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> None:

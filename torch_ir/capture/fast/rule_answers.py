@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any, ClassVar
@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
+from torch_ir.capture.fast.open_sizes import SYMBOLIC, OpenSizes, Size, live_size
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, form_of
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
@@ -81,6 +82,11 @@ class Rule:
         return any(isinstance(value, list) for value in self.attrs.values())
 
     @cached_property
+    def has_sizes(self) -> bool:
+        """Whether any attribute is a size that varies, or has one."""
+        return any(map(_has_size, self.attrs.values()))
+
+    @cached_property
     def elements(self) -> list[int | None]:
         """The numbers of the results that are there, among several; None stands for a result that is alone."""
         if self.makes_list is None:
@@ -104,12 +110,12 @@ def key_of(value: Any, tensors: list[Ghost]) -> Any:
         return _TRUE if value else _FALSE
     if kind is float or kind is complex:  # 0.0 is equal to -0.0 and to 0
         return (kind, repr(value))
-    if kind is list or kind is tuple:
+    if kind is list or kind is tuple or kind is torch.Size:
         return tuple([key_of(item, tensors) for item in value])
-    if kind is torch.Size:
-        return tuple(value)
     if isinstance(value, torch.Tensor):
         raise UnknownTensorError
+    if kind in SYMBOLIC:
+        return live_size(value)
     raise NotCoveredError(f"an argument of type {kind.__name__}")
 
 
@@ -118,45 +124,102 @@ class Inference:
 
     known: ClassVar[dict[Key, Rule]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: OpenSizes | None = None) -> None:
         self._custom: dict[Key, Rule] = {}  # that of a custom operator may be registered anew
-        self._mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        self._fakes = FixedFakes()
+        self._sizes = sizes
 
     def rule(self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:
         """What a call gives, if need be asked of torch."""
+        if self._sizes is not None and any(map(_is_open, key)):
+            return self._open_rule(self._sizes, key, func, args, kwargs)
         rules = self.known if func.namespace == "aten" else self._custom
         found = rules.get(key)
         if found is None:
-            found = self._asked(func, args, kwargs)
+            found = Question(func, args, kwargs).asked(self._fakes)
             if len(rules) >= _MOST_KNOWN:
                 rules.clear()
             rules[key] = found
         return found
 
-    def _asked(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:
-        """Ask on fake tensors, the way torch.export does."""
+
+    def _open_rule(
+        self, sizes: OpenSizes, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Rule:
+        """The same for sizes that vary, with what is known of them now."""
+
+        def question() -> Callable[[Any], Rule]:
+            return Question(func, args, kwargs, sizes.current_form, sizes.current_of).asked
+
+        return sizes.rule(key, question, func.namespace == "aten")  # type: ignore[no-any-return]
+
+
+def _is_open(part: Any) -> bool:
+    """Whether a part of a key has sizes that vary."""
+    kind = type(part)
+    if kind is Form:
+        return part.is_open  # type: ignore[no-any-return]
+    return kind is Size or (kind is tuple and any(map(_is_open, part)))
+
+
+class FixedFakes:
+    """Fake tensors of fixed sizes, for shape rules."""
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        self.form_of = form_of
+
+    def current(self, form: Form) -> Form:
+        return form
+
+    def fake(self, form: Form) -> torch.Tensor:
+        return FakeTensor(self.mode, form.fake(), form.device)
+
+    def number(self, value: Any) -> Any:
+        return value
+
+
+class Question:
+    """A call whose rule is asked of torch; it holds forms and sizes, and no tensor."""
+
+    def __init__(
+        self,
+        func: OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        form: Callable[[Form], Form] = lambda form: form,
+        size: Callable[[Any], Any] | None = None,
+    ) -> None:
         if is_forbidden(str(func)):
             raise NotCoveredError(f"{func} may be in no graph")
         if torch.Tag.data_dependent_output in func.tags:
             raise NotCoveredError(f"{func} depends on the data")
-        places = _Places()
-        twin = _functional_twin(func) if mutated_arguments(func) else func
-        bound = bind(twin, *places.in_place_of_tensors(args, kwargs))
-        if updates_statistics(func, bound):
+        self.func = func
+        self.twin = _functional_twin(func) if mutated_arguments(func) else func
+        places = _Places(form, size)
+        self.args, self.kwargs = places.in_place_of_tensors(args, kwargs)
+        self.forms = places.forms
+        self.bound = bind(self.twin, self.args, self.kwargs)
+        if updates_statistics(func, self.bound):
             raise NotCoveredError(f"{func} updates running statistics")
-        fakes = [FakeTensor(self._mode, form.fake(), form.device) for form in places.forms]
-        with enable_python_dispatcher(), self._mode:
-            given, words = _filled(args, iter(fakes)), _filled(kwargs, iter(fakes[places.first_keyword :]))
+
+    def asked(self, source: Any) -> Rule:
+        """Ask on fake tensors, the way torch.export does."""
+        func, twin = self.func, self.twin
+        fakes = [source.fake(form) for form in self.forms]
+        with enable_python_dispatcher(), source.mode:
+            given = [_filled(value, fakes, source) for value in self.args]
+            words = {name: _filled(value, fakes, source) for name, value in self.kwargs.items()}
             try:
-                new_value = form_of(twin(*given, **words)) if twin is not func else None
+                new_value = source.form_of(twin(*given, **words)) if twin is not func else None
                 result = func(*given, **words)
             except _NEEDS_DATA as error:
                 raise NotCoveredError(f"{func} depends on the data") from error
-        if any(form_of(fake) is not form for fake, form in zip(fakes, places.forms, strict=True)):
+        if any(source.form_of(fake) is not source.current(form) for fake, form in zip(fakes, self.forms, strict=True)):
             raise NotCoveredError(f"{func} changes the shape of what it is given")
-        rule = replace(_described(func, twin, bound, result, fakes), new_value=new_value)
+        rule = replace(_described(func, twin, self.bound, result, fakes, source.form_of), new_value=new_value)
         if func in _CASTS:
-            rule = replace(rule, assertion=_assertion(places.forms[0]))
+            rule = replace(rule, assertion=_assertion(self.forms[0].dtype, self.forms[0].device))
         return rule
 
 
@@ -167,29 +230,29 @@ class _Place(int):
 class _Places:
     """The tensors of a call, counted through its arguments and then its keywords."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: Callable[[Form], Form], size: Callable[[Any], Any] | None) -> None:
         self.forms: list[Form] = []
-        self.first_keyword = 0
+        self._form = form
+        self._size = size
 
     def in_place_of_tensors(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         positional = [self._replaced(value) for value in args]
-        self.first_keyword = len(self.forms)
         return positional, {name: self._replaced(value) for name, value in kwargs.items()}
 
     def _replaced(self, value: Any) -> Any:
         if type(value) is Ghost:
-            self.forms.append(value.form)
+            self.forms.append(self._form(value.form))
             return _Place(len(self.forms) - 1)
+        if self._size is not None and isinstance(value, SYMBOLIC):
+            return self._size(value)
         return [self._replaced(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _filled(value: Any, fakes: Iterator[torch.Tensor]) -> Any:
-    """Arguments with fake tensors in the place of ghosts."""
-    if type(value) is Ghost:
-        return next(fakes)
-    if isinstance(value, Mapping):
-        return {name: _filled(item, fakes) for name, item in value.items()}
-    return [_filled(item, fakes) for item in value] if isinstance(value, (list, tuple)) else value
+def _filled(value: Any, fakes: Sequence[torch.Tensor], source: Any) -> Any:
+    """Arguments with fake tensors and torch's numbers in their places."""
+    if type(value) is _Place:
+        return fakes[value]
+    return [_filled(item, fakes, source) for item in value] if isinstance(value, list) else source.number(value)
 
 
 def _functional_twin(func: OpOverload) -> OpOverload:
@@ -201,13 +264,19 @@ def _functional_twin(func: OpOverload) -> OpOverload:
 
 
 def _described(
-    func: OpOverload, twin: OpOverload, bound: Mapping[str, Any], result: Any, given: Sequence[torch.Tensor]
+    func: OpOverload,
+    twin: OpOverload,
+    bound: Mapping[str, Any],
+    result: Any,
+    given: Sequence[torch.Tensor],
+    described: Callable[[torch.Tensor], Form] = form_of,
 ) -> Rule:
     inputs: dict[str, int] = {}
     attrs: dict[str, Any] = {}
     for name, value in bound.items():
         _sort(name, value, inputs, attrs)
-    output = partial(_output, given=given, is_input=gives_its_input(str(func), attrs), may_alias=may_alias(func))
+    is_input = gives_its_input(str(func), attrs)
+    output = partial(_output, given=given, is_input=is_input, may_alias=may_alias(func), described=described)
     is_several = isinstance(result, (list, tuple))
     results = list(result) if is_several else [result]
     is_question = not all(item is None or isinstance(item, torch.Tensor) for item in results)
@@ -228,9 +297,9 @@ def _described(
 
 
 @cache
-def _assertion(form: Form) -> Rule:
+def _assertion(dtype: torch.dtype, device: torch.device) -> Rule:
     """That a tensor is what it was when it was cast."""
-    facts = {"dtype": form.dtype, "device": form.device, "layout": torch.strided}
+    facts = {"dtype": dtype, "device": device, "layout": torch.strided}
     bound = bind(_ASSERT, (_Place(0),), facts)
     return replace(_described(_ASSERT, _ASSERT, bound, None, ()), name="_assert_tensor_metadata_default")
 
@@ -246,6 +315,10 @@ def _sort(name: str, value: Any, inputs: dict[str, int], attrs: dict[str, Any]) 
         attrs[name] = _attribute(value)
 
 
+def _has_size(value: Any) -> bool:
+    return any(map(_has_size, value)) if isinstance(value, list) else type(value) is Size
+
+
 def _has_place(value: Any) -> bool:
     return any(map(_has_place, value)) if isinstance(value, (list, tuple)) else type(value) is _Place
 
@@ -254,17 +327,21 @@ def _attribute(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_attribute(item) for item in value]
     named = to_name(value)
-    if not isinstance(named, _ATTRIBUTES):
+    if not isinstance(named, _ATTRIBUTES) and type(named) is not Size:
         raise NotCoveredError(f"an argument of type {type(value).__name__}")
     return named
 
 
 def _output(
-    result: torch.Tensor | None, given: Sequence[torch.Tensor], is_input: bool, may_alias: bool
+    result: torch.Tensor | None,
+    given: Sequence[torch.Tensor],
+    is_input: bool,
+    may_alias: bool,
+    described: Callable[[torch.Tensor], Form],
 ) -> Output | None:
     if result is None:
         return None
-    form = form_of(result)
+    form = described(result)
     same = next((index for index, tensor in enumerate(given) if tensor is result), None)
     memory = memory_key(result) if may_alias else None
     shared = next((index for index, tensor in enumerate(given) if memory_key(tensor) == memory), None)
