@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from torch._export.non_strict_utils import make_constraints as make_constraints
     from torch._export.non_strict_utils import make_fake_inputs as make_fake_inputs
     from torch._export.non_strict_utils import produce_guards_and_solve_constraints as solve_constraints
+    from torch.fx.passes.shape_prop import _extract_tensor_metadata as extract_tensor_metadata
     from torch.onnx._internal.exporter import _fx_passes as onnx_fx_passes
     from torch.onnx._internal.exporter import _registration as onnx_registration
     from torch.utils._sympy.value_ranges import ValueRangeError as ValueRangeError
@@ -89,6 +90,10 @@ LATE = {
     "ValueRanges": ("torch.utils._sympy.value_ranges", "ValueRanges"),  # bounds of a size; 2.9 to 2.15
     "default_cache_dir": ("torch._inductor.runtime.cache_dir_utils", "default_cache_dir"),  # 2.9 to 2.15
     "export_config": ("torch._export.config", ""),  # flags of torch.export, a module; 2.10 to 2.15
+    "extract_tensor_metadata": (
+        "torch.fx.passes.shape_prop",
+        "_extract_tensor_metadata",
+    ),  # what tracing notes of a tensor; 2.9 to 2.15
     "get_cpp_compiler": ("torch._inductor.cpp_builder", "get_cpp_compiler"),  # its path, or raises; 2.9 to 2.15
     "make_constraints": ("torch._export.non_strict_utils", "make_constraints"),  # ranges of symbols; 2.9 to 2.15
     "make_fake_inputs": ("torch._export.non_strict_utils", "make_fake_inputs"),  # with symbolic sizes; 2.9 to 2.15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import sympy
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import Dim
 
 from torch_ir.capture.instrument import intercepted
@@ -21,9 +22,10 @@ from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import replace_symbols, substitute
 from torch_ir.ops.pytree import values_along
-from torch_ir.ops.torch_internals import combine_args, map_dynamic_shapes, pytree
+from torch_ir.ops.torch_internals import HigherOrderOperator, OpOverload, combine_args, map_dynamic_shapes, pytree
 
 _TRIALS = 500
+_ARITHMETIC = "torch_ir_size"  # what arithmetic on sizes is called in a graph of torch.fx
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword inputs
 DECISIONS = "torch_ir_decisions"  # where a graph module keeps them
 
@@ -52,6 +54,32 @@ def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
     record.__code__ = record.__code__.replace(co_filename=torch.__file__)
     with intercepted(torch.SymBool, "__bool__", record):  # torch offers no hook
         yield made
+
+
+@contextmanager
+def arithmetic_named_apart(dynamic_shapes: Any) -> Iterator[None]:
+    """Let arithmetic on sizes, which no IR shows, take no names of operators: `add` is the first sum of tensors."""
+    if dynamic_shapes is None:
+        yield
+        return
+
+    def create(
+        original: Callable[..., Any],
+        graph: fx.Graph,
+        op: str,
+        target: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        name: str | None = None,
+        type_expr: Any = None,
+    ) -> fx.Node:
+        if op == "call_function" and name is None and not isinstance(target, (OpOverload, HigherOrderOperator)):
+            name = None if target is operator.getitem else _ARITHMETIC
+        node: fx.Node = original(graph, op, target, args, kwargs, name, type_expr)
+        return node
+
+    with intercepted(fx.Graph, "create_node", create):
+        yield
 
 
 def requested_minimums(dynamic_shapes: Any) -> dict[str, int]:

@@ -367,6 +367,13 @@ class SizeNode(SymNode):
     def has_hint(self) -> bool:
         return True
 
+    def maybe_as_int(self) -> int | None:
+        expr = self.expr
+        return int(expr) if expr.is_number else None
+
+    def clone(self) -> SizeNode:
+        return self
+
 
 def _asking(name: str) -> Callable[..., Any]:
     def ask(node: SizeNode, *args: Any) -> Any:

@@ -172,6 +172,9 @@ class FixedFakes:
     def current(self, form: Form) -> Form:
         return form
 
+    def note(self, result: Any) -> None:
+        pass
+
     def fake(self, form: Form) -> torch.Tensor:
         return FakeTensor(self.mode, form.fake(), form.device)
 
@@ -211,8 +214,9 @@ class Question:
             given = [_filled(value, fakes, source) for value in self.args]
             words = {name: _filled(value, fakes, source) for name, value in self.kwargs.items()}
             try:
-                new_value = source.form_of(twin(*given, **words)) if twin is not func else None
                 result = func(*given, **words)
+                source.note(result)
+                new_value = source.form_of(twin(*given, **words)) if twin is not func else None
             except _NEEDS_DATA as error:
                 raise NotCoveredError(f"{func} depends on the data") from error
         if any(source.form_of(fake) is not source.current(form) for fake, form in zip(fakes, self.forms, strict=True)):

@@ -21,6 +21,7 @@ from torch_ir.ops.torch_internals import (
 )
 from torch_ir.ops.torch_types import dtype_name
 
+_WITHOUT_STORAGE = {"storage_size": 0}  # else torch computes it from the sizes
 _CPU = torch.device("cpu")
 STALE = "a tensor that was kept from an earlier capture and has no values; do not keep what forward computes"
 
@@ -107,6 +108,7 @@ class Form:
             self.device,
             False,
             requires_grad,
+            **_WITHOUT_STORAGE if self.is_open else {},
         )
         forbid_data_pointer(made)  # code that looks for its memory must not find address 0
         made.form = self

@@ -143,7 +143,14 @@ class Environment:
             self._fakes = pytree.tree_leaves((fake_args, fake_kwargs))
             self.shapes = self.mode.shape_env
             self.inputs = [self._described(index, fake) for index, fake in enumerate(self._fakes)]
+            self.note([self._like_input(described) for described in self.inputs if described is not None])
         self._watch()
+
+    def _like_input(self, described: tuple[list[Any], list[Any], torch.Tensor]) -> torch.Tensor:
+        shape, stride, fake = described
+        with self.shapes.suppress_guards():
+            made = torch.empty_strided(shape, stride, dtype=fake.dtype, device="meta")
+            return FakeTensor(self.mode, made, fake.device)
 
     def _one_symbol_each(self, leaves: Sequence[Any]) -> Any:
         """What is asked of the sizes, with each name once; note which dimensions have the symbol of another one."""
@@ -254,6 +261,12 @@ class Environment:
         if type(value) is tuple:
             return [self.number(item) for item in value]
         return _WRAPPED[value.kind](self.node(value)) if hasattr(value, "is_sum") else value
+
+    def note(self, result: Any) -> None:
+        """Ask what torch.export asks of every tensor that it traces: whether it lies in one of torch's orders."""
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                torch_internals.extract_tensor_metadata(leaf)
 
     def form_of(self, tensor: torch.Tensor) -> Form:
         return self.space.form_of(tensor)  # type: ignore[no-any-return]
