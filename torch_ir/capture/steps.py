@@ -55,9 +55,7 @@ def by_torch_export(request: Request) -> IR:
     """`torch.export`, or a quick recording where that gives the same graph."""
     if request.capture == "auto":
         exactly = partial(_exactly, request)
-        return quickly(
-            request.model, request.call, exactly, _check(request), dynamic_shapes=request.dynamic_shapes
-        )
+        return quickly(request.model, request.call, exactly, _check(request), dynamic_shapes=request.dynamic_shapes)
     return _exactly(request)
 
 

@@ -66,14 +66,14 @@ from torch.utils._python_dispatch import transform_subclass as transform_subclas
 if TYPE_CHECKING:
     from torch._dynamo.source import LocalSource as LocalSource
     from torch._export import config as export_config
+    from torch._export.non_strict_utils import make_constraints as make_constraints
+    from torch._export.non_strict_utils import make_fake_inputs as make_fake_inputs
+    from torch._export.non_strict_utils import produce_guards_and_solve_constraints as solve_constraints
     from torch._inductor import compile as inductor_compile
     from torch._inductor.cpp_builder import get_cpp_compiler as get_cpp_compiler
     from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass
     from torch._inductor.exc import InvalidCxxCompiler as InvalidCxxCompilerError
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir as default_cache_dir
-    from torch._export.non_strict_utils import make_constraints as make_constraints
-    from torch._export.non_strict_utils import make_fake_inputs as make_fake_inputs
-    from torch._export.non_strict_utils import produce_guards_and_solve_constraints as solve_constraints
     from torch.fx.passes.shape_prop import _extract_tensor_metadata as extract_tensor_metadata
     from torch.onnx._internal.exporter import _fx_passes as onnx_fx_passes
     from torch.onnx._internal.exporter import _registration as onnx_registration

@@ -36,6 +36,7 @@ class SymbolNames:
     def __init__(self, environment: Any = None) -> None:
         self.names: dict[str, str] = _user_names(environment)
         self._fresh = 0
+        self._symbols: dict[str, sympy.Symbol] = {}  # of several that have one name, the first
 
     def name(self, symbol: sympy.Symbol) -> str:
         text = str(symbol)
@@ -46,6 +47,13 @@ class SymbolNames:
                 self._fresh += 1
             self.names[text] = f"{prefix}{self._fresh}"
         return self.names[text]
+
+    def one_symbol_each(self, expression: Any) -> Any:
+        """An expression with one symbol for each name."""
+        for symbol in expression.free_symbols:
+            self._symbols.setdefault(self.name(symbol), symbol)
+        same = {symbol: self._symbols[self.name(symbol)] for symbol in expression.free_symbols}
+        return expression.xreplace({symbol: first for symbol, first in same.items() if symbol != first})
 
     def write(self, expression: Any) -> str:
         """A sympy expression as text; every operand that is not a plain name or number stands in brackets."""
@@ -170,7 +178,7 @@ class Bindings:
         known = {name for name, (tensor, _) in self.places.items() if tensor in inputs}
         found: dict[str, None] = {}
         for condition in [*(guard.expr for guard in getattr(environment, "guards", [])), *decisions]:
-            expression = condition.xreplace(environment.replacements)
+            expression = self.names.one_symbol_each(condition.xreplace(environment.replacements))
             symbols = {self.names.name(symbol) for symbol in expression.free_symbols}
             if symbols and symbols <= known:
                 found[self.names.write(expression)] = None
@@ -188,7 +196,8 @@ def _user_names(environment: Any) -> dict[str, str]:
         kept = str(replaced.get(symbol, symbol))
         for source in sources:
             name = given.get(source.name, source.name)
-            if name.isidentifier() and name not in found.values():
+            is_promised = source.name in given  # sizes with one name are equal, whether or not the model compares them
+            if name.isidentifier() and (is_promised or name not in found.values()):
                 found.setdefault(kept, name)
     return found
 

@@ -317,7 +317,7 @@ def _finished(sizes: OpenSizes) -> Finished:
     """What torch says of the sizes at the end, if they vary as asked."""
     result = sizes.result()
     if isinstance(result, Violation):
-        raise SizeCannotVaryError(result.told)
+        raise SizeCannotVaryError(f"a size cannot vary as asked: {result.told}")
     return result  # type: ignore[no-any-return]
 
 

@@ -129,8 +129,10 @@ class Space:
     def form(
         self, shape: Sequence[Any], stride: Sequence[Any], offset: Any, dtype: torch.dtype, device: torch.device
     ) -> Form:
-        """The form with torch's numbers as its sizes."""
-        return interned_form((self.plain(shape), self.plain(stride), dtype, device, self.plain(offset)))
+        """The form with torch's numbers, or sizes, as its sizes; one that is known by now is a plain number."""
+        return interned_form(
+            (_known(self.plain(shape)), _known(self.plain(stride)), dtype, device, *_known((self.plain(offset),)))
+        )
 
     def result(self, state: State) -> Any:
         """What torch says of the sizes at the end of a run: the finished environment, or the violation."""
@@ -161,6 +163,10 @@ class Space:
         if isinstance(value, (list, tuple)):
             return tuple([self.plain(item) for item in value])
         return value
+
+
+def _known(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([int(size.expr) if type(size) is Size and not size.symbols else size for size in sizes])
 
 
 _spaces: dict[Key, Space] = {}
@@ -260,7 +266,7 @@ class OpenSizes:
         found = state.current.get(form)
         if found is None:
             shape, stride, offset = map(self._current_key, (form.shape, form.stride, form.offset))
-            found = state.current[form] = interned_form((shape, stride, form.dtype, form.device, offset))
+            found = state.current[form] = self.space.form(shape, stride, offset, form.dtype, form.device)
         return found  # type: ignore[no-any-return]
 
     def current_of(self, number: Any) -> Size:
@@ -384,6 +390,6 @@ def _asking(name: str) -> Callable[..., Any]:
 
 
 for _name, _member in list(vars(SymNode).items()):
-    if callable(_member) and (not _name.startswith("__") or _name in ("__str__", "__repr__")):
-        if _name not in vars(SizeNode):
-            setattr(SizeNode, _name, _asking(_name))
+    _is_method = callable(_member) and (not _name.startswith("__") or _name in ("__str__", "__repr__"))
+    if _is_method and _name not in vars(SizeNode):
+        setattr(SizeNode, _name, _asking(_name))

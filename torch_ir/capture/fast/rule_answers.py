@@ -142,7 +142,6 @@ class Inference:
             rules[key] = found
         return found
 
-
     def _open_rule(
         self, sizes: OpenSizes, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Rule:

@@ -297,7 +297,7 @@ class Environment:
         try:
             torch_internals.solve_constraints(self.mode, None, *options)
         except (ConstraintViolationError, torch_internals.ValueRangeError) as error:
-            return Violation(str(error))
+            return Violation(str(error).partition("\n")[0])
         graph = fx.Graph()
         for number, fake in enumerate(self._fakes):
             graph.placeholder(f"input_{number}").meta["val"] = fake
