@@ -339,9 +339,9 @@ def _override_here(original: Callable[[], AbstractContextManager[None]]) -> Iter
 
 def builtins_as_exported() -> AbstractContextManager[None]:
     """Let `max`, `min` and `math.pow` take symbolic sizes in this thread, as torch.export does."""
-    from torch.export import _trace
+    from torch._export.non_strict_utils import _override_builtin_ops
 
-    return _override_here(_trace._override_builtin_ops)
+    return _override_here(_override_builtin_ops)
 
 
 def is_exporting_here(flag: bool) -> bool:

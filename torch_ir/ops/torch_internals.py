@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable
+from functools import wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
 
 # -- names whose modules are slow to import, or not in every version: name -> module and name there -----------------
 
+_NON_STRICT = "torch._export.non_strict_utils"  # 2.9 to 2.15
 LATE = {
     "CustomGraphPass": ("torch._inductor.custom_graph_pass", "CustomGraphPass"),  # base of passes; 2.9 to 2.15
     "InvalidCxxCompilerError": ("torch._inductor.exc", "InvalidCxxCompiler"),  # no C++ compiler; 2.9 to 2.15
@@ -90,17 +92,11 @@ LATE = {
     "ValueRanges": ("torch.utils._sympy.value_ranges", "ValueRanges"),  # bounds of a size; 2.9 to 2.15
     "default_cache_dir": ("torch._inductor.runtime.cache_dir_utils", "default_cache_dir"),  # 2.9 to 2.15
     "export_config": ("torch._export.config", ""),  # flags of torch.export, a module; 2.10 to 2.15
-    "extract_tensor_metadata": (
-        "torch.fx.passes.shape_prop",
-        "_extract_tensor_metadata",
-    ),  # what tracing notes of a tensor; 2.9 to 2.15
+    "extract_tensor_metadata": ("torch.fx.passes.shape_prop", "_extract_tensor_metadata"),  # 2.9 to 2.15
     "get_cpp_compiler": ("torch._inductor.cpp_builder", "get_cpp_compiler"),  # its path, or raises; 2.9 to 2.15
-    "make_constraints": ("torch._export.non_strict_utils", "make_constraints"),  # ranges of symbols; 2.9 to 2.15
-    "make_fake_inputs": ("torch._export.non_strict_utils", "make_fake_inputs"),  # with symbolic sizes; 2.9 to 2.15
-    "solve_constraints": (
-        "torch._export.non_strict_utils",
-        "produce_guards_and_solve_constraints",
-    ),  # whether sizes vary as asked; 2.9 to 2.15
+    "make_constraints": (_NON_STRICT, "make_constraints"),  # ranges of symbols; 2.9 to 2.15
+    "make_fake_inputs": (_NON_STRICT, "make_fake_inputs"),  # with symbolic sizes; 2.9 to 2.15
+    "solve_constraints": (_NON_STRICT, "produce_guards_and_solve_constraints"),  # do sizes vary? 2.9 to 2.15
     "inductor_compile": ("torch._inductor", "compile"),  # a graph module -> code; 2.9 to 2.15
     "onnx_fx_passes": ("torch.onnx._internal.exporter._fx_passes", ""),  # the module; 2.9 to 2.15
     "onnx_registration": ("torch.onnx._internal.exporter._registration", ""),  # the module; 2.9 to 2.15
@@ -231,6 +227,44 @@ def rewritten_for_sizes(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, An
     handler: Any = _NonStrictTorchFunctionHandler()
     rewritten: tuple[Any, Any, Any] = handler._override(func, args, kwargs)
     return rewritten
+
+
+def watch_unknown(shapes: Any, look: Callable[[], None]) -> None:
+    """Report when a `ShapeEnv` looks for what it does not know, other than to decide by its hints.
+
+    `_maybe_evaluate_static`, `_simplify_floor_div`; 2.9 to 2.15.
+    """
+    deciding = 0
+    static, evaluate = shapes._maybe_evaluate_static, shapes.evaluate_expr
+
+    @wraps(evaluate)
+    def evaluate_expr(*args: Any, **kwargs: Any) -> Any:
+        nonlocal deciding
+        deciding += 1
+        try:
+            return evaluate(*args, **kwargs)
+        finally:
+            deciding -= 1
+
+    @wraps(static)
+    def maybe_static(*args: Any, **kwargs: Any) -> Any:
+        answer = static(*args, **kwargs)
+        if answer is None and not deciding:
+            look()
+        return answer
+
+    def looking(original: Any) -> Any:
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not deciding:
+                look()
+            return original(*args, **kwargs)
+
+        return call
+
+    shapes._maybe_evaluate_static, shapes.evaluate_expr = maybe_static, evaluate_expr
+    for name in ("bound_sympy", "_simplify_floor_div", "simplify"):
+        setattr(shapes, name, looking(getattr(shapes, name)))
 
 
 def symbolic_shape_settings() -> Any:

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from torch_ir.capture.fast.call_tape import Step
-from torch_ir.capture.fast.open_sizes import SYMBOLIC, OpenSizes, Size, live_size
 from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, SizeCannotVaryError, form_of_input
 from torch_ir.capture.fast.size_environment import Finished, Violation
+from torch_ir.capture.fast.varying_sizes import SYMBOLIC, OpenSizes, Size, live_size
 from torch_ir.capture.fast.written_sizes import WrittenSizes
 from torch_ir.capture.naming.constant_keys import ConstantKeys
 from torch_ir.capture.naming.export_names import Names, input_names, weight_name

@@ -12,10 +12,10 @@ from torch import fx, nn
 
 from torch_ir.capture.export.dynamic import keep_promises, loosened, recorded_decisions, requested_minimums
 from torch_ir.capture.fast.assembly import Assembly
-from torch_ir.capture.fast.open_sizes import OpenSizes
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, SizeCannotVaryError, running
 from torch_ir.capture.fast.size_environment import request_of
+from torch_ir.capture.fast.varying_sizes import OpenSizes
 from torch_ir.capture.instrument import (
     all_intercepted,
     builtins_as_exported,

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
-from torch_ir.capture.fast.open_sizes import SYMBOLIC, OpenSizes, Size, live_size
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, form_of
+from torch_ir.capture.fast.varying_sizes import SYMBOLIC, OpenSizes, Size, live_size
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
 from torch_ir.ops.effects import gives_its_input, is_forbidden, may_alias, mutated_arguments, updates_statistics

@@ -12,9 +12,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.fast.call_tape import Step, Tape
-from torch_ir.capture.fast.open_sizes import SYMBOLIC, OpenSizes
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
+from torch_ir.capture.fast.varying_sizes import SYMBOLIC, OpenSizes
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
 from torch_ir.capture.program.provenance import function_name

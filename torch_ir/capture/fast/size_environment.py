@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import wraps
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -144,7 +143,7 @@ class Environment:
             self.shapes = self.mode.shape_env
             self.inputs = [self._described(index, fake) for index, fake in enumerate(self._fakes)]
             self.note([self._like_input(described) for described in self.inputs if described is not None])
-        self._watch()
+        torch_internals.watch_unknown(self.shapes, self._look)
 
     def _like_input(self, described: tuple[list[Any], list[Any], torch.Tensor]) -> torch.Tensor:
         shape, stride, fake = described
@@ -205,39 +204,8 @@ class Environment:
             raise NotCoveredError("an input that begins inside its memory")
         return shape, stride, fake
 
-    def _watch(self) -> None:
-        """Note whether torch looks for what it does not know, other than to decide by the example."""
-        shapes, deciding = self.shapes, 0
-        static, evaluate = shapes._maybe_evaluate_static, shapes.evaluate_expr
-
-        @wraps(evaluate)
-        def evaluate_expr(*args: Any, **kwargs: Any) -> Any:
-            nonlocal deciding
-            deciding += 1
-            try:
-                return evaluate(*args, **kwargs)
-            finally:
-                deciding -= 1
-
-        @wraps(static)
-        def maybe_static(*args: Any, **kwargs: Any) -> Any:
-            answer = static(*args, **kwargs)
-            if answer is None and not deciding:
-                self.has_looked = True
-            return answer
-
-        def looking(original: Any) -> Any:
-            @wraps(original)
-            def look(*args: Any, **kwargs: Any) -> Any:
-                if not deciding:
-                    self.has_looked = True
-                return original(*args, **kwargs)
-
-            return look
-
-        shapes._maybe_evaluate_static, shapes.evaluate_expr = maybe_static, evaluate_expr
-        for name in ("bound_sympy", "_simplify_floor_div", "simplify"):
-            setattr(shapes, name, looking(getattr(shapes, name)))
+    def _look(self) -> None:
+        self.has_looked = True
 
     def facts(self) -> Facts:
         shapes = self.shapes

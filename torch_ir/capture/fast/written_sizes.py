@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_ir.capture.export.symbolic_sizes import Bindings, SymbolNames
-from torch_ir.capture.fast.open_sizes import Size
 from torch_ir.capture.fast.shape_tensors import Form
 from torch_ir.capture.fast.size_environment import Finished
+from torch_ir.capture.fast.varying_sizes import Size
 from torch_ir.ir import Symbol, TensorMeta
 
 
