@@ -278,8 +278,15 @@ class Environment:
             ranges = torch_internals.make_constraints(self.mode, module, ordered, by_name, 0)
         except ValueError as error:
             raise NotCoveredError(str(error).partition("\n")[0]) from error
-        self.shapes.tracked_fakes.clear()
+        finally:
+            for node in graph.nodes:  # which refer to one another, and would keep the fake inputs
+                node.meta.clear()
         return Finished(self.shapes, ranges)
+
+    def close(self) -> None:
+        """Let go of the fake inputs; what torch knows of the sizes stays."""
+        self._fakes, self.inputs, self._args, self._kwargs = [], [], (), {}
+        self.shapes.tracked_fakes.clear()
 
 
 def _stand_in(signature: inspect.Signature) -> nn.Module:

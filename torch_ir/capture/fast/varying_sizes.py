@@ -80,12 +80,13 @@ class Space:
             while state.before is not None:
                 steps.append(state)
                 state = state.before
+            self.close()
             self._environment, self._at = Environment(self.request, self), self.first
             for step in reversed(steps):
                 assert step.question is not None  # only the first has none
                 step.question(self._environment)
                 if self._environment.facts() != step.facts:
-                    self._environment = None
+                    self.close()
                     raise NotCoveredError("torch answers the same question about sizes in another way")
                 self._at = step
         return self._environment
@@ -101,7 +102,7 @@ class Space:
         try:
             answer = question(environment)
         except BaseException:
-            self._environment = None  # nobody can say what it has learned
+            self.close()  # nobody can say what it has learned
             raise
         facts = environment.facts()
         after = state if facts == state.facts else State(facts, state, question)
@@ -115,6 +116,8 @@ class Space:
 
     def close(self) -> None:
         """Drop torch's environment, which holds fake tensors."""
+        if self._environment is not None:
+            self._environment.close()
         self._environment = None
 
     def form_of(self, tensor: torch.Tensor) -> Form:
@@ -137,9 +140,10 @@ class Space:
     def result(self, state: State) -> Any:
         """What torch says of the sizes at the end of a run: the finished environment, or the violation."""
         if state.result is None:
-            environment = self.environment(state)
-            self._environment = None  # it takes no more questions
-            state.result = environment.finished()
+            try:
+                state.result = self.environment(state).finished()
+            finally:
+                self.close()  # it takes no more questions
         return state.result
 
     def size(self, node: Any) -> Any:
