@@ -1,20 +1,30 @@
 PYTHON ?= python3
 BIN := .venv/bin
 FUZZ_SECONDS ?= 60
+TORCH ?= 2.15.*
+TORCH_ENV ?= .venv-torch-$(TORCH:.*=)
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: install demo test test-all browser lint types bench fuzz docs docs-serve completions proto clean
+.PHONY: install demo test test-all test-torch browser lint types bench fuzz docs docs-serve completions proto clean
 
 install: .venv/.installed  ## the environment alone: pinned versions, in .venv
 
-demo: .venv/.installed  ## ResNet-18: build on meta, extract, save, draw, load, execute, verify, optimise, compare
+demo: .venv/.demo  ## ResNet-18: build on meta, extract, save, draw, load, execute, verify, optimise, compile, compare
 	$(BIN)/python examples/demo.py
 
-test: lint types browser  ## everything that must pass before a change lands
+test: lint browser  ## everything that must pass before a change lands; the type checker runs as one of the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-all: lint types browser  ## the same, with every sweep in full
-	$(BIN)/python -m pytest -n 2 --dist worksteal --run-slow
+test-all: lint browser  ## the same, with every sweep in full
+	$(BIN)/python -m pytest -n 2 --dist worksteal --run-slow -o faulthandler_timeout=36000
+
+test-torch:  ## the core suites with another torch, such as TORCH=2.15.*, in an environment of their own: TORCH_ENV
+	test -x $(TORCH_ENV)/bin/python || $(PYTHON) -m venv $(TORCH_ENV)
+	grep -v '^torch==' constraints.txt > $(TORCH_ENV)/constraints.txt
+	$(TORCH_ENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(TORCH_ENV)/constraints.txt \
+		'torch==$(TORCH)' -e '.[safetensors,draw,transformers,protobuf,onnx]' \
+		expecttest hypothesis jsonschema pytest pytest-xdist
+	$(TORCH_ENV)/bin/python -m tests.core_tests -n 2 --dist worksteal -p no:cacheprovider
 
 browser: .venv/.installed  ## a Chromium for the tests of pages, where there is none and it can be had; never fails
 	@$(BIN)/python -m tests.browser --install || true
@@ -46,9 +56,14 @@ proto: .venv/.installed  ## the descriptor set of the protobuf format, anew from
 	$(BIN)/python -m grpc_tools.protoc -I torch_ir/formats --descriptor_set_out=torch_ir/formats/torch_ir.binpb torch_ir.proto
 
 clean:
-	rm -rf .venv reports demo_output site
+	rm -rf .venv .venv-torch-* reports demo_output site
+
+.venv/.demo: pyproject.toml constraints.txt  # the core and the picture: a small part of the rest
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[draw]'
+	touch $@
 
 .venv/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
+	touch .venv/.demo $@

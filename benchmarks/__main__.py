@@ -27,12 +27,13 @@ from benchmarks import (
     peer_optimisers,
     pipeline,
     shard,
+    shell,
     streaming,
 )
 from benchmarks.measure import machine
 
 TABLES: dict[str, Any] = {
-    "extract": extract, "first_call": first_call, "deep": deep, "growth": growth, "huge": huge,
+    "extract": extract, "first_call": first_call, "shell": shell, "deep": deep, "growth": growth, "huge": huge,
     "open_sizes": open_sizes, "architectures": architectures, "files": files, "checked_load": checked_load,
     "deep_files": deep_files,
     "execute": execute, "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,

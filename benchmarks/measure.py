@@ -1,15 +1,19 @@
 """Time several contestants in turns, so that noise of the machine affects all of them."""
 
+import atexit
 import gc
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +91,19 @@ def median_time(seconds: list[float]) -> str:
 def measured_alone(module: str, *arguments: object) -> Any:
     """Run a script in a separate process and return the JSON that it prints; None if it fails."""
     command = [sys.executable, "-W", "ignore", "-m", module, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=with_bytecode())
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+@cache
+def with_bytecode() -> dict[str, str]:
+    """Return an environment in which Python keeps bytecode, as that of an installed package is kept."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    if len(kept) == len(os.environ):
+        return kept
+    folder = tempfile.mkdtemp(prefix="bytecode-")  # not beside the sources, where the user wants none
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {**kept, "PYTHONPYCACHEPREFIX": folder}
 
 
 def forget_peak() -> None:

@@ -1,7 +1,9 @@
-"""Fixtures and options of all tests: reports of the whole-catalogue test, slow sweeps."""
+"""Fixtures and options of all tests: the surroundings of a run, reports of the whole-catalogue test, slow sweeps."""
 
 import gc
 import os
+import signal
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +11,38 @@ from typing import Any
 
 import pytest
 
+from tests import browser
 from tests.forking import forked_programs
+from torch_ir import IR, explore
+
+# Before anything imports torch, and in the environment of every process that a test starts. Threads of OpenMP that wait
+# do not spin: two workers with two threads each on two cores would take several times as long.
+_SURROUNDINGS = {"OMP_WAIT_POLICY": "passive", "LC_ALL": "C.UTF-8"}
+_FOREIGN = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "LANGUAGE", "MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+for _name in _FOREIGN:
+    os.environ.pop(_name, None)
+os.environ.update(_SURROUNDINGS)
+os.umask(0o022)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Use a home folder for this run only where the user's cannot be written to."""
+    home = os.path.expanduser("~")
+    if not os.access(home, os.W_OK):
+        folder = tempfile.TemporaryDirectory(prefix="torch_ir-home-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["HOME"] = folder.name
+
+
+@pytest.fixture
+def default_signals() -> Iterator[None]:
+    """Programs that a test starts can be interrupted and hung up, even where `nohup make test &` cannot be."""
+    numbers = [getattr(signal, name) for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM") if hasattr(signal, name)]
+    usual = dict.fromkeys(numbers, signal.SIG_DFL) | {signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -72,7 +105,34 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     if not config.getoption("--run-slow"):
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser.launched() as running:
+        yield running
+
+
+@pytest.fixture
+def shown(chromium: Any, tmp_path: Path) -> Iterator[Any]:
+    """`shown(ir, **options)` is the tab that shows a graph; at the end nothing may have gone wrong there."""
+    visits: list[browser.Visit] = []
+
+    def show(ir: IR, scheme: str = "light", **options: Any) -> Any:
+        path = tmp_path / f"page{len(visits)}.html"
+        explore(ir, path, **options)
+        visits.append(browser.Visit(chromium, path, color_scheme=scheme))
+        page = visits[-1].page
+        page.wait_for_selector("html[data-ready]")
+        return page
+
+    yield show
+    wrong = [text for visit in visits for text in visit.wrong]
+    for visit in visits:
+        visit.page.close()
+    assert wrong == []

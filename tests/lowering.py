@@ -1,5 +1,6 @@
 """Helpers for tests of targets: models as graphs, and targets with chosen handlers."""
 
+import functools
 from typing import Any
 
 import torch.utils._pytree as pytree
@@ -25,11 +26,16 @@ def kinds(lowered: Lowered) -> list[str]:
 
 
 def graph_of(name: str) -> IR:
+    return IR.from_json(_text_of(name))
+
+
+@functools.cache
+def _text_of(name: str) -> str:
     entry = catalogue.find(name)
     with meta_init():
         model = entry.build()
     given = pytree.tree_map(lambda x: x.to("meta") if isinstance(x, Tensor) else x, (entry.inputs(), entry.kwargs()))
-    return extract_ir(model, given[0], kwargs=given[1])
+    return extract_ir(model, given[0], kwargs=given[1]).to_json()
 
 
 def assert_joined(lowered: Lowered) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import io
 import logging
 import warnings
@@ -13,7 +14,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from torch_ir import IR, IRExecutor, VerificationReport, extract_ir, verify_ir_with_state_dict
+import catalogue
+from torch_ir import IR, CaptureWarning, IRExecutor, VerificationReport, extract_ir, verify_ir_with_state_dict
 
 
 def module(forward: Callable[..., Any], **parts: Any) -> nn.Module:
@@ -36,6 +38,20 @@ def captured(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = 
     bare = copy.deepcopy(model).to("meta")
     args, keywords = to_meta((inputs, dict(kwargs or {})))
     return IR.from_json(extract_ir(bare, args, kwargs=keywords, dynamic_shapes=dynamic_shapes).to_json())
+
+
+def captured_entry(name: str) -> IR:
+    """The graph of a model of the catalogue; `captured` makes it once for all tests of a process."""
+    return IR.from_json(_entry_text(name))
+
+
+@functools.cache
+def _entry_text(name: str) -> str:
+    entry = catalogue.find(name)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", CaptureWarning)  # of constants without values
+        torch.manual_seed(0)
+        return captured(entry.build(), *entry.inputs(), kwargs=entry.kwargs()).to_json()
 
 
 def verdict(

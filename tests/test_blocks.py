@@ -2,7 +2,6 @@
 
 import json
 import random
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +16,8 @@ import catalogue
 from tests.architectures import NOT_CAPTURED, architectures
 from tests.architectures.sweep import REFUSED, extract
 from tests.graphs import tensor, weight
-from tests.proof import captured
-from torch_ir import IR, CaptureWarning, Contract, IRExecutor, OpNode, Target, cost, coverage, diff
+from tests.proof import captured, captured_entry
+from torch_ir import IR, Contract, IRExecutor, OpNode, Target, cost, coverage, diff
 from torch_ir.cli.dispatch import main
 from torch_ir.cli.verbs.info import summarise
 from torch_ir.draw.dot import to_dot
@@ -53,10 +52,7 @@ OTHER_PICTURES = ("SpeechT5ForTextToSpeech", "FastSpeech2ConformerModel")
 
 
 def from_catalogue(name: str) -> IR:
-    entry = catalogue.find(name)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CaptureWarning)  # of constants without values
-        return captured(entry.build(), *entry.inputs(), kwargs=entry.kwargs())
+    return captured_entry(name)
 
 
 def from_transformers(name: str, folder: Path) -> IR | None:

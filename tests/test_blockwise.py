@@ -335,7 +335,7 @@ def test_verify_blockwise(
     wrong = sides[0].clone()
     next(node for node in wrong.nodes if node.op_type == "aten.relu.default").op_type = "aten.neg.default"
     wrong.save("net.json")
-    assert main(given) == 1
+    assert main(given) == 3
     assert "layers.0: 1 of 1 outputs, max diff" in capsys.readouterr().out
     for options, message in {
         ("--blockwise",): "add --weights",

@@ -30,13 +30,14 @@ CASES = [
     ("ops OPERATOR", ["aten.relu"], 0),
     ("cost", ["net.json"], 0),
     ("diff", ["net.json", "net.json"], 0),
-    ("diff", ["net.json", "other.json"], 1),
+    ("diff", ["net.json", "other.json"], 3),
     ("check", ["net.json"], 0),
     ("check", [BROKEN], 1),
     ("optimize", ["net.json", "--level", "full", "--verify"], 0),
     ("passes", ["casts"], 0),
     ("run", ["net.json", "--weights", "random"], 0),
     ("verify", ["net.json", MODEL], 0),
+    ("weights", ["check", "net.json", "weights.pt"], 0),
     ("golden", ["net.json", MODEL, "-o", "pack"], 0),
     ("bench", ["net.json", "--repeat", "1"], 0),
     ("convert", ["net.json", "-o", "net.pb"], 0),
@@ -53,6 +54,7 @@ def files(tmp_path_factory):
     model = SimpleMLP().eval()
     torch_ir.extract_ir(model, (torch.ones(1, 4),), strict=False).save(folder / "net.json")
     torch_ir.extract_ir(model, (torch.ones(2, 4),), strict=False).save(folder / "other.json")
+    torch.save(model.state_dict(), folder / "weights.pt")
     (folder / BROKEN).write_text("{")
     (folder / "mynpu.py").write_text(TARGET_FILE)
     (folder / "npu.toml").write_text('ops = ["aten.linear"]\n')

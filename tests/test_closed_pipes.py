@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import torch_ir
 from torch_ir.cli.dispatch import _GROUPS, main
@@ -53,6 +54,7 @@ SHOWN = {
     "optimize": ["net.json", "--explain", "", "-o", "better.json"],
     "passes": [],
     "run": ["net.json", "-w", "random", "-o", "results.pt"],
+    "weights": ["check", "net.json", "net.pt"],
     "verify": ["net.json", "net.py:Net"],
     "golden": ["net.json", "-w", "random", "-o", "new_pack"],
     "compare": ["pack", "pack/values-00001.safetensors"],
@@ -81,6 +83,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.chdir(made)
     try:
         assert main(["extract", "net.py:Net", "-i", "1x8", "-o", "net.json"]) == 0
+        torch.save(torch_ir.random_weights(torch_ir.IR.load("net.json")), "net.pt")
         assert main(["golden", "net.json", "-w", "random", "-o", "pack"]) == 0
         extract_llm(_tiny_llama()).save("llm.json")
     finally:
@@ -106,7 +109,8 @@ def run(programs: Path | None, folder: Path) -> Callable[..., subprocess.Complet
     def started(*words: str, stdout: int, fresh: bool = False) -> subprocess.CompletedProcess[str]:
         is_fresh = fresh or programs is None
         start = [sys.executable, "-m", "torch_ir"] if is_fresh else [str(programs / "torch-ir")]
-        environment = {**os.environ, "PYTHONPATH": str(Path(torch_ir.__file__).parents[1])}
+        more = {"PYTHONPATH": str(Path(torch_ir.__file__).parents[1])} if is_fresh else {}  # with it, nothing is forked
+        environment = {**os.environ, **more}
         return subprocess.run(
             [*start, *words], cwd=folder, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
         )

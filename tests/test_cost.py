@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import catalogue
 from tests.architectures import NEEDS_VALUES, NOT_CAPTURED, Architecture, architectures
 from tests.graphs import chain, everything, mlp, tensor, weight
-from tests.proof import captured, module, quiet, to_meta
-from torch_ir import IR, CaptureWarning, GraphError, OpNode, cost, extract_ir
+from tests.proof import captured, captured_entry, module, quiet, to_meta
+from torch_ir import IR, GraphError, OpNode, cost, extract_ir
 from torch_ir.analysis.cost_model.traffic import SOMETIMES_VIEWS, VIEWS, is_view
 from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.ir import evaluate
@@ -49,9 +48,7 @@ def flops_of(model: nn.Module, *inputs: Any, **kwargs: Any) -> int:
 def check_model(name: str) -> None:
     entry = catalogue.find(name)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CaptureWarning)  # of constants without values, which cost nothing
-        costs = cost(captured(model, *inputs, kwargs=kwargs))
+    costs = cost(captured_entry(name))
     uncounted = costs.by_op().get(NOT_COUNTED.get(name, ""))
     extra = uncounted.flops if uncounted else 0
     assert total([costs.flops, product(-1, extra)]) == flops_of(model, *inputs, **kwargs)

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-import catalogue
 from tests.graphs import mlp
-from tests.proof import captured, module
+from tests.proof import captured, captured_entry, module
 from torch_ir import IR, GraphError, cost
 from torch_ir.analysis import Roofline, cost_report, kv_cache, liveness
 from torch_ir.analysis.cost_model.node_costs import Work
@@ -24,8 +23,7 @@ from torch_ir.errors import DeviceError
 
 
 def of_catalogue(name: str) -> IR:
-    entry = catalogue.find(name)
-    return captured(entry.build(), *entry.inputs(), kwargs=entry.kwargs())
+    return captured_entry(name)
 
 
 def open_sizes() -> IR:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-import catalogue
 from tests.graphs import chain, everything, mlp, tensor, weight
-from tests.proof import captured
+from tests.proof import captured_entry
 from tests.test_blocks import pair
 from torch_ir import IR, OpNode, diff
 from torch_ir.analysis.graph_diff.alignment import aligned
@@ -196,8 +195,7 @@ def test_arguments_of_functions_may_have_other_names() -> None:
 @pytest.mark.parametrize("name", ["control_flow", "gpt", "lstm"])
 def test_any_single_change_of_a_real_graph_is_found(name: str) -> None:
     """A seeded sample: an operator, a wire, an attribute or a shape of one node, in the graph or in a body."""
-    entry = catalogue.find(name)
-    flat = captured(entry.build(), *entry.inputs(), kwargs=entry.kwargs())
+    flat = captured_entry(name)
     assert diff(flat, IR.from_json(flat.to_json()), ignore_origins=False).is_equal
     rng = random.Random(0)
     for _ in range(30):

@@ -114,7 +114,7 @@ def test_layers_that_differ_otherwise_are_not_drawn_as_one() -> None:
     every = {f"mix{index}": "changed" for index in range(4)}
     assert len(build_scene(layers(4), fold=True, marks=every).frames) == 1
     apart = build_scene(layers(4), fold=True, marks={"mix3": "changed"})
-    assert apart.frames[0].title.startswith("model.layers.0 … 2 ")
+    assert apart.frames[0].title.startswith("model.layers.0\N{EN DASH}2 ")
 
 
 # -- families ---------------------------------------------------------------------------------------------------------

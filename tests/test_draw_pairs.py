@@ -8,8 +8,10 @@ from torch import nn
 
 import torch_ir
 from tests.proof import captured
+from tests.test_diff_events import Convolutions
 from tests.test_draw_folded import layers
 from tests.test_draw_views import model, svg_groups, text
+from torch_ir.cli.dispatch import main
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.drawn_pairs import build_pair, render_pair
 from torch_ir.draw.elements import Scene
@@ -89,12 +91,16 @@ def test_folds_depth_and_focus_hold_on_both_sides() -> None:
     before, after, marks = without_mix(6, 5)
     folded = build_pair(before, after, marks, fold=True)
     assert [[inner.title.split("  ")[0] for inner in frame.frames] for frame in folded.frames] == [
-        ["model.layers.0 … 4"],
-        ["model.layers.0 … 4"],
+        ["model.layers.0\N{EN DASH}4"],
+        ["model.layers.0\N{EN DASH}4"],
     ]
     modules = build_pair(before, after, marks, fold=True, depth=3)
-    marked = {box.id: box.lines[-1] for box in modules.boxes if box.mark}
-    assert marked == {"before_op_model_layers_5": "1 removed, 1 changed", "after_op_model_layers_5": "1 changed"}
+    marked = {box.id: box.lines[-2:] for box in modules.boxes if box.mark}
+    assert marked == {
+        "before_op_model_layers_5": ("1 removed, 1 changed", "3 → 2 ops"),
+        "after_op_model_layers_5": ("1 changed", "3 → 2 ops"),
+    }
+    assert {box.mark for box in modules.boxes if box.id in marked} == {"changed"}
     focused = build_pair(before, after, marks, focus="model.layers.2", radius=0)
     assert [[box for box in side if box.startswith("op_")] for side in sides(focused)] == [
         ["op_fc2", "op_mix2", "op_total2"],
@@ -123,3 +129,26 @@ def test_what_the_optimiser_did_to_a_real_model(tmp_path: Path) -> None:
     ids = {group.get("id") for group in svg_groups(tmp_path / "pair.svg")}
     assert {"before/conv2d", "before/batch_norm", "before/relu", "after/relu"} <= ids
     assert not any(str(name).startswith("after/batch_norm") for name in ids)
+
+
+def test_marked_boxes_have_signs() -> None:
+    """A plus, a minus or a tilde before the name, and in the legend: colours alone are not enough."""
+    before, after, marks = without_mix(3, 1)
+    scene = build_pair(before, after, marks)
+    firsts = {box.mark: box.lines[0] for box in scene.boxes if box.mark}
+    assert firsts["removed"].startswith("\N{MINUS SIGN} ")
+    assert firsts["changed"].startswith("~ ")
+    assert all(box.lines[0][:2] not in ("+ ", "~ ") for box in scene.boxes if not box.mark)
+    assert "\N{MINUS SIGN} removed" in to_dot(scene).replace("&#160;", " ")
+
+
+def test_a_convolution_that_absorbed_its_norm_is_amber(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the command line, what a pass replaced is on both sides; only the norms are removed."""
+    graph = captured(Convolutions().eval(), torch.ones(2, 4, 6, 6))
+    better, _ = torch_ir.optimize(graph, "basic")
+    graph.save(tmp_path / "before.json")
+    better.save(tmp_path / "after.json")
+    arguments = ["--against", str(tmp_path / "after.json"), "--format", "mermaid"]
+    assert main(["draw", str(tmp_path / "before.json"), *arguments]) == 0
+    text = capsys.readouterr().out
+    assert (text.count('"~ conv2d'), text.count('"#8722; batch_norm'), text.count('"+ ')) == (5, 2, 0)

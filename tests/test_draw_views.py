@@ -16,7 +16,7 @@ from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import build_scene
 from torch_ir.draw.view_options import legible
 from torch_ir.errors import DrawError
-from torch_ir.ir import IR, Origin
+from torch_ir.ir import IR, OpNode, Origin, TensorMeta
 
 
 def model(count: int = 3) -> IR:
@@ -71,7 +71,7 @@ def test_equal_modules_are_one_box_that_says_how_many() -> None:
     scene = build_scene(model(8), depth=3, fold=True)
     lines = {box.id: box.lines for box in scene.boxes}
     assert lines["op_model_layers_0"] == (
-        *("Layer", "model.layers.0 … 7  \N{MULTIPLICATION SIGN}8", "2x4", "3 ops, 16 parameters"),
+        *("Layer", "model.layers.0\N{EN DASH}7  \N{MULTIPLICATION SIGN}8", "2x4", "3 ops, 16 parameters"),
     )
     assert not scene.frames
     assert len(next(box for box in scene.boxes if box.id == "op_model_layers_0").names) == 24
@@ -92,6 +92,66 @@ def test_calls_of_one_module_are_boxes_of_their_own() -> None:
         ("relu", "2x4"),
         ("Block", "block"),
     ]
+
+
+def masked(count: int) -> IR:
+    """x -> operators of one source line -> fc, with one more that nothing reads."""
+    x = tensor("x")
+    nodes, last = [], x
+    for at in range(count):
+        made = tensor(f"mask{at}")
+        origin = Origin("", 0, "Model", "src/model.py:7")
+        nodes.append(OpNode(made.name, "aten.neg.default", [last], [made], args=["self"], origin=origin))
+        last = made
+    out, dead, gone = tensor("out"), tensor("dead"), tensor("gone")
+    at = Origin("fc", 0, "Linear", "src/model.py:9")
+    nodes += [
+        OpNode("out", "aten.relu.default", [last], [out], args=["self"], origin=at),
+        OpNode("dead", "aten.neg.default", [x], [dead], args=["self"], origin=Origin("", 0, "Model", "src/model.py:8")),
+        OpNode("gone", "aten.exp.default", [dead], [gone], args=["self"], origin=Origin("", 0, "Model", "model.py:10")),
+    ]
+    return IR(nodes, [x], [out], modules={"": "lib.Model", "fc": "lib.Linear"})
+
+
+def test_many_operators_of_one_source_line_are_one_box() -> None:
+    """Named after the line, with their number; a few stay as they are."""
+    scene = build_scene(masked(5), depth=1)
+    assert next(box.lines for box in scene.boxes if box.kind == "op") == ("model.py:7", "2x4", "5 ops")
+    few = build_scene(masked(4), depth=1)
+    assert [box.lines[0] for box in few.boxes if box.kind == "op"][:4] == ["neg"] * 4
+    assert scene.boxes[1].names == tuple(f"mask{at}" for at in range(5))
+
+
+def test_what_leads_to_no_result_is_pale() -> None:
+    """Also what only such a box reads; the drawing says what pale means, and others have their colours."""
+    scene = build_scene(masked(5), depth=1)
+    assert [box.names for box in scene.boxes if box.is_dead] == [("dead",), ("gone",)]
+    assert scene.note == "pale boxes lead to no result"
+    (line,) = [line for line in to_dot(scene).splitlines() if line.strip().startswith("op_dead [")]
+    assert 'style="rounded,dashed"' in line
+    assert not any(box.is_dead for box in build_scene(model()).boxes)
+
+
+def sized(name: str, *shape: int) -> TensorMeta:
+    return TensorMeta(name, shape, "float32")
+
+
+def test_a_module_has_the_colour_of_its_work() -> None:
+    """Not of its last operator, nor of one that does little: a product with a large matrix outweighs attention."""
+    x, w = sized("x", 4, 512), sized("w", 512, 512)
+    product, scores, out = sized("product", 4, 512), sized("scores", 4, 512), sized("out", 4, 512)
+    at = Origin("block", 0, "Block")
+    nodes = [
+        OpNode("product", "aten.linear.default", [x, w], [product], args=["input", "weight"], origin=at),
+        OpNode("scores", "aten.scaled_dot_product_attention.default", [product, x, x], [scores],
+               args=["query", "key", "value"], origin=at),
+        OpNode("out", "aten.relu.default", [scores], [out], args=["self"], origin=at),
+        OpNode("end", "aten.neg.default", [out], [sized("end", 4, 512)], args=["self"]),
+    ]  # fmt: skip
+    ir = IR(nodes, [x, w], [nodes[-1].outputs[0]], modules={"": "lib.Model", "block": "lib.Block"})
+    assert next(box.family for box in build_scene(ir, depth=1).boxes if box.lines[0] == "Block") == "matmul"
+    nodes[0].op_type = "aten.mul.Tensor"
+    assert next(box.family for box in build_scene(ir, depth=1).boxes if box.lines[0] == "Block") == "attention"
 
 
 def test_arrows_between_modules_are_merged() -> None:
@@ -120,7 +180,7 @@ def test_modules_that_hold_placeholders_say_how_many() -> None:
 def test_modules_with_other_placeholders_are_not_equal() -> None:
     scene = build_scene(model(4), depth=3, fold=True, placeholders={"mix3"})
     paths = [box.lines[1] for box in scene.boxes if box.lines[0] == "Layer"]
-    assert paths == ["model.layers.0 … 2  \N{MULTIPLICATION SIGN}3", "model.layers.3"]
+    assert paths == ["model.layers.0\N{EN DASH}2  \N{MULTIPLICATION SIGN}3", "model.layers.3"]
 
 
 def test_what_is_inside_calls_is_part_of_their_modules() -> None:

@@ -280,7 +280,8 @@ def test_unknown_operators_are_all_named() -> None:
         IRExecutor(ir)
     assert str(caught.value) == (
         "no executor for tests.first (node 'n0'), tests.second (node 'n2'), aten.no_such_op.default (node 'n3'), "
-        "tests.third (node 'n0'); import what defines it, or use @register_executor"
+        "tests.third (node 'n0'); import what defines it (on the command line: --import MODULE), "
+        "or use @register_executor"
     )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import torch_ir
 from tests.explored import HOSTILE, Growing, asserting, decoder, hostile, sharded, with_call
@@ -57,7 +59,7 @@ def test_equal_layers_are_one_run_of_equal_form() -> None:
     top = grouped(decoder(5, plain=2))
     (run,) = top.items
     assert isinstance(run, Group)
-    assert (run.kind, name_of(run, ""), len(run.items), run.is_chain) == ("run", "layers.0 … 4", 5, True)
+    assert (run.kind, name_of(run, ""), len(run.items), run.is_chain) == ("run", "layers.0\N{EN DASH}4", 5, True)
     assert len({part.form for part in run.items if isinstance(part, Group)}) == 1
     first = run.items[0]
     assert isinstance(first, Group)
@@ -73,7 +75,7 @@ def test_a_layer_that_is_marked_is_not_equal() -> None:
     assert names == ["layers"]
     (layers,) = top.items
     assert isinstance(layers, Group)
-    assert [name for _, name in outline(layers, 0)] == ["0 … 1", "2", "3"]
+    assert [name for _, name in outline(layers, 0)] == ["0\N{EN DASH}1", "2", "3"]
 
 
 def test_lists_that_are_run_in_turn_give_way_to_what_they_hold() -> None:
@@ -289,3 +291,23 @@ def test_mistakes_are_one_sentence(
     assert main(["explore", str(tmp_path / "mlp.json"), "-o", str(target), *words]) == 1
     assert capsys.readouterr().err == f"torch-ir: error: {told}\n"
     assert not target.exists()
+
+
+def test_what_reads_a_changing_buffer_is_not_computed_once() -> None:
+    """It is another value in each run; what reads constant weights alone is in a box of its own."""
+
+    class Steps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("step", torch.zeros(()))
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.step += 1
+            return x * (self.step * 2).cos() + (self.weight.abs() * 3).cos()
+
+    ir = torch_ir.extract_ir(Steps().eval(), (torch.ones(4),), strict=False)
+    group = hierarchy(ir, lambda node: None)
+    (once,) = [item for item in group.items if not isinstance(item, OpNode) and item.kind == "once"]
+    assert {node.op_type.split(".")[1] for node in once.nodes} == {"abs", "mul", "cos"}
+    assert len(once.nodes) == 3

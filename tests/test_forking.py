@@ -17,14 +17,18 @@ import pytest
 
 from tests.forking import FRESH
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="nothing can be forked here")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="nothing can be forked here"),
+    pytest.mark.usefixtures("default_signals"),
+]
 _TELL = """
 import json, os, pathlib, sys
 
 def tell(*what):
-    pathlib.Path("told").write_text(json.dumps(what))
+    pathlib.Path("telling").write_text(json.dumps(what))
+    os.replace("telling", "told")
 """
-_PATIENCE = 60  # seconds
+_PATIENCE = 300  # seconds
 
 
 class Program:
@@ -37,12 +41,18 @@ class Program:
         self._folder = folder
         self.process = subprocess.Popen([*words, "--here", "page.md"], cwd=folder, **more)
 
+    def ended(self) -> int:
+        """Return its status, once it has ended."""
+        return self.process.wait(_PATIENCE)
+
     def told(self) -> list[Any]:
         """Return its report, once it exists."""
         until = time.monotonic() + _PATIENCE
-        while not (self._folder / "told").exists() or not (text := (self._folder / "told").read_text()):
+        while not (self._folder / "told").exists():
             assert time.monotonic() < until
+            assert self.process.poll() is None or (self._folder / "told").exists(), "it ended without a report"
             time.sleep(0.01)
+        text = (self._folder / "told").read_text()
         found: list[Any] = json.loads(text)
         return found
 
@@ -56,7 +66,7 @@ def test_it_has_the_folder_environment_and_streams(tmp_path: Path, programs: Pat
     code += "\nos.write(1, b'out'); os.write(2, b'error')"
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     program = Program(programs, tmp_path, code, env=_with(COLUMNS="31"), **pipes)
-    out, error = program.process.communicate(b"given")
+    out, error = program.process.communicate(b"given", _PATIENCE)
     assert (out.strip(), error, program.process.returncode) == (b"out", b"error", 0)
     assert program.told() == [str(tmp_path), "31", "given", False, True]
 
@@ -67,7 +77,7 @@ def test_it_has_the_terminal(tmp_path: Path, programs: Path) -> None:
         "tell([stream.isatty() for stream in (sys.stdin, sys.__stdout__, sys.stderr)], sys.__stdout__.line_buffering)"
     )
     program = Program(programs, tmp_path, code, stdin=slave, stdout=slave, stderr=slave)
-    assert program.process.wait() == 0
+    assert program.ended() == 0
     assert program.told() == [[True, True, True], True]
     for end in (master, slave):
         os.close(end)
@@ -84,7 +94,7 @@ def test_it_has_the_terminal(tmp_path: Path, programs: Path) -> None:
     ],
 )
 def test_it_ends_as_it_ends(code: str, status: int, tmp_path: Path, programs: Path) -> None:
-    assert Program(programs, tmp_path, code, stdout=subprocess.DEVNULL).process.wait() == status
+    assert Program(programs, tmp_path, code, stdout=subprocess.DEVNULL).ended() == status
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGKILL])
@@ -93,17 +103,31 @@ def test_signals_reach_it(number: signal.Signals, tmp_path: Path, programs: Path
     program = Program(programs, tmp_path, "tell(os.getpid())\nimport time; time.sleep(1000)")
     (process,) = program.told()
     program.process.send_signal(number)
-    assert program.process.wait() == -number
+    assert program.ended() == -number
     until = time.monotonic() + _PATIENCE
     while Path(f"/proc/{process}").exists():
         assert time.monotonic() < until
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("is_forked", [True, False])
+def test_it_ignores_the_signals_that_its_caller_ignores(is_forked: bool, tmp_path: Path, programs: Path) -> None:
+    """As a program does that is started in the background, with nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = "import signal; tell([signal.getsignal(number) for number in (1, 2, 15)])\nimport time; time.sleep(1000)"
+    program = Program(programs if is_forked else None, tmp_path, code)
+    assert program.told() == [[signal.SIG_IGN, signal.SIG_IGN, signal.SIG_DFL]]
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        program.process.send_signal(number)
+    assert program.ended() == -signal.SIGTERM
+
+
 def test_what_is_read_at_the_start_makes_it_start_by_itself(tmp_path: Path, programs: Path) -> None:
-    program = Program(programs, tmp_path, "tell('torch' in sys.modules)", env=_with(OMP_NUM_THREADS="3"))
+    threads = str(int(os.environ.get("OMP_NUM_THREADS", "1")) + 2)
+    program = Program(programs, tmp_path, "tell('torch' in sys.modules)", env=_with(OMP_NUM_THREADS=threads))
     assert program.told() == [False]
-    assert program.process.wait() == 0
+    assert program.ended() == 0
 
 
 def test_torch_is_as_in_a_fresh_process(tmp_path: Path, programs: Path) -> None:
@@ -111,7 +135,7 @@ def test_torch_is_as_in_a_fresh_process(tmp_path: Path, programs: Path) -> None:
     code = "import torch; tell(torch.ones(1 << 22).sum().item(), torch.get_num_threads(), "
     code += "sys.path[1:], torch.is_grad_enabled(), torch.get_default_dtype().itemsize)"
     started = [Program(programs, tmp_path / "forked", code), Program(None, tmp_path / "fresh", code)]
-    assert [program.process.wait() for program in started] == [0, 0]
+    assert [program.ended() for program in started] == [0, 0]
     assert started[0].told() == started[1].told()
 
 
@@ -119,7 +143,7 @@ def test_random_numbers_are_new_each_time(tmp_path: Path, programs: Path) -> Non
     """Those of torch are not: pages start from one seed."""
     code = "import random, numpy; tell(random.random(), numpy.random.random())"
     started = [Program(programs, tmp_path / name, code) for name in ("first", "second")]
-    assert [program.process.wait() for program in started] == [0, 0]
+    assert [program.ended() for program in started] == [0, 0]
     assert not set(started[0].told()) & set(started[1].told())
 
 

@@ -77,9 +77,9 @@ def test_whole_surrogate_pairs_are_characters() -> None:
 )
 def test_deep_nesting_is_refused_quickly(text: str) -> None:
     """Depth is counted before parsing, whatever brackets and quotes are in strings."""
-    started = time.perf_counter()
+    started = time.process_time()
     refused(text)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_the_allowed_depth_is_allowed() -> None:
@@ -99,9 +99,9 @@ def test_brackets_in_strings_are_no_nesting() -> None:
 
 def test_many_keys_that_repeat_are_refused_quickly() -> None:
     """Finding a duplicate key of a large object takes no longer than reading it."""
-    started = time.perf_counter()
+    started = time.process_time()
     refused("{" + ",".join(f'"{index}": 0' for index in range(50_000)) + ', "49999": 0}')
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 # -- wrong values -----------------------------------------------------------------------------------------------------

@@ -91,10 +91,15 @@ diagnosed = pytest.mark.parametrize("name", [name for name, case in CASES.items(
 @captured
 @pytest.mark.filterwarnings("ignore:captured by", "ignore:forward changes state")
 def test_a_captured_model_computes_what_it_computes(name: str) -> None:
-    """Other values of the same shapes, run from the file, yield the model's results too."""
+    """Other values of the same shapes, run from the file, yield the model's results too.
+
+    Attributes that forward sets during capture are removed afterwards.
+    """
     case = CASES[name]
     model = case.model().eval()
+    held = {path: dict(vars(module)) for path, module in model.named_modules()}
     ir = IR.from_json(extracted(case, model).to_json())
+    assert {path: dict(vars(module)) for path, module in model.named_modules()} == held
     assert ir.extensions.get("captured_by", "torch.export") == case.captured_by
     run = IRExecutor(ir, model.state_dict())
     for factor in (1.0, 0.7):
@@ -119,17 +124,6 @@ def test_a_model_that_cannot_be_captured_is_diagnosed(name: str) -> None:
     assert "\n" not in told
     assert len(told) < 700
     assert vars(model) == held
-
-
-@captured
-@pytest.mark.filterwarnings("ignore:captured by", "ignore:forward changes state")
-def test_a_captured_model_is_left_as_it_was(name: str) -> None:
-    """Attributes that forward sets during capture are removed afterwards."""
-    case = CASES[name]
-    model = case.model().eval()
-    held = {path: dict(vars(module)) for path, module in model.named_modules()}
-    extracted(case, model)
-    assert {path: dict(vars(module)) for path, module in model.named_modules()} == held
 
 
 def test_the_step_that_gave_the_graph_is_told_and_kept() -> None:

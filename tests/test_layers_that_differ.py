@@ -274,7 +274,7 @@ def test_routing_that_depends_on_data() -> None:
             return torch.cond(x.sum() > 0, lambda y: self.inner(y), lambda y: self.norm(y), (x,))
 
     torch.manual_seed(0)
-    model, x = Stack(Routed).eval(), torch.randn(3, 4)
+    model, x = Stack(Routed, depth=2).eval(), torch.randn(3, 4)
     ir = extract_ir(model, (x,), strict=False, blocks="function")
     assert verify_ir_with_state_dict(ir, model.state_dict(), model, (x,))[0]
 

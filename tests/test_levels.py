@@ -9,7 +9,7 @@ from torch.export import Dim
 
 import catalogue
 from tests.graphs import mlp, tensor
-from tests.proof import agrees, captured, module, ops, quiet, verdict
+from tests.proof import agrees, captured, captured_entry, module, ops, verdict
 from torch_ir import IR, ExecutionError, GraphError, IRExecutor, OpNode, register_executor
 from torch_ir.ir import Origin
 from torch_ir.ir.regroup.functions import inline, outline
@@ -58,8 +58,7 @@ def test_layers_compute_what_their_operators_do(entry: catalogue.Entry) -> None:
     """The graph is unchanged, the file of its layers verifies, and all operators are restored."""
     torch.manual_seed(0)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
-    with quiet():
-        ir = captured(model, *inputs, kwargs=kwargs)
+    ir = captured_entry(entry.name)
     before = ir.to_json()
     layers = IR.from_json(ir.at_level("module").to_json())
     assert ir.to_json() == before

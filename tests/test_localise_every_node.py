@@ -9,7 +9,7 @@ import torch
 
 import catalogue
 from tests.corruptions import Corruption, corruptions
-from tests.proof import captured, verdict
+from tests.proof import captured_entry, verdict
 from torch_ir import Divergence
 from torch_ir.errors import TorchIRError
 from torch_ir.ops.prepare_run import check_operators
@@ -30,7 +30,7 @@ def judge(name: str, limit: int) -> list[str]:
     entry = catalogue.find(name)
     torch.manual_seed(0)
     model, inputs, kwargs = entry.build(), entry.inputs(), entry.kwargs()
-    broken = list(corruptions(captured(model, *inputs, kwargs=kwargs)))
+    broken = list(corruptions(captured_entry(name)))
     random.Random(1).shuffle(broken)
     reports = (
         (one, verdict(one.ir, model, *inputs, kwargs=kwargs, probe=False, localise=True))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import catalogue
 from tests.graphs import chain, mlp, tensor
 from tests.lowering import accepting, capture
-from torch_ir import IR, Lowered, OpNode, Target, describe
+from torch_ir import IR, Lowered, OpNode, Target, describe, extract_ir
 from torch_ir.cli import main
 from torch_ir.errors import SerializationError
 from torch_ir.formats import lowered_from_protobuf
@@ -306,3 +306,25 @@ sys.exit("torch" in sys.modules)
         torch.testing.assert_close(
             torch.from_numpy(np.load(tmp_path / "logits.npy")), model(image), rtol=1e-4, atol=1e-4
         )
+
+
+def test_a_mutation_names_the_weight_by_its_key(tmp_path: Path) -> None:
+    """As layers and the weight table do, in JSON and in protobuf; an input has only a name."""
+
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("total", torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.total += x.sum(0)
+            x.mul_(2)
+            return x + self.total
+
+    lowered = Target("npu").lower(extract_ir(Counter().eval(), (torch.ones(2, 4),), strict=False))
+    document = lowered.to_dict()
+    (weight, _), (given, _) = document["mutations"]
+    assert weight in document["weights"]
+    assert given in {tensor["name"] for tensor in document["inputs"]}
+    lowered.save(tmp_path / "lowered.pb")
+    assert lowered_from_protobuf((tmp_path / "lowered.pb").read_bytes())["mutations"] == document["mutations"]

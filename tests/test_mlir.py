@@ -14,7 +14,7 @@ from torch.export import Dim
 
 import catalogue
 from tests.graphs import mlp, tensor, weight
-from tests.proof import captured, module
+from tests.proof import captured, captured_entry, module
 from torch_ir import IR, ConversionError, OpNode, TensorMeta
 from torch_ir.ir import Dtype, Expr, Param, Symbol, TensorData
 from torch_ir.targets import to_mlir
@@ -36,9 +36,7 @@ def parsed(text: str) -> Any:
 
 
 def entry_graph(name: str) -> IR:
-    entry = catalogue.find(name)
-    torch.manual_seed(0)
-    return captured(entry.build(), *entry.inputs(), kwargs=entry.kwargs())
+    return captured_entry(name)
 
 
 def test_a_graph_as_text() -> None:

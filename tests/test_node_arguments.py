@@ -4,7 +4,7 @@ import pytest
 
 from tests.graphs import everything, mlp, tensor, weight
 from torch_ir.errors import GraphError
-from torch_ir.ir import OpNode
+from torch_ir.ir import OpNode, TensorMeta
 
 
 def test_arguments_are_asked_for_by_name() -> None:
@@ -83,3 +83,13 @@ def test_a_node_is_found_by_name() -> None:
     assert mlp().node("relu").op_type == "aten.relu.default"
     with pytest.raises(KeyError, match=r"no node is called 'linear_2'; did you mean 'linear_1'"):
         mlp().node("linear_2")
+
+
+def test_an_argument_that_may_be_absent() -> None:
+    """`get` returns what the node has, None or the default for what it lacks."""
+    x, w = TensorMeta("x", (2, 4), "float32"), TensorMeta("w", (3, 4), "float32")
+    out = TensorMeta("y", (2, 3), "float32")
+    node = OpNode("y", "aten.linear.default", [x, w], [out], {"bias": None}, args=["input", "weight"])
+    assert node.get("weight") is w
+    assert node.get("bias", "none") is None
+    assert (node.get("groups"), node.get("groups", 1)) == (None, 1)

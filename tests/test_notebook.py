@@ -2,9 +2,11 @@
 
 import html.parser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests import browser
 from tests.test_draw import HOSTILE, chain, mlp
 from tests.test_draw_views import model
 from torch_ir.draw import notebook
@@ -41,6 +43,20 @@ def test_a_graph_shows_a_summary_and_a_picture() -> None:
     for words in ("SimpleMLP", "x: float32 1x4", "linear_1: float32 1x2", "linear 2 · relu 1", "58"):
         assert words in shown.text, words
     assert shown.names.count("svg") == 1
+
+
+@pytest.mark.skipif(browser.find() is None, reason=browser.ABSENT)
+@pytest.mark.parametrize("display", ["block", "flex", "table"])
+def test_the_picture_stays_inside_its_cell(chromium: Any, tmp_path: Path, display: str) -> None:
+    """Notebooks lay cells out in different ways; a wide graph is scaled to the width of the cell."""
+    cell = f'<div id="cell" style="display:{display};width:300px">{model(3)._repr_html_()}</div>'
+    (tmp_path / "cell.html").write_text(f"<!doctype html><meta charset=utf-8>{cell}", encoding="utf-8")
+    visit = browser.Visit(chromium, tmp_path / "cell.html")
+    cell_box, svg = (visit.page.locator(name).bounding_box() for name in ("#cell", "svg"))
+    visit.page.close()
+    assert cell_box["width"] <= 301
+    assert svg["x"] + svg["width"] <= cell_box["x"] + cell_box["width"] + 1
+    assert svg["width"] > 150
 
 
 def test_a_large_graph_is_shown_legibly() -> None:

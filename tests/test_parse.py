@@ -247,12 +247,12 @@ def test_limits_hold(limits: Limits, told: str) -> None:
 )  # fmt: skip
 def test_hostile_values_end_at_once(value: str) -> None:
     """No deep recursion, and time in proportion to the text."""
-    started = time.perf_counter()
+    started = time.process_time()
     refused(GRAPH.replace("alpha=1", f"alpha={value}"))
     refused(GRAPH.replace("return relu", f"return {value}"))
     refused(GRAPH.replace("return relu", f"return {{{value}"))
     refused(GRAPH.replace("[2, n]", f"[2, {value}]"))
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_time_is_in_proportion_to_the_text() -> None:
@@ -261,9 +261,9 @@ def test_time_is_in_proportion_to_the_text() -> None:
     def seconds(count: int) -> float:
         lines = "".join(f"  t{i + 1}: float32[2, 3] = aten.relu.default(self=t{i})\n" for i in range(count))
         text = f"graph(t0: float32[2, 3]) {{\n{lines}  return t{count}\n}}\n"
-        started = time.perf_counter()
+        started = time.process_time()
         IR.parse(text)
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     seconds(200)
     assert min(seconds(8000) for _ in range(3)) < 12 * min(seconds(2000) for _ in range(3))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torch_ir.backends.cache import is_private, private_cache
 from torch_ir.backends.inductor_cache import private_inductor, refuse_shadows
 from torch_ir.errors import ExecutionError, SecurityWarning
+from torch_ir.ir.files.cache_folder import is_private, private_cache
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="checks POSIX permissions")
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"

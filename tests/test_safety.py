@@ -14,7 +14,7 @@ import catalogue
 import torch_ir
 from catalogue import Entry
 from tests.graphs import everything
-from tests.proof import captured
+from tests.proof import captured_entry
 from tests.random_graphs import random_graph
 from tests.rewriting import small
 from torch_ir import IR, OpNode, SerializationError, TensorMeta, VersionWarning, load_ir, register_executor, validate_ir
@@ -52,7 +52,7 @@ def refused(ir: IR, **options: Any) -> tuple[str, str, str]:
 @pytest.mark.parametrize("entry", CATALOGUE)
 def test_captured_graphs_keep_the_rules(entry: Entry) -> None:
     """As they were captured, at every level, and optimised."""
-    ir = captured(entry.build(), *entry.inputs(), kwargs=entry.kwargs())
+    ir = captured_entry(entry.name)
     assert validate_ir(ir) is True
     assert validate_ir(ir.at_level("module"))
     assert validate_ir(torch_ir.optimize(ir, "full")[0])

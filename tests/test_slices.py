@@ -12,7 +12,7 @@ from torch.export import Dim
 
 import catalogue
 from tests.graphs import chain, mlp, tensor
-from tests.proof import captured, module
+from tests.proof import captured, captured_entry, module
 from torch_ir import IR, GraphError, IRExecutor, OpNode
 from torch_ir.analysis import ancestors, descendants, slice_between, subgraph, topological_order
 from torch_ir.ir.regroup.functions import outline
@@ -82,8 +82,7 @@ def test_an_order_that_is_one_stays() -> None:
 
 @pytest.mark.parametrize("name", ["gpt", "inception", "resnet18"])
 def test_every_node_comes_after_those_it_reads(name: str) -> None:
-    entry = catalogue.find(name)
-    ir = captured(entry.build(), *entry.inputs(), kwargs=entry.kwargs())
+    ir = captured_entry(name)
     shuffled = random.Random(0).sample(ir.nodes, len(ir.nodes))
     assert shuffled != ir.nodes
     ir.nodes = topological_order(shuffled)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ from torch_ir import IR
 from torch_ir.cli.models.opening import open_entry
 from torch_ir.sweep import Allowance, Entry, Plan, find_engine, sweep
 
-PLAN = Plan(open_entry, limits=Allowance(seconds=8.0, memory=1 << 30))
+PLAN = Plan(open_entry, limits=Allowance(seconds=300.0, memory=1 << 30))
+SHORT = Plan(open_entry, limits=Allowance(seconds=4.0, memory=1 << 30))  # for a model that takes any time
+_PATIENCE = 300.0  # seconds
 
 
 def test_every_end_is_one_row(tmp_path: Path) -> None:
@@ -25,13 +28,15 @@ def test_every_end_is_one_row(tmp_path: Path) -> None:
 
     Nor does it matter that somebody kills a process that starts the others.
     """
-    entries = [*(entry(end) for end in ENDS), Entry("lost", error="line 9: the quotes do not match")]
+    hanging, *others = ENDS
+    entries = [*(entry(end) for end in others), Entry("lost", error="line 9: the quotes do not match")]
 
     def kill_a_mother(row, done: int, total: int) -> None:
         if done == 2:
             os.kill(_mothers(os.getpid())[0], signal.SIGKILL)
 
     rows = sweep(entries, tmp_path, PLAN, lambda: find_engine("local", 2), watch=kill_a_mother)
+    rows = [*sweep([entry(hanging)], tmp_path, SHORT, lambda: find_engine("local", 1)), *rows]
     assert ends(rows[:-1]) == ENDS
     told = {row.model.partition("end=")[2]: row.diagnosis for row in rows}
     assert told["fine"] == ""
@@ -40,10 +45,11 @@ def test_every_end_is_one_row(tmp_path: Path) -> None:
     assert "SIGABRT in `extract`" in told["aborts"]
     assert "SIGSEGV in `extract`" in told["segfaults"]
     assert "status 3" in told["exits"]
-    assert "more than 8 s in `extract` at" in told["hangs"]
+    assert "more than 4 s in `extract` at" in told["hangs"]
     assert (rows[-1].status, rows[-1].step, rows[-1].diagnosis) == ("refused", "read", entries[-1].error)
     _check_fine(rows[1], tmp_path)
-    assert sorted(row["key"] for row in journal(tmp_path)) == sorted(each.key for each in entries)
+    keys = [entry(hanging).key, *(each.key for each in entries)]
+    assert sorted(row["key"] for row in journal(tmp_path)) == sorted(keys)
 
 
 def _check_fine(row, folder: Path) -> None:
@@ -57,6 +63,7 @@ def _check_fine(row, folder: Path) -> None:
     assert len(IR.load(path).nodes) == row.nodes
 
 
+@pytest.mark.usefixtures("default_signals")
 def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path) -> None:
     """Interrupted, then killed, then left alone: one row for each model, and no process outlives the sweep."""
     models = tmp_path / "models.txt"
@@ -65,7 +72,7 @@ def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path) -> None:
         running = _start(models, tmp_path / "out", more=1)
         mothers = _mothers(running.pid)
         os.kill(running.pid, end)
-        assert running.wait(20) == status
+        assert running.wait(_PATIENCE) == status
         assert len(mothers) == 1
         _until(lambda mother=mothers[0]: not _is_alive(mother))
     whole = journal(tmp_path / "out")
@@ -81,17 +88,37 @@ def test_nothing_is_lost_and_nothing_is_done_twice(tmp_path: Path) -> None:
     assert len(rows) == 6
 
 
-def _start(models: Path, folder: Path, more: int) -> subprocess.Popen[bytes]:
+@pytest.mark.usefixtures("default_signals")
+def test_in_the_background_it_ignores_interrupts_and_can_be_terminated(tmp_path: Path) -> None:
+    """Started as by `nohup torch-ir sweep ... &`: neither Ctrl-C nor a hangup ends it, SIGTERM does, without a word."""
+    models = tmp_path / "models.txt"
+    models.write_text("".join(f"{entry(pause=0.2, width=width).model} -i 2x8\n" for width in range(1, 9)))
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    running = _start(models, tmp_path / "out", more=1, stderr=subprocess.PIPE)
+    (mother,) = _mothers(running.pid)
+    before = len(journal(tmp_path / "out"))
+    for process in (mother, running.pid):
+        os.kill(process, signal.SIGINT)
+        os.kill(process, signal.SIGHUP)
+    _until(lambda: len(journal(tmp_path / "out")) > before)
+    running.terminate()
+    _, told = running.communicate(timeout=_PATIENCE)
+    assert (running.returncode, told) == (128 + signal.SIGTERM, b"")
+    _until(lambda: not _is_alive(mother))
+
+
+def _start(models: Path, folder: Path, more: int, **options: Any) -> subprocess.Popen[bytes]:
     """A sweep that is running and has written so many rows more."""
     words = ["sweep", str(models), "-o", str(folder), "--workers", "1"]
     before = len(journal(folder))
-    process = subprocess.Popen([sys.executable, "-m", "torch_ir", *words], cwd=ROOT)
+    process = subprocess.Popen([sys.executable, "-m", "torch_ir", *words], cwd=ROOT, **options)
     _until(lambda: len(journal(folder)) >= before + more)
     assert process.poll() is None
     return process
 
 
-def _until(is_so, seconds: float = 60.0) -> None:
+def _until(is_so, seconds: float = _PATIENCE) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end

@@ -395,3 +395,19 @@ def test_no_torch_where_nothing_is_taken_apart(tmp_path: Path, ops: str, options
     command = ["coverage", file, "--target", str(tmp_path / "npu.toml"), *options]
     program = f"import sys; from torch_ir.cli.dispatch import main; main({command!r}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == 0
+
+
+def test_the_command_takes_a_target_as_python_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`-t file.py:name`, with the same report as in Python."""
+    code = tmp_path / "mynpu.py"
+    code.write_text(
+        'from torch_ir import Target\n\nnpu = Target("npu")\nnpu.lowers("aten.linear.default")(lambda node: {})\n'
+    )
+    file = tmp_path / "mlp.json"
+    mlp().save(file)
+    assert main(["coverage", str(file), "-t", f"{code}:npu", "--json"]) == 0
+    npu = Target("npu")
+    npu.lowers("aten.linear.default")(lambda node: {})
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(coverage(mlp(), npu).to_dict()))
+    assert main(["coverage", str(file), "-t", f"{code}:Target"]) == 1
+    assert "is not a Target" in capsys.readouterr().err

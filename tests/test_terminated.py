@@ -22,6 +22,7 @@ from torch_ir.ir.files.temporary_folders import TemporaryFolder
 from torch_ir.sharding.local_ranks import LocalRanks
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM handlers")
+_PATIENCE = 300  # seconds
 
 
 def _graph() -> IR:
@@ -38,23 +39,34 @@ def _started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 def _wait_for(process: subprocess.Popen[bytes], folder: Path, pattern: str) -> None:
     """Wait until there is such a file, or the process ends."""
+    until = time.monotonic() + _PATIENCE
     while not any(folder.glob(pattern)) and process.poll() is None:
+        assert time.monotonic() < until
         time.sleep(0.01)
 
 
-def test_sigterm_leaves_no_temporary_folder(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("default_signals")
+@pytest.mark.parametrize("is_in_background", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_sigterm_leaves_no_temporary_folder(is_in_background: bool, tmp_path: Path) -> None:
     """An isolated run that is terminated removes its request, and its status is that of SIGTERM."""
+    if is_in_background:
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
     _graph().save(tmp_path / "graph.json")
     process = _started(tmp_path, "run", "graph.json", "-w", "random", "--isolated")
     _wait_for(process, tmp_path, "torch_ir-*/request.pt")
+    if is_in_background:  # neither of these ends it
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=30)
+    _, told = process.communicate(timeout=_PATIENCE)
     assert process.returncode == 143
     assert told == b""
     assert [path.name for path in tmp_path.iterdir()] == ["graph.json"]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_dask_sweep_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Dask's workers are ended without a line about it, and their folders are removed."""
@@ -65,13 +77,13 @@ def test_an_interrupted_dask_sweep_says_nothing(number: signal.Signals, tmp_path
     process = _started(tmp_path, "sweep", "models.txt", "-o", "results", *options)
     _wait_for(process, tmp_path, "torch_ir-*/told")
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=_PATIENCE)
     assert told == b""
     assert process.returncode == 128 + number
 
 
 def test_doctor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C, no further check begins, and those that run are ended."""
+    """After Ctrl-C, no further check begins, and those that run are ended: each would take a minute."""
     monkeypatch.setattr("torch_ir.cli.verbs.doctor._START", "import time; time.sleep(60)")
     before = signal.signal(signal.SIGALRM, _interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
@@ -79,7 +91,7 @@ def test_doctor_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         list(_findings(["python"] * 12, 60))
     signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 45
 
 
 def _interrupt(*_: object) -> None:

@@ -8,6 +8,7 @@ Names are resolved when first used, so that reading and drawing a graph does not
 
 from __future__ import annotations
 
+import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -155,9 +156,20 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'torch_ir' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"torch_ir.{_HOME[name]}"), name)
+    value = getattr(_imported(f"torch_ir.{_HOME[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _imported(module: str) -> Any:
+    """Import a module with the garbage collector paused: one pass over torch's objects takes longer than the import."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(module)
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

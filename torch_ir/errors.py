@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import os
+import shlex
 from collections.abc import Iterable
 from enum import Enum
 
@@ -158,11 +160,15 @@ class CommandError(TorchIRError):
     """The arguments of the command line are invalid or cannot be carried out."""
 
 
+class ArgumentError(TorchIRError, TypeError):
+    """An argument is not of the type that a function takes, such as a model for a graph; the message names the fix."""
+
+
 class MissingExtraError(TorchIRError):
     """An optional package is missing; the message names the extra that installs it."""
 
     def __init__(self, purpose: str, package: str, extra: str) -> None:
-        super().__init__(f"{purpose} needs {package}; install it with: pip install 'torch-ir[{extra}]'")
+        super().__init__(f"{purpose} needs {package}; install it with: {install_command(extra)}")
 
 
 class CaptureWarning(UserWarning):
@@ -179,6 +185,18 @@ class WeightWarning(UserWarning):
 
 class SecurityWarning(UserWarning):
     """A setting of this machine would let other users change the code that runs; the setting is ignored."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of this package, which may run from a checkout without installation."""
+    from importlib.metadata import PackageNotFoundError, distribution  # slow to import
+
+    try:
+        distribution("torch-ir")  # pip takes the extras of what is installed
+        name = "torch-ir"
+    except PackageNotFoundError:
+        name = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return f"pip install {shlex.quote(f'{name}[{extra}]')}"
 
 
 def first_line(error: BaseException) -> str:

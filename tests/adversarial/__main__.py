@@ -4,18 +4,18 @@ import argparse
 
 from tests.adversarial.measuring import measured
 from tests.adversarial.shapes import SHAPES
-from tests.adversarial.verbs import VERBS
+from tests.adversarial.verbs import ALL
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.adversarial", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--shape", action="append", choices=list(SHAPES), help="default: all")
-    parser.add_argument("--verb", action="append", choices=list(VERBS), help="default: all")
+    parser.add_argument("--verb", action="append", choices=list(ALL), help="default: all")
     parser.add_argument("--size", type=int, default=1000, metavar="N", help="measure at N, 2N and 4N (default: 1000)")
     arguments = parser.parse_args()
     sizes = [arguments.size * factor for factor in (1, 2, 4)]
     print(f"{'shape':<18} {'verb':<17}  time memory: exponents; then seconds and MB at 8, {sizes}")
-    for growth in measured(arguments.shape or list(SHAPES), arguments.verb or list(VERBS), sizes):
+    for growth in measured(arguments.shape or list(SHAPES), arguments.verb or list(ALL), sizes):
         print(growth, flush=True)
 
 

@@ -1,10 +1,14 @@
 """Graphs that pass the full check and are as awkward as possible; each has about `n` nodes."""
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tests.graphs import tensor, weight
 from torch_ir.ir import IR, FunctionRef, OpNode, Origin, Symbol, TensorMeta
+from torch_ir.ir.graph.constant_data import TensorData
+from torch_ir.ir.graph.tensor import Param
+from torch_ir.ir.json.encode import MAX_FUNCTION_DEPTH
 from torch_ir.ir.json.json_fields import Dim
 
 Shape = Callable[[int], IR]
@@ -204,16 +208,17 @@ def buffers(n: int) -> IR:
 
 
 def tower(n: int) -> IR:
-    """Functions that call each other once, 60 levels, again and again: n calls in all."""
-    return _tower(n, levels=min(n, 60), calls=1)
+    """Functions that call each other once, at as many levels as a file may have, and n operators in all."""
+    levels = min(n, MAX_FUNCTION_DEPTH - 1)
+    return _tower(levels, calls=1, others=n // levels)
 
 
 def wide_tower(n: int) -> IR:
     """A function that calls a function n times, called n times: n * n nodes once inline."""
-    return _tower(n, levels=2, calls=max(1, n // 2))
+    return _tower(levels=2, calls=max(1, n // 2))
 
 
-def _tower(n: int, levels: int, calls: int) -> IR:
+def _tower(levels: int, calls: int, others: int = 0) -> IR:
     x = tensor("x", 2, 3)
     inner = [_unary(0, x)]
     function, name = IR(inner, [x], [inner[0].output]), ""
@@ -226,6 +231,7 @@ def _tower(n: int, levels: int, calls: int) -> IR:
                 f"y{i}", "call", [t], [tensor(f"y{i}", 2, 3)], {"function": FunctionRef(name)}, args=["x"]
             ),
         )
+        nodes += _chain(nodes[-1].output, others, lambda i, t: _node(f"z{i}", "relu.default", [t], (2, 3)))
         function = IR(nodes, [x], [nodes[-1].output], functions={name: function})
     return function
 
@@ -247,6 +253,71 @@ def functions(n: int) -> IR:
         ),
     )
     return IR(nodes, [x], [nodes[-1].output], functions={f"f{index}": body() for index in range(n)})
+
+
+def equal_names(n: int) -> IR:
+    """n calls of one function, whose nodes all want the same names once inline."""
+    given = tensor("x", 2, 3)
+    first = _unary(0, given)
+    last = _node("same", "relu.default", [first.output], (2, 3))
+    ir = functions(n)
+    for node in ir.nodes:
+        node.attrs["function"] = FunctionRef("f0")
+    body = IR([first, last], [given], [last.output])
+    return IR(ir.nodes, ir.graph_inputs, ir.graph_outputs, functions={"f0": body})
+
+
+def equal_in_one_reader(n: int) -> IR:
+    """n nodes that compute the same, all read by one node."""
+    x = tensor("x", 1)
+    nodes = [_node(f"y{index}", "relu.default", [x], (1,)) for index in range(n)]
+    nodes.append(_cat("joined", [node.output for node in nodes], n))
+    return IR(nodes, [x], [nodes[-1].output])
+
+
+def moving(n: int) -> IR:
+    """A chain of n equal operators between two others, which a rule may move from one end to the other."""
+    x = tensor("x", 2, 3)
+    first = _node("first", "abs.default", [x], (2, 3))
+    between = _chain(first.output, n, lambda i, t: _node(f"y{i}", "relu.default", [t], (2, 3)))
+    last = _node("last", "abs.default", [between[-1].output], (2, 3))
+    return IR([first, *between, last], [x], [last.output])
+
+
+def pairs(n: int) -> IR:
+    """Sums of two nodes each, side by side: every island has another predecessor."""
+    x = tensor("x", 2, 3)
+    ones = [_unary(index, x) for index in range(n // 3)]
+    others = [_node(f"b{index}", "neg.default", [x], (2, 3)) for index in range(n // 3)]
+    sums = [_add(f"c{i}", one.output, other.output) for i, (one, other) in enumerate(zip(ones, others, strict=True))]
+    return IR([*ones, *others, *sums], [x], [node.output for node in sums])
+
+
+def prologue(n: int) -> IR:
+    """A chain of n nodes over a weight, which ends in two projections of one input."""
+    x, given = tensor("x", 2, 4), weight("w", 4, 4)
+    nodes = _chain(given, n, _unary)
+    for index, source in enumerate((given, nodes[-1].output)):
+        inputs, outputs = [x, source], [tensor(f"p{index}", 2, 4)]
+        projection = OpNode(
+            f"p{index}", "aten.linear.default", inputs, outputs, {"bias": None}, args=["input", "weight"]
+        )
+        nodes.insert(0 if source is given else len(nodes), projection)
+    last = _add("sum", nodes[0].output, nodes[-1].output)
+    return IR([*nodes, last], [x], [last.output], params=[given])
+
+
+def stored(n: int) -> IR:
+    """n stored constants of equal shape and different values, added up."""
+    x = tensor("x", 16)
+
+    def constant(index: int) -> TensorMeta:
+        data = TensorData((16,), "float32", struct.pack("<16f", *range(index, index + 16)))
+        return TensorMeta(f"k{index}", (16,), "float32", param=Param((f"k{index}",), "constant", data))
+
+    params = [constant(index) for index in range(n)]
+    nodes = _chain(x, n, lambda i, t: _add(f"y{i}", t, params[i]))
+    return IR(nodes, [x], [nodes[-1].output], params=params)
 
 
 def deep_modules(n: int) -> IR:
@@ -300,5 +371,6 @@ SHAPES: dict[str, Shape] = {
         wide, deep, transposes, reshapes, slices, slices_to_the_end, selects, one_symbol, many_symbols, joined_symbols,
         no_solution, one_reader, growing_cats, growing_open_cats, equal_nodes, diamonds, long_skips, weights,
         one_weight, buffers, tower, wide_tower, functions, deep_modules, many_outputs, constants, convolutions,
+        equal_names, equal_in_one_reader, moving, pairs, prologue, stored,
     )
 }  # fmt: skip

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.adversarial.measuring import Ended, Growth, measured
 from tests.adversarial.shapes import SHAPES
-from tests.adversarial.verbs import VERBS
+from tests.adversarial.verbs import ALL
 
 _ROOT = Path(__file__).resolve().parents[2]
 SIZE = 150
@@ -39,12 +39,12 @@ def grown(cells: Cells, size: int) -> Iterator[Growth]:
 
 def measure(shapes: Sequence[str] = tuple(SHAPES)) -> dict[str, int | float | str]:
     """The figures of the whole matrix."""
-    found = list(grown([(shape, verb) for shape in shapes for verb in VERBS], SIZE))
+    found = list(grown([(shape, verb) for shape in shapes for verb in ALL], SIZE))
     worst = max((one for one in found if one.runs[-1].seconds >= _SHORT), key=Growth.exponent)
     slowest = max(found, key=lambda one: one.runs[-1].seconds)
     return {
         "shapes of graphs": len(shapes),
-        "verbs": len(VERBS),
+        "verbs": len(ALL),
         "nodes of the largest graphs": 4 * SIZE,
         "ended by a limit of 20 s or 2 GiB": sum(not one.is_ended for one in found),
         "refused in one sentence": sum(one.is_ended and one.is_refused for one in found),

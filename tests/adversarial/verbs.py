@@ -1,8 +1,17 @@
-"""The commands that read an untrusted file, with the options that make them do the most work."""
+"""The commands that read an untrusted file, with the options that make them do the most work, and Python functions."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+from torch_ir.analysis import liveness, schedule
+from torch_ir.analysis.dependencies.partition import islands
+from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.cli.dispatch import main
+from torch_ir.errors import TorchIRError
+from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.regroup.functions import inline_all
+from torch_ir.rewrite import Builder, op, rule
+from torch_ir.rewrite.driver import rewrite
 
 # FILE is the graph, SECOND a slightly smaller one of the same shape, OUT a folder for results.
 VERBS: dict[str, tuple[str, ...]] = {
@@ -28,6 +37,56 @@ _TARGET = "from torch_ir import Target\n\nnone = Target('none')\n"
 _CONTRACT = '{"name": "few", "ops": ["aten.relu.default", "aten.add.Tensor"]}'
 
 
+def _islands(ir: IR) -> None:
+    islands(ir, {node for node in ir.nodes if not node.name.startswith("b")})
+    islands(ir, set(ir.nodes[::2]))
+
+
+def _replace_uses(ir: IR) -> None:
+    """Replace every tensor by a copy, one after the other."""
+    for tensor in [tensor for node in ir.nodes for tensor in node.outputs]:
+        tensor.replace_all_uses_with(tensor.copy(f"{tensor.name}_copy"))
+
+
+def _list_arguments(ir: IR) -> None:
+    """Look up every argument by name, lists of tensors as a whole."""
+    for node in ir.nodes:
+        for name in {full.partition(".")[0] for full in node.args}:
+            node[name]
+
+
+@rule(op("aten.abs.default", self=op("aten.relu.default", self="x")))
+def _backward(g: Builder, node: OpNode, x: TensorMeta) -> TensorMeta:
+    """abs(relu(x))  ->  relu(abs(x)), which is wrong, and moves abs to the start."""
+    return g.op("aten.relu.default", self=g.op("aten.abs.default", self=x))
+
+
+@rule(op("aten.relu.default", self=op("aten.abs.default", self="x")))
+def _forward(g: Builder, node: OpNode, x: TensorMeta) -> TensorMeta:
+    """relu(abs(x))  ->  abs(relu(x)), which is wrong, and moves abs to the end."""
+    return g.op("aten.abs.default", self=g.op("aten.relu.default", self=x))
+
+
+def _move_nodes(ir: IR) -> None:
+    """Apply rules that move operators as far as they go."""
+    for change in (_backward, _forward):
+        moved = ir.clone()
+        rewrite(moved, [change], Knowledge.of(moved))
+
+
+# Python functions of which no command is known to need all the work.
+FUNCTIONS: dict[str, Callable[[IR], object]] = {
+    "schedule": schedule,
+    "liveness": liveness,
+    "islands": _islands,
+    "inline": inline_all,
+    "replace uses": _replace_uses,
+    "list arguments": _list_arguments,
+    "moving rules": _move_nodes,
+}
+ALL = (*VERBS, *FUNCTIONS)
+
+
 def write_target(out: Path) -> None:
     """Write the target and the contract for `lower` and `coverage`."""
     (out / "target.py").write_text(_TARGET)
@@ -35,7 +94,13 @@ def write_target(out: Path) -> None:
 
 
 def run_verb(verb: str, file: Path, second: Path, out: Path) -> int:
-    """Run a verb on a file and return its exit status."""
+    """Run a verb, or a Python function, on a file and return its exit status."""
+    if verb in FUNCTIONS:
+        try:
+            FUNCTIONS[verb](IR.load(file))
+        except TorchIRError:
+            return 1
+        return 0
     words = {"FILE": str(file), "SECOND": str(second)}
     argv = [words.get(word, word.replace("OUT", str(out))) for word in VERBS[verb]]
     return main([argv[0], "-q", *argv[1:]])

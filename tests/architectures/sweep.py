@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tests.architectures import NOT_CAPTURED, Architecture, architectures
+from tests.forking.programs import FRESH, ROOT
 from torch_ir import IR, ExportError, TorchIRError, extract_ir, verify_ir_with_state_dict
 
 CAPTURED, WITH_VALUES, REFUSED = "captured", "captured with values", "refused"
@@ -55,10 +56,11 @@ def verify(architecture: Architecture, folder: Path) -> str:
     return "" if is_valid else str(report)
 
 
-def verify_in_fresh_process(names: Sequence[str], folder: Path) -> dict[str, str]:
-    """Return the verdict of `verify` for each name, from a process that did not extract."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.architectures.sweep", "--verify", str(folder), *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+def verify_in_fresh_process(names: Sequence[str], folder: Path, programs: Path | None = None) -> dict[str, str]:
+    """Return the verdict of `verify` for each name, from a process that did not extract: forked, if there are such."""
+    start = [f"{programs}/architectures"] if programs else FRESH["architectures"]
+    command = [*start, "--verify", str(folder), *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
 
@@ -68,9 +70,11 @@ def select(names: Iterable[str]) -> list[Architecture]:
     return [architecture for architecture in architectures() if architecture.name in wanted]
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
+    arguments = sys.argv[1:]
     if arguments[:1] == ["--verify"]:
         folder = Path(arguments[1])
+        warnings.simplefilter("ignore")
         print(json.dumps({each.name: verify(each, folder) for each in select(arguments[2:])}))
         return 0
     chosen = select(arguments) if arguments else architectures()
@@ -86,4 +90,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -9,6 +9,7 @@ import socket
 import sys
 
 FRESH: list[str] = []
+_PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def main() -> None:
@@ -18,7 +19,8 @@ def main() -> None:
         server.connect(os.path.join(os.path.dirname(sys.argv[0]), "socket"))
         words = [os.fsencode(word) for word in sys.argv]
         variables = [name + b"=" + value for name, value in os.environb.items()]
-        request = b"\0".join([b"%d" % len(words), *words, os.fsencode(os.getcwd()), *variables])
+        ignored = b",".join(b"%d" % number for number in _PASSED_ON if signal.getsignal(number) is signal.SIG_IGN)
+        request = b"\0".join([b"%d" % len(words), *words, os.fsencode(os.getcwd()), ignored, *variables])
         socket.send_fds(server, [len(request).to_bytes(8, "big")], [0, 1, 2])
         server.sendall(request)
         process = int(server.recv(20) or 0)
@@ -26,7 +28,7 @@ def main() -> None:
         process = 0
     if not process:
         os.execv(FRESH[0], [*FRESH, *sys.argv[1:]])
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+    for number in _PASSED_ON:  # the program's own process decides what a signal does
         signal.signal(number, lambda number, _: os.kill(process, number))
     status = int(server.recv(20) or 1)
     if status < 0:

@@ -17,6 +17,7 @@ FRESH = {
     "torch-ir": [str(_BIN / "torch-ir")],
     "pytorch-ir": [str(_BIN / "pytorch-ir")],
     "page": [sys.executable, str(ROOT / "tests" / "documents.py")],
+    "architectures": [sys.executable, "-m", "tests.architectures.sweep"],
 }
 
 

@@ -27,7 +27,10 @@ import torch
 
 from torch_ir.run.confine import end_with_parent
 
-_ENTRIES = {"torch-ir": "torch_ir.cli.dispatch", "pytorch-ir": "torch_ir.cli.dispatch", "page": "tests.documents"}
+_ENTRIES = {
+    "torch-ir": "torch_ir.cli.dispatch", "pytorch-ir": "torch_ir.cli.dispatch", "page": "tests.documents",
+    "architectures": "tests.architectures.sweep",
+}  # fmt: skip
 _PRELOADED = ("torch.export", "transformers.modeling_utils")
 # No effect on the start of Python and torch; if anything else differs, the program starts separately.
 _FREE = {
@@ -40,10 +43,11 @@ _LIGHT = {"completion", "cost", "diff", "doctor", "draw", "help", "info", "ops"}
 
 @dataclass
 class Request:
-    """A program to run: its arguments, folder and environment, and its standard streams."""
+    """A program to run: its arguments, folder, ignored signals, environment and standard streams."""
 
     words: list[str]
     folder: str
+    ignored: frozenset[int]
     environment: dict[str, str]
     streams: list[int]
 
@@ -54,7 +58,9 @@ class Request:
 
     def take_over(self) -> None:
         """Be the process of this program."""
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for signal_number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            usual = signal.default_int_handler if signal_number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(signal_number, signal.SIG_IGN if signal_number in self.ignored else usual)
         for number, stream in enumerate(self.streams):
             os.dup2(stream, number)
             os.close(stream)
@@ -80,8 +86,9 @@ def read(connection: socket.socket) -> Request:
     head, streams, *_ = socket.recv_fds(connection, 8, 3)
     data = connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
     count, *texts = os.fsdecode(data).split("\0")
-    words, folder, variables = texts[: int(count)], texts[int(count)], texts[int(count) + 1 :]
-    return Request(words, folder, dict(text.split("=", 1) for text in variables), streams)
+    words, (folder, numbers, *variables) = texts[: int(count)], texts[int(count) :]
+    ignored = frozenset(map(int, filter(None, numbers.split(","))))
+    return Request(words, folder, ignored, dict(text.split("=", 1) for text in variables), streams)
 
 
 def serve(listener: socket.socket) -> Request:

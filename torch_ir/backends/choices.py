@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,12 +14,10 @@ from typing import Any
 import torch
 
 from torch_ir._version import __version__
-from torch_ir.backends.cache import cache_folder
+from torch_ir.analysis.cost_model.table_text import duration
 from torch_ir.backends.table import installed_backends
-from torch_ir.errors import SerializationError
 from torch_ir.ir import IR
-from torch_ir.ir.files.atomic_write import plain_target, write_text
-from torch_ir.ir.files.regular_file import read_regular
+from torch_ir.ir.files.cache_folder import CachedTable
 from torch_ir.ops.torch_types import dtype_name
 
 _MOST_BYTES = 1 << 26  # of the file of choices
@@ -39,7 +36,7 @@ class Choice:
         if not self.backend:
             return "nothing was measured yet; the first call does that"
         ordered = sorted(self.seconds, key=self.seconds.__getitem__)
-        times = ", ".join(f"{name} {1e3 * self.seconds[name]:.3g} ms" for name in ordered)
+        times = ", ".join(f"{name} {duration(self.seconds[name])}" for name in ordered)
         wrong = [f"{name}: {reason}" for name, reason in self.failed.items()]
         return "; ".join([f"{self.backend} is the fastest", *filter(None, [times]), *wrong])
 
@@ -48,11 +45,11 @@ class Choices:
     """The file of choices; an unreadable one counts as empty and is overwritten."""
 
     def __init__(self) -> None:
-        self._path = cache_folder() / "fastest.json"
+        self._table = CachedTable("fastest.json", _MOST_BYTES)
 
     def get(self, key: str) -> Choice | None:
         """Return the choice for a key."""
-        record: Any = self._read().get(key)
+        record = self._table.get(key)
         try:
             seconds = {name: float(value) for name, value in dict(record["seconds"]).items()}
             failed = {name: str(value) for name, value in dict(record["failed"]).items()}
@@ -62,16 +59,7 @@ class Choices:
 
     def keep(self, key: str, choice: Choice) -> None:
         """Store a choice, if the folder is writable."""
-        text = json.dumps({**self._read(), key: asdict(choice)}, indent=1)
-        with suppress(SerializationError):
-            write_text(plain_target(self._path), text)
-
-    def _read(self) -> dict[str, Any]:
-        try:
-            found = json.loads(read_regular(self._path, _MOST_BYTES, follow=False))
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+        self._table.keep(key, asdict(choice))
 
 
 def key_of(ir: IR, values: Sequence[Any]) -> str:

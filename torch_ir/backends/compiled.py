@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_ir.backends.deviations import check_supported
 from torch_ir.backends.placement import find_device, placed
@@ -15,6 +15,7 @@ from torch_ir.backends.table import Run, find_backend
 from torch_ir.backends.verifying import verify as check_results
 from torch_ir.errors import CommandError, ExecutionError
 from torch_ir.ir import IR, Expr, Symbol, TensorMeta
+from torch_ir.ir.graph.given_graph import ExampleInputs, graph_of
 from torch_ir.ir.graph.io_tree import rebuild
 from torch_ir.ir.sizes.expressions import Number, names_in
 from torch_ir.ir.sizes.symbols import solve
@@ -24,26 +25,30 @@ from torch_ir.run.compiled_plan import Sizes, computed
 from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
 from torch_ir.run.stored import loaded
-from torch_ir.run.weights import fit_weights
+from torch_ir.run.weights import WeightSource, fit_weights, weights_from
 
 ON_DEVICES = ("inductor", "torch")  # back ends that run on the device of the weights
 
 
 def compile(
-    ir: IR,
-    weights: Mapping[str, Tensor] | None = None,
+    ir: IR | nn.Module,
+    weights: WeightSource | None = None,
     *,
     backend: str = "inductor",
     level: str | None = "full",
     device: str | torch.device | None = None,
     verify: bool = False,
+    example_inputs: ExampleInputs | None = None,
 ) -> Compiled:
     """Optimise a graph and compile it with a back end; computations on weights alone are done now.
+
+    `weights` are a state dict, a model, or the path of a checkpoint, and may be omitted if the graph contains them. A
+    model in place of the graph is captured with `example_inputs`, and has its own weights unless others are given.
 
     A graph with a node that the back end is known to compute differently from eager is rejected before anything runs.
     With `verify`, the result is compared with the executor on random inputs; a difference beyond rounding is an error.
 
-    `level` is that of `optimize`; None takes the graph as it is. Weights may be omitted if the graph contains them.
+    `level` is that of `optimize`; None takes the graph as it is.
     With `device`, weights are copied to it and new tensors are created there; inputs must be there too.
     """
     found = find_backend(backend)
@@ -52,7 +57,10 @@ def compile(
         raise ExecutionError(f"{backend} runs only on the CPU; on {place}, use {' or '.join(ON_DEVICES)}")
     if verify and backend == "auto":
         raise CommandError("verify= needs a named back end; auto already compares each one with torch")
-    given = dict(zip(map(_key, ir.params), fit_weights(ir, weights or {}, {}), strict=True))
+    if weights is None:
+        weights = ir if isinstance(ir, nn.Module) else {}
+    ir = graph_of(ir, example_inputs, "compile")
+    given = dict(zip(map(_key, ir.params), fit_weights(ir, weights_from(weights), {}), strict=True))
     better = ir if level is None else optimize(ir, level)[0]
     better = better if place is None else placed(better, place)
     check_supported(better, backend)

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from torch_ir.backends.cache import is_private, private_cache
 from torch_ir.errors import ExecutionError, SecurityWarning
+from torch_ir.ir.files.cache_folder import is_private, private_cache
 
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _lock = threading.RLock()  # the environment is shared by all threads

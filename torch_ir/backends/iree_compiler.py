@@ -10,11 +10,11 @@ from pathlib import Path
 
 import torch
 
-from torch_ir.backends.cache import private_cache
 from torch_ir.errors import SerializationError, TorchIRError
 from torch_ir.escaping import in_mlir
 from torch_ir.ir import IR, OpNode
 from torch_ir.ir.files.atomic_write import plain_target, write_bytes
+from torch_ir.ir.files.cache_folder import private_cache
 from torch_ir.ir.files.regular_file import read_regular
 
 _FLAGS = ("--iree-llvmcpu-target-cpu=host", "--iree-input-demote-f64-to-f32=false")

@@ -12,7 +12,6 @@ from torch.export import ExportedProgram
 
 from torch_ir.capture.export.dynamic import Call, fixed_sizes, narrowed_size
 from torch_ir.capture.export.fake_weights import has_no_values
-from torch_ir.capture.export.torch_export import trace
 from torch_ir.capture.export.untraceable import refuse_nameless, refuse_scripted, refuse_untraceable
 from torch_ir.capture.graph_warnings import (
     warn_of_class_questions,
@@ -28,6 +27,7 @@ from torch_ir.capture.steps import Request, steps
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning, ExportError, did_you_mean
 from torch_ir.ir import IR
+from torch_ir.ops.tested_versions import is_tested
 from torch_ir.ops.torch_internals import FakeTensor, parameter_table, pytree
 
 WAYS_WITHOUT_DATA = 16
@@ -69,7 +69,8 @@ def extract_ir(
         _check_request(model, call, strict)
         _check_options(capture, blocks, dynamic_shapes)
         ways, in_blocks = _ways(model, call, explore), blocks == "function"
-        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, in_blocks)
+        is_fast = _is_fast(capture, dynamic_shapes)
+        request = Request(model, call, dynamic_shapes, capture, ways, crosscheck, in_blocks, is_fast)
         with autocast_inside(model):
             ir = climb(list(steps(request)), isolated=isolated, time_limit=time_limit)
         refuse_close_integers(ir, torch.get_default_dtype())
@@ -97,6 +98,19 @@ def _check_options(capture: str, blocks: str, dynamic_shapes: Any) -> None:
         raise ExportError("a recording has the sizes of its example inputs; dynamic_shapes need capture='export'")
 
 
+def _is_fast(capture: str, dynamic_shapes: Any) -> bool:
+    """Whether to try fast capture: with a torch that was not tested, only if a check finds it exact there."""
+    if capture == "export":
+        return False
+    if is_tested(torch.__version__):
+        return True
+    if dynamic_shapes is not None:  # which the check does not cover
+        return False
+    from torch_ir.capture.fast.self_check import is_exact  # it needs torch.export
+
+    return is_exact(torch.__version__)
+
+
 def _ways(model: nn.Module, call: Call, explore: int | None) -> int:
     """How many ways through the decisions of a model to go at most."""
     if explore is None:
@@ -116,6 +130,8 @@ def export_model(
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
     """`torch.export` of a model, with its weights as fake tensors; the arguments are those of `extract_ir`."""
+    from torch_ir.capture.export.torch_export import trace  # imports much that most captures do not need
+
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     with exclusive():
         _check_request(model, call, strict)

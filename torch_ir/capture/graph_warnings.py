@@ -21,14 +21,25 @@ from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 def warn_of_gaps(ir: IR) -> None:
     """Say where the graph does not hold for every input, and where it cannot run by itself."""
-    guarded = dict.fromkeys(node["place"] for node in ir.all_nodes() if node.op_type in (DECISION, FIXED_SHAPE))
-    opaque = dict.fromkeys(f"{node.op_type} at {node['place']}" for node in ir.all_nodes() if is_opaque(node))
+    nodes = list(ir.all_nodes())
+    guarded = dict.fromkeys([node["place"] for node in nodes if node.op_type in (DECISION, FIXED_SHAPE)])
+    opaque = dict.fromkeys([f"{node.op_type} at {node['place']}" for node in nodes if is_opaque(node)])
     if guarded:
         told = f"Python asks for data at {', '.join(guarded)}: the graph runs only where the answer is as it was"
-        warnings.warn(told, CaptureWarning, stacklevel=3)
+        warnings.warn(f"{told}{_exact_numbers(ir)}", CaptureWarning, stacklevel=3)
     if opaque:
         told = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
         warnings.warn(told, CaptureWarning, stacklevel=3)
+
+
+def _exact_numbers(ir: IR) -> str:
+    """Say which numbers Python read from the data, as a graph is only for exactly these."""
+    decisions = [node for node in ir.all_nodes() if node.op_type == DECISION and not isinstance(node["assumed"], bool)]
+    if not decisions:
+        return ""
+    shown = ", ".join(dict.fromkeys(f"{node['assumed']} at {node['place']}" for node in decisions[:4]))
+    more = f" and {len(decisions) - 4} more" if len(decisions) > 4 else ""
+    return f"; exactly {shown}{more}: where Python does not need the number, compute with the tensor, without .item()"
 
 
 def warn_of_shared_inputs(ir: IR, call: Call) -> None:

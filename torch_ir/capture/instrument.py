@@ -384,9 +384,10 @@ def _is_tracing_symbolically() -> bool:
 _QUESTIONS: dict[Any, Any] = {
     torch.compiler.is_compiling: _is_compiling,
     torch.compiler.is_exporting: _is_exporting,
-    _symbolic_trace.is_fx_tracing: _is_tracing,
-    _symbolic_trace.is_fx_symbolic_tracing: _is_tracing_symbolically,
 }
+if hasattr(_symbolic_trace, "_is_fx_tracing_flag"):  # up to 2.14 for the whole process, then for each thread
+    _QUESTIONS[_symbolic_trace.is_fx_tracing] = _is_tracing
+    _QUESTIONS[_symbolic_trace.is_fx_symbolic_tracing] = _is_tracing_symbolically
 
 
 @contextmanager

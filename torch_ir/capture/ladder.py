@@ -6,6 +6,7 @@ A step that may leave the process in disorder, hang or crash runs in a forked ch
 from __future__ import annotations
 
 import faulthandler
+import logging
 import multiprocessing
 import os
 import signal
@@ -24,6 +25,7 @@ from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError,
 from torch_ir.ir import IR
 
 TIME_LIMIT = 600.0
+_log = logging.getLogger("torch_ir.capture")  # the command line shows it as progress
 _GRACE = 1.0  # seconds that a child has to say where it is when its time is up
 ANY_CAUSE = frozenset(Cause)
 _Failure = (ExportError, ConversionError)
@@ -43,9 +45,10 @@ class Step:
 def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:
     """The IR of the first step that gives one; if none does, the failure of the first, which is the plain one."""
     plain: TorchIRError | None = None
-    for step in steps:
+    for number, step in enumerate(steps, 1):
         if plain is not None and plain.cause not in step.after:
             continue
+        _log.info("capturing %s by %s, step %d of %d", step.model, step.name, number, len(steps))
         try:
             ir = _in_child(step, time_limit) if step.is_risky or isolated else step.capture()
         except _Failure as failure:
@@ -67,12 +70,14 @@ def _in_child(step: Step, time_limit: float) -> IR:
     context = multiprocessing.get_context("fork")  # the model is there already, and need not be pickled
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryFile() as trace, ours:
-        child = context.Process(target=_answer, args=(step, theirs, trace, time_limit), daemon=True)
+        child = context.Process(target=_answer, args=(step, theirs, trace), daemon=True)
         with no_warning_of_threads():  # the child needs none of them
             child.start()
         theirs.close()
         try:
-            if not ours.poll(time_limit + _GRACE):
+            if not ours.poll(time_limit):
+                child.terminate()
+                child.join(_GRACE)
                 end = f"took longer than {time_limit:g} s and was stopped; is there a loop without end?"
                 raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}")
             kind, text, cause, told = ours.recv()
@@ -90,10 +95,14 @@ def _in_child(step: Step, time_limit: float) -> IR:
     raise ConversionError(text, cause=cause) if kind == "ConversionError" else ExportError(text, cause=cause)
 
 
-def _answer(step: Step, pipe: Connection, trace: IO[bytes], time_limit: float) -> None:
-    """Run in the child: send the IR as text, or the kind, words and cause of the error; note where a crash was."""
+def _answer(step: Step, pipe: Connection, trace: IO[bytes]) -> None:
+    """Run in the child: send the IR as text, or the kind, words and cause of the error; note where a crash was.
+
+    On SIGTERM it notes where it is, and ends. A timer of faulthandler would wait for ever on one of the parent's.
+    """
     faulthandler.enable(trace)
-    faulthandler.dump_traceback_later(time_limit, file=trace)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.register(signal.SIGTERM, file=trace, chain=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # a model would print once for every step, and what a crash prints is told in words
         os.dup2(nowhere, stream)

@@ -1,4 +1,7 @@
-"""The steps of a capture in the order in which they are tried: from the best graph to the most stubborn."""
+"""The steps of a capture in the order in which they are tried: from the best graph to the most stubborn.
+
+A step imports what it needs when it is tried: the first one, a fast recording, needs neither sympy nor fx graphs.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,9 @@ from torch import nn
 
 from torch_ir.capture.crosscheck import quickly
 from torch_ir.capture.data_branches.decision_paths import Path
-from torch_ir.capture.data_branches.explore_ways import explored
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import has_no_values
-from torch_ir.capture.export.torch_export import export_to_ir
 from torch_ir.capture.ladder import ANY_CAUSE, Step
-from torch_ir.capture.record.recorded_program import record
 from torch_ir.capture.state.frozen_state import with_state_checked
 from torch_ir.capture.state.shared_memory import refuse_shared_memory
 from torch_ir.errors import Cause
@@ -36,6 +36,7 @@ class Request(NamedTuple):
     ways: int  # through the model's decisions on data, at most
     crosscheck: bool
     in_blocks: bool
+    is_fast: bool  # whether fast capture is tried first
 
 
 def steps(request: Request) -> Iterator[Step]:
@@ -53,7 +54,7 @@ def steps(request: Request) -> Iterator[Step]:
 
 def by_torch_export(request: Request) -> IR:
     """`torch.export`, or a quick recording where that gives the same graph."""
-    if request.capture == "auto":
+    if request.is_fast:
         exactly = partial(_exactly, request)
         return quickly(request.model, request.call, exactly, _check(request), dynamic_shapes=request.dynamic_shapes)
     return _exactly(request)
@@ -61,25 +62,38 @@ def by_torch_export(request: Request) -> IR:
 
 def every_way_by_torch_export(request: Request) -> IR:
     """`torch.export` once for each outcome of the model's decisions on data, joined."""
+    from torch_ir.capture.data_branches.explore_ways import explored
+
     return explored(partial(_exactly, request), request.ways)
 
 
 def by_strict_torch_export(request: Request) -> IR:
     """`torch.export` in strict mode, which reads the code of forward; it may end the process."""
+    from torch_ir.capture.export.torch_export import export_to_ir
+
     return export_to_ir(request.model, request.call, None, in_strict_mode=True)
 
 
 def by_recording(request: Request) -> IR:
     """One run of the model in ordinary Python, or one for each outcome of its decisions on data."""
     model, call = request.model, request.call
-    recording = partial(explored, partial(record, model, call), request.ways)
-    if request.capture != "record" or not has_no_values(model, call):
+    recording = partial(_recorded, request)
+    if request.capture != "record" or not request.is_fast or not has_no_values(model, call):
         return recording()
     with_functions = not (request.in_blocks or request.crosscheck)
     return quickly(model, call, recording, _check(request), with_functions=with_functions)
 
 
+def _recorded(request: Request) -> IR:
+    from torch_ir.capture.data_branches.explore_ways import explored
+    from torch_ir.capture.record.recorded_program import record
+
+    return explored(partial(record, request.model, request.call), request.ways)
+
+
 def _exactly(request: Request, path: Path | None = None) -> IR:
+    from torch_ir.capture.export.torch_export import export_to_ir
+
     return export_to_ir(request.model, request.call, request.dynamic_shapes, path)
 
 

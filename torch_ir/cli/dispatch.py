@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,13 @@ from torch_ir.cli.progress import progress
 from torch_ir.cli.stdout import settle_stdout
 from torch_ir.cli.streams import guarded_streams
 from torch_ir.cli.termination import TerminatedError, terminable
+from torch_ir.cli.verb import print_json
 from torch_ir.errors import (
     CaptureWarning,
+    Cause,
     ClosedPipeError,
     GraphError,
+    RuleError,
     SecurityWarning,
     SerializationError,
     TorchIRError,
@@ -33,7 +37,7 @@ _GROUPS = {
     "capture a model": ("extract", "llm"),
     "inspect a graph": ("info", "ops", "draw", "explore", "cost", "diff", "check"),
     "optimise": ("optimize", "passes"),
-    "run and verify": ("run", "verify", "golden", "compare", "bench"),
+    "run and verify": ("run", "weights", "verify", "golden", "compare", "bench"),
     "convert, lower and distribute": ("convert", "lower", "coverage", "shard", "split"),
     "many models": ("sweep",),
     "this machine": ("doctor", "completion"),
@@ -88,6 +92,7 @@ def _run(program: str, words: list[str]) -> int:
             settle_stdout(arguments)
             refuse_overwriting(arguments)
             refuse_missing(arguments)
+            _import_code(arguments)
             status: int = arguments.run(arguments)
         return status
     except TerminatedError:
@@ -99,10 +104,32 @@ def _run(program: str, words: list[str]) -> int:
     except TorchIRError as error:
         rule = f" [rule {error.rule}]" if isinstance(error, (GraphError, SerializationError)) and error.rule else ""
         _print_line(program, "error", f"{error}{rule}")
+        _print_json_error(arguments, error)
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         _print_line(program, "error", f"{error.strerror or error}{place}")
+        _print_json_error(arguments, error)
     return 1
+
+
+def _print_json_error(arguments: Namespace, error: Exception) -> None:
+    """With `--json`, print the error as JSON on stdout, where programs read the result."""
+    if getattr(arguments, "json", False):
+        record: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+        if isinstance(error, RuleError):
+            record |= {"rule": error.rule, "path": error.path, "node": error.node}
+        if isinstance(error, TorchIRError) and error.cause is not Cause.UNKNOWN:
+            record["cause"] = error.cause.name
+        print_json({"error": record})
+
+
+def _import_code(arguments: Namespace) -> None:
+    """Import the modules that the user names with `--import`; a graph file cannot name any."""
+    if arguments.imports:
+        from torch_ir.cli.models.factory import import_code
+
+        for name in arguments.imports:
+            import_code(name)
 
 
 def _program() -> str:

@@ -1,4 +1,4 @@
-"""A progress line on stderr, shown after two seconds: the current step and the elapsed time."""
+"""A progress line on stderr, shown after two seconds: the current step, elapsed time, and an estimate of the rest."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ERASE = "\r\033[K"
 _line: _Line | None = None
 
 
-def show_progress(text: str) -> None:
-    """Set the text of the progress line."""
+def show_progress(text: str, done: int = 0, total: int = 0) -> None:
+    """Set the text of the progress line; with how much of how much is done, it shows about how long the rest takes."""
     if _line is not None and text:
-        _line.text = printable(text)
+        _line.text, _line.share = printable(text), done / total if total else 0.0
 
 
 @contextmanager
@@ -53,7 +53,7 @@ class _Line:
     """The progress line and the thread that updates it."""
 
     def __init__(self, text: str) -> None:
-        self.text = text
+        self.text, self.share = text, 0.0
         self.lock = threading.RLock()
         self._stream, self._start = sys.stderr, time.monotonic()
         self._is_shown, self._is_free = False, True
@@ -84,7 +84,9 @@ class _Line:
                     self._draw()
 
     def _draw(self) -> None:
-        seconds = f" {time.monotonic() - self._start:.0f} s"
+        elapsed = time.monotonic() - self._start
+        left = f", about {elapsed / self.share - elapsed:.0f} s left" if 0 < self.share < 1 else ""
+        seconds = f" {elapsed:.0f} s{left}"
         room = shutil.get_terminal_size().columns - len(seconds) - 1
         text = self.text if len(self.text) <= room else f"{self.text[: room - 1]}…"
         self._write(f"{_ERASE}{text}{seconds}")

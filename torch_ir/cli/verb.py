@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 # listed by name, so that help texts do not import torch; a test compares it with the backends' table
 BACKENDS = ("torch", "onednn", "inductor", "onnxruntime", "openvino", "iree", "auto")
 
+# exit statuses of commands that compare; 1 is for errors
+DIFFERENT = 3  # the two sides differ
+IN_PART = 4  # no difference was found, but not everything could be compared
+
 TEXT = ".ir"  # the suffix of files in the text form
 
 
@@ -40,6 +44,14 @@ def add_verb(
     shown = [f"  {parser.prog} {example}".rstrip() for example in examples[1:-1].split("\n")]
     parser.epilog = "\n".join(["examples:", *shown])
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress and no notes")
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="import your module or file, such as my_ops or my_ops.py, which defines operators; repeatable",
+    )
     parser.set_defaults(run=run)
     return parser
 
@@ -86,10 +98,18 @@ def add_tolerances(parser: argparse.ArgumentParser, default: str) -> None:
         parser.add_argument(f"--{kind[0]}tol", type=float, metavar="X", help=f"{kind} tolerance (default: {default})")
 
 
-def add_sizes(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=SIZE", help="a value for a symbolic size; repeatable"
-    )
+def add_sizes(parser: argparse._ActionsContainer, *, with_dim: bool = True) -> None:
+    """Add the option for symbolic sizes; `--set` is an older spelling, and sizes for costs of a captured model."""
+    if with_dim:
+        parser.add_argument(
+            "-d",
+            "--dim",
+            action="append",
+            default=[],
+            metavar="NAME=SIZE",
+            help="a value for a symbolic size; repeatable",
+        )
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=SIZE", help=argparse.SUPPRESS)
 
 
 def add_level(parser: argparse._ActionsContainer) -> None:

@@ -25,4 +25,5 @@ COLOURS: dict[str, tuple[str, str]] = {
 }
 MARKS = {"removed": ("#fbd5d5", "#c62828"), "added": ("#cfeed4", "#2e7d32"), "changed": ("#fde7b8", "#b26a00")}
 PLAIN = ("#f7f7f7", "#b4b4b4")  # in a comparison, what is equal on both sides
+DEAD = "#b4b4b4"  # of text and border, where nothing depends on a box
 CENTRE = "#1f4e9c"

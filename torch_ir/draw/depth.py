@@ -2,7 +2,8 @@
 
     depth 1   layer1: Sequential        depth 2   layer1.0: BasicBlock, layer1.1: BasicBlock
 
-Layers above that depth are one node each; operators of the modules above stay as they are.
+Layers above that depth are one node each; operators of the modules above stay as they are, except that many in a row
+from one source line, such as those of an attention mask, are one node.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping
 
+from torch_ir.draw.words import LINE
 from torch_ir.errors import DrawError
 from torch_ir.ir import IR, OpNode, Origin
 from torch_ir.ir.graph.origins import call_around, modules_around
 from torch_ir.ir.regroup.functions import FUSED, given_by, inline_all
 from torch_ir.ir.regroup.granularity import Run, fold_runs, identifier, public_name, read_past, short
 
+LEAST_LINE = 5  # nodes in a row from one source line that become one
 Parts = Mapping[str, tuple[OpNode, ...]]  # nodes inside each collapsed module, by its name
 
 
@@ -36,18 +39,29 @@ def collapsed(ir: IR, depth: int) -> tuple[IR, Parts]:
     classes = _classes(ir)
     call_of = _calls_of(copy, depth)
     runs, parts = list[Run](), list[tuple[OpNode, ...]]()
-    for call, group in itertools.groupby(copy.nodes, call_of):
+    for (call, source), group in itertools.groupby(copy.nodes, lambda node: _place(node, call_of(node))):
         nodes = list(group)
-        if call is None:
+        if call is None and (not source or len(nodes) < LEAST_LINE):
             continue
         read_past(nodes)
         if given_by(nodes):
-            op_type = classes.get(call.module, call.module)
-            origin = call._replace(module_class=short(op_type))
-            runs.append(Run(nodes, identifier(call.module), op_type, origin))
+            runs.append(_run(nodes, call, source, classes))
             parts.append(tuple(originals[node.name] for node in nodes))
     calls = fold_runs(copy, runs)
     return copy, {call.name: inside for call, inside in zip(calls, parts, strict=True)}
+
+
+def _place(node: OpNode, call: Origin | None) -> tuple[Origin | None, str]:
+    """Return the collapsed module call of a node, or else its source line; calls stay as they are."""
+    return call, "" if call is not None or node.is_call else node.origin.source
+
+
+def _run(nodes: list[OpNode], call: Origin | None, source: str, classes: Mapping[str, str]) -> Run:
+    if call is None:
+        line = source.replace("\\", "/").rpartition("/")[2]
+        return Run(nodes, identifier(line), f"{LINE}{line}", nodes[0].origin)
+    op_type = classes.get(call.module, call.module)
+    return Run(nodes, identifier(call.module), op_type, call._replace(module_class=short(op_type)))
 
 
 def depth_of(ir: IR) -> int:

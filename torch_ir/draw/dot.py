@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from torch_ir.draw.colours import CENTRE, COLOURS, FONT, MARKS, PLAIN
+from torch_ir.draw.colours import CENTRE, COLOURS, DEAD, FONT, MARKS, PLAIN
 from torch_ir.draw.columns import boxes_in, in_columns
 from torch_ir.draw.elements import Box, Edge, Frame, Scene
 from torch_ir.draw.heat import text_on
@@ -53,6 +53,8 @@ def to_dot(scene: Scene, legend: bool | None = None) -> str:
 
 def _box(box: Box, is_compared: bool) -> str:
     fill, border = _colours(box, is_compared)
+    if box.is_dead and not box.mark:
+        fill = "#ffffff"
     letters = text_on(box.fill) if box.fill else ""
     small = letters or "#6f6f6f"
     first, *rest = map(in_dot_label, box.lines)
@@ -61,6 +63,8 @@ def _box(box: Box, is_compared: bool) -> str:
     look = f'fillcolor="{fill}", color="{border}"{_EXTRA.get(box.kind, "")}'
     if letters:
         look += f', fontcolor="{letters}"'
+    if box.is_dead and not box.mark:
+        look += f', style="rounded,dashed", color="{DEAD}", fontcolor="{DEAD}"'
     if box.is_centre:
         look += f', penwidth=3.5, color="{CENTRE}"'
     name = f", id={in_dot_string(box.names[0])}" if box.names else ""

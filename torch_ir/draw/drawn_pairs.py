@@ -9,10 +9,12 @@ from typing import Any
 
 from torch_ir.draw.elements import Box, Frame, Item, Scene
 from torch_ir.draw.focus import focused
+from torch_ir.draw.marks import on_both, signed
 from torch_ir.draw.picture_files import write_scene
 from torch_ir.draw.scene import build_scene
 from torch_ir.errors import DrawError
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 
 Marks = tuple[Mapping[str, str], Mapping[str, str]]
 CONTEXT = 2  # boxes around a difference
@@ -37,6 +39,8 @@ def render_pair(
     They are what `diff(before, after).marks()` returns. Of large graphs only the differences are drawn, with a few
     boxes around each; the other options are those of `render`.
     """
+    require_graph(before, "render_pair")
+    require_graph(after, "render_pair")
     scene = build_pair(before, after, marks, titles, heading, only_differences, **options)
     write_scene(scene, path, legend=legend)
 
@@ -52,7 +56,7 @@ def build_pair(
 ) -> Scene:
     """Return the scene of both: one frame each; the options are those of `build_scene`."""
     options = {"max_nodes": 0, "include_weights": False, **options}
-    sides = _built(before, after, marks, options)
+    sides = [signed(side) for side in on_both(_built(before, after, marks, options))]
     count = _count(sides)
     is_cut = count > _MOST_BOXES if only_differences is None else only_differences
     if not any(box.mark for side in sides for box in side.boxes):

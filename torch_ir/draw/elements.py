@@ -25,6 +25,7 @@ class Box:
     fill: str = ""  # heat colour, instead of the colour of its family
     mark: str = ""  # difference from another graph: `added`, `removed`, `changed`, `renamed`
     is_centre: bool = False  # the focus of a neighbourhood
+    is_dead: bool = False  # nothing that the graph returns or changes depends on it
 
 
 @dataclass(frozen=True)

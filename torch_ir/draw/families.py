@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.json.json_fields import Dim
 
 _FAMILIES: dict[str, str] = {
     "matmul": """
@@ -56,6 +59,7 @@ _FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in na
 _STRONGEST = (
     "attention", "matmul", "normalisation", "activation", "reduction", "elementwise", "movement", "communication",
 )  # fmt: skip
+_OPEN = 64  # for a size that a graph leaves open
 _IN_NAMES = {"attention": "attention", "norm": "normalisation"}
 
 
@@ -67,21 +71,39 @@ def family_of(op_type: str) -> str:
 
 
 def family_of_node(node: OpNode, functions: Mapping[str, IR]) -> str:
-    """Return the family of a node; of a layer, by its name, else by the most important family inside."""
-    body = functions.get(node.attrs["function"]) if node.is_call else None
-    return _family(node, {} if body is None else {node.attrs["function"]: _inside(body)})
-
-
-def _inside(body: IR) -> set[str]:
-    """Return the families of the nodes of a body; each function is visited once."""
-    inner = {name: _inside(function) for name, function in body.functions.items()}
-    return {_family(node, inner) for node in body.nodes}
-
-
-def _family(node: OpNode, inside: Mapping[str, set[str]]) -> str:
+    """Return the family of a node; of a layer, by its name, else the family inside that does most of the work."""
     if not node.is_call:
         return family_of(node.op_type)
     name = node.op_type.rpartition(".")[2].lower()
-    named = [family for part, family in _IN_NAMES.items() if part in name]
-    found = {*named, *inside.get(node.attrs["function"], ())}
-    return next((family for family in (*named, *_STRONGEST) if family in found), "other")
+    named = next((family for part, family in _IN_NAMES.items() if part in name), "")
+    work = _work_of(node, functions) if not named else {}
+    return named or max(work, key=lambda family: (work[family], -_STRONGEST.index(family)), default="other")
+
+
+def _work_of(node: OpNode, functions: Mapping[str, IR]) -> Counter[str]:
+    """Return how much the families of a node do, in steps for each element that it returns."""
+    body = functions.get(node.attrs["function"]) if node.is_call else None
+    if body is None:
+        family = family_of(node.op_type)
+        return Counter({family: _steps(node, family)} if family in _STRONGEST else {})
+    inside: Counter[str] = Counter()
+    for inner in body.nodes:
+        inside.update(_work_of(inner, body.functions or functions))
+    return inside
+
+
+def _steps(node: OpNode, family: str) -> int:
+    """Estimate the operations of a node; open sizes count as 64, and a product takes one step for each term."""
+    made = sum(_elements(tensor.shape) for tensor in node.outputs)
+    if family == "movement":
+        return 0
+    if family == "attention":
+        return 2 * made * _elements(node.inputs[1].shape[-2:-1]) if len(node.inputs) > 1 else made
+    if family == "matmul" and len(node.inputs) > 1 and "embedding" not in node.op_type:
+        weight = node.inputs[1].shape
+        return made * (_elements(weight[1:]) if "conv" in node.op_type else _elements(node.inputs[0].shape[-1:]))
+    return made
+
+
+def _elements(shape: Sequence[Dim]) -> int:
+    return math.prod(size if isinstance(size, int) else _OPEN for size in shape)

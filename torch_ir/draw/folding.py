@@ -1,7 +1,7 @@
 """Fold repeated layers: consecutive equal modules are drawn once, in a frame with their number.
 
-A frame `layers.0 … 31` represents 32 modules with the same operators, connected in the same way, each reading the
-output of the one before it.
+A frame represents, for example, 32 modules with the same operators, connected in the same way, each reading the output
+of the one before it. It is named after the first and the last.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from torch_ir.draw.words import span
 from torch_ir.ir import IR, OpNode, Param, TensorMeta
 from torch_ir.ir.graph.origins import call_around, modules_around
 from torch_ir.ir.regroup.functions import FUSED, check_size_inline, inline, read_by
@@ -239,5 +240,4 @@ def _series(path: str) -> str:
 
 def _title(run: Sequence[_Unit]) -> str:
     first, last, period = run[0].paths[0], run[-1].paths[-1], len(run[0].paths)
-    path = first if first == last else f"{first} … {last.rpartition('.')[2]}"
-    return f"{path}  {times(len(run))}" + (f" ({period} each)" if period > 1 else "")
+    return f"{span(first, last)}  {times(len(run))}" + (f" ({period} each)" if period > 1 else "")

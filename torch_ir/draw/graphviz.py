@@ -29,7 +29,7 @@ sys.stdout.buffer.write(graph.draw(format=sys.argv[1], prog="dot"))
 
 
 def picture(dot: str, kind: str, patience: int = PATIENCE) -> bytes:
-    """Return the image of a DOT graph, `svg` or `png`."""
+    """Return the image of a DOT graph: `svg`, `png` or `pdf`."""
     command = _command(kind)
     with TemporaryFolder() as folder:
         with explained():

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from torch_ir.draw.colours import COLOURS, FONT, MARKS
 from torch_ir.draw.elements import Scale, Scene
 from torch_ir.draw.heat import colour
+from torch_ir.draw.marks import SIGNS
 from torch_ir.escaping import in_dot_label
 
 _STEPS = 12  # of the bar of a heat scale
@@ -74,7 +75,7 @@ def _swatches(families: Sequence[str], across: int) -> str:
 
 def _marks(marks: Sequence[str]) -> str:
     """Format squares as text, as a title above would stretch a table."""
-    return "".join(_words("■", 13, MARKS[mark][1]) + _words(f" {mark}    ", 10) for mark in marks)
+    return "".join(_words("■", 13, MARKS[mark][1]) + _words(f" {SIGNS[mark]} {mark}    ", 10) for mark in marks)
 
 
 def _words(text: str, size: int, colour: str = "#5c5c5c") -> str:

@@ -12,6 +12,7 @@ from torch_ir.draw.scene import build_scene
 from torch_ir.draw.words import short_name
 from torch_ir.escaping import in_mermaid
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 
 _BRACKETS: dict[Kind, tuple[str, str]] = {
     "input": ("[/", "/]"),
@@ -34,6 +35,7 @@ _ARROWS = {"solid": "-->", "dotted": "-.->", "dashed": "-.->"}
 
 def ir_to_mermaid(ir: IR, max_nodes: int | None = 30, include_weights: bool = True) -> str:
     """Return a Mermaid flow chart of the first `max_nodes` nodes of a graph; 0 or None draws all."""
+    require_graph(ir, "ir_to_mermaid")
     return to_mermaid(build_scene(ir, max_nodes, include_weights))
 
 
@@ -66,6 +68,7 @@ def _style(box: Box) -> str:
 
 def generate_op_distribution_pie(ir: IR, top_n: int = 10) -> str:
     """Return a Mermaid pie chart of the `top_n` most frequent operators, with the rest as one slice."""
+    require_graph(ir, "generate_op_distribution_pie")
     counts = Counter(map(short_name, ir.nodes)).most_common()
     lines = ["pie showData", 'title "Operator Distribution"']
     lines += [f'"{in_mermaid(name)}" : {count}' for name, count in counts[:top_n]]

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch_ir.draw.words import OPAQUE, short_name
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import call_around, modules_around
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ir.text.printer import print_value, shape_text
@@ -28,6 +29,7 @@ def to_model_explorer(
     include_weights: bool = True,
 ) -> Record:
     """Return a graph and its functions as a graph collection; placeholders are red, `heat` becomes node attributes."""
+    require_graph(ir, "to_model_explorer")
     name = ir.model_name or "graph"
     writer = _Writer(placeholders, heat or {}, unit, include_weights)
     return {"label": name, "graphs": list(writer.graphs(ir, name))}

@@ -61,15 +61,15 @@ def _picture(ir: IR) -> Iterator[str]:
     if message:
         yield f"<small>{in_html(message)}</small>"
     if len(scene.boxes) <= _MOST_BOXES and (svg := _svg(scene)):
-        yield f'<div style="overflow:auto;max-height:900px">{svg}</div>'
+        yield f'<div style="overflow:auto;max-width:100%;max-height:900px">{svg}</div>'
     else:
         yield f"<details><summary>Mermaid</summary><pre>{in_html(to_mermaid(scene))}</pre></details>"
 
 
 def _svg(scene: Scene) -> str:
-    """Return the SVG element only; empty if Graphviz is missing or takes too long."""
+    """Return the SVG element only, no wider than its cell; empty if Graphviz is missing or takes too long."""
     try:
         text = drawn(scene, "svg", patience=_PATIENCE).decode()
     except TorchIRError:
         return ""
-    return text[text.index("<svg") :]
+    return text[text.index("<svg") :].replace("<svg", '<svg style="max-width:100%;height:auto"', 1)

@@ -12,14 +12,17 @@ from torch_ir.draw.elements import Scene
 from torch_ir.draw.graphviz import PATIENCE, picture, with_tips
 from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import RADIUS, build_scene
+from torch_ir.errors import DrawError
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_bytes, write_text
+from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 
-PICTURES = ("png", "svg")
+PICTURES = ("png", "svg", "pdf")
+_OTHERS = ("bmp", "doc", "eps", "gif", "htm", "html", "jpeg", "jpg", "json", "onnx", "ps", "tif", "tiff", "webp")
 
 
 def render(
-    ir: IR,
+    ir: IR | Model,
     path: str | os.PathLike[str],
     max_nodes: int | EllipsisType | None = ...,
     include_weights: bool | None = None,
@@ -34,8 +37,12 @@ def render(
     unit: str = "",
     legend: bool | None = None,
     assertions: bool = False,
+    example_inputs: ExampleInputs | None = None,
 ) -> None:
-    """Draw a graph into a file; the suffix selects the format: .svg, .png, .dot, .md, and Mermaid text for any other.
+    """Draw a graph into a file; the suffix selects the format.
+
+    It is .svg, .png, .pdf, .dot, .md, or Mermaid text for any other, such as .mmd. A model is captured first,
+    with `example_inputs`.
 
     `fold` draws consecutive equal layers once, `open_calls` with the nodes inside calls. `depth` draws every module at
     that depth as one box. `focus` draws only the neighbourhood of a node or module, up to `radius` boxes away. `heat`
@@ -44,7 +51,7 @@ def render(
     SVG and PNG; by default in all but small drawings. Nodes that only assert are omitted unless `assertions` is set.
     """
     scene = build_scene(
-        ir,
+        graph_of(ir, example_inputs, "render"),
         max_nodes,
         include_weights,
         placeholders,
@@ -64,6 +71,10 @@ def write_scene(scene: Scene, path: str | os.PathLike[str], kind: str = "", lege
     """Write a scene to a file, in the format of its suffix unless `kind` is given."""
     target = Path(path)
     kind = kind or target.suffix.lower().removeprefix(".")
+    if kind in _OTHERS:
+        raise DrawError(
+            f"cannot draw {target}; expected .svg, .png, .pdf, .dot, .md or .mmd (for a page, use `explore`)"
+        )
     if kind in PICTURES:
         write_bytes(target, drawn(scene, kind, legend))
     else:
@@ -71,7 +82,7 @@ def write_scene(scene: Scene, path: str | os.PathLike[str], kind: str = "", lege
 
 
 def drawn(scene: Scene, kind: str, legend: bool | None = None, patience: int = PATIENCE) -> bytes:
-    """Return a scene as `svg` or `png`; in SVG, a box has the name of its node as id, and a tooltip."""
+    """Return a scene as `svg`, `png` or `pdf`; in SVG, a box has the name of its node as id, and a tooltip."""
     found = picture(to_dot(scene, legend), kind, patience)
     return with_tips(found, {box.id: box.tip for box in scene.boxes}) if kind == "svg" else found
 

@@ -64,7 +64,7 @@ def build_scene(
     count = None if centre else (300 if is_short else 30) if isinstance(max_nodes, EllipsisType) else max_nodes
     scene = _set_up(Stage(folding, include_weights, red, is_short, parts), folding, count)
     legend = _legend(len(red), is_lowered=bool(placeholders))
-    scene = replace(scene, legend=legend, note=_left_out(left_out), wraps=is_short)
+    scene = replace(scene, legend=legend, note=_note(left_out, scene), wraps=is_short)
     if depth is not None:
         scene = replace(scene, items=tuple(_merged(scene.items)))
     if marks:
@@ -102,8 +102,11 @@ def _emphasised(placeholders: Collection[str], focus: str | Collection[str], mar
     return {*placeholders, *focused_names, *(name for name, mark in marks.items() if mark in MARKS)}
 
 
-def _left_out(count: int) -> str:
-    return f"{count} assertion{'s are' if count > 1 else ' is'} not drawn" if count else ""
+def _note(left_out: int, scene: Scene) -> str:
+    """Say how many assertions are not drawn, and what pale boxes are."""
+    omitted = f"{left_out} assertion{'s are' if left_out > 1 else ' is'} not drawn" if left_out else ""
+    pale = "pale boxes lead to no result" if any(box.is_dead for box in scene.boxes) else ""
+    return "; ".join(filter(None, (omitted, pale)))
 
 
 def _legend(count: int, is_lowered: bool) -> str:

@@ -28,6 +28,7 @@ class Stage:
         self._is_folded = is_folded
         self._parts = parts
         self._nodes = _represented(folding, parts)
+        self._dead = _dead_ends(folding.ir)
         self._producers: dict[TensorMeta, str] = {}
         self._boxes: dict[OpNode, str] = {}
         self._ids: set[str] = set()
@@ -42,9 +43,10 @@ class Stage:
         family: str = "",
         names: tuple[str, ...] = (),
         tip: str = "",
+        is_dead: bool = False,
     ) -> str:
         box_id = self._fresh_id(prefix, name)
-        self.items.append(Box(box_id, lines, kind, family, names, tip))
+        self.items.append(Box(box_id, lines, kind, family, names, tip, is_dead=is_dead))
         self._producers.update((tensor, box_id) for tensor in outputs)
         return box_id
 
@@ -74,6 +76,7 @@ class Stage:
             family_of_node(node, functions),
             tuple(each.name for each in nodes),
             facts_of(node, self._parts.get(node.name, ())),
+            is_dead=node in self._dead,
         )
         if self._is_folded:
             self._add_folded_edges(node, box_id)
@@ -158,6 +161,15 @@ def _represented(folding: Folding, parts: Parts) -> dict[OpNode, list[OpNode]]:
         drawn = folding.drawn(node.outputs[0]).producer if node.outputs else None
         found.setdefault(drawn or node, []).extend(parts.get(node.name, (node,)))
     return found
+
+
+def _dead_ends(ir: IR) -> set[OpNode]:
+    """Return the nodes whose results lead to nothing that the graph returns or changes."""
+    dead: set[OpNode] = set()
+    for node in reversed(ir.nodes):
+        if node.outputs and all(user in dead for tensor in node.outputs for user in tensor._uses):
+            dead.add(node)
+    return dead
 
 
 def _path(node: OpNode, fold: Fold | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -11,6 +12,7 @@ from torch_ir.ir.regroup.functions import STAGE
 from torch_ir.ir.text.printer import shape_text
 
 DECISION = "torch_ir.decision."  # prefix of the op_types of guards
+LINE = "source_line."  # prefix of the op_types of nodes from one source line, drawn as one box
 OPAQUE = "opaque."  # prefix of the op_types of gaps
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 _SHOWN = 6  # items of a list
@@ -20,9 +22,17 @@ def short_name(node: OpNode) -> str:
     """Return `linear` for `aten.linear.default`, `Conv2d` for `torch.nn.Conv2d`, and the name of a pipeline stage."""
     if node.op_type == STAGE:
         return node.name
+    if node.op_type.startswith(LINE):
+        return node.op_type.removeprefix(LINE)
     if node.is_call:
         return node.op_type.rpartition(".")[2]
     return node.op_type.removeprefix("aten.").removesuffix(".default")
+
+
+def span(first: str, last: str) -> str:
+    """Return the names of the first and the last module of a series, joined by a dash: `layer1.0` and `1.2`."""
+    number = re.search(r"\d[\d.]*$", last)
+    return first if first == last else f"{first}\N{EN DASH}{number[0] if number else last.rpartition('.')[2]}"
 
 
 def amount(number: float, unit: str = "") -> str:

@@ -1,6 +1,6 @@
 """The module hierarchy of a graph, with consecutive equal modules as one run.
 
-    layers.0 … 31  x32      a run, whose parts are drawn once until unfolded
+    layers.0 - 31  x32      a run, whose parts are drawn once until unfolded
       self_attn             a module, as its call was captured
         linear              a node
 
@@ -14,13 +14,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Union
 
-from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.analysis.dependencies.over_weights import hoisted, over_weights
+from torch_ir.draw.depth import LEAST_LINE
+from torch_ir.draw.words import span
+from torch_ir.ir import IR, OpNode
 from torch_ir.ir.graph.origins import call_around, is_below, module_at
 from torch_ir.ir.regroup.functions import read_by
 
 _LISTS = ("ModuleList", "ModuleDict")  # containers of modules that are never called
 _PERIOD = 6  # alternating layers, such as five of local attention and one of global, repeat together
-_LINE = 5  # minimum number of nodes from one source line that form a group
 _MOST = 300  # items of a level; if there are more, consecutive ones are grouped
 _CHUNK = 100
 _DEEPEST = 40  # levels of modules; deeper ones are shown at the last level
@@ -55,7 +57,7 @@ def hierarchy(ir: IR, mark_of: Callable[[OpNode], Hashable]) -> Group:
 
 
 def name_of(item: Item, outer: str) -> str:
-    """Return the name of an item inside the module `outer`: `self_attn`, `layers.0 … 31`."""
+    """Return the name of an item inside the module `outer`: `self_attn`, or the first and last of a run."""
     if isinstance(item, OpNode) or item.kind == "module":
         return _seen_from(outer, _path(item))
     if item.kind == "once":
@@ -65,10 +67,10 @@ def name_of(item: Item, outer: str) -> str:
     if item.kind == "chunk":
         return f"{item.nodes[0].name} … {item.nodes[-1].name}"
     first, last = _path(item.items[0]), _end(item.items[-1])
-    name, (around, _, end) = _seen_from(outer, first), last.rpartition(".")
+    name, end, around = _seen_from(outer, first), _seen_from(outer, last), last.rpartition(".")[0]
     if first == last:
         return name
-    return f"{name} … {end if around == first.rpartition('.')[0] else _seen_from(outer, last)}"
+    return span(name, end) if around == first.rpartition(".")[0] else f"{name} … {_seen_from(outer, last)}"
 
 
 class _Grouping:
@@ -79,10 +81,17 @@ class _Grouping:
         self._facts = {node: (_facts(node), mark_of(node)) for node in ir.nodes}
         self._places = {node: place for place, node in enumerate(ir.nodes)}
         self._forms: dict[Hashable, int] = {}
-        self._once = _over_weights(ir)
+        self._prologue = hoisted(ir)
+        self._once: set[Item] = set() if self._prologue else set(over_weights(ir))
 
     def graph(self) -> Group:
-        return Group("graph", "", self._items(self._ir.nodes, "", 0))
+        """Return the whole graph; a prologue at its front is one group, whatever modules its nodes come from."""
+        rest = self._ir.nodes[len(self._prologue) :]
+        if not self._prologue or not rest:
+            return Group("graph", "", self._items(self._ir.nodes, "", 0))
+        once = Group("once", "", self._items(self._prologue, "", 0))
+        once.form = self._form(once.nodes, "")
+        return Group("graph", "", [once, *self._items(rest, "", 0)])
 
     def _items(self, nodes: Sequence[OpNode], path: str, depth: int) -> list[Item]:
         """Return the items of a module: its own nodes, and groups for nested modules, equal ones as runs."""
@@ -134,12 +143,12 @@ class _Grouping:
 
     def _with_lines(self, items: Sequence[Item], path: str) -> list[Item]:
         """Group consecutive nodes from one source line of the model."""
-        if len(items) < 2 * _LINE:
+        if len(items) < 2 * LEAST_LINE:
             return list(items)
         found: list[Item] = []
         for source, row in itertools.groupby(items, _source):
             same = list(row)
-            found += [self._group("line", path, same)] if source and _LINE <= len(same) < len(items) else same
+            found += [self._group("line", path, same)] if source and LEAST_LINE <= len(same) < len(items) else same
         return found
 
     def _in_chunks(self, items: list[Item], path: str) -> list[Item]:
@@ -213,17 +222,6 @@ def _nodes_in(items: Iterable[Item]) -> Iterator[OpNode]:
 def _facts(node: OpNode) -> Hashable:
     made = tuple((tensor.shape, tensor.dtype) for tensor in node.outputs)
     return node.op_type, node.args, repr(node.attrs), made, tuple(tensor.shape for tensor in node.inputs)
-
-
-def _over_weights(ir: IR) -> set[Item]:
-    """Return the nodes that depend on weights alone."""
-    found: set[Item] = set()
-    ready: set[TensorMeta] = set(ir.params)
-    for node in ir.nodes:
-        if node.inputs and not node.is_call and ready.issuperset(node.inputs):
-            found.add(node)
-            ready.update(node.outputs)
-    return found
 
 
 def _longest_run(forms: Sequence[Hashable]) -> tuple[int, int]:

@@ -16,7 +16,8 @@ from typing import Any
 
 _SCRIPTS = (
     "data", "text", "levels", "checks", "layout", "colours", "elements", "drawing", "minimap", "places", "view",
-    "pointer", "tables", "panel", "tree", "search", "compare", "keys", "main",
+    "pointer", "picture", "tables", "code", "values", "panel", "panels", "tree", "search",
+    "compare", "keys", "main",
 )  # fmt: skip
 _LIBRARY, _LICENCE = "dagre.min.js", "dagre.LICENSE.txt"
 _MAP = "//# sourceMappingURL="  # a browser with open developer tools would request it

@@ -7,10 +7,11 @@ a graph has open sizes.
 
 from __future__ import annotations
 
+import math
 import sys
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from torch_ir.analysis.cost_model.node_costs import Cost, Work, added, cost, sized
 from torch_ir.analysis.shapes.size_polynomials import weight_of
@@ -19,6 +20,7 @@ from torch_ir.draw.families import family_of_node
 from torch_ir.draw.words import DECISION, OPAQUE
 from torch_ir.explorer.hierarchy import Group, Item, hierarchy, name_of
 from torch_ir.ir import IR, FunctionRef, OpNode, Param, TensorMeta
+from torch_ir.ir.graph.attr_order import ordered
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import STAGE, called_by
 from torch_ir.ir.text.printer import print_value
@@ -48,6 +50,22 @@ class Marked:
         return self.kind_of(node), None if change == "renamed" else change
 
 
+class Values(Protocol):
+    """What a runtime computed, compared with a golden pack: `torch_ir.Comparison` is one."""
+
+    errors: Mapping[str, float]  # largest error of each tensor that was compared, by name
+    differing: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a page shows beside the nodes: values of runtimes, generated Python, and lines of the model's source."""
+
+    values: Mapping[str, Values] = field(default_factory=dict)
+    python: Mapping[str, str] = field(default_factory=dict)  # by the name of a tensor
+    lines: Mapping[str, str] = field(default_factory=dict)  # by source, such as `model.py:7`
+
+
 class Texts:
     """Interned texts; a text is represented by its index."""
 
@@ -64,8 +82,17 @@ class Texts:
 class Side:
     """The graphs of one IR, including its functions, as records."""
 
-    def __init__(self, ir: IR, texts: Texts, title: str, sizes: Mapping[str, int], marked: Marked) -> None:
+    def __init__(
+        self,
+        ir: IR,
+        texts: Texts,
+        title: str,
+        sizes: Mapping[str, int],
+        marked: Marked,
+        beside: Beside | None = None,
+    ) -> None:
         self._texts = texts
+        self._beside = beside or Beside()
         self._weights: dict[str, float] = {}
         self._graphs: list[dict[str, Any]] = []
         self._ir = sized(ir, sizes)
@@ -81,7 +108,28 @@ class Side:
             "entries": [[self._texts(name), number] for name, number in self._entries],
             "weights": self._weights,
             "graphs": self._graphs,
+            "runtimes": [self._runtime(name, values) for name, values in self._beside.values.items()],
+            "python": [self._code(self._beside.python.get(node.outputs[0].name)) for node in self._named()],
+            "lines": [self._code(self._beside.lines.get(node.origin.source)) for node in self._named()],
         }
+
+    def _named(self) -> list[OpNode]:
+        """Return the nodes that code may stand beside: none if there is no code."""
+        return [node for node in self._ir.nodes if node.outputs] if self._beside.python or self._beside.lines else []
+
+    def _code(self, text: str | None) -> int:
+        return -1 if text is None else self._texts(text)
+
+    def _runtime(self, name: str, values: Values) -> list[Any]:
+        """Return the error of each node that a runtime computed, -1 if it is not finite, and the wrong ones."""
+        places = {tensor.name: place for place, node in enumerate(self._ir.nodes) for tensor in node.outputs}
+        errors: dict[int, float] = {}
+        for tensor, error in values.errors.items():
+            if tensor in places:
+                one, other = errors.get(places[tensor], 0.0), error if math.isfinite(error) else -1.0
+                errors[places[tensor]] = -1.0 if min(one, other) < 0 else max(one, other)
+        wrong = sorted({places[tensor] for tensor in values.differing if tensor in places})
+        return [self._texts(name), list(errors), list(errors.values()), wrong]
 
     def _entry_points(self, marked: Marked) -> list[tuple[str, int]]:
         """Return the graph itself, and the functions that no node calls, such as `decode`."""
@@ -162,6 +210,7 @@ class _Graph:
             "keys": text(" = ".join(param.keys)) if param else -1,
             "kind": text(param.kind) if param else -1,
             "placement": text(self._side.placement(tensor)) if tensor.placement else -1,
+            "stride": -1 if tensor.stride is None else text(", ".join(map(str, tensor.stride))),
         }
 
     def _node(self, node: OpNode) -> dict[str, Any]:
@@ -176,7 +225,9 @@ class _Graph:
             "args": [text(name) for name in node.args],
             "inputs": [self._tensors[tensor] for tensor in node.inputs],
             "outputs": [self._tensors[tensor] for tensor in node.outputs],
-            "attrs": [[text(name), text(print_value(value))] for name, value in node.attrs.items()],
+            "attrs": [
+                [text(name), text(print_value(value))] for name, value in ordered(node.op_type, node.attrs).items()
+            ],
             "calls": [
                 [text(name), text(value)] for name, value in node.attrs.items() if isinstance(value, FunctionRef)
             ],

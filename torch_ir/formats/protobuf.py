@@ -21,6 +21,7 @@ from torch_ir.ir import IR, Limits
 from torch_ir.ir.checks.limits import allow_more
 from torch_ir.ir.files.atomic_write import write_bytes
 from torch_ir.ir.files.sniff_file import sniffed_errors
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.digest import digest_of
 from torch_ir.ir.json.encode import FORMAT, graph_document
 from torch_ir.ir.json.json_text import read_bytes, uncollected
@@ -39,6 +40,7 @@ def is_protobuf(path: str | os.PathLike[str]) -> bool:
 
 def save_protobuf(ir: IR, path: str | os.PathLike[str]) -> None:
     """Write a graph to a protobuf file atomically; folders are created as needed."""
+    require_graph(ir, "save_protobuf")
     write_bytes(path, to_protobuf(ir))
 
 
@@ -50,6 +52,7 @@ def load_protobuf(path: str | os.PathLike[str], limits: Limits = Limits()) -> IR
 
 def to_protobuf(ir: IR) -> bytes:
     """Return the graph as a protobuf message; equal graphs have equal bytes. An invalid graph is refused."""
+    require_graph(ir, "to_protobuf")
     with uncollected():
         return _write("Model", lambda model: _write_model(model, ir.check()))
 

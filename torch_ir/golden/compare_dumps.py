@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from torch_ir.golden.dumps import Dumps
 from torch_ir.golden.pack import Value, read_pack
 from torch_ir.ir import Limits
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.run.tolerances import Difference, compare
+from torch_ir.run.tolerances import Difference, compare, tolerances
 from torch_ir.verify.divergence import Divergence
 
 _SHOWN = 8
@@ -41,6 +42,9 @@ class Comparison:
     unknown: list[str] = field(default_factory=list)
     modules: list[ModuleSummary] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    errors: dict[str, float] = field(default_factory=dict)  # largest absolute error of each compared value
+    sqnr: dict[str, float] = field(default_factory=dict)  # in dB, of values that are not bit-equal
+    cosine: dict[str, float] = field(default_factory=dict)  # the same values as vectors
 
     @property
     def is_equal(self) -> bool:
@@ -51,6 +55,12 @@ class Comparison:
         verdict = "EQUAL" if self.is_equal else "DIFFERENT" if self.differing else "NOTHING COMPARED"
         counts = f"{self.compared} values compared, {len(self.differing)} differ, {len(self.missing)} missing"
         lines = [f"Comparison: {verdict}", f"  {counts}"]
+        if self.sqnr:
+            noisiest, turned = min(self.sqnr, key=self.sqnr.__getitem__), min(self.cosine, key=self.cosine.__getitem__)
+            lines.append(
+                f"  lowest SQNR {self.sqnr[noisiest]:.1f} dB ({noisiest}), "
+                f"lowest cosine {self.cosine[turned]:.6f} ({turned})"
+            )
         if self.divergence:
             lines += [f"  {line}" for line in str(self.divergence).splitlines()]
         for summary in self.modules:
@@ -78,7 +88,8 @@ def compare_golden(
     """Compare dumps with a pack, in the order of the graph.
 
     Dumps are matched by the name of the tensor, else by that of its node; `names` maps other names to these. The
-    default tolerances are those of the pack. `limits` apply to the index of the pack.
+    default tolerances are those of the pack, or of the dtype of a dump that is less precise. `limits` apply to the
+    index of the pack.
     """
     golden = read_pack(pack, limits)
     found = Dumps(dumps)
@@ -90,14 +101,19 @@ def compare_golden(
         if value.name not in places:
             comparison.missing.append(value.name)
             continue
-        actual, note = _in_dtype(found[places[value.name]](), value)
+        dumped = found[places[value.name]]()
+        actual, note = _in_dtype(dumped, value)
         if note:
             converted.setdefault(note, []).append(value.name)
-        tolerances = (value.rtol if rtol is None else rtol, value.atol if atol is None else atol)
-        differences[value.name] = difference = compare(golden.tensor(value), actual, *tolerances)
+        expected, allowed = golden.tensor(value), _tolerances(value, dumped.dtype)
+        given = (allowed[0] if rtol is None else rtol, allowed[1] if atol is None else atol)
+        differences[value.name] = difference = compare(expected, actual, *given)
+        if (agreement := _agreement(expected, actual)) is not None:
+            comparison.sqnr[value.name], comparison.cosine[value.name] = agreement
         if difference.reason and comparison.divergence is None:
             comparison.divergence = _divergence(value, difference, golden.values, differences)
     comparison.compared = len(differences)
+    comparison.errors = {name: difference.max_diff for name, difference in differences.items()}
     comparison.differing = [name for name, difference in differences.items() if difference.reason]
     comparison.unknown = _unknown(found, places, golden.values)
     comparison.modules = _roll_up(golden.values, differences)
@@ -132,8 +148,33 @@ def _in_dtype(actual: torch.Tensor, value: Value) -> tuple[torch.Tensor, str]:
         return actual, ""
     both_are_numbers = actual.is_floating_point() and wanted.is_floating_point
     fits = both_are_numbers or torch.equal(actual.to(wanted).to(actual.dtype), actual)
-    note = f"dumped as {str(actual.dtype).removeprefix('torch.')}, compared as {value.dtype}"
+    dumped = str(actual.dtype).removeprefix("torch.")
+    is_coarser = _tolerances(value, actual.dtype) != (value.rtol, value.atol)
+    note = f"dumped as {dumped}, compared as {value.dtype}{f' with the tolerance of {dumped}' if is_coarser else ''}"
     return (actual.to(wanted), note) if fits else (actual, "")
+
+
+def _tolerances(value: Value, dumped: torch.dtype) -> tuple[float, float]:
+    """Return the tolerances of a value, scaled to those of the dump's dtype if that is less precise."""
+    own, coarse = tolerances(TORCH_DTYPES[value.dtype]), tolerances(dumped)
+    if not dumped.is_floating_point or not own[0] or coarse[0] <= own[0]:
+        return value.rtol, value.atol
+    return value.rtol * coarse[0] / own[0], value.atol * coarse[1] / own[1]
+
+
+def _agreement(expected: torch.Tensor, actual: torch.Tensor) -> tuple[float, float] | None:
+    """Return the SQNR in dB and the cosine of two values; None for equal ones and those that are not finite numbers."""
+    if expected.shape != actual.shape or not (expected.is_floating_point() and actual.is_floating_point()):
+        return None
+    one, other = expected.double().flatten(), actual.double().flatten()
+    noise, signal = float((one - other).square().sum()), float(one.square().sum())
+    lengths = float(one.norm() * other.norm())
+    if not (noise and math.isfinite(noise) and math.isfinite(signal)):
+        return None
+    return (
+        10 * math.log10(signal / noise) if signal else -math.inf,
+        float(one @ other) / lengths if lengths else 0.0,
+    )
 
 
 def _divergence(

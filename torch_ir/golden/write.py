@@ -19,12 +19,14 @@ from torch_ir.golden.pack import FORMAT, INDEX, VERSION, Value
 from torch_ir.golden.pack_writer import SHARD_BYTES, Shards, is_dense, new_pack
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
 from torch_ir.ir.files.atomic_write import write_text
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import write_document
 from torch_ir.ops.effects import is_random
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.tolerances import tolerances
+from torch_ir.run.weights import WeightSource, weights_from
 from torch_ir.verify.copies import copied
 from torch_ir.verify.reference_run import values_outside_state_dict
 from torch_ir.verify.verification import verify_ir_with_state_dict
@@ -32,7 +34,7 @@ from torch_ir.verify.verification import verify_ir_with_state_dict
 
 def write_golden(
     ir: IR,
-    weights: Mapping[str, torch.Tensor],
+    weights: WeightSource,
     inputs: Sequence[Any],
     path: str | os.PathLike[str],
     *,
@@ -51,6 +53,8 @@ def write_golden(
     With `model`, the graph is verified against it first. `only` selects the nodes of some modules, `every` each n-th
     node and the outputs; a pack of more than `max_bytes` is an error.
     """
+    require_graph(ir, "write_golden")
+    weights = weights_from(weights)
     digest = hashlib.sha256(ir.to_json().encode()).hexdigest()
     ir = IRExecutor(ir).ir  # with named arguments
     call = (tuple(inputs), dict(kwargs or {}))

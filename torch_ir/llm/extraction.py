@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import Any
 
@@ -12,9 +13,12 @@ from torch_ir.capture.export.dynamic import keep_promises, loosened
 from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
+from torch_ir.llm.checkpoint_layout import to_checkpoint_layout
 from torch_ir.llm.quantized import refuse_quantized
 from torch_ir.ops.torch_internals import pytree
 
+_log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
+_LAYOUTS = ("checkpoint", "model")
 _LEAST = 4  # cache length: a prompt of two or three tokens, and one more
 
 
@@ -29,6 +33,7 @@ def extract_llm(
     encoder_input: torch.Tensor | None = None,
     model_name: str | None = None,
     blocks: str = "inline",
+    weight_layout: str = "checkpoint",
 ) -> IR:
     """Capture a language model as two graphs over one table of weights: the IR is prefill, its function is decode.
 
@@ -37,8 +42,11 @@ def extract_llm(
     `batch` and `prompt` fix sizes that are dynamic by default. With `padding`, prompts may be padded on the left and
     `attention_mask` is an input. Only the logits of the last token are returned unless `all_logits`. `encoder_input`
     is an example for encoders that do not read token ids, such as those of speech. `blocks="function"` keeps repeated
-    layers as calls of one function, in each graph.
+    layers as calls of one function, in each graph. The graphs read the weights as checkpoints of `transformers` store
+    them, or, with `weight_layout="model"`, as the `state_dict` of the model has them.
     """
+    if weight_layout not in _LAYOUTS:
+        raise ExportError(f"unknown weight_layout {weight_layout!r}; expected one of {', '.join(_LAYOUTS)}")
     model = build_on_meta(model)
     from torch_ir.llm.caches import Caches
     from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder, recomputed_after
@@ -61,9 +69,11 @@ def extract_llm(
         calls.encoder_input = encoder_input
     unchecked = _count_positions(calls) if encoder_input is None else ""
     name = type(model).__name__ if model_name is None else model_name
+    _log.info("capturing graph 1 of 2, prefill")
     ir = _extract(calls.prefill(), name, blocks)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
+    _log.info("capturing graph 2 of 2, decode")
     decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
     written = {target for target, _ in decode.mutations}
     # drop the encoder's weights; keep tables that every call writes, even if unused
@@ -72,7 +82,8 @@ def extract_llm(
     if unchecked:
         note = f"prefill and decode of {type(model).__name__} were not checked on a tiny model; run verify_llm"
         warnings.warn(CaptureWarning(f"{note} ({unchecked})"), stacklevel=2)
-    return ir.check()
+    ir.check()
+    return to_checkpoint_layout(ir, model) if weight_layout == "checkpoint" else ir
 
 
 def _count_positions(calls: Any) -> str:

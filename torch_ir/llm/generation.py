@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, evaluate
 from torch_ir.llm.cache_layout import cache_map, decode_graph
+from torch_ir.llm.checkpoint_layout import checkpoint_weights
 from torch_ir.run import IRExecutor
 from torch_ir.run.tolerances import compare
 
@@ -28,7 +29,10 @@ def generate(ir: IR, weights: Mapping[str, Tensor], new_tokens: int, **inputs: T
 
 def verify_llm(ir: IR, model: Any, new_tokens: int, **inputs: Tensor) -> tuple[bool, str]:
     """Compare tokens and logits of the graphs with those of `model.generate`; return the verdict and a summary."""
-    return compare_steps(Generator(ir, model.state_dict()), model, new_tokens, inputs)
+    weights = model.state_dict()
+    if any(param.key not in weights for param in ir.params if param.param and param.param.in_state_dict):
+        weights = checkpoint_weights(model)
+    return compare_steps(Generator(ir, weights), model, new_tokens, inputs)
 
 
 def compare_steps(

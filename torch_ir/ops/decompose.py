@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_ir.errors import ConversionError, TorchIRError, first_line
 from torch_ir.ir import IR, Device, Expr, OpNode, TensorMeta
-from torch_ir.ir.regroup.functions import fresh
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.calling import empty, keywords, mapped
 from torch_ir.ops.effects import is_uninitialised, writes_in_place
 from torch_ir.ops.neutral_state import NeutralState

@@ -27,9 +27,14 @@ _library.define("fixed_shape(Tensor value, int[] shape, str place) -> ()")
 def _decision(value: torch.Tensor, assumed: Any, place: str) -> None:
     found = value.item()
     if found != assumed and (found == found or assumed == assumed):  # NaN equals NaN here
+        values = f"at capture the value was {assumed}, now it is {found}"
+        if isinstance(assumed, bool):
+            raise GuardError(
+                f"{place or 'the model'} branches on data: {values}; capture with explore= to include both branches"
+            )
         raise GuardError(
-            f"{place or 'the model'} branches on data: at capture the value was {assumed}, now it "
-            f"is {found}; capture with explore= to include both branches"
+            f"{place or 'the model'} reads a number from the data: {values}; the graph is only for that number: "
+            "compute with the tensor instead, without .item(), or capture for other data"
         )
 
 
@@ -45,5 +50,6 @@ def _fixed_shape(value: torch.Tensor, shape: Sequence[int], place: str) -> None:
 decision: Any = torch.ops.torch_ir.decision.default
 fixed_shape: Any = torch.ops.torch_ir.fixed_shape.default
 for _operator in (decision, fixed_shape):
-    torch.library.register_fake(_operator, lambda *args: None)  # without values, there is nothing to guard
+    # without values, there is nothing to guard; register_fake would look through every module of the process
+    _library.impl(_operator, lambda *args: None, "Meta")
     has_side_effect(_operator)  # fx must keep it, though it has no users

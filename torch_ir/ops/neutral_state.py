@@ -79,9 +79,10 @@ _default_dtype = _DefaultDtype()
 
 def makes_default_dtype(node: OpNode) -> bool:
     """Whether torch's default dtype may affect a node: it makes floats from integers or from no tensors."""
-    if not any(output.dtype in _FLOATS for output in node.outputs):
-        return False
-    return node.attrs.get("dtype") is None and not any(tensor.dtype in _FLOATS for tensor in node.inputs)
+    for tensor in node.inputs:  # most nodes read one, and this is asked of every node of a capture
+        if tensor.dtype in _FLOATS:
+            return False
+    return node.attrs.get("dtype") is None and any(output.dtype in _FLOATS for output in node.outputs)
 
 
 def reads_default_dtype(ir: IR) -> bool:

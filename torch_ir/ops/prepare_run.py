@@ -30,7 +30,10 @@ def check_operators(ir: IR) -> None:
             unknown.setdefault(node.op_type, node)
     if unknown:
         listed = ", ".join(f"{op_type} (node {node.name!r})" for op_type, node in unknown.items())
-        raise ExecutionError(f"no executor for {listed}; import what defines it, or use @register_executor")
+        raise ExecutionError(
+            f"no executor for {listed}; import what defines it (on the command line: "
+            "--import MODULE), or use @register_executor"
+        )
 
 
 def with_named_arguments(ir: IR) -> IR:

@@ -1,7 +1,7 @@
 """Every private name of torch that torch_ir uses, under a public name; patches are in `capture.instrument`.
 
-A comment states the torch versions that have a name, according to their sources; tests run with 2.13. Code that runs
-for every operator calls torch's own object, not a wrapper.
+A comment states the torch versions that have a name, according to their sources; `tested_versions` lists those that
+were tested. Code that runs for every operator calls torch's own object, not a wrapper.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch._C import _dispatch_tls_local_exclude_set as excluded_dispatch_keys  
 from torch._C import _dispatch_tls_local_include_set as included_dispatch_keys  # of this thread; 2.9 to 2.15
 from torch._C import _ExcludeDispatchKeyGuard as ExcludeDispatchKeyGuard  # excludes a key set; 2.9 to 2.15
 from torch._C import _ForceDispatchKeyGuard as ForceDispatchKeyGuard  # sets both key sets; 2.9 to 2.15
+from torch._C import _nn as nn_functions  # functions of `torch.nn.functional` in C++; 2.9 to 2.15
 from torch._C import _pop_torch_function_stack as pop_function_mode  # the innermost mode; 2.9 to 2.15
 from torch._C import _push_on_torch_function_stack as push_function_mode  # enters a mode; 2.9 to 2.15
 from torch._C import _set_throw_on_mutable_data_ptr as forbid_data_pointer  # `data_ptr()` raises; 2.9 to 2.15
@@ -63,6 +64,12 @@ from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode 
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes  # context; 2.9 to 2.15
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass as is_traceable_wrapper_subclass  # 2.9 to 2.15
 from torch.utils._python_dispatch import transform_subclass as transform_subclass  # inner tensors; 2.9 to 2.15
+
+from torch_ir.errors import TorchIRError
+from torch_ir.ops.tested_versions import OLDEST_TORCH, is_too_old
+
+if is_too_old(torch.__version__):
+    raise TorchIRError(f"torch_ir needs torch {OLDEST_TORCH} or newer, and torch {torch.__version__} is installed")
 
 if TYPE_CHECKING:
     from torch._dynamo.source import LocalSource as LocalSource
@@ -116,6 +123,7 @@ def __getattr__(name: str) -> Any:
 # -- private attributes of torch's objects; torch.compile cannot trace an attrgetter ---------------------------------
 
 schema_of: Callable[[OpOverload], torch.FunctionSchema] = attrgetter("_schema")  # 2.9 to 2.15
+plain_call: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")  # `__call__` without a frame; 2.9 to 2.15
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")  # address of the C++ object; 2.9 to 2.15
 version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # counts writes to a tensor's memory; 2.9 to 2.15
 parameter_table: Callable[[nn.Module], dict[str, nn.Parameter | None]] = attrgetter("_parameters")  # 2.9 to 2.15
@@ -153,9 +161,9 @@ def can_decompose(operator: OpOverload) -> bool:
     return operator._can_decompose()
 
 
-def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any) -> Any:
+def call_kernel(operator: OpOverload, key: DispatchKey, *args: Any, **kwargs: Any) -> Any:
     """Call the kernel of one dispatch key (`_op_dk`; 2.9 to 2.15)."""
-    return operator._op_dk(key, *args)
+    return operator._op_dk(key, *args, **kwargs)
 
 
 def updated(
@@ -283,6 +291,13 @@ def set_compile_stance(stance: Any) -> None:
     """Replace the stance object, which `torch.compiler.set_stance` cannot (`_stance`; 2.9 to 2.15)."""
     frames: Any = importlib.import_module("torch._dynamo.eval_frame")
     frames._stance = stance
+
+
+def fake_mode(allow_non_fake_inputs: bool = True) -> FakeTensorMode:
+    """Return a mode of fake tensors whose sizes may be symbols; the first one imports sympy and `torch._dynamo`."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=allow_non_fake_inputs)
 
 
 def forget_random_states() -> None:

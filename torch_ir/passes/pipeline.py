@@ -16,6 +16,7 @@ from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.analysis.values.rewrite_context import Knowledge, remembering
 from torch_ir.errors import CommandError, GraphError, did_you_mean
 from torch_ir.ir import IR, OpNode
+from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ir.regroup.functions import FUSED, called_by, calls_by_function, inline_all, retell_origins
 from torch_ir.ops.effects import writes_in_place
@@ -35,7 +36,7 @@ _DEEP = 1000  # nodes
 
 
 def optimize(
-    ir: IR,
+    ir: IR | Model,
     level: str = "basic",
     *,
     passes: Sequence[Step] | None = None,
@@ -46,8 +47,11 @@ def optimize(
     each: bool = False,
     by_block: bool | None = None,
     progress: Callable[[str], None] | None = None,
+    example_inputs: ExampleInputs | None = None,
 ) -> tuple[IR, Report]:
     """Return an optimised graph and a report; the given graph is not changed.
+
+    A model is captured first, with `example_inputs`: a tuple, or a dict of keyword inputs.
 
     `passes`, names or functions, replace the level. With `verify`, both graphs are run on `inputs` and `weights`,
     random by default, all in `dtype` if given. With `each`, the report has the cost after every pass.
@@ -55,6 +59,7 @@ def optimize(
     With `by_block`, repeated blocks are optimised once, and rewrites across block boundaries are not found; the default
     is True for graphs of more than a thousand nodes.
     """
+    ir = graph_of(ir, example_inputs, "optimize")
     steps = [_as_pass(step) for step in (_of_level(level) if passes is None else passes)]
     with uncollected(), remembering(), journal() as entries:
         is_flat = not any(node.is_call for node in ir.nodes)
@@ -92,10 +97,10 @@ def _run(ir: IR, steps: Sequence[Pass], each: bool, progress: Callable[[str], No
     seen: dict[str, int] = {}  # pass -> total number of changes when it last ran
     for phase in ([step for step in steps if not step.fuses], [step for step in steps if step.fuses]):
         for round_ in range(_MOST_ROUNDS):
-            for step in phase:
+            for number, step in enumerate(phase, 1):
                 if seen.get(step.name) == changes:
                     continue
-                progress(f"round {round_ + 1}: {step.name}")
+                progress(f"round {round_ + 1}, pass {number} of {len(phase)}: {step.name}, {len(ir.nodes)} nodes")
                 made = _applied(ir, step)
                 if made:
                     watchdog.look(step.name)

@@ -53,7 +53,7 @@ class Watchdog:
     def _is_new(self, node: OpNode) -> bool:
         """Whether a node is new or was changed since the last check."""
         seen = self._seen.get(node)
-        return seen is None or seen[0] is not node._inputs or seen[1] is not node.attrs or seen[2] != node.op_type
+        return seen is None or seen[0] is not node.inputs or seen[1] is not node.attrs or seen[2] != node.op_type
 
     def _update(self, node: OpNode) -> list[TensorMeta]:
         """Infer a node's outputs and record their strides; return the outputs whose strides changed."""
@@ -73,17 +73,17 @@ class Watchdog:
 
 
 def _parts(node: OpNode) -> tuple[object, ...]:
-    return node._inputs, node.attrs, node.op_type
+    return node.inputs, node.attrs, node.op_type
 
 
 def _is_in_order(ir: IR) -> bool:
     """Whether every node reads only earlier tensors: a quick check that does not locate the error."""
     made = {*ir.graph_inputs, *ir.params}
     for node in ir.nodes:
-        if not made.issuperset(node._inputs):
+        if not made.issuperset(node.inputs):
             return False
         made.update(node._outputs)
-    return made.issuperset(ir.returns._inputs)
+    return made.issuperset(ir.returns.inputs)
 
 
 def signature(ir: IR) -> Hashable:

@@ -8,29 +8,31 @@ from typing import Any
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.pipeline.rank import AXIS, StageRank
 from torch_ir.pipeline.stages import check_pipeline
 from torch_ir.run.executor import flat_inputs, read_sizes
+from torch_ir.run.weights import WeightSource
 from torch_ir.sharding.local_ranks import LocalRanks, alone, weights_for, whole
 from torch_ir.sharding.rank_process import mesh_of
-from torch_ir.verify.whole_run import Weights
 
 _JOB = f"{__name__}:run_stage"
 
 
 def run_pipeline(
-    ir: IR, batches: Sequence[Sequence[Any]], weights: Weights, *, ranks: LocalRanks | None = None
+    ir: IR, batches: Sequence[Sequence[Any]], weights: WeightSource, *, ranks: LocalRanks | None = None
 ) -> list[tuple[Any, ...]]:
     """Return the outputs of each batch; while a stage computes one batch, the stage before computes the next.
 
     The processes are those of `ranks`, or are started for this call.
     """
+    require_graph(ir, "run_pipeline")
     count = len(ir.graph_outputs)
     return [tuple(values[:count]) for values in left_by_pipeline(ir, batches, weights, ranks)]
 
 
 def left_by_pipeline(
-    ir: IR, batches: Sequence[Sequence[Any]], weights: Weights, ranks: LocalRanks | None
+    ir: IR, batches: Sequence[Sequence[Any]], weights: WeightSource, ranks: LocalRanks | None
 ) -> list[list[Any]]:
     """Return, for each batch, the outputs, then the new values of changed tensors."""
     needed = len(check_pipeline(ir).nodes) * math.prod(ir.mesh.values())

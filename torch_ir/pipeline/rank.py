@@ -16,6 +16,7 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.pipeline.in_turn import made_by, own_weights
 from torch_ir.pipeline.stages import check_pipeline, sends_of, stage_of
 from torch_ir.pipeline.wire import Wire
@@ -33,6 +34,7 @@ class StageRank:
     """The stage of this process, by its rank along the mesh axis `stage`; the graph's own axes are separate."""
 
     def __init__(self, ir: IR, mesh: DeviceMesh, *, device: str | torch.device | None = None) -> None:
+        require_graph(ir, "StageRank")
         self.number = _number_in(mesh, check_pipeline(ir))
         self.ir, self.stage = ir, stage_of(ir, self.number)
         self.executor = IRExecutor(self.stage, device=device, mesh=mesh if ir.mesh else None)

@@ -14,6 +14,7 @@ from torch_ir.analysis.cost_model.text_table import aligned
 from torch_ir.analysis.cost_model.traffic import bytes_of
 from torch_ir.analysis.shapes.size_polynomials import total
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import op_counts
 from torch_ir.pipeline.common import own_nodes
@@ -67,6 +68,7 @@ class PipelineReport:
 
 def pipeline_report(ir: IR, *, device: Roofline = TYPICAL, sizes: Mapping[str, int] | None = None) -> PipelineReport:
     """Report the cost of each stage on a device; with symbolic sizes, amounts are expressions."""
+    require_graph(ir, "pipeline_report")
     sizes = sizes or {}
     shapes = {tensor.name: tensor for tensor in sized(check_pipeline(ir), sizes).tensors()}
     rows = []

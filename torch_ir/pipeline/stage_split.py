@@ -11,8 +11,10 @@ from torch_ir.analysis.cost_model.table_text import human
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import PipelineError, did_you_mean
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import fresh
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
-from torch_ir.ir.regroup.functions import STAGE, fresh, further_entries, outline
+from torch_ir.ir.regroup.functions import STAGE, further_entries, outline
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.pipeline.common import common_nodes, own_nodes
 from torch_ir.pipeline.layer_of_node import layer_of
@@ -43,6 +45,7 @@ def split(
     stages begin with. Symbolic sizes not in `sizes` count as 1024. Further entry points are cut before the same layers,
     so that each weight stays in its stage.
     """
+    require_graph(ir, "split")
     _check_request(ir, stages, memory, at, depth, anywhere)
     _check_graph(ir)
     segments = segments_of(ir, depth=depth, anywhere=anywhere or bool(at), sizes=sizes or {}, device=device)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from torch_ir.analysis.dependencies.slices import sizes_of, subgraph
 from torch_ir.errors import PipelineError
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import STAGE, inline
 
 
@@ -28,6 +29,7 @@ class Send:
 
 def is_pipeline(ir: IR) -> bool:
     """Whether a graph consists of stages only."""
+    require_graph(ir, "is_pipeline")
     return bool(ir.nodes) and all(node.op_type == STAGE and node.is_call for node in ir.nodes)
 
 
@@ -40,6 +42,7 @@ def check_pipeline(ir: IR) -> IR:
 
 def sends_of(ir: IR) -> list[Send]:
     """Return the values sent between stages, in the order of their computation."""
+    require_graph(ir, "sends_of")
     number = {node: at for at, node in enumerate(check_pipeline(ir).nodes)}
     return [
         Send(value, source, target)
@@ -54,6 +57,7 @@ def stage_of(ir: IR, number: int) -> IR:
 
     It runs with the weights of the whole model. Its outputs are the values it sends and its model outputs.
     """
+    require_graph(ir, "stage_of")
     stages = check_pipeline(ir).nodes
     if not 0 <= number < len(stages):
         raise PipelineError(f"unknown stage {number}; the pipeline has {len(stages)}, numbered from 0")

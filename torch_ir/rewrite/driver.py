@@ -11,6 +11,7 @@ from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.rewrite.builder import Builder, Knowledge
 from torch_ir.rewrite.change_log import current_journal
+from torch_ir.rewrite.node_order import NodeOrder
 from torch_ir.rewrite.pattern import Match, Pattern, find_match
 from torch_ir.rewrite.rewrite_rule import Rule
 
@@ -44,26 +45,23 @@ class _Rewriting:
 
     def run(self) -> int:
         most = _MOST_PER_NODE * (len(self.ir.nodes) + 5)
-        self._sweep(self.ir.nodes)
+        order = NodeOrder(self.ir.nodes)
+        self._sweep(self.ir.nodes, order)
         while self.touched:
-            self._sweep(self.touched - self.gone)
+            touched = [node for node in self.touched if node not in self.gone and self._rules_for(node.op_type)]
+            self._sweep(order.sorted(touched) if touched else [], order)
             if self.count > most:
                 raise GraphError(f"rules undo each other: {', '.join(rule.name for rule in self.rules)}")
+        if self.count:
+            self.ir.nodes = [node for node in order.nodes() if node not in self.gone]
         return self.count
 
-    def _sweep(self, nodes: Iterable[OpNode]) -> None:
+    def _sweep(self, nodes: Iterable[OpNode], order: NodeOrder) -> None:
         """Visit these nodes once, in program order."""
-        todo = {node for node in nodes if self._rules_for(node.op_type)}
-        before: dict[OpNode, list[OpNode]] = {}
-        changes = self.count
         self.touched = set()
-        for node in self.ir.nodes if todo else ():
-            if node in todo and node not in self.gone and (made := self._changed(node)):
-                before[node] = made
-        if self.count > changes:
-            self.ir.nodes = [
-                one for node in self.ir.nodes for one in (*before.get(node, ()), node) if one not in self.gone
-            ]
+        for node in nodes:
+            if node not in self.gone and (made := self._changed(node)):
+                order.insert_before(node, made)
 
     def _rules_for(self, op_type: str) -> list[tuple[Rule, Pattern]]:
         if op_type not in self.by_op:

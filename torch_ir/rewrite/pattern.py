@@ -158,7 +158,7 @@ def may_match(pattern: Pattern, node: OpNode) -> bool:
         return False
     for name, part in pattern.parts:
         args = node._args
-        maker = node._inputs[args.index(name)].producer if name in args else None
+        maker = node.inputs[args.index(name)].producer if name in args else None
         if maker is None or not may_match(part, maker):
             return False
     return True

@@ -8,7 +8,7 @@ import torch
 
 from torch_ir.analysis.values.prologue import crossing, split_prologue
 from torch_ir.ir import IR, Limits, Param
-from torch_ir.ir.regroup.functions import fresh
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.run.compiled_plan import Program
 from torch_ir.run.memory import MemoryCheck

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import IO
 
 _START = "import sys; sys.path[:] = sys.argv[3:]; from torch_ir.run.isolated_child import main; main()"
-# Library paths, and numbers of threads; nothing else is passed on.
-_ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# Library paths, and the numbers and waiting of threads; nothing else is passed on.
+_ENVIRONMENT = (
+    "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "MKL_NUM_THREADS",
+)  # fmt: skip
 _STDERR_BYTES = 1 << 16  # of its standard error, the last ones are kept
 GRACE_SECONDS = 2.0  # seconds to report where it is, after a timeout
 _CRASHES = {

@@ -19,9 +19,10 @@ from torch_ir.ir.graph.io_tree import Tree, rebuild
 from torch_ir.ir.sizes.expressions import Number
 from torch_ir.ir.sizes.symbols import solve
 from torch_ir.ops import effects as facts
+from torch_ir.ops.direct_calls import direct_call
 from torch_ir.ops.prepare_run import on_copies, ordered_arguments, present, returns_one
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.schema import Operator, find_operator
+from torch_ir.ops.schema import Operator, arguments, find_operator
 from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.ops.torch_types import to_torch
 from torch_ir.run.stored import StoredTensor, loaded
@@ -179,11 +180,17 @@ class _Writer:
         texts = self._arguments(node, operator)
         if isinstance(operator, OpOverload) and facts.gives_new_values(node):
             return f"{self._constant(on_copies(operator), 'f')}({', '.join(texts)})", False
-        return f"{self._constant(operator, 'f')}({', '.join(texts)})", returns_one(operator)
+        function = direct_call(node, operator) if isinstance(operator, OpOverload) else operator
+        return f"{self._constant(function, 'f')}({', '.join(texts)})", returns_one(operator)
 
     def _arguments(self, node: OpNode, operator: Operator) -> list[str]:
-        """Return the text of each argument of a call, in schema order."""
+        """Return the text of each argument of a call, in schema order; keywords that are their defaults are omitted."""
         places, known, others = ordered_arguments(node, operator, self._values(node), self._constant)
+        given = {name.partition(".")[0] for name in node.args}
+        for argument in arguments(operator) if isinstance(operator, OpOverload) else ():
+            is_plain = argument.keyword_only and argument.has_default and argument.name not in given
+            if is_plain and _is_same(node.attrs.get(argument.name, argument.default), argument.default):
+                known.pop(argument.name)
         keywords = [f"{name}={text}" for name, text in known.items()]
         return [*places, *keywords, *(f"**{{{self._constant(name)}: {text}}}" for name, text in others.items())]
 
@@ -323,6 +330,11 @@ def _is_steered(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(map(_is_steered, value))
     return isinstance(value, (Expr, FunctionRef))
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Whether a plain value is exactly a default: in Python, 1 equals True and 1.0."""
+    return type(value) is type(default) and isinstance(value, (bool, int, type(None))) and value == default
 
 
 def _group(flat: Mapping[str, str]) -> dict[str, Any]:

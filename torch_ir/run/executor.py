@@ -12,6 +12,7 @@ import torch
 from torch_ir.analysis.values.prologue import crossing, split_prologue
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, Limits, OpNode, TensorMeta, evaluate
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.io_tree import rebuild
 from torch_ir.ir.regroup.functions import FUSED, with_calls_open
 from torch_ir.ir.sizes.symbols import solve
@@ -27,7 +28,7 @@ from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
 from torch_ir.run.ranks import NO_RANK, Rank
 from torch_ir.run.stored import StoredTensor, Weight, loaded
-from torch_ir.run.weights import fit_weights, has_pieces, load_weights, open_weights
+from torch_ir.run.weights import WeightSource, fit_weights, has_pieces, load_weights, open_weights, weights_from
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -57,7 +58,7 @@ class IRExecutor:
     def __init__(
         self,
         ir: IR,
-        weights: Mapping[str, Weight] | None = None,
+        weights: WeightSource | None = None,
         constants: Mapping[str, torch.Tensor] | None = None,
         *,
         device: str | torch.device | None = None,
@@ -65,6 +66,7 @@ class IRExecutor:
         limits: Limits = Limits(),
         mesh: DeviceMesh | None = None,
     ) -> None:
+        require_graph(ir, "IRExecutor")
         check_operators(ir.check())
         self.ir = with_named_arguments(ir)
         self.rank = NO_RANK if mesh is None else Rank.of(mesh, ir)
@@ -78,8 +80,10 @@ class IRExecutor:
         self._params: list[Any] | None = None
         self._ready: list[Any] = []
         self._plan(lazy=False)
-        if weights is not None:
-            self.load_weights_from_state_dict(weights)
+        if isinstance(weights, (str, os.PathLike)):
+            self.load_weights(weights)
+        elif weights is not None:
+            self.load_weights_from_state_dict(weights_from(weights))
 
     def _plan(self, lazy: bool) -> None:
         """Compile the programs; if weights are in files, nothing is computed ahead."""
@@ -186,18 +190,20 @@ def _opened(ir: IR) -> IR:
 def execute_ir(
     ir: IR,
     inputs: Sequence[Any],
-    weights: Mapping[str, Weight] | None = None,
+    weights: WeightSource | None = None,
     weights_path: str | os.PathLike[str] | None = None,
     constants: Mapping[str, torch.Tensor] | None = None,
     *,
     isolated: bool = False,
     limits: Limits = Limits(),
 ) -> tuple[Any, ...]:
-    """Run a graph once with weights from a dict or a file; with `isolated`, in a separate process."""
+    """Run a graph once with weights from a dict, a model or a file; with `isolated`, in a separate process."""
+    require_graph(ir, "execute_ir")
     if weights is None and weights_path is None:
         raise ValueError("execute_ir needs weights or weights_path")
     if isolated:
-        given = os.fspath(weights_path) if weights is None and weights_path is not None else weights or {}
+        source = weights if weights is not None else weights_path or {}
+        given = os.fspath(source) if isinstance(source, (str, os.PathLike)) else weights_from(source)
         return _execute_isolated(ir, inputs, given, constants or {}, limits)
     executor = IRExecutor(ir, weights, constants, limits=limits)
     if weights is None and weights_path is not None:

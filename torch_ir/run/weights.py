@@ -7,13 +7,15 @@ import os
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, Union
 
 import torch
+from torch import nn
 
 from torch_ir.errors import (
+    ArgumentError,
     MissingExtraError,
     SerializationError,
     WeightLoadError,
@@ -22,6 +24,7 @@ from torch_ir.errors import (
     first_line,
 )
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import parse_json, read_text
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.tensor_subclasses import plain_tensors
@@ -29,10 +32,18 @@ from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.stored import StoredTensor, Weight, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")
+WeightSource = Union[Mapping[str, Weight], nn.Module, str, os.PathLike[str]]
 _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # independent of the process's settings
 _CHUNK = 1 << 20  # elements compared at once
+_HINTS = 20  # suggested keys in one report: each takes a search through all keys
 _INDEX = ".safetensors.index.json"
-_IN_FOLDER = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin")
+_PICKLED_INDEX = ".bin.index.json"
+_IN_FOLDER = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+)
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
@@ -40,9 +51,34 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     return _tensors_of(path, _load_one)
 
 
+def weights_from(source: WeightSource) -> Mapping[str, Weight]:
+    """Return weights by key: a mapping as it is, the state dict of a model, or the tensors of a path."""
+    if isinstance(source, Mapping):
+        return source
+    if isinstance(source, nn.Module):
+        state: Mapping[str, Weight] = source.state_dict()
+        return state
+    if isinstance(source, (str, os.PathLike)):
+        return load_weights(source)
+    raise ArgumentError(
+        f"weights are a state dict, a model, or the path of a checkpoint, not a {type(source).__name__}"
+    )
+
+
 def open_weights(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
     """Return the locations of tensors in .safetensors files, by key; bound as weights, they are read when needed."""
     return _tensors_of(path, _open_one)
+
+
+def read_headers(path: str | os.PathLike[str]) -> dict[str, Weight]:
+    """Return the shape and dtype of every tensor of a checkpoint without reading a tensor; pickled ones are on meta."""
+    return _tensors_of(path, _read_header)
+
+
+def _read_header(file: Path) -> dict[str, Weight]:
+    if file.suffix == ".safetensors":
+        return dict(stored_tensors(file))
+    return dict(_load_one(file, "meta"))
 
 
 def has_pieces(path: str | os.PathLike[str]) -> bool:
@@ -67,14 +103,14 @@ def _tensors_of(path: str | os.PathLike[str], read: Callable[[Path], dict[str, _
     file = _checkpoint(path)
     if not file.is_file():
         raise WeightLoadError(f"no such file: {file}")
-    return _of_shards(file, read) if file.name.endswith(_INDEX) else read(file)
+    return _of_shards(file, read) if file.name.endswith((_INDEX, _PICKLED_INDEX)) else read(file)
 
 
-def _load_one(file: Path) -> dict[str, torch.Tensor]:
+def _load_one(file: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
     if file.suffix == ".safetensors":
         return load_weights_safetensors(file)
     if file.suffix in (".pt", ".pth", ".bin"):
-        return load_weights_pt(file)
+        return _unpickled(file, device)
     raise WeightLoadError(f"{file}: unknown weight format; expected .pt, .pth, .bin, .safetensors or *{_INDEX}")
 
 
@@ -86,9 +122,13 @@ def _open_one(file: Path) -> dict[str, StoredTensor]:
 
 def load_weights_pt(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """Load a pickled state dict; anything but plain data is refused, not executed."""
+    return _unpickled(path, "cpu")
+
+
+def _unpickled(path: str | os.PathLike[str], device: str) -> dict[str, torch.Tensor]:
     try:
         _check_archive(path)
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        found: Any = torch.load(path, map_location=device, weights_only=True)
     except WeightLoadError:
         raise
     except pickle.UnpicklingError:
@@ -143,19 +183,40 @@ def _of_shards(index: Path, read: Callable[[Path], dict[str, _Kind]]) -> dict[st
     return weights
 
 
+class Misfit(NamedTuple):
+    """One way in which weights do not fit a graph: its kind, the key, and a sentence."""
+
+    kind: str  # one of MISFITS
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES = "missing", "unexpected", "shape", "dtype", "values"
+MISFITS = (MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES)
+
+
 def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]:
     """Return every problem with these weights for this graph, one sentence each; empty if they fit."""
     weights = plain_tensors(weights)
-    return [*_misfits(ir, weights, {}), *_surplus(ir, weights)]
+    return [misfit.text for misfit in (*_misfits(ir, weights, {}), *_surplus([ir], weights))]
+
+
+def compare_headers(ir: IR, headers: Mapping[str, Weight]) -> list[Misfit]:
+    """Return how the headers of a checkpoint differ from the weights of a graph and its entry points."""
+    graphs = [ir, *(body for body in ir.functions.values() if body.params)]
+    found = {misfit.key: misfit for graph in graphs for misfit in _misfits(graph, headers, {}, with_values=False)}
+    return [*found.values(), *_surplus(graphs, headers)]
 
 
 def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, torch.Tensor]) -> list[Weight]:
     """Return the value of every param of the graph, in order; all problems are reported at once."""
     weights = plain_tensors(weights)
-    wrong = _misfits(ir, weights, constants)
-    surplus = _surplus(ir, weights)
+    wrong, surplus = list(_misfits(ir, weights, constants)), _surplus([ir], weights)
     if wrong:
-        listed = "\n  ".join([*wrong, *surplus])
+        listed = "\n  ".join(map(str, (*wrong, *surplus)))
         raise WeightLoadError(f"the weights do not fit {ir.model_name or 'the graph'}:\n  {listed}")
     if surplus:
         more = f" (and {len(surplus) - 1} more)" if len(surplus) > 1 else ""
@@ -175,24 +236,27 @@ def _find(param: TensorMeta, weights: Mapping[str, Any], constants: Mapping[str,
     return to_tensor(param.param.data, param.stride) if param.param.data is not None else None
 
 
-def _misfits(ir: IR, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> list[str]:
-    wrong = []
-    unused = weights.keys() - _keys(ir)
+def _misfits(
+    ir: IR, weights: Mapping[str, Any], constants: Mapping[str, Any], with_values: bool = True
+) -> Iterator[Misfit]:
+    unused = weights.keys() - _keys([ir])
+    hints = 0
     for param in ir.params:
+        key = str(param.key)
         value = _find(param, weights, constants)
         if value is None:
-            wrong.append(_missing(param, unused))
+            hints += 1
+            yield Misfit(MISSING, key, _missing(param, unused if hints <= _HINTS else ()))
         elif not isinstance(value, (torch.Tensor, StoredTensor)):
-            wrong.append(f"{param.key!r} is a {type(value).__name__}, not a tensor")
+            yield Misfit(VALUES, key, f"{key!r} is a {type(value).__name__}, not a tensor")
         elif tuple(value.shape) != param.shape:
-            wrong.append(f"{param.key!r} has shape {list(value.shape)}, the graph needs {list(param.shape)}")
+            yield Misfit(SHAPE, key, f"{key!r} has shape {list(value.shape)}, the graph needs {list(param.shape)}")
         elif value.dtype != TORCH_DTYPES[param.dtype]:
-            wrong.append(f"{param.key!r} is {dtype_name(value.dtype)}, the graph needs {param.dtype}")
-        elif value.is_meta:
-            wrong.append(f"{param.key!r} is on meta and has no values")
-        elif (other := _contradiction(param, weights, value)) is not None:
-            wrong.append(f"{param.key!r} and {other!r} are one weight in the graph, but their values differ")
-    return wrong
+            yield Misfit(DTYPE, key, f"{key!r} is {dtype_name(value.dtype)}, the graph needs {param.dtype}")
+        elif with_values and value.is_meta:
+            yield Misfit(VALUES, key, f"{key!r} is on meta and has no values")
+        elif with_values and (other := _contradiction(param, weights, value)) is not None:
+            yield Misfit(VALUES, key, f"{key!r} and {other!r} are one weight in the graph, but their values differ")
 
 
 def _contradiction(param: TensorMeta, weights: Mapping[str, Any], value: Weight) -> str | None:
@@ -228,18 +292,23 @@ def _missing(param: TensorMeta, unused: Iterable[str]) -> str:
     )
 
 
-def _surplus(ir: IR, weights: Mapping[str, Any]) -> list[str]:
-    known = _keys(ir)
+def _surplus(graphs: Iterable[IR], weights: Mapping[str, Any]) -> list[Misfit]:
+    known = _keys(graphs)
     missing = known - weights.keys()
-    return [f"unexpected weight {key!r}{did_you_mean(key, missing)}" for key in weights if key not in known]
+    unexpected = [key for key in weights if key not in known]
+    return [
+        Misfit(UNEXPECTED, key, f"unexpected weight {key!r}{did_you_mean(key, missing if at < _HINTS else ())}")
+        for at, key in enumerate(unexpected)
+    ]
 
 
-def _keys(ir: IR) -> set[str]:
-    return {key for param in ir.params if param.param for key in param.param.keys}
+def _keys(graphs: Iterable[IR]) -> set[str]:
+    return {key for ir in graphs for param in ir.params if param.param for key in param.param.keys}
 
 
 def random_weights(ir: IR, seed: int = 0) -> dict[str, torch.Tensor]:
     """Return random values for every weight without values in the graph; vectors, possibly variances, are positive."""
+    require_graph(ir, "random_weights")
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for param in ir.params:

@@ -13,6 +13,7 @@ from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.open_sizes import inside
 from torch_ir.errors import GraphError, SerializationError, VersionWarning
 from torch_ir.ir import IR, Limits, OpNode
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ops.effects import writes_in_place
 from torch_ir.safety.attributes import bind_positions, check_names, check_types
 from torch_ir.safety.in_place_writes import wrong_writes
@@ -43,6 +44,7 @@ def validate_ir(ir: IR, limits: Limits = Limits(), *, trusted: bool = False) -> 
 
     Shapes and dtypes are inferred and compared unless the graph is `trusted`; everything else is always checked.
     """
+    require_graph(ir, "validate_ir")
     report = Report()
     refuse(examine(ir, report, limits, trusted=trusted), report)
     return True
@@ -116,7 +118,7 @@ class _Judge:
         call = (node.op_type, node.is_layer, node._args, repr(node.attrs))
         if self._shapes is None:
             return call
-        read = tuple([(tensor.shape, tensor.dtype, tensor.stride) for tensor in node._inputs])
+        read = tuple([(tensor.shape, tensor.dtype, tensor.stride) for tensor in node.inputs])
         return call, read, tuple([(tensor.shape, tensor.dtype) for tensor in node._outputs])
 
     def _judged(self, node: OpNode, key: Any) -> str:

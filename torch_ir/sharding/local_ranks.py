@@ -27,11 +27,12 @@ import torch
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.files.temporary_folders import TemporaryFolder, explained
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.placements import Shard, parse
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.ranks import joined
+from torch_ir.run.weights import WeightSource, weights_from
 from torch_ir.sharding.rank_process import mesh_of
-from torch_ir.verify.whole_run import Weights
 
 _LOOPBACKS = ("lo", "lo0")  # on Linux, on macOS
 _JOB = "torch_ir.sharding.local_ranks:run_rank"
@@ -85,15 +86,15 @@ class LocalRanks:
             process.stdout.close()  # type: ignore[union-attr]  # it is a pipe
         self._folder.cleanup()
 
-    def run(self, ir: IR, inputs: Sequence[Any], weights: Weights) -> tuple[Any, ...]:
+    def run(self, ir: IR, inputs: Sequence[Any], weights: WeightSource) -> tuple[Any, ...]:
         """Run a graph and return its whole outputs; each rank takes its shards of inputs and weights."""
         return whole_outputs(ir, self.run_each(ir, inputs, weights))
 
-    def run_each(self, ir: IR, inputs: Sequence[Any], weights: Weights) -> list[list[Any]]:
+    def run_each(self, ir: IR, inputs: Sequence[Any], weights: WeightSource) -> list[list[Any]]:
         """Return the outputs of every rank, in rank order."""
         return [values[: len(ir.graph_outputs)] for values in self.left_by_each(ir, inputs, weights)]
 
-    def left_by_each(self, ir: IR, inputs: Sequence[Any], weights: Weights) -> list[list[Any]]:
+    def left_by_each(self, ir: IR, inputs: Sequence[Any], weights: WeightSource) -> list[list[Any]]:
         """Return the outputs of every rank, then the new values of changed tensors."""
         needed = math.prod(ir.mesh.values())
         if self.count % needed:
@@ -156,8 +157,9 @@ def _answer(process: subprocess.Popen[str], request: Path) -> dict[str, str]:
     return json.loads(reply) if reply else {"error": "the process exited without replying"}
 
 
-def run_sharded(ir: IR, inputs: Sequence[Any], weights: Weights) -> tuple[Any, ...]:
+def run_sharded(ir: IR, inputs: Sequence[Any], weights: WeightSource) -> tuple[Any, ...]:
     """Run all ranks of a sharded graph on this machine and return its whole outputs."""
+    require_graph(ir, "run_sharded")
     with LocalRanks(math.prod(ir.mesh.values())) as ranks:
         return ranks.run(ir, inputs, weights)
 
@@ -178,11 +180,11 @@ def run_rank(request: Mapping[str, Any]) -> list[Any]:
     return [alone(value) for value in (*outcome.outputs, *outcome.mutations.values())]
 
 
-def weights_for(weights: Weights) -> dict[str, Any]:
+def weights_for(weights: WeightSource) -> dict[str, Any]:
     """Return weights as fields of a request: the tensors, or the path of their file."""
-    if isinstance(weights, Mapping):
-        return {"path": None, "weights": dict(weights)}
-    return {"path": os.path.abspath(weights), "weights": {}}
+    if isinstance(weights, (str, os.PathLike)):
+        return {"path": os.path.abspath(weights), "weights": {}}
+    return {"path": None, "weights": dict(weights_from(weights))}
 
 
 def alone(value: Any) -> Any:

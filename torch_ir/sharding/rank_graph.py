@@ -8,9 +8,10 @@ from typing import Any
 from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.errors import ShardError
 from torch_ir.ir import IR, FunctionRef, OpNode, TensorMeta
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.origins import is_below, joined
 from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Replicate, Shard, local_shape, plain
-from torch_ir.ir.regroup.functions import called_by, fresh
+from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ops.effects import is_random, writes_in_place
 from torch_ir.ops.schema import find_operator
 from torch_ir.sharding import dim_rules, product_rules, sum_rules  # noqa: F401  # they register their rules

@@ -13,8 +13,8 @@ from torch_ir.analysis.shapes.inference import Shapes
 from torch_ir.analysis.shapes.size_polynomials import product
 from torch_ir.errors import ShapeError, ShardError
 from torch_ir.ir import IR, Dim, Expr, MemoryFormat, OpNode, Origin, Param, TensorMeta
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.placements import REPLICATE, Partial, Placement, Shard, rank_key
-from torch_ir.ir.regroup.functions import fresh
 
 NEW = {"dtype": None, "layout": None, "device": None, "pin_memory": None}  # the defaults of a factory function
 _NOWHERE = Origin()

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch_ir.errors import ShardError
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.name_grammar import is_symbol
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ops.schema import name_arguments
@@ -39,6 +40,7 @@ def shard(
     unless `inputs` and `outputs`, by name with `*`, give a placement such as `shard(0)`. Further entry points are
     sharded too; values they take from others under the same name, such as caches, keep their producer's placement.
     """
+    require_graph(ir, "shard")
     axis, ranks = _axis_of(ir, mesh)
     ir = ir.clone()
     for node in ir.all_nodes():

@@ -9,19 +9,21 @@ from torch import nn
 
 from torch_ir.errors import TorchIRError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.placements import REPLICATE, parse
 from torch_ir.run.executor import flat_inputs
 from torch_ir.run.lockstep import left_in_lockstep
 from torch_ir.run.tolerances import compare
+from torch_ir.run.weights import WeightSource, weights_from
 from torch_ir.sharding.local_ranks import LocalRanks, whole
 from torch_ir.verify import VerificationReport
-from torch_ir.verify.whole_run import Weights, compared, run_whole, weights_in
+from torch_ir.verify.whole_run import compared, run_whole
 
 
 def verify_sharded(
     sharded: IR,
     original: IR | nn.Module,
-    weights: Weights,
+    weights: WeightSource,
     inputs: Sequence[Any] = (),
     *,
     kwargs: Mapping[str, Any] | None = None,
@@ -35,13 +37,14 @@ def verify_sharded(
     on all ranks. Of a graph with several entry points, the first is run; to compare another, pass it for both sides, as
     `sharded.functions["decode"]`.
     """
+    require_graph(sharded, "verify_sharded")
     call = tuple(inputs), dict(kwargs or {})
     try:
         values = flat_inputs(sharded, *call)
         if ranks is not None:
             left = ranks.left_by_each(sharded, values, weights)
         else:
-            left = left_in_lockstep(sharded, values, weights_in(weights))
+            left = left_in_lockstep(sharded, values, weights_from(weights))
         expected = run_whole(original, sharded, weights, *call)
     except TorchIRError as error:
         return False, VerificationReport(False, error_message=str(error))

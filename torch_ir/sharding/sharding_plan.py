@@ -9,6 +9,7 @@ from typing import Any
 
 from torch_ir.errors import ShardError, suggestion
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.origins import modules_around
 from torch_ir.ir.graph.placements import REPLICATE, Placement
 from torch_ir.sharding.entry_placements import all_entries
@@ -85,6 +86,7 @@ def transformers_plan(
     With `ranks`, key and value modules with too few heads to divide are replicated. With `expert_parallel`, whole
     experts are distributed over the ranks, if the configuration has a plan for that.
     """
+    require_graph(ir, "transformers_plan")
     if ranks is not None and (type(ranks) is not int or ranks < 1):
         raise ShardError(f"ranks must be an integer of at least 1, not {ranks!r:.80}")
     config = getattr(source, "config", source)

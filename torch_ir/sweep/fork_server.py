@@ -95,7 +95,8 @@ def _wait(process: int, until: float) -> tuple[int | None, int]:
             unit = 1 if sys.platform == "darwin" else 1024
             return os.waitstatus_to_exitcode(status), usage.ru_maxrss * unit
         if select.select([0], [], [], _TICK)[0]:  # no request precedes the reply, so this is the end of the pipe
-            os.killpg(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it is not the leader of its group yet; it ends with this process
+                os.killpg(process, signal.SIGKILL)
             os._exit(1)
     return None, 0
 

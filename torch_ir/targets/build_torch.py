@@ -6,23 +6,29 @@ torch.compile(module)(x)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
+
+    from torch_ir.run.weights import WeightSource
 
 
-def to_torch(ir: IR, weights: Mapping[str, Tensor] | None = None) -> nn.Module:
+def to_torch(ir: IR, weights: WeightSource | None = None) -> nn.Module:
     """Return a module that computes the graph, with the signature and state dict of the model.
 
-    Without weights its parameters are on meta, and it can be exported; `load_state_dict(weights, assign=True)` makes it
-    runnable. With weights, computations on weights alone are done now, and again when a state dict is loaded, but not
-    when a parameter is written to. Function calls are inlined. Inputs are not checked against the graph; `IRExecutor`
-    does that.
+    `weights` are a state dict, a model, or the path of a checkpoint. Without them, parameters are on meta and it can be
+    exported; `load_state_dict(weights, assign=True)` makes it runnable. With weights, computations on weights alone
+    are done now, and again when a state dict is loaded, but not when a parameter is written to. Function calls are
+    inlined. Inputs are not checked against the graph; `IRExecutor` does that.
     """
+    require_graph(ir, "to_torch")
+    from torch_ir.run.stored import loaded
+    from torch_ir.run.weights import weights_from
     from torch_ir.targets.torch.nn_module import build
 
-    return build(ir, weights)
+    given = None if weights is None else {key: loaded(value) for key, value in weights_from(weights).items()}
+    return build(ir, given)

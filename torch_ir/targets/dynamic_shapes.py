@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_ir.ir import IR, Branch, Slot, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ir.sizes.expressions import evaluate, names_in
 from torch_ir.ir.sizes.symbols import Symbol
@@ -19,6 +20,7 @@ def dynamic_shapes_of(ir: IR) -> dict[str, Any] | None:
 
     A symbol becomes a `Dim` with its name and range, or `Dim.AUTO` if the graph is valid for only part of that range.
     """
+    require_graph(ir, "dynamic_shapes_of")
     from torch_ir.targets.torch.nn_module import signature_of
 
     if ir.is_static:

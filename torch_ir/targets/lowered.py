@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch_ir.formats import is_protobuf, lowered_to_protobuf
-from torch_ir.ir import IR, OpNode
+from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.files.atomic_write import write_bytes
 from torch_ir.ir.text.printer import shape_text
 from torch_ir.targets.attr_values import to_json
@@ -144,10 +144,15 @@ class Lowered:
             "inputs": [tensor.to_dict() for tensor in self.ir.graph_inputs],
             "outputs": [tensor.name for tensor in self.ir.graph_outputs],
             "weights": {tensor.key: {"shape": list(tensor.shape), "dtype": tensor.dtype} for tensor in self.ir.params},
-            "mutations": [[target.name, value.name] for target, value in self.ir.mutations],
+            "mutations": [[self._target(target), value.name] for target, value in self.ir.mutations],
             "layers": [layer.to_dict() for layer in self.layers],
             "missing": [row.to_dict() for row in self.missing],
         }
+
+    def _target(self, tensor: TensorMeta) -> str:
+        """Return the key of a weight, by which `weights` and layers know it, or the name of an input."""
+        inputs = {one.name for one in self.ir.graph_inputs}
+        return tensor.key if tensor.key and tensor.key not in inputs else tensor.name
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the layers atomically as protobuf (.pb, .binpb) or else as JSON with a line per layer."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.errors import ConversionError, GraphError, first_line
 from torch_ir.ir import IR, FunctionRef, OpNode, Origin, TensorMeta
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.node import copy_value
-from torch_ir.ir.regroup.functions import fresh, inline, inline_all, outline
+from torch_ir.ir.regroup.functions import inline, inline_all, outline
 from torch_ir.ir.regroup.granularity import public_name
 from torch_ir.ir.regroup.shared_functions import share_functions
 from torch_ir.rewrite import Match, match

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import IR, OpNode
-from torch_ir.ir.regroup.functions import fresh
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.decompose import decomposed
 
 

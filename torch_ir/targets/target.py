@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from torch_ir.errors import RegistryError
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.rewrite import Pattern
 from torch_ir.targets.handler_names import check_key, check_unused
 from torch_ir.targets.handlers import Key, Rule, is_same, key_of, place_of, requested_names, same_operator
@@ -98,6 +99,7 @@ class Target:
         With `decompose`, a node without a handler becomes several layers if torch can decompose it into operators that
         all have one. `log` receives a line per layer; by default the lines go to the logger `torch_ir.targets`.
         """
+        require_graph(ir, f"{self.name}.lower")
         for key in self._keys:
             check_key(key, self.name)
         lowering = Lowering(self, ir)

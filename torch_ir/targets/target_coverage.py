@@ -17,6 +17,7 @@ from torch_ir.analysis.dependencies.partition import Island, islands
 from torch_ir.analysis.shapes.size_polynomials import product
 from torch_ir.analysis.values.node_memo import once_per_form
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.ir.text.printer import shape_text
@@ -37,6 +38,7 @@ def coverage(
     they count for every use, including both branches of a `cond`. Assertions are ignored. With `decompose`, torch's
     decompositions of unsupported operators are tried, which imports torch.
     """
+    require_graph(ir, "coverage")
     if isinstance(target, Contract) and "torch" in sys.modules:
         target.check_names()
     graph, why = _judged(sized(ir, sizes or {}), target)

@@ -9,6 +9,7 @@ import os
 
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import write_text
+from torch_ir.ir.graph.given_graph import require_graph
 
 
 def to_mlir(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
@@ -18,6 +19,7 @@ def to_mlir(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
     new values of changed tensors. Operators that the torch dialect lacks are decomposed with torch's rules; one
     ConversionError lists all that remain. With a path, the text is also written there.
     """
+    require_graph(ir, "to_mlir")
     from torch_ir.targets.mlir.mlir_module import write_module
 
     text = write_module(ir)

@@ -15,16 +15,24 @@ from typing import TYPE_CHECKING
 from torch_ir.errors import ConversionError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import real_target
+from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from torch_ir.run.weights import WeightSource
 
 _OPSETS = range(18, 24)  # supported by torch's exporter
 _COMMON = 20  # the lowest with GELU as one node; supported by more runtimes than later ones
 
 
 def to_onnx(
-    ir: IR, path: str | os.PathLike[str], weights: Mapping[str, Tensor] | None = None, *, opset: int | None = None
+    ir: IR | Model,
+    path: str | os.PathLike[str],
+    weights: WeightSource | None = None,
+    *,
+    opset: int | None = None,
+    example_inputs: ExampleInputs | None = None,
 ) -> None:
     """Write a graph as ONNX, atomically; inputs, outputs and symbolic sizes keep their names.
 
@@ -32,9 +40,13 @@ def to_onnx(
     their values. With weights, computations on weights alone are done now, and weights are stored in the file, or in a
     side file if they exceed 1 MiB. A buffer that the model changes is an optional input, and its new value an
     additional output named `KEY.new`. The default opset is 20, or 23 for bfloat16.
+
+    `weights` are a state dict, a model, or the path of a checkpoint. A model in place of the graph is captured with
+    `example_inputs`; its weights are written if it is also passed as `weights`.
     """
     _require()
     target = _checked(path)
+    ir = graph_of(ir, example_inputs, "to_onnx")
     opset = default_opset(ir) if opset is None else opset
     if opset not in _OPSETS:
         raise ConversionError(f"unsupported opset {opset!r:.20}; expected {_OPSETS[0]} to {_OPSETS[-1]}")
@@ -45,8 +57,9 @@ def to_onnx(
         save(onnx_model(ir, opset), target)
         return
     from torch_ir.run.binding import bind
+    from torch_ir.run.weights import weights_from
 
-    bound, values = bind(ir, weights)
+    bound, values = bind(ir, weights_from(weights))
     model = onnx_model(bound, opset)
     named = {name: values[keys[0]] for name, keys in weights_of(model).items()}
     settle_weights(model)

@@ -12,6 +12,7 @@ import os
 from torch_ir.ir import IR
 from torch_ir.ir.files.atomic_write import is_stream, real_target
 from torch_ir.ir.files.side_file import write_pair
+from torch_ir.ir.graph.given_graph import require_graph
 
 
 def to_python(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
@@ -21,6 +22,7 @@ def to_python(ir: IR, path: str | os.PathLike[str] | None = None) -> str:
     path, the text is written to that file and large constants to a `.safetensors` side file; without one, they are in
     the text. Of a graph's texts, only numbers, quoted strings and sanitised names enter the code.
     """
+    require_graph(ir, "to_python")
     from torch_ir.targets.python.python_module import write_source
 
     target = None if path is None else real_target(path)

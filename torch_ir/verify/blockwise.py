@@ -17,12 +17,13 @@ from torch import nn
 
 from torch_ir.errors import ExecutionError, TorchIRError
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.run.compiled_plan import Program, Sizes, writes_in_place
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call, read_sizes
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.tolerances import Difference, compare
-from torch_ir.run.weights import fit_weights, open_weights
+from torch_ir.run.weights import WeightSource, fit_weights, open_weights, weights_from
 from torch_ir.verify.block_report import BlockCheck, BlockReport
 from torch_ir.verify.copies import copied
 from torch_ir.verify.judge import output_details, structure_problem
@@ -38,7 +39,7 @@ from torch_ir.verify.tensor_file import TensorFile
 
 def verify_blocks(
     ir: IR,
-    weights: str | os.PathLike[str] | Mapping[str, Weight],
+    weights: WeightSource,
     original_model: nn.Module,
     test_inputs: Sequence[Any],
     rtol: float | None = None,
@@ -54,7 +55,8 @@ def verify_blocks(
     Blocks are the function calls of the graph and the modules in lists, or the modules of the classes in `blocks`.
     With `unique`, one of each kind of block is compared, and both runs end after the last of these.
     """
-    stored = weights if isinstance(weights, Mapping) else open_weights(weights)
+    require_graph(ir, "verify_blocks")
+    stored = open_weights(weights) if isinstance(weights, (str, os.PathLike)) else weights_from(weights)
     call: Call = (tuple(test_inputs), dict(test_kwargs or {}))
     try:
         known = {**values_outside_state_dict(ir, original_model), **(constants or {})}

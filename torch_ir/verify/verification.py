@@ -12,11 +12,12 @@ from torch import nn
 
 from torch_ir.errors import GuardError, TorchIRError, first_line
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
-from torch_ir.run.stored import Weight, loaded
+from torch_ir.run.stored import loaded
 from torch_ir.run.tolerances import compare
-from torch_ir.run.weights import load_weights
+from torch_ir.run.weights import WeightSource, load_weights, weights_from
 from torch_ir.verify.block_report import detail_lines
 from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence
@@ -44,9 +45,17 @@ class VerificationReport:
     trials: int = 1  # sets of inputs: the given one, and those derived from it
     divergence: Divergence | None = None
     provisos: list[str] = field(default_factory=list)  # conditions under which the verdict holds
+    not_compared: int = 0  # further sets of inputs that the model accepts, but the guards of the graph exclude
+
+    @property
+    def verdict(self) -> str:
+        """PASSED, FAILED, or on how many of the sets of inputs it passed, if some could not be compared."""
+        if self.is_valid and self.not_compared:
+            return f"PASSED ON {self.trials} OF {self.trials + self.not_compared} SETS OF INPUTS"
+        return "PASSED" if self.is_valid else "FAILED"
 
     def __str__(self) -> str:
-        lines = [", ".join([f"Verification {'PASSED' if self.is_valid else 'FAILED'}", *self.provisos])]
+        lines = [", ".join([f"Verification {self.verdict}", *self.provisos])]
         if self.error_message:
             lines.append(f"  {self.error_message}")
         if self.divergence:
@@ -71,6 +80,7 @@ def verify_ir(
     localise: bool = False,
 ) -> tuple[bool, VerificationReport]:
     """Like `verify_ir_with_state_dict`, with weights from a file or folder that `load_weights` reads."""
+    require_graph(ir, "verify_ir")
     state_dict = load_weights(weights_path)
     options: dict[str, Any] = {"test_kwargs": test_kwargs, "probe": probe, "localise": localise}
     return verify_ir_with_state_dict(ir, state_dict, original_model, test_inputs, rtol, atol, constants, **options)
@@ -78,7 +88,7 @@ def verify_ir(
 
 def verify_ir_with_state_dict(
     ir: IR,
-    state_dict: Mapping[str, Weight],
+    state_dict: WeightSource,
     original_model: nn.Module,
     test_inputs: Sequence[Any],
     rtol: float | None = None,
@@ -95,11 +105,12 @@ def verify_ir_with_state_dict(
     dict nor in the graph are taken from the model. With `probe`, both also run on inputs derived from the given ones.
     With `localise`, the report of a failure names the first node that differs.
     """
+    require_graph(ir, "verify_ir_with_state_dict")
     call: Call = (tuple(test_inputs), dict(test_kwargs or {}))
     trials_run: list[Trial] = [(call, {})]
     weights: dict[str, torch.Tensor] = {}
     try:
-        weights = {key: loaded(weight) for key, weight in state_dict.items()}
+        weights = {key: loaded(weight) for key, weight in weights_from(state_dict).items()}
         sides = _Sides(ir, weights, original_model, constants or {}, rtol, atol, trials_run)
         with torch.random.fork_rng(devices=[]):
             report = sides.on_given(call)
@@ -195,8 +206,8 @@ class _Sides:
                 further = self._sharpened(further, probe.call, probe.weights)
             except GuardError as error:  # the graph's own guards exclude these inputs
                 self.observer.first = ""
-                if not probe.may_be_refused:
-                    report.notes.append(f"not compared on {probe.about}: {error}")
+                report.not_compared += 1
+                report.notes.append(f"not compared on {probe.about}: {error}")
                 continue
             except TorchIRError as error:
                 further = _refused(error)
@@ -208,6 +219,7 @@ class _Sides:
                     "inputs of both signs are outside the model's domain: all of its outputs are NaN or infinite"
                 )
             further.trials, further.notes = report.trials + 1, report.notes
+            further.not_compared = report.not_compared
             if not further.is_valid:
                 further.error_message = f"on {probe.about}: {further.error_message}"
                 return further

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +13,10 @@ from torch_ir.ir import IR
 from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.tolerances import Difference, compare
-from torch_ir.run.weights import load_weights
+from torch_ir.run.weights import WeightSource, weights_from
 from torch_ir.verify.judge import detail, is_hidden
 from torch_ir.verify.reference_run import Original
 from torch_ir.verify.verification import VerificationReport
-
-Weights = Mapping[str, torch.Tensor] | str | os.PathLike[str]
-
-
-def weights_in(weights: Weights) -> Mapping[str, torch.Tensor]:
-    """Return the weights, loaded if a path is given."""
-    return load_weights(weights) if isinstance(weights, (str, os.PathLike)) else weights
 
 
 @dataclass(frozen=True)
@@ -38,11 +30,11 @@ class WholeRun:
 
 
 def run_whole(
-    original: IR | nn.Module, graph: IR, weights: Weights, args: tuple[Any, ...], kwargs: dict[str, Any]
+    original: IR | nn.Module, graph: IR, weights: WeightSource, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> WholeRun:
     """Run a model, with its state restored afterwards, or its graph; `graph` declares what may change."""
     if isinstance(original, IR):
-        outcome = IRExecutor(original, weights_in(weights)).run(flat_inputs(original, args, kwargs))
+        outcome = IRExecutor(original, weights_from(weights)).run(flat_inputs(original, args, kwargs))
         after = _by_name(original, list(outcome.mutations.values()))
         return WholeRun(outcome.outputs, after, after.keys())
     witness = Original(original, graph).called((args, kwargs))

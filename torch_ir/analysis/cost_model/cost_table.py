@@ -30,6 +30,7 @@ from torch_ir.analysis.memory.live_tensors import Liveness, liveness
 from torch_ir.analysis.shapes.size_polynomials import total
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import check_size_inline
 
@@ -109,6 +110,7 @@ def cost_report(
     With `depth`, deeper modules are merged into their parent. The nodes inside a call are counted; with by="node", the
     row is the whole call.
     """
+    require_graph(ir, "cost_report")
     if by not in GROUPINGS:
         raise GraphError(f"{by!r} is not one of {', '.join(GROUPINGS)}")
     check_size_inline(ir)

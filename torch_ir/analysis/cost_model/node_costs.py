@@ -23,6 +23,7 @@ from torch_ir.analysis.values.node_memo import once_per_form
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import IR, FunctionRef, OpNode
+from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 from torch_ir.ir.graph.origins import joined, modules_around
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import FUSED, called_by
@@ -140,13 +141,18 @@ class Cost(Work):
         return {name: ask(self.functions[name]) for name in names if name in self.functions}
 
 
-def cost(ir: IR, sizes: Mapping[str, int] | None = None) -> Cost:
-    """Return the cost of a graph; what depends on open sizes not given in `sizes` is an expression of them.
+def cost(
+    ir: IR | Model, sizes: Mapping[str, int] | None = None, *, example_inputs: ExampleInputs | None = None
+) -> Cost:
+    """Return the cost of a graph, or of a model that is captured with `example_inputs`.
+
+    What depends on open sizes not given in `sizes` is an expression of them.
 
     A call costs what its body costs; a fused operator only moves its inputs and outputs. Of a `cond`, the branch with
     more FLOPs, then bytes, counts; the body of a `while_loop` counts once, as the number of iterations is unknown;
     those of `scan` and `map` count per item.
     """
+    ir = graph_of(ir, example_inputs, "cost")
     return replace(_Counting(ir.mesh).graph(sized(ir, sizes or {})), _counted=ir)
 
 

@@ -29,7 +29,7 @@ def as_text(report: CostReport, width: int | None = None) -> str:
     rows = [row for row in report.rows if row.params or any(row.work.amounts())]
     cells = [_titles(report), *(_cells(report, row) for row in (*rows, report.total))]
     *table, whole = aligned(cells, width=width, least=[index for index in _LEAST if index < len(cells[0])])
-    return "\n".join([*_head(report), "", *table, "-" * len(table[0]), whole, "", *_notes(report)])
+    return "\n".join([*_head(report), "", *table, "-" * max(map(len, table)), whole, "", *_notes(report)])
 
 
 def human(amount: Dim, unit: str = "") -> str:
@@ -38,6 +38,16 @@ def human(amount: Dim, unit: str = "") -> str:
         text = _LONG_NUMBER.sub(lambda match: _scaled(int(match[0]), ""), amount)
         return f"{text} {unit}".strip()
     return _scaled(amount, " ") + unit if abs(amount) >= 1000 else f"{amount} {unit}".strip()
+
+
+def count(amount: Dim) -> str:
+    """Format a number of things, such as parameters: `70.6 B`, with B for a billion."""
+    return human(amount).replace("G", "B")
+
+
+def plural(number: int, noun: str) -> str:
+    """Format a number with its noun: `1 node`, `2 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -60,8 +70,8 @@ def _digits(number: float) -> str:
 
 
 def _head(report: CostReport) -> Iterator[str]:
-    weights = f"{human(report.total.params)} parameters, {human(report.weight_bytes, 'B')} of weights"
-    yield f"{report.model_name or 'the graph'}: {report.total.count} nodes per run, {weights}"
+    weights = f"{count(report.total.params)} parameters, {human(report.weight_bytes, 'B')} of weights"
+    yield f"{report.model_name or 'the graph'}: {plural(report.total.count, 'node')} per run, {weights}"
     if report.sizes:
         yield f"with {', '.join(f'{name} = {size}' for name, size in report.sizes.items())}"
     if report.open_sizes:

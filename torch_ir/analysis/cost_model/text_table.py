@@ -18,8 +18,9 @@ def aligned(
 ) -> list[str]:
     """Format rows in columns; those of `left` are left-aligned, others right-aligned.
 
-    If the table is wider than `width`, the columns of `least` are dropped one by one, and then the column `long` is
-    cut: names at their start, as the end is more specific, text at its end.
+    If the table is wider than `width`, the columns of `least` are dropped one by one, and a line above the table names
+    them by their titles, the first row; then the column `long` is cut: names at their start, as the end is more
+    specific, text at its end.
     """
     table = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -31,7 +32,9 @@ def aligned(
         widths[long] = max(widths[long] - surplus, _NARROWEST)
         for row in table:
             row[long] = cut(row[long], widths[long])
-    return [
+    dropped = [table[0][column] for column in range(len(widths)) if column not in shown]
+    note = [f"(too narrow for: {', '.join(dropped)})"] if dropped else []
+    return note + [
         _GAP.join(
             row[column].ljust(widths[column]) if column in left else row[column].rjust(widths[column])
             for column in shown

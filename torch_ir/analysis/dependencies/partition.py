@@ -35,7 +35,7 @@ def islands(ir: IR, chosen: Container[OpNode], weights: Container[TensorMeta] = 
     for node in ir.nodes:
         if node.outputs:
             pieces.add(node, node in chosen)
-    found = [nodes for nodes in pieces.nodes.values() if nodes[0] in chosen]
+    found = [sorted(nodes, key=pieces.positions.__getitem__) for nodes in pieces.nodes.values() if nodes[0] in chosen]
     first_come = sorted(found, key=lambda nodes: pieces.positions[nodes[0]])
     readers = {*pieces.positions, ir.returns}
     return [_with_borders(nodes, readers, weights) for nodes in first_come]
@@ -70,17 +70,19 @@ class _Pieces:
         self.nodes: dict[int, list[OpNode]] = {}
         self.before: dict[int, int] = {}  # open piece -> all pieces that must run before it
         self.readers: dict[int, int] = {}  # open piece -> number of remaining reads
+        self.needed = 0  # the pieces on which others depend
         self.joinable: set[int] = set()
 
     def add(self, node: OpNode, is_chosen: bool) -> None:
         self.positions[node] = len(self.positions)
         reads = [self.piece[tensor.producer] for tensor in node.inputs if tensor.producer in self.piece]
         sources = set(reads)
-        joined = [piece for piece in sources if is_chosen and self._can_join(piece, sources)]
+        joined = self._joinable(sources) if is_chosen else []
         own = max(joined, key=lambda piece: len(self.nodes[piece]), default=self.positions[node])
         self._merge(own, [piece for piece in joined if piece != own])
         known = self.before.get(own, 0)
         self.before[own] = known | self._all_before(sources - set(joined))
+        self.needed |= self.before[own]
         if joined and self.before[own] != known:
             self._add_predecessors([own], self.before[own])
         self.piece[node] = own
@@ -95,9 +97,12 @@ class _Pieces:
             if not self.readers[piece]:
                 del self.before[piece], self.readers[piece]
 
-    def _can_join(self, piece: int, sources: Iterable[int]) -> bool:
-        """Whether none of the node's other sources depends on that piece."""
-        return piece in self.joinable and not any(self.before[other] >> piece & 1 for other in sources)
+    def _joinable(self, sources: Iterable[int]) -> list[int]:
+        """Return the sources that are islands and on which no other source depends."""
+        reached = 0
+        for source in sources:
+            reached |= self.before[source]
+        return [piece for piece in sources if piece in self.joinable and not reached >> piece & 1]
 
     def _merge(self, own: int, others: list[int]) -> None:
         """Merge other pieces, which are independent of it, into a piece."""
@@ -108,13 +113,12 @@ class _Pieces:
             self.nodes[own] += self.nodes.pop(other)
             self.before[own] |= self.before.pop(other)
             self.readers[own] += self.readers.pop(other)
-        self.nodes[own].sort(key=self.positions.__getitem__)
         self._add_predecessors([own, *others], self.before[own] | 1 << own)
 
     def _add_predecessors(self, pieces: Iterable[int], needed: int) -> None:
         """Add predecessors to every piece that depends on one of these pieces."""
-        mask = sum(1 << piece for piece in pieces)
-        for piece, before in self.before.items():
+        mask = sum(1 << piece for piece in pieces) & self.needed
+        for piece, before in self.before.items() if mask else ():
             if before & mask:
                 self.before[piece] = before | needed
 

@@ -11,6 +11,7 @@ from typing import Any, Union
 
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import IR, Expr, OpNode, Symbol, TensorMeta
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import called_by
 from torch_ir.ir.sizes.expressions import names_in
 
@@ -53,6 +54,7 @@ def subgraph(ir: IR, inputs: Tensors, outputs: Tensors) -> IR:
     Everything else that the outputs need is included: nodes over weights, functions, and the weights themselves.
     Mutations of buffers and inputs are not.
     """
+    require_graph(ir, "subgraph")
     first, last = _found(ir, inputs), _found(ir, outputs)
     nodes = ancestors(ir, last, stop=first)
     read = {tensor for node in nodes for tensor in node.inputs}.union(last)

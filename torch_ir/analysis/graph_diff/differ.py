@@ -37,6 +37,7 @@ from torch_ir.analysis.graph_diff.replacements import Replacement, listed, repla
 from torch_ir.analysis.graph_diff.tensor_pairs import Counterparts
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.regroup.functions import inline_all
 
 IGNORABLE = ("order", "weights")
@@ -110,6 +111,8 @@ def diff(one: IR, other: IR, *, ignore_origins: bool = True, ignore: Collection[
     module calls and source lines. `ignore` may contain `order`, of nodes and weights, and `weights`: then any weight
     equals any other.
     """
+    require_graph(one, "diff")
+    require_graph(other, "diff")
     for word in ignore:
         if word not in IGNORABLE:
             raise GraphError(f"{word!r:.60} cannot be ignored, only {', '.join(IGNORABLE)}")

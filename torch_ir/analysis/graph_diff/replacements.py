@@ -25,7 +25,7 @@ def replacements(rows: Iterable[NodeDiff]) -> list[Replacement]:
     groups = _Groups()
     for row in differing:
         for made in filter(None, (row.first, row.second)):
-            if _replaces_others(made):
+            if replaces_others(made):
                 groups.join(made.origins)
     members: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for row in differing:
@@ -43,14 +43,14 @@ def with_replacements(rows: Sequence[NodeDiff]) -> list[NodeDiff]:
     captured = {name for row in rows if row.first for name in row.first.origins}
     replacing: dict[str, dict[str, None]] = {}
     for row in rows:
-        if row.second and row.status in ("added", "changed") and _replaces_others(row.second):
+        if row.second and row.status in ("added", "changed") and replaces_others(row.second):
             for name in row.second.origins:
                 replacing.setdefault(name, {})[row.second.name] = None
     return [_detailed(row, captured, replacing) for row in rows]
 
 
 def _detailed(row: NodeDiff, captured: set[str], replacing: dict[str, dict[str, None]]) -> NodeDiff:
-    if row.status == "added" and _replaces_others(row.node):
+    if row.status == "added" and replaces_others(row.node):
         names = [name for name in row.node.origins if name in captured]
         return replace(row, details=(f"replaces {listed(names)}",)) if names else row
     if row.status == "removed":
@@ -60,7 +60,8 @@ def _detailed(row: NodeDiff, captured: set[str], replacing: dict[str, dict[str, 
     return row
 
 
-def _replaces_others(node: OpNode) -> bool:
+def replaces_others(node: OpNode) -> bool:
+    """Whether a pass made this node from captured ones."""
     return node.origins != (node.name,)
 
 

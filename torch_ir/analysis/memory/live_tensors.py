@@ -12,22 +12,24 @@ included.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from torch_ir.analysis.cost_model.node_costs import bodies_of, check_sizes
 from torch_ir.analysis.cost_model.traffic import bytes_of, is_view
-from torch_ir.analysis.shapes.size_polynomials import product, total, weight_of
+from torch_ir.analysis.shapes.size_polynomials import Sum, as_float, number_of, product, total, weight_of
 from torch_ir.analysis.values.prologue import split_prologue
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.checks.limits import Budget
+from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_fields import Dim
 from torch_ir.ir.regroup.functions import FUSED
+from torch_ir.ir.sizes.expressions import Number
 from torch_ir.ir.sizes.specialize import substitute
 
 _COND = "higher_order.cond"
-_MOST_CHARACTERS = 1 << 20  # of the sums of all steps
+_MOST_CHARACTERS = 1 << 20  # of the sums that are asked for
 _CHARACTERS_PER_NODE = 200  # in addition
 
 
@@ -36,14 +38,53 @@ class Step:
     """A node, and the bytes held while it runs.
 
     `makes` are the tensors that it allocates, with their bytes; `dies` are those that are not read afterwards. `inside`
-    is what the functions that it runs hold in addition to their results.
+    is what the functions that it runs hold in addition to their results. `weight` is `bytes` as a number, for
+    comparison: open sizes count as 1024.
     """
 
     node: OpNode
     makes: Mapping[TensorMeta, Dim]
     dies: tuple[TensorMeta, ...]
     inside: Dim
-    bytes: Dim
+    weight: float
+    _sums: _Sums = field(repr=False, compare=False)
+    _number: int = field(repr=False, compare=False)
+
+    @cached_property
+    def bytes(self) -> Dim:
+        """Everything held; with open sizes, an expression, which is written when it is first asked for."""
+        return self._sums.at(self._number, self.node)
+
+
+class _Sums:
+    """The sum of what is held at each step; with n open sizes, all of them would take n * n characters."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[list[Dim], Dim, list[Dim]]] = []  # made, held inside, freed
+        self._work = Budget(_MOST_CHARACTERS)
+        self._earlier: list[tuple[int, Sum]] = []  # a number of steps, and what they left; at most one in each thread
+
+    def add(self, made: list[Dim], inside: Dim, freed: list[Dim]) -> None:
+        self.changes.append((made, inside, freed))
+        self._work.left += _CHARACTERS_PER_NODE
+
+    def at(self, number: int, node: OpNode) -> Dim:
+        """Return what is held at a step; asking for step after step continues the sum."""
+        done, held = self._earlier.pop() if self._earlier else (0, Sum())
+        if done > number:
+            done, held = 0, Sum()
+        for made, _, freed in self.changes[done:number]:
+            for size in made:
+                held.add(size)
+            for size in freed:
+                held.add(size, -1)
+        self._earlier.append((number, held))
+        made, inside, _ = self.changes[number]
+        found = total([held.size(), *made, inside])
+        if not self._work.take(len(str(found))):
+            message = f"live memory at {node.name!r:.80} is a sum of too many symbolic sizes"
+            raise ExpressionError(f"{message}; set them to numbers (sizes=, or --dim NAME=SIZE)")
+        return found
 
 
 @dataclass(frozen=True)
@@ -61,7 +102,7 @@ class Liveness:
     @cached_property
     def at(self) -> Step | None:
         """The first step with the peak memory; None for a graph without nodes."""
-        return max(self.steps, key=lambda step: weight_of(step.bytes), default=None)
+        return _largest_step(self.steps)
 
     @property
     def peak(self) -> Dim:
@@ -85,6 +126,7 @@ def liveness(ir: IR, sizes: Mapping[str, int] | None = None) -> Liveness:
 
     A call needs what its body needs. Of a `cond`, the branch that needs more counts; of a loop, one iteration.
     """
+    require_graph(ir, "liveness")
     check_sizes(ir, sizes or {})
     once, every = split_prologue(ir)
     memory = Memory(ir, every, sizes or {})
@@ -139,20 +181,20 @@ class Memory:
     def steps(self, nodes: Sequence[OpNode]) -> Iterator[Step]:
         """Yield the steps if the nodes run in this order."""
         dying = self._last_reads(nodes)
-        held: Dim = 0
-        work = Budget(_MOST_CHARACTERS + _CHARACTERS_PER_NODE * len(nodes))
-        for node in nodes:
+        held: Number = 0
+        sums = _Sums()
+        for number, node in enumerate(nodes):
             makes = {tensor: self.size(tensor) for tensor in self.made[node]}
-            held = total([held, *makes.values()])
-            if not work.take(len(str(held))):
-                message = f"live memory at {node.name!r:.80} is a sum of too many symbolic sizes"
-                raise ExpressionError(f"{message}; set them to numbers (sizes=, or --set NAME=SIZE)")
-            yield Step(node, makes, tuple(dying[node]), self.inside[node], total([held, self.inside[node]]))
-            held = total([held, product(-1, self.sum(dying[node]))])
+            inside, freed = self.inside[node], [self.size(tensor) for tensor in dying[node]]
+            sums.add([*makes.values()], inside, freed)
+            held += sum(map(number_of, makes.values()))
+            yield Step(node, makes, tuple(dying[node]), inside, as_float(held + number_of(inside)), sums, number)
+            held -= sum(map(number_of, freed))
 
     def peak_of(self, nodes: Sequence[OpNode]) -> Dim:
         """Return the peak memory if the nodes run in this order."""
-        return _largest(step.bytes for step in self.steps(nodes))
+        largest = _largest_step(self.steps(nodes))
+        return largest.bytes if largest else 0
 
     def read_by(self, node: OpNode) -> list[TensorMeta]:
         """Return the owners of the storage that a node reads, each once."""
@@ -206,6 +248,10 @@ class Memory:
 
 def _made_results(body: Memory) -> list[TensorMeta]:
     return [tensor for tensor in body.kept if tensor.producer in body.made]
+
+
+def _largest_step(steps: Iterable[Step]) -> Step | None:
+    return max(steps, key=lambda step: step.weight, default=None)
 
 
 def _largest(amounts: Iterable[Dim]) -> Dim:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,32 +51,38 @@ def schedule(ir: IR, sizes: Mapping[str, int] | None = None) -> Schedule:
 
 def _needed(ir: IR, nodes: Sequence[OpNode]) -> dict[OpNode, set[OpNode]]:
     """Map each node to those that must run before it: producers of its inputs and sizes, and earlier effects."""
+    from torch_ir.ops.effects import is_pure
+
     makers = {name: symbol.tensor.producer for name, symbol in ir.symbols.items() if symbol.tensor is not None}
     running = set(nodes)
+    inside = {name: (_sizes_read_in(body), _has_effects(body)) for name, body in ir.functions.items()}
     last_effect: OpNode | None = None
     needed: dict[OpNode, set[OpNode]] = {}
     for node in nodes:
-        before = {tensor.producer for tensor in node.inputs} | {makers.get(name) for name in _sizes_read(ir, node)}
-        if _has_effect(ir, node):
+        bodies = [inside[name] for name in called_by([node])]
+        read = set(names_of(list(node.attrs.values()))).union(*(names for names, _ in bodies))
+        before = {tensor.producer for tensor in node.inputs} | {makers.get(name) for name in read}
+        if any(has_effect for _, has_effect in bodies) if bodies else not is_pure(node):
             before.add(last_effect)
             last_effect = node
         needed[node] = {other for other in before if other in running and other is not node and other is not None}
     return needed
 
 
-def _sizes_read(ir: IR, node: OpNode) -> set[str]:
-    """Return the symbols that a node, or a function that it runs, takes as numbers."""
-    inner = [body for name in called_by([node]) for body in ir.functions[name].all_nodes()]
-    return {name for each in (node, *inner) for name in names_of(list(each.attrs.values()))}
+def _sizes_read_in(body: IR) -> set[str]:
+    """Return the symbols that a function, and those that it runs, take as numbers."""
+    return {name for node in body.all_nodes() for name in names_of(list(node.attrs.values()))}
 
 
-def _has_effect(ir: IR, node: OpNode) -> bool:
+def _has_effects(body: IR) -> bool:
+    """Whether a node of a function, or of those that it runs, is not pure."""
     from torch_ir.ops.effects import is_pure
 
-    bodies = [ir.functions[name] for name in called_by([node])]
-    if bodies:
-        return any(_has_effect(body, inner) for body in bodies for inner in body.nodes)
-    return not is_pure(node)
+    inside = {name: _has_effects(inner) for name, inner in body.functions.items()}
+    return any(
+        any(inside[name] for name in called) if (called := called_by([node])) else not is_pure(node)
+        for node in body.nodes
+    )
 
 
 def _greedy(nodes: Sequence[OpNode], needed: Mapping[OpNode, set[OpNode]], memory: Memory, deep: bool) -> list[OpNode]:
@@ -88,43 +94,61 @@ def _greedy(nodes: Sequence[OpNode], needed: Mapping[OpNode, set[OpNode]], memor
         for other in before:
             followers.setdefault(other, []).append(node)
     held = _Held(nodes, memory)
-    ready = {node for node in nodes if not waiting[node]}
     made_at: dict[TensorMeta, int] = {}
     order: list[OpNode] = []
 
     def preference(node: OpNode) -> tuple[float, ...]:
         left = held.left_by(node)
-        age = -max((made_at.get(tensor, 0) for tensor in memory.read_by(node)), default=0)
+        age = -max((made_at.get(tensor, 0) for tensor in held.reads[node]), default=0)
         return (left > 0, age, left, places[node]) if deep else (left, age, places[node])
 
+    ready = [preference(node) for node in nodes if not waiting[node]]
+    heapq.heapify(ready)
+    done: set[OpNode] = set()
     while ready:
-        node = min(ready, key=preference)
-        ready.remove(node)
+        node = nodes[int(heapq.heappop(ready)[-1])]
+        if node in done:  # entered again when it became the last reader of a tensor
+            continue
+        done.add(node)
         order.append(node)
-        held.run(node)
+        preferred = held.run(node)
         made_at.update(dict.fromkeys(memory.made[node], len(order)))
         for follower in followers.get(node, ()):
             waiting[follower].discard(node)
             if not waiting[follower]:
-                ready.add(follower)
+                preferred.append(follower)
+        for one in preferred:
+            if not waiting[one]:
+                heapq.heappush(ready, preference(one))
     return order
 
 
 class _Held:
-    """Memory during a simulated run: the number of remaining readers of each tensor."""
+    """Memory during a simulated run: the remaining readers of each tensor."""
 
     def __init__(self, nodes: Sequence[OpNode], memory: Memory) -> None:
         self.memory = memory
         made = [tensor for node in nodes for tensor in memory.made[node]]
         self.size = {tensor: weight_of(memory.size(tensor)) for tensor in made}
-        self.readers = Counter(tensor for node in nodes for tensor in memory.read_by(node))
-        self.readers.update(memory.kept)
+        self.reads = {node: memory.read_by(node) for node in nodes}
+        self.readers: dict[TensorMeta, set[OpNode]] = {}
+        for node in nodes:
+            for tensor in self.reads[node]:
+                self.readers.setdefault(tensor, set()).add(node)
 
     def left_by(self, node: OpNode) -> float:
         """Return the change in allocated memory when a node runs."""
-        made = sum(self.size[tensor] for tensor in self.memory.made[node] if self.readers[tensor])
-        gone = [tensor for tensor in self.memory.read_by(node) if self.readers[tensor] == 1]
+        kept = self.memory.kept
+        made = sum(self.size[tensor] for tensor in self.memory.made[node] if tensor in kept or self.readers.get(tensor))
+        gone = [tensor for tensor in self.reads[node] if tensor not in kept and len(self.readers[tensor]) == 1]
         return made - sum(self.size.get(tensor, 0) for tensor in gone)
 
-    def run(self, node: OpNode) -> None:
-        self.readers.subtract(self.memory.read_by(node))
+    def run(self, node: OpNode) -> list[OpNode]:
+        """Run a node; return those that are now the last reader of a tensor, and so leave less memory than before."""
+        preferred: list[OpNode] = []
+        for tensor in self.reads[node]:
+            left = self.readers[tensor]
+            left.discard(node)
+            if len(left) == 1 and tensor not in self.memory.kept:
+                preferred += left
+        return preferred

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from torch_ir.ir.json.json_fields import Dim
-from torch_ir.ir.sizes.expressions import SIGNS, Call, evaluate, names_in, parse
+from torch_ir.ir.sizes.expressions import SIGNS, Call, Number, evaluate, names_in, parse
 
 # A polynomial: maps the sorted factors of each term to its coefficient.
 Terms = dict[tuple[str, ...], int]
@@ -46,10 +46,41 @@ def total(sizes: Iterable[Dim]) -> Dim:
     return _text(terms)
 
 
+class Sum:
+    """A sum to which sizes are added one by one; its text is written only when asked for."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._terms: Terms = {}
+
+    def add(self, size: Dim, times: int = 1) -> None:
+        if isinstance(size, int):
+            self._number += times * size
+            return
+        for factors, count in _terms(size).items():
+            left = self._terms.get(factors, 0) + times * count
+            if left:
+                self._terms[factors] = left
+            else:
+                self._terms.pop(factors, None)
+
+    def size(self) -> Dim:
+        return _text(_add({(): self._number}, self._terms)) if self._terms else self._number
+
+
 def weight_of(size: Dim) -> float:
     """Return an amount as a number, for comparison: open sizes count as 1024."""
+    return as_float(number_of(size))
+
+
+def number_of(size: Dim) -> Number:
+    """Return an amount with 1024 for every open size."""
+    return size if isinstance(size, int) else evaluate(size, dict.fromkeys(names_in(size), 1024))
+
+
+def as_float(number: Number) -> float:
     try:
-        return float(evaluate(size, dict.fromkeys(names_in(size), 1024)))
+        return float(number)
     except OverflowError:
         return math.inf
 

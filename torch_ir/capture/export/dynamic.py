@@ -8,9 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy
 import torch
 from torch import fx, nn
 from torch.export import Dim
@@ -23,6 +22,9 @@ from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import replace_symbols, substitute
 from torch_ir.ops.pytree import values_along
 from torch_ir.ops.torch_internals import HigherOrderOperator, OpOverload, combine_args, map_dynamic_shapes, pytree
+
+if TYPE_CHECKING:
+    import sympy
 
 _TRIALS = 500
 _ARITHMETIC = "torch_ir_size"  # what arithmetic on sizes is called in a graph of torch.fx
@@ -40,6 +42,7 @@ def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
     if dynamic_shapes is None:
         yield made
         return
+    import sympy  # slow, and of no use where sizes are fixed
 
     def record(decide: Callable[[torch.SymBool], bool], condition: torch.SymBool) -> bool:
         outcome = decide(condition)

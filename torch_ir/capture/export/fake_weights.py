@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.ops.tensor_subclasses import is_made_of_others
 from torch_ir.ops.torch_internals import (
@@ -17,6 +16,7 @@ from torch_ir.ops.torch_internals import (
     FakeTensorMode,
     buffer_table,
     count_as_parameter,
+    fake_mode,
     non_persistent_names,
     parameter_table,
     pytree,
@@ -35,7 +35,7 @@ def weight_free(model: nn.Module) -> Iterator[tuple[FakeTensorMode, Collection[t
     of meta. Buffers that no state dict holds, and plain tensor attributes, stay real when they are. Yields the mode of
     the fake tensors, and those that were put in.
     """
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    mode = fake_mode()
     fakes: dict[int, torch.Tensor] = {}
     swapped: list[tuple[MutableMapping[str, Any], str, Any]] = []
 

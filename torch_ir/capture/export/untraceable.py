@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from torch_ir.capture.walk import own_attributes, walk
-from torch_ir.errors import ExportError, first_line
+from torch_ir.errors import Cause, ExportError, first_line
 from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree, script_type
 
 _NO_TENSOR = frozenset((type(None), bool, int, float, str, list, dict, set, tuple, OrderedDict))
@@ -62,7 +62,9 @@ def refuse_scripted(model: nn.Module) -> None:
     for name, module in walk(model):
         if isinstance(module, torch.jit.ScriptModule):
             raise ExportError(
-                f"{name or 'the model'!r} is TorchScript, which cannot be traced; use the module it was made of"
+                f"{name or 'the model'!r} is TorchScript, which cannot be traced without values; use the module it was "
+                "made of, or capture on real tensors",
+                cause=Cause.NO_VALUE,
             )
 
 

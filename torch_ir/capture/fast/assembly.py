@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -15,9 +15,7 @@ from torch_ir.capture.fast.call_tape import Step
 from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, SizeCannotVaryError, form_of_input
-from torch_ir.capture.fast.size_environment import Finished, Violation
-from torch_ir.capture.fast.varying_sizes import SYMBOLIC, OpenSizes, Size, live_size
-from torch_ir.capture.fast.written_sizes import WrittenSizes
+from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.constant_keys import ConstantKeys
 from torch_ir.capture.naming.export_names import Names, input_names, weight_name
 from torch_ir.capture.naming.running_modules import Scope
@@ -38,6 +36,10 @@ from torch_ir.ops.torch_internals import (
     pytree,
 )
 from torch_ir.ops.torch_types import to_name
+
+if TYPE_CHECKING:
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
+    from torch_ir.capture.fast.written_sizes import WrittenSizes
 
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -137,7 +139,7 @@ class Assembly:
         `minimums` are the least sizes that were asked for, `decisions` what the model decided on sizes.
         """
         if self.recorder.sizes is not None:
-            self.sizes = WrittenSizes(_finished(self.recorder.sizes))
+            self.sizes = _written(self.recorder.sizes)
         for weight in self._weights.values():
             if self.tape.memory[weight.ghost.value] != self.tape.memory[weight.value]:
                 raise NotCoveredError(f"forward puts other memory under {weight.keys[0]!r}")
@@ -297,8 +299,14 @@ class Assembly:
 
     def _modules(self) -> dict[str, str]:
         """The modules whose calls are in the graph: path -> full name of the class."""
-        scopes = dict.fromkeys(step.scope for step in self.tape.steps if step.scope)
-        found = {around.module: around.kind for scope in scopes for around in scope.around()}
+        scopes = dict.fromkeys([step.scope for step in self.tape.steps])
+        found: dict[str, str] = {}
+        seen: set[Scope | None] = {None}
+        for scope in scopes:
+            while scope not in seen:
+                seen.add(scope)
+                found[scope.module] = scope.kind
+                scope = scope.outside
         return dict(sorted(found.items()))
 
 
@@ -313,12 +321,15 @@ class _Weight:
     tensor: torch.Tensor
 
 
-def _finished(sizes: OpenSizes) -> Finished:
-    """What torch says of the sizes at the end, if they vary as asked."""
+def _written(sizes: OpenSizes) -> WrittenSizes:
+    """The sizes as torch knows them at the end, if they vary as asked."""
+    from torch_ir.capture.fast.size_environment import Violation  # slow, and of no use where sizes are fixed
+    from torch_ir.capture.fast.written_sizes import WrittenSizes
+
     result = sizes.result()
     if isinstance(result, Violation):
         raise SizeCannotVaryError(f"a size cannot vary as asked: {result.told}")
-    return result  # type: ignore[no-any-return]
+    return WrittenSizes(result)
 
 
 def _plain(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import fx, nn
@@ -14,8 +14,6 @@ from torch_ir.capture.export.dynamic import keep_promises, loosened, recorded_de
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, SizeCannotVaryError, running
-from torch_ir.capture.fast.size_environment import request_of
-from torch_ir.capture.fast.varying_sizes import OpenSizes
 from torch_ir.capture.instrument import (
     all_intercepted,
     builtins_as_exported,
@@ -43,6 +41,9 @@ from torch_ir.ops.torch_internals import (
     ExcludeDispatchKeyGuard,
     is_compiler_loaded,
 )
+
+if TYPE_CHECKING:
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
 
 _VIEWS_FOR_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView)
 _REFUSED: tuple[tuple[Any, str, str], ...] = (
@@ -111,6 +112,9 @@ def _open_sizes(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], a
     """The sizes of a run that vary; None where all are fixed."""
     if asked is None:
         return None
+    from torch_ir.capture.fast.size_environment import request_of  # slow, and of no use where sizes are fixed
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
+
     try:
         with quiet():
             return OpenSizes(request_of(model, args, kwargs, asked))

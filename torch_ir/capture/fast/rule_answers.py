@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
+from torch_ir.capture.fast.own_shape_rules import call_on_meta
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, form_of
-from torch_ir.capture.fast.varying_sizes import SYMBOLIC, OpenSizes, Size, live_size
+from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
 from torch_ir.ops.effects import gives_its_input, is_forbidden, may_alias, mutated_arguments, updates_statistics
@@ -23,16 +23,19 @@ from torch_ir.ops.torch_internals import (
     FakeTensorMode,
     OpOverload,
     enable_python_dispatcher,
+    fake_mode,
     memory_key,
     pytree,
 )
 from torch_ir.ops.torch_types import to_name
 
+if TYPE_CHECKING:
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
+
 Key = tuple[Any, ...]
 _CASTS = (torch.ops.aten.to.device, torch.ops.aten.to.dtype, torch.ops.aten.to.dtype_layout)
 _ASSERT = torch.ops.aten._assert_tensor_metadata.default
 _PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
-_NEEDS_DATA = (GuardOnDataDependentSymNode, DataDependentOutputError, DynamicOutputShapeError)
 _TRUE, _FALSE = ("true",), ("false",)
 _MOST_KNOWN = 1 << 16  # rules; a model asks for hundreds
 _ATTRIBUTES = (bool, int, float, complex, str, type(None))
@@ -92,6 +95,14 @@ class Rule:
         if self.makes_list is None:
             return [None] if self.outputs else []
         return [index for index, output in enumerate(self.outputs) if output is not None]
+
+
+class _Answer(NamedTuple):
+    """What torch gives for a call: the value of a write, the result, and the tensors that were passed."""
+
+    new_value: Form | None
+    result: Any
+    given: Sequence[torch.Tensor]
 
 
 class UnknownTensorError(Exception):
@@ -165,8 +176,22 @@ class FixedFakes:
     """Fake tensors of fixed sizes, for shape rules."""
 
     def __init__(self) -> None:
-        self.mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
         self.form_of = form_of
+
+    @cached_property
+    def mode(self) -> FakeTensorMode:
+        return fake_mode()
+
+    def by_own_rule(self, question: Question) -> _Answer | None:
+        """Ask our own shape rule; None where there is none, or none for these tensors."""
+        func, twin, forms = question.func, question.twin, question.forms
+        metas = [form.fake() for form in forms]
+        given, words = question.filled(metas, self)
+        try:
+            new_value = form_of(call_on_meta(twin, forms, given, words)) if twin is not func else None
+            return _Answer(new_value, call_on_meta(func, forms, given, words), metas)
+        except Exception:
+            return None
 
     def current(self, form: Form) -> Form:
         return form
@@ -206,24 +231,39 @@ class Question:
             raise NotCoveredError(f"{func} updates running statistics")
 
     def asked(self, source: Any) -> Rule:
-        """Ask on fake tensors, the way torch.export does."""
-        func, twin = self.func, self.twin
-        fakes = [source.fake(form) for form in self.forms]
-        with enable_python_dispatcher(), source.mode:
-            given = [_filled(value, fakes, source) for value in self.args]
-            words = {name: _filled(value, fakes, source) for name, value in self.kwargs.items()}
-            try:
-                result = func(*given, **words)
-                source.note(result)
-                new_value = source.form_of(twin(*given, **words)) if twin is not func else None
-            except _NEEDS_DATA as error:
-                raise NotCoveredError(f"{func} depends on the data") from error
-        if any(source.form_of(fake) is not source.current(form) for fake, form in zip(fakes, self.forms, strict=True)):
+        """Ask our own shape rules or fake tensors; of these, what torch.export asks."""
+        func = self.func
+        new_value, result, given = source.by_own_rule(self) or self._on_fakes(source)
+        if any(source.form_of(fake) is not source.current(form) for fake, form in zip(given, self.forms, strict=True)):
             raise NotCoveredError(f"{func} changes the shape of what it is given")
-        rule = replace(_described(func, twin, self.bound, result, fakes, source.form_of), new_value=new_value)
+        rule = replace(_described(func, self.twin, self.bound, result, given, source.form_of), new_value=new_value)
         if func in _CASTS:
             rule = replace(rule, assertion=_assertion(self.forms[0].dtype, self.forms[0].device))
         return rule
+
+    def _on_fakes(self, source: Any) -> _Answer:
+        fakes = [source.fake(form) for form in self.forms]
+        with enable_python_dispatcher(), source.mode:
+            given, words = self.filled(fakes, source)
+            try:
+                result = self.func(*given, **words)
+                source.note(result)
+                new_value = source.form_of(self.twin(*given, **words)) if self.twin is not self.func else None
+            except _needs_data() as error:
+                raise NotCoveredError(f"{self.func} depends on the data") from error
+        return _Answer(new_value, result, fakes)
+
+    def filled(self, tensors: Sequence[torch.Tensor], source: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments with tensors and torch's numbers in their places."""
+        words = {name: _filled(value, tensors, source) for name, value in self.kwargs.items()}
+        return [_filled(value, tensors, source) for value in self.args], words
+
+
+def _needs_data() -> tuple[type[Exception], ...]:
+    """The errors of operators whose results depend on values."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode  # slow; imported by the fake mode
+
+    return GuardOnDataDependentSymNode, DataDependentOutputError, DynamicOutputShapeError
 
 
 class _Place(int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,15 +14,19 @@ from torch.overrides import TorchFunctionMode
 from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
-from torch_ir.capture.fast.varying_sizes import SYMBOLIC, OpenSizes
+from torch_ir.capture.fast.symbolic_size import SYMBOLIC
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
 from torch_ir.capture.program.provenance import function_name
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, rewritten_for_sizes
 
+if TYPE_CHECKING:
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
+
 # Asked at every call: the functions themselves, not what captures put in their place.
 _is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
-_DEPTH = 3  # frames from `_write` to the nearest code that can have called an operator
+_DEPTH = 2  # frames from `_write` to the nearest code that can have called an operator
+_known_rules = Inference.known
 _INDEX = torch.Tensor.__getitem__
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
@@ -75,6 +79,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
                 key += tuple([(name, key_of(value, tensors)) for name, value in kwargs.items()])
         except UnknownTensorError:
             return self._with_constants(func, args, kwargs or {})
+        if not self.literals:  # as in most calls: then all that counts is the rule
+            rule = _known_rules.get(key)
+            if rule is not None and not rule.is_question:
+                return self._write(rule, tensors)
         return self._called(key, func, args, kwargs or {}, tensors)
 
     def _called(
@@ -83,7 +91,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         known = self.literals.result(func, args, kwargs, tensors) if self.literals else None
         if known is not None and torch.Tag.data_dependent_output in func.tags:
             return known
-        rule = Inference.known.get(key) or self._inference.rule(key, func, args, kwargs)
+        rule = _known_rules.get(key) or self._inference.rule(key, func, args, kwargs)
         if rule.is_question:
             return rule.answer
         result = self._write(rule, tensors)
@@ -96,10 +104,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             self._write(rule.assertion, tensors[:1])
         tape = self.tape
         run = tape.run
+        values: list[int] = []
         for tensor in tensors:
             if tensor.run is not run:
                 raise NotCoveredError(f"{rule.func} is called on {STALE}")
-        values = [tensor.value for tensor in tensors]
+            values.append(tensor.value)
         inputs = values if rule.is_in_order else [values[place] for place in rule.order]
         first = len(tape.forms)
         function = self._functions.running if self._functions is not None else ""
@@ -197,11 +206,12 @@ class Literals(dict[int, torch.Tensor]):
 
     def result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Ghost]) -> Any:
         """What a call gives on nothing but literals; None for any other call."""
+        for tensor in tensors:  # of most calls, the first is none
+            if tensor.value not in self:
+                return None
         if not tensors or torch.Tag.nondeterministic_seeded in func.tags:
             return None
         if any(type(leaf) in SYMBOLIC for leaf in pytree.tree_leaves((args, kwargs))):
-            return None
-        if not all(tensor.value in self for tensor in tensors):
             return None
         given = pytree.tree_map_only(Ghost, lambda tensor: self[tensor.value], (tuple(args), dict(kwargs)))
         return func(*given[0], **given[1])

@@ -16,28 +16,13 @@ from torch.fx.experimental.sym_node import SymNode
 
 from torch_ir.capture.fast.shape_tensors import Form, NotCoveredError, form_of, interned_form
 from torch_ir.capture.fast.size_environment import Environment, Request, request_key
+from torch_ir.capture.fast.symbolic_size import KEPT, SYMBOLIC, Size, live_size
 
 Key = tuple[Any, ...]
 Answer = tuple[Any, "State"]  # what torch answers, and what is known afterwards
 _MOST_SPACES = 16  # kinds of inputs whose answers are kept
 _MOST_ANSWERS = 1 << 16  # in one of them
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-STALE = "a size that was kept from an earlier capture"
 _WRAPPED = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
-
-
-class Size:
-    """A symbolic number of one space: equal ones are one object."""
-
-    __slots__ = ("constant", "expr", "hint", "is_sum", "kind", "symbols")
-
-    def __init__(self, expr: Any, kind: type, hint: Any, constant: Any, is_sum: bool) -> None:
-        self.expr = expr
-        self.kind = kind
-        self.hint = hint
-        self.constant = constant
-        self.is_sum = is_sum
-        self.symbols: frozenset[Any] = frozenset(getattr(expr, "free_symbols", ()))
 
 
 class State:
@@ -228,7 +213,7 @@ class OpenSizes:
     def asked(self, name: str, node: SizeNode, args: Sequence[Any]) -> Any:
         """Answer what is asked of a node by calling a method."""
         if self.is_over:
-            raise NotCoveredError(STALE)
+            raise NotCoveredError(KEPT)
         state = self.state
         key = (name, self.current(node.size), *[self._argument(value) for value in args])
         found = state.answers.get(key) or self.space.ask(state, key, _Call(key))
@@ -293,14 +278,6 @@ class OpenSizes:
         if kind is Form:
             return self.current_form(part) if part.is_open else part
         return self.current(part) if kind is Size else part
-
-
-def live_size(number: Any) -> Size:
-    """The size behind a number that a model has, which must be of a run that is going on."""
-    node = number.node
-    if type(node) is not SizeNode or node.sizes.is_over:
-        raise NotCoveredError(STALE)
-    return node.size
 
 
 class _Float:

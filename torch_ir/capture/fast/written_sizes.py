@@ -8,7 +8,7 @@ from typing import Any
 from torch_ir.capture.export.symbolic_sizes import Bindings, SymbolNames
 from torch_ir.capture.fast.shape_tensors import Form
 from torch_ir.capture.fast.size_environment import Finished
-from torch_ir.capture.fast.varying_sizes import Size
+from torch_ir.capture.fast.symbolic_size import Size
 from torch_ir.ir import Symbol, TensorMeta
 
 

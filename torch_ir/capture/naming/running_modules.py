@@ -25,6 +25,10 @@ class Scope:
         self.call = call
         self.kind = kind  # the full name of its class
         self.outside = outside
+        # the calls around this one that are not the first of their module, outermost first
+        self.outer: tuple[str, ...] = ()
+        if outside is not None:
+            self.outer = (*outside.outer, f"{outside.module}@{outside.call}") if outside.call else outside.outer
 
     def around(self) -> Iterator[Scope]:
         """Yield this call and those that it is inside of, innermost first."""
@@ -34,8 +38,7 @@ class Scope:
             scope = scope.outside
 
     def origin(self, line: str) -> Origin:
-        outer = [f"{scope.module}@{scope.call}" for scope in self.around() if scope.call and scope is not self]
-        return Origin(self.module, self.call, self.kind.rpartition(".")[2], line, tuple(reversed(outer)))
+        return Origin(self.module, self.call, self.kind.rpartition(".")[2], line, self.outer)
 
     @cached_property
     def stack(self) -> Mapping[str, tuple[str, str]]:

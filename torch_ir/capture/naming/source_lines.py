@@ -13,9 +13,8 @@ class SourceLines:
 
     def __init__(self, outermost: CodeType) -> None:
         self._outermost = outermost
-        # by the identity of code objects, whose hash is that of their content
-        self._is_users: dict[int, bool] = {}
-        self._lines: dict[tuple[int, int], str] = {}
+        # by the identity of code objects, whose hash is that of their content: the lines by instruction, of the user's
+        self._lines: dict[int, dict[int, str] | None] = {}
         self._seen: list[CodeType] = []  # kept, so that identities are not reused
 
     def here(self, depth: int = 1) -> str:
@@ -23,10 +22,11 @@ class SourceLines:
         frame = self._frame(sys._getframe(depth + 1))
         if frame is None:
             return ""
-        place = (id(frame.f_code), frame.f_lasti)  # the line number takes longer to find
-        line = self._lines.get(place)
+        lines = self._lines[id(frame.f_code)]
+        assert lines is not None  # the frame is the user's
+        line = lines.get(frame.f_lasti)  # the line number takes longer to find
         if line is None:
-            line = self._lines[place] = user_line(_entry(frame))
+            line = lines[frame.f_lasti] = user_line(_entry(frame))
         return line
 
     def trace(self) -> str:
@@ -35,16 +35,18 @@ class SourceLines:
         return "" if frame is None else _entry(frame)
 
     def _frame(self, frame: FrameType | None) -> FrameType | None:
-        known = self._is_users
+        known, outermost = self._lines, self._outermost
         while frame is not None:
             code = frame.f_code
-            users = known.get(id(code))
-            if users is None:
-                users = known[id(code)] = code.co_name == "forward" and is_users(code.co_filename)
+            try:
+                lines = known[id(code)]
+            except KeyError:
+                is_line = code.co_name == "forward" and is_users(code.co_filename)
+                lines = known[id(code)] = {} if is_line else None
                 self._seen.append(code)
-            if users:
+            if lines is not None:
                 return frame
-            if code is self._outermost:
+            if code is outermost:
                 return None
             frame = frame.f_back
         return None

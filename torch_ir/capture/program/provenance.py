@@ -6,10 +6,10 @@ import os
 import re
 import sys
 from functools import lru_cache
+from importlib.util import find_spec
 from types import CodeType, FrameType
 from typing import Any
 
-import sympy
 import torch
 from torch import fx
 from torch.overrides import resolve_name
@@ -22,8 +22,9 @@ FUNCTION = "torch_function"  # where a recording notes the torch function that t
 _FRAME = re.compile(r'File "([^"<][^"]*)", line (\d+)')  # not generated code, which is called "<...>"
 _CALL = re.compile(r"@(\d+)$")
 # torch, torch_ir, sympy, and frames that torch makes up for what it inserts
+_sympy = find_spec("sympy")  # to import it takes long
 _INSIDE = (
-    *(os.path.dirname(file) + os.sep for file in (torch.__file__, _version.__file__, sympy.__file__)),
+    *(os.path.dirname(file) + os.sep for file in (torch.__file__, _version.__file__, _sympy and _sympy.origin) if file),
     "torch/",
 )
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep

@@ -21,13 +21,13 @@ from torch.export.graph_signature import (
     OutputKind,
     OutputSpec,
 )
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.capture.data_branches.decision_paths import Path
 from torch_ir.capture.diagnosis import explained
 from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import fake_copy, has_no_values, weight_free
+from torch_ir.capture.export.untraceable import refuse_scripted
 from torch_ir.capture.instrument import capturing, intercepted
 from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
@@ -58,6 +58,7 @@ from torch_ir.ops.torch_internals import (
     SET_GRAD_ENABLED,
     AutoDispatchBelowAutograd,
     FakeTensorMode,
+    fake_mode,
     load_verifier,
     pytree,
 )
@@ -134,10 +135,11 @@ def _recorded(model: nn.Module, call: Call, path: Path, gradients: _Gradients, t
 def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, bool, Call]]:
     """A mode for fake tensors, whether the model and its inputs are such, since not all have values, and the inputs."""
     if has_no_values(model, call):
+        refuse_scripted(model)  # its weights cannot be replaced by fake ones
         with weight_free(model) as (mode, _):
             yield mode, True, pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
     else:
-        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+        mode = fake_mode()
         own = OwnMemory()
         yield mode, False, pytree.tree_map_only(torch.Tensor, lambda tensor: _apart(own(tensor)), call)
 

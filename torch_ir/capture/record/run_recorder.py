@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.data_branches.decision_paths import NoValueError, Path
@@ -35,6 +34,7 @@ from torch_ir.ops.torch_internals import (
     HigherOrderOperator,
     OpOverload,
     TorchDispatchMode,
+    fake_mode,
     pytree,
     storage_key,
     unset_fake_temporarily,
@@ -321,7 +321,7 @@ def _has_open_sizes(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     """Whether the operators that one is made of give sizes that nobody knows without values."""
     if any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs))):
         return False  # the result itself says so
-    apart = FakeTensorMode(shape_env=ShapeEnv())  # of its own: an open size is a debt of the mode that made it
+    apart = fake_mode(allow_non_fake_inputs=False)  # of its own: an open size is a debt of the mode that made it
     try:
         with apart:
             fake = partial(apart.from_tensor, static_shapes=True)

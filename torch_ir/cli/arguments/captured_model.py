@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.dynamic_sizes import choose_sizes, dynamic_shapes, map_specs
-from torch_ir.cli.arguments.input_specs import parse_inputs, read_inputs
+from torch_ir.cli.arguments.input_specs import InputSpec, parse_inputs, read_inputs
 from torch_ir.cli.progress import show_progress
-from torch_ir.errors import printable
+from torch_ir.errors import Cause, ExportError, printable
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.export import ExportedProgram
 
     from torch_ir.ir import IR
@@ -23,7 +25,14 @@ if TYPE_CHECKING:
 # options that apply to capture, and their defaults
 _OF_CAPTURE: dict[str, Any] = {
     "input": [], "dim": [], "capture": "auto", "explore": None, "blocks": "inline", "crosscheck": False,
+    "real": False, "weights": None,
 }  # fmt: skip
+SEED = 0  # of the values that a model without given ones is captured on
+_SMALL = 250_000_000  # weights that are filled with random numbers without being asked to
+_NEEDS_VALUES = frozenset((
+    Cause.BRANCH_ON_DATA, Cause.NUMBER_FROM_DATA, Cause.SIZE_FROM_DATA, Cause.UNKNOWN_RESULT, Cause.NUMPY,
+    Cause.NO_SHAPE_RULE, Cause.DATA_POINTER, Cause.UNTRACKED_TENSOR, Cause.NO_VALUE,
+))  # fmt: skip
 
 
 @dataclass
@@ -35,15 +44,24 @@ class Captured:
     notes: list[str] = field(default_factory=list)
 
 
-def capture(text: str, arguments: argparse.Namespace, **options: Any) -> Captured:
-    """Capture a model with the inputs of `--input` and `--dim`; `options` are passed to extract_ir."""
+def capture(
+    text: str, arguments: argparse.Namespace, *, real: bool = False, weights: str | None = None, **options: Any
+) -> Captured:
+    """Capture a model with the inputs of `--input` and `--dim`; `options` are passed to extract_ir.
+
+    A model that needs values to be captured is captured again on real ones: its initial weights or those of a file,
+    and random inputs or those of files. With `real` or `weights`, it is captured on these at once.
+    """
     specs, dims = read_inputs(arguments)
+    import torch
+
     import torch_ir
     from torch_ir.cli.arguments.input_files import read_files
-    from torch_ir.cli.arguments.input_values import meta_value
+    from torch_ir.cli.arguments.input_values import meta_value, real_value
     from torch_ir.cli.models.arguments import match_inputs
     from torch_ir.cli.models.defaults import default_inputs
     from torch_ir.cli.models.find import find_model
+    from torch_ir.cli.models.model_weights import build_filled
 
     show_progress(f"building {text}")
     source = find_model(text, own_only=getattr(arguments, "own_only", False))
@@ -57,14 +75,34 @@ def capture(text: str, arguments: argparse.Namespace, **options: Any) -> Capture
         specs = parse_inputs(texts)
         notes.append(f"no --input given; using {' and '.join(texts)}")
         _print_notes(notes, arguments)
-    specs = read_files(specs)
+    specs = read_files(specs, nested=True)
     sizes = choose_sizes(specs, dims)
     bound = match_inputs(model, specs)
     shapes = dynamic_shapes(bound, dims)
-    for name, value in bound.arguments.items():
-        bound.arguments[name] = map_specs(value, lambda spec: meta_value(spec, sizes))
-    show_progress(f"capturing {type(model).__name__}")
-    ir = torch_ir.extract_ir(model, bound.args, kwargs=bound.kwargs, strict=False, dynamic_shapes=shapes, **options)
+
+    def extract(model: nn.Module, value_of: Callable[[InputSpec], Any]) -> IR:
+        call = copy.copy(bound)
+        call.arguments = {name: map_specs(value, value_of) for name, value in bound.arguments.items()}
+        show_progress(f"capturing {type(model).__name__}")
+        return torch_ir.extract_ir(model, call.args, kwargs=call.kwargs, strict=False, dynamic_shapes=shapes, **options)
+
+    def extract_real() -> IR:
+        torch.manual_seed(SEED)
+        generator = torch.Generator().manual_seed(SEED)
+        return extract(build_filled(source, weights), lambda spec: real_value(spec, sizes, generator))
+
+    if real or weights is not None:
+        return Captured(extract_real(), time.perf_counter() - start, notes)
+    try:
+        ir = extract(model, lambda spec: meta_value(spec, sizes))
+    except ExportError as error:
+        if error.cause not in _NEEDS_VALUES or shapes is not None or options.get("capture") == "export":
+            raise
+        if sum(weight.numel() for weight in model.parameters()) > _SMALL:
+            raise ExportError(f"{error}; to capture it on random weights and inputs, use extract --real") from None
+        notes.append("the model needs values; captured on its initial weights and random inputs where none are given")
+        _print_notes(notes[-1:], arguments)
+        ir = extract_real()
     return Captured(ir, time.perf_counter() - start, notes)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MODELS = "net.py:Net, package.module:function, hf:llama, a folder with a config.json, timm:resnet50, model.pt2"
 _DIM = "for a model: the range of a named size, such as batch=1..32, or one size; repeatable"
+DIM_OR_SIZE = "a value for a symbolic size, such as batch=8; for a model, also its range; repeatable"
 
 
 def add_graph(parser: argparse.ArgumentParser, *, nargs: str | None = None, dim_help: str = _DIM) -> None:
@@ -40,9 +41,16 @@ def open_graph(
     return load_checked(arguments.file) if checked else load_graph(arguments.file)
 
 
-def open_at_level(arguments: argparse.Namespace) -> IR:
+def open_at_level(arguments: argparse.Namespace, of_models: Sequence[str] = ("input", "dim")) -> IR:
     """Return the graph of `add_graph` at the granularity of `add_level`."""
-    return at_level(open_graph(arguments), arguments)
+    return at_level(open_graph(arguments, of_models=of_models), arguments)
+
+
+def sizes_of(arguments: argparse.Namespace) -> dict[str, int]:
+    """Return the values of symbolic sizes; a model is captured with those of `--dim`."""
+    from torch_ir.cli.arguments.size_specs import parse_sizes
+
+    return parse_sizes([*arguments.set, *([] if is_model(arguments.file) else arguments.dim)])
 
 
 def function_of(ir: IR, name: str | None) -> IR:

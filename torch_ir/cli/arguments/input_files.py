@@ -11,14 +11,18 @@ from torch_ir.cli.arguments.input_specs import InputSpec, refuse_twins
 from torch_ir.errors import CommandError, TorchIRError, did_you_mean, first_line
 
 
-def read_files(specs: Sequence[InputSpec]) -> list[InputSpec]:
-    """Read the inputs that come from files; a file without a name before it provides all its tensors."""
-    found = [each for spec in specs for each in ([spec] if spec.file is None else _read(spec, spec.file))]
+def read_files(specs: Sequence[InputSpec], *, nested: bool = False) -> list[InputSpec]:
+    """Read the inputs that come from files; a file without a name before it provides all its tensors.
+
+    With `nested`, an item of a list in a file may itself be a list or dict of tensors: an argument of a model, not an
+    input of a graph.
+    """
+    found = [each for spec in specs for each in ([spec] if spec.file is None else _read(spec, spec.file, nested))]
     refuse_twins(found)
     return found
 
 
-def _read(spec: InputSpec, file: str) -> Iterator[InputSpec]:
+def _read(spec: InputSpec, file: str, nested: bool) -> Iterator[InputSpec]:
     path, member = _split(file)
     held = _load(path)
     if member is not None:
@@ -28,7 +32,7 @@ def _read(spec: InputSpec, file: str) -> Iterator[InputSpec]:
     elif isinstance(held, dict):
         yield from (_given(spec, name, value, path) for name, value in _leaves(held))
     elif isinstance(held, (list, tuple)):
-        yield from (_given(spec, None, value, path) for value in held)
+        yield from (_given(spec, None, value, path, nested) for value in held)
     else:
         yield _given(spec, None, held, path)
 
@@ -78,11 +82,12 @@ def _read_as(path: Path) -> Any:
             return {name: torch.from_numpy(archive[name]) for name in archive.files}
 
 
-def _given(spec: InputSpec, name: str | None, value: Any, path: Path) -> InputSpec:
+def _given(spec: InputSpec, name: str | None, value: Any, path: Path, nested: bool = False) -> InputSpec:
     import torch
 
-    if not isinstance(value, (torch.Tensor, bool, int, float, str, type(None))):
-        raise CommandError(f"{path} contains a {type(value).__name__}, not a tensor")
+    for item in (leaf for _, leaf in _leaves(value)) if nested else [value]:
+        if not isinstance(item, (torch.Tensor, bool, int, float, str, type(None))):
+            raise CommandError(f"{path} contains a {type(item).__name__}, not a tensor")
     return replace(spec, name=name, value=value)
 
 

@@ -33,6 +33,13 @@ def meta_value(spec: InputSpec, sizes: Mapping[str, int]) -> Any:
         raise CommandError(f"torch cannot make {spec.text}: {str(error).partition(chr(10))[0]}") from None
 
 
+def real_value(spec: InputSpec, sizes: Mapping[str, int], generator: torch.Generator) -> Any:
+    """Return a random tensor, or the given value."""
+    if spec.value is not Nothing:
+        return spec.value
+    return random_tensor(_numbers(spec.shape, sizes, spec.text), spec.dtype, generator, spec.below)
+
+
 def random_tensor(
     shape: Sequence[int], dtype: str, generator: torch.Generator, below: int | None = None
 ) -> torch.Tensor:

@@ -35,6 +35,7 @@ _shtab_torch_ir_commands() {
     sweep:'Extract, cost, optimise and verify a list of models.'
     verify:'Compare an IR file with the original model by running both.'
     visualize:'Draw an IR file.'
+    weights:'Compare a checkpoint with the weights of a graph.'
   )
   _describe 'torch-ir commands' _commands
 }
@@ -50,6 +51,7 @@ _shtab_torch_ir_defaults_added=0
 _shtab_torch_ir_bench_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   {-w,--weights}"[.pt, .safetensors (default\: the model\'s, or random)]:FILE:_files"
   "--against[back ends to time with the first file\: eager, torch, onednn, inductor, onnxruntime, openvino, iree, auto\; separated by commas]:NAMES:"
   "--level[optimise the graph for these back ends\: clean, basic or full (default\: as it is)]:LEVEL:(clean basic full)"
@@ -71,6 +73,7 @@ _shtab_torch_ir_bench_defaults_added=0
 _shtab_torch_ir_check_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--trusted[skip shape and dtype inference]"
   "--json[print JSON]"
   ":an IR file, trusted or not:_files"
@@ -82,6 +85,7 @@ _shtab_torch_ir_check_defaults_added=0
 _shtab_torch_ir_compare_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--map[a JSON object that maps names of the runtime to names of the graph]:FILE:_files"
   "--rtol[relative tolerance (default\: the pack\'s)]:X:"
   "--atol[absolute tolerance (default\: the pack\'s)]:X:"
@@ -96,6 +100,7 @@ _shtab_torch_ir_compare_defaults_added=0
 _shtab_torch_ir_completion_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   ":the shell:(bash zsh fish)"
 )
 
@@ -105,6 +110,7 @@ _shtab_torch_ir_completion_defaults_added=0
 _shtab_torch_ir_convert_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   {-o,--output}"[the file to write\: .json, .json.gz, .pb, .binpb, .ir, .onnx, .mlir, .py, .pt2]:FILE:_files"
   {-w,--weights}"[weights to put into .onnx (default\: none) or .pt2\; or \`random\`]:FILE:_files"
   "--json[print JSON]"
@@ -117,12 +123,12 @@ _shtab_torch_ir_convert_defaults_added=0
 _shtab_torch_ir_cost_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
-  "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
+  "*"{-d,--dim}"[a value for a symbolic size, such as batch\=8\; for a model, also its range\; repeatable]:NAME=SIZE:"
   "--by[what a row is (default\: module)]:by:(module op node)"
   "--depth[merge deeper modules into their ancestor at this depth]:N:"
   "--top[show this many rows and the sum of the others]:N:"
-  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
   "--device[estimate times for a device such as peak\=312TFLOPs,bw\=2.0TB\/s]:FIGURES:"
   "--function[report a function of the graph instead, such as decode]:NAME:"
   "--json[print JSON]"
@@ -135,9 +141,10 @@ _shtab_torch_ir_cost_defaults_added=0
 _shtab_torch_ir_coverage_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
-  "*"{-d,--dim}"[a value for a symbolic size, such as batch\=8\; for a model, also its range]:NAME=SIZE:"
-  {-t,--target}"[the target\'s contract, a .toml or .json file]:FILE:_files"
+  "*"{-d,--dim}"[a value for a symbolic size, such as batch\=8\; for a model, also its range\; repeatable]:NAME=SIZE:"
+  {-t,--target}"[the target\'s contract, a .toml or .json file, or the Target itself, as file.py\:name]:TARGET:_files"
   "--no-decompose[do not try decompositions or import torch]"
   "--fail-under[exit with 1 if less is supported]:PERCENT:"
   "--by[what --fail-under counts (default\: nodes)]:by:(nodes flops bytes)"
@@ -151,14 +158,15 @@ _shtab_torch_ir_coverage_defaults_added=0
 _shtab_torch_ir_diff_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--only[show only these kinds of nodes\: added, removed, changed, renamed, same]:WORDS:"
   "--names[also show nodes that differ only in name]"
   "--origins[also compare the modules and source lines of nodes]"
   "--ignore[differences to ignore\: order, weights]:WORDS:"
   "--by[group costs by (default\: op)]:by:(op module)"
   "--top[show this many rows of the costs (default\: 10)]:N:"
-  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
-  "*--fail-on[exit with 1 only if a cost grows by more than this\: flops\+5\%, nodes\+0, peak\+10MB\; repeatable]:BUDGET:"
+  "*"{-d,--dim}"[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  "*--fail-on[exit with 3 only if a cost grows by more than this\: flops\+5\%, nodes\+0, peak\+10MB\; repeatable]:BUDGET:"
   "--exit-zero[exit with 0 even if the graphs differ]"
   "--json[print JSON]"
   "--markdown[print Markdown for a pull request comment]"
@@ -172,6 +180,7 @@ _shtab_torch_ir_diff_defaults_added=0
 _shtab_torch_ir_doctor_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--time[time limit of each check (default\: 60)]:SECONDS:"
   "--json[print JSON]"
   "(*)::run only these checks, such as torch, draw or onnx:"
@@ -183,9 +192,10 @@ _shtab_torch_ir_doctor_defaults_added=0
 _shtab_torch_ir_draw_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
-  "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
-  {-o,--output}"[.png and .svg are drawn, .dot is Graphviz text, others are Mermaid text]:FILE:_files"
+  "*"{-d,--dim}"[a value for a symbolic size, such as batch\=8\; for a model, also its range\; repeatable]:NAME=SIZE:"
+  {-o,--output}"[.png, .svg and .pdf are drawn, .dot is Graphviz text, others are Mermaid text]:FILE:_files"
   "--format[the format, instead of the suffix\: png, svg, dot, mermaid, md, model-explorer]:NAME:(png svg dot mermaid md model-explorer)"
   "--depth[one box per module at this depth]:N:"
   "--fold[draw consecutive equal layers once]"
@@ -198,7 +208,6 @@ _shtab_torch_ir_draw_options=(
   "--no-weights[leave the weights out]"
   "--assertions[also draw assertions]"
   "--heat[colour by cost\: flops or bytes]:COST:(flops bytes)"
-  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
   "--against[draw this file beside it, with differences in colour]:FILE:_files"
   "--no-legend[leave out the legend]"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
@@ -210,15 +219,19 @@ _shtab_torch_ir_draw_defaults_added=0
 _shtab_torch_ir_explore_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
-  "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
+  "*"{-d,--dim}"[a value for a symbolic size, such as batch\=8\; for a model, also its range\; repeatable]:NAME=SIZE:"
   {-o,--output}"[the page (default\: the name of the graph with .html)]:FILE:_files"
   "--open[open the page in the browser]"
   "--against[show this file beside it, with differences marked]:FILE:_files"
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
   "--function[show a function of the graph instead, such as decode]:NAME:"
-  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
+  "--pack[a golden pack, for errors of the runtimes in --dumps]:PACK:_files -/"
+  "*--dumps[values of a runtime\; repeatable, needs --pack]:DUMPS:_files"
+  "--python[show the Python that \`convert\` generates for each node]"
+  "--sources[show lines of the model\'s source below this folder]:FOLDER:_files -/"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
 )
 
@@ -228,10 +241,13 @@ _shtab_torch_ir_explore_defaults_added=0
 _shtab_torch_ir_extract_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[the range of a named size, such as batch\=1..32\; repeatable]:NAME=SIZE:"
   "--capture[\`export\` with torch.export, \`record\` one run in Python, or \`auto\`\: export, else record (default)]:HOW:(auto export record)"
   "--explore[limit of branches explored where Python branches on data (default\: 16)]:N:"
+  "--real[capture on real values\: initial weights, and random inputs where no file gives them (default\: only for models that cannot be captured without)]"
+  {-w,--weights}"[capture on the weights of a .pt or .safetensors file or a folder]:FILE:_files"
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
   "*--leaf[keep calls of this class whole, such as LlamaDecoderLayer\; repeatable]:CLASS:"
   "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
@@ -248,6 +264,7 @@ _shtab_torch_ir_extract_defaults_added=0
 _shtab_torch_ir_golden_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   {-w,--weights}"[.pt, .safetensors, or \`random\` (default\: the model\'s)]:FILE:_files"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[a number for a symbolic size, such as batch\=4\; repeatable]:NAME=SIZE:"
@@ -268,6 +285,7 @@ _shtab_torch_ir_golden_defaults_added=0
 _shtab_torch_ir_info_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
   "--level[what a node is\: a layer (\`module\`), a torch \`function\`, or an operator (\`aten\`)\; default\: as it is]:LEVEL:(module function aten)"
@@ -283,6 +301,7 @@ _shtab_torch_ir_info_defaults_added=0
 _shtab_torch_ir_llm_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   {-o,--output}"[the IR file to write]:FILE:_files"
   "--batch[fix the batch size (default\: it varies)]:N:"
   "--prompt[fix the length of the prompt (default\: it varies)]:N:"
@@ -291,6 +310,7 @@ _shtab_torch_ir_llm_options=(
   "--all-logits[return the logits of every token]"
   "--encoder-input[the input of an encoder that takes no token ids, such as 1x80x3000]:SPEC:"
   "--blocks[repeated layers\: \`inline\` (default), or as calls of one \`function\`]:HOW:(inline function)"
+  "--weight-layout[read weights as a \`checkpoint\` stores them (default), or as the \`model\` has them in its state_dict]:WHOSE:"
   "--name[the name of the model in the file (default\: its class)]:name:"
   "--verify[generate N tokens with random weights and compare with the model]:N:"
   "--json[print JSON]"
@@ -303,9 +323,10 @@ _shtab_torch_ir_llm_defaults_added=0
 _shtab_torch_ir_lower_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
-  "--target[the Target, as file.py\:name or package.module\:name]:TARGET:_files"
+  {-t,--target}"[the Target, as file.py\:name or package.module\:name]:TARGET:_files"
   "--decompose[let torch decompose operators without a handler]"
   "--log[print a line per layer]"
   "--json[print JSON]"
@@ -321,6 +342,7 @@ _shtab_torch_ir_lower_defaults_added=0
 _shtab_torch_ir_ops_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
   "--check[show whether each operator of the graph runs here]"
@@ -336,6 +358,7 @@ _shtab_torch_ir_ops_defaults_added=0
 _shtab_torch_ir_optimize_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[a value for a symbolic size to verify with, such as batch\=4\; for a model, its range]:NAME=SIZE:"
   {-o,--output}"[where to write the optimised graph (default\: report only)]:FILE:_files"
@@ -356,6 +379,7 @@ _shtab_torch_ir_optimize_defaults_added=0
 _shtab_torch_ir_passes_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--json[print JSON]"
   ":the pass to explain:"
 )
@@ -366,6 +390,7 @@ _shtab_torch_ir_passes_defaults_added=0
 _shtab_torch_ir_run_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   {-w,--weights}"[.pt, .safetensors, or the word \`random\`]:FILE:_files"
   "--stream[read each weight when it is needed and release it afterwards]"
   "--processes[run each stage of a pipeline in its own process]"
@@ -389,6 +414,7 @@ _shtab_torch_ir_run_defaults_added=0
 _shtab_torch_ir_shard_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--plan[a JSON file that maps module paths to styles, or a transformers configuration\: hf\:TYPE, a folder]:PLAN:"
   "--experts[expert parallelism, by transformers\' plan]"
   "--mesh[axis name and number of ranks\: tp\=8]:AXIS=RANKS:"
@@ -405,6 +431,7 @@ _shtab_torch_ir_shard_defaults_added=0
 _shtab_torch_ir_split_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "--stages[number of stages (default\: as few as --memory allows)]:N:"
   "--memory[memory limit of a stage, such as 80GB]:BYTES:"
   "*--at[the module or node with which the next stage begins\; repeatable, in order]:NAME:"
@@ -424,6 +451,7 @@ _shtab_torch_ir_split_defaults_added=0
 _shtab_torch_ir_sweep_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   {-o,--output}"[output folder (default\: results)]:FOLDER:_files -/"
   "--engine[the engine\: local (default), dask or ray]:engine:(local dask ray)"
   "--address[address of a running cluster (default\: start one on this machine)]:ADDRESS:"
@@ -446,6 +474,7 @@ _shtab_torch_ir_sweep_defaults_added=0
 _shtab_torch_ir_verify_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   {-w,--weights}"[.pt or .safetensors (default\: the model\'s own)]:FILE:_files"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
   "*"{-d,--dim}"[a number for a symbolic size, such as batch\=4\; repeatable]:NAME=SIZE:"
@@ -468,9 +497,10 @@ _shtab_torch_ir_verify_defaults_added=0
 _shtab_torch_ir_visualize_options=(
   "(- : *)"{-h,--help}"[show this help message and exit]"
   {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
   "*"{-i,--input}"[an input\: 1x3x224x224, ids\=i64\[batch,seq\], i64\[1,8\]\<100, x\=\@file.npy, \@all.npz, flag\=true\; repeatable]:SPEC:"
-  "*"{-d,--dim}"[for a model\: the range of a named size, such as batch\=1..32, or one size\; repeatable]:NAME=SIZE:"
-  {-o,--output}"[.png and .svg are drawn, .dot is Graphviz text, others are Mermaid text]:FILE:_files"
+  "*"{-d,--dim}"[a value for a symbolic size, such as batch\=8\; for a model, also its range\; repeatable]:NAME=SIZE:"
+  {-o,--output}"[.png, .svg and .pdf are drawn, .dot is Graphviz text, others are Mermaid text]:FILE:_files"
   "--format[the format, instead of the suffix\: png, svg, dot, mermaid, md, model-explorer]:NAME:(png svg dot mermaid md model-explorer)"
   "--depth[one box per module at this depth]:N:"
   "--fold[draw consecutive equal layers once]"
@@ -483,7 +513,6 @@ _shtab_torch_ir_visualize_options=(
   "--no-weights[leave the weights out]"
   "--assertions[also draw assertions]"
   "--heat[colour by cost\: flops or bytes]:COST:(flops bytes)"
-  "*--set[a value for a symbolic size\; repeatable]:NAME=SIZE:"
   "--against[draw this file beside it, with differences in colour]:FILE:_files"
   "--no-legend[leave out the legend]"
   ":an IR file, or a model\: net.py\:Net, package.module\:function, hf\:llama, a folder with a config.json, timm\:resnet50, model.pt2:_files"
@@ -491,6 +520,19 @@ _shtab_torch_ir_visualize_options=(
 
 # guard to ensure default positional specs are added only once per session
 _shtab_torch_ir_visualize_defaults_added=0
+
+_shtab_torch_ir_weights_options=(
+  "(- : *)"{-h,--help}"[show this help message and exit]"
+  {-q,--quiet}"[show no progress and no notes]"
+  "*--import[import your module or file, such as my_ops or my_ops.py, which defines operators\; repeatable]:MODULE:"
+  "--json[print JSON]"
+  ":compare keys, shapes and dtypes:(check)"
+  ":an IR file:_files"
+  ":a .safetensors, .pt or .bin file, an index of shards, or a folder:"
+)
+
+# guard to ensure default positional specs are added only once per session
+_shtab_torch_ir_weights_defaults_added=0
 
 
 _shtab_torch_ir() {
@@ -536,6 +578,7 @@ _shtab_torch_ir() {
         sweep) _arguments -C -s $_shtab_torch_ir_sweep_options ;;
         verify) _arguments -C -s $_shtab_torch_ir_verify_options ;;
         visualize) _arguments -C -s $_shtab_torch_ir_visualize_options ;;
+        weights) _arguments -C -s $_shtab_torch_ir_weights_options ;;
       esac
   esac
 }

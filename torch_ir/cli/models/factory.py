@@ -46,6 +46,14 @@ def load_factory(text: str) -> Any:
     return found
 
 
+def import_code(text: str) -> None:
+    """Import a module or run a file of the user, which may register operators and executors."""
+    if text.endswith(".py"):
+        _load_file(Path(text))
+    else:
+        _load_module(text, "")
+
+
 def call_factory(factory: Any, text: str, settings: dict[str, Any] | None = None) -> Any:
     """Call a class or function of the user and return its result."""
     if not callable(factory):
@@ -64,7 +72,7 @@ def _build(factory: Any, text: str, settings: dict[str, Any]) -> nn.Module:
     return model.eval()
 
 
-def _load_module(name: str) -> ModuleType:
+def _load_module(name: str, member: str = ":...") -> ModuleType:
     _look_in(os.getcwd())
     try:
         _guarded(f"importing {name}", lambda: importlib.import_module(name))
@@ -72,7 +80,7 @@ def _load_module(name: str) -> ModuleType:
         cause = error.__cause__
         if isinstance(cause, ModuleNotFoundError) and f"{name}.".startswith(f"{cause.name}."):
             raise CommandError(
-                f"no module named {cause.name!r}; for a file, write {name.replace('.', '/')}.py:..."
+                f"no module named {cause.name!r}; for a file, write {name.replace('.', '/')}.py{member}"
             ) from None
         raise
     return sys.modules[name]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch_ir.cli.models.config import find_config, model_types
 from torch_ir.cli.models.exported_program import find_program
 from torch_ir.cli.models.factory import find_factory
-from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, TRANSFORMERS, is_config
+from torch_ir.cli.models.model_kinds import CODE, PROGRAM, TIMM, TRANSFORMERS, is_config, is_model
 from torch_ir.cli.models.model_settings import split_settings
 from torch_ir.cli.models.own_code import refuse_foreign_name
 from torch_ir.cli.models.timm import find_timm, is_of_timm, names_of_timm
@@ -34,6 +36,41 @@ def find_model(text: str, *, own_only: bool = False) -> Source:
     return find_factory(text, own_only=own_only) if ":" in name or name.endswith(CODE) else _find_bare(text, name)
 
 
+def _what_file(path: Path) -> str:
+    """Say what a file is that is not a model, and how it is used."""
+    usage = "the class that they belong to is captured: torch-ir extract net.py:Net --input ... --weights"
+    if path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json"):
+        return f"holds weights, not a model; {usage} {path}"
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        return f"{_what_checkpoint(path)}, not a model that can be captured; {usage} FILE.pt"
+    if path.suffix == ".onnx":
+        return "is an ONNX file; torch-ir captures PyTorch models, and writes ONNX"
+    return (
+        "is a graph file already; see `torch-ir info`"
+        if not is_model(str(path)) and _is_graph(path)
+        else ("is not a model; write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2")
+    )
+
+
+def _is_graph(path: Path) -> bool:
+    return path.name.endswith((".json", ".json.gz", ".pb", ".binpb", ".ir"))
+
+
+def _what_checkpoint(path: Path) -> str:
+    """Tell weights from TorchScript and pickled modules by the archive; nothing is unpickled."""
+    if not zipfile.is_zipfile(path):
+        return "is a file of torch.save in the old format, or something else"
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        data = next((name for name in names if name.endswith("data.pkl")), None)
+        head = archive.open(data).read(1 << 16) if data else b""
+    if any(name.endswith("constants.pkl") for name in names):
+        return "is TorchScript"
+    if b"torch.nn.modules" in head or b"__main__" in head:
+        return "is a pickled module, which runs code when it is loaded"
+    return "holds weights (a state dict)" if data else "is a zip archive"
+
+
 def _find_bare(text: str, name: str) -> Source:
     """Return a model by its bare name, from transformers or timm."""
     types = model_types()
@@ -41,6 +78,8 @@ def _find_bare(text: str, name: str) -> Source:
         return find_config(f"{TRANSFORMERS}{text}")
     if is_of_timm(name):
         return find_timm(text)
+    if (path := Path(name)).is_file():
+        raise CommandError(f"{name} {_what_file(path)}")
     hint = did_you_mean(name, [*types, *names_of_timm()])
     spellings = "; write it as net.py:Net, package.module:Class, hf:llama, timm:resnet50 or model.pt2"
     raise CommandError(f"{name!r} is neither a file nor a model{hint or spellings}")

@@ -53,17 +53,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(report: Report, errors: list[SerializationError], trusted: bool) -> Iterator[str]:
+    from torch_ir.analysis.cost_model.table_text import plural
+
     yield from (f"{error.rule or '-'}  {error}" for error in errors)
     if len(errors) == _MOST_SHOWN:
         yield f"stopped after {_MOST_SHOWN} errors"
     if errors:
         return
+    unknown = report.opaque.total()
+    nodes = plural(report.nodes, "node")
+    known = f"{report.nodes - unknown} of {nodes}" if unknown else nodes
     derived = "not checked" if trusted else "confirmed by inference"
-    yield f"OK: {report.nodes} nodes: operators, arguments and attributes are valid; shapes and dtypes are {derived}"
+    yield f"OK: {known}: operators, arguments and attributes are valid; shapes and dtypes are {derived}"
+    if unknown:
+        yield f"unknown operators, not checked: {_counted(report.opaque)}; import what defines them with --import"
     if report.declared:
         yield f"no shape inference for: {_counted(report.declared)}"
-    if report.opaque:
-        yield f"no implementation available for: {_counted(report.opaque)}"
     if report.changes and report.changes.found:
         yield str(report.changes)
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_tolerances, add_verb, show
+from torch_ir.cli.verb import DIFFERENT, IN_PART, add_json, add_tolerances, add_verb, show
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -46,4 +46,4 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.pack, arguments.dumps, rtol=arguments.rtol, atol=arguments.atol, names=names
     )
     show(arguments, lambda: {"is_equal": comparison.is_equal, **asdict(comparison)}, lambda: comparison)
-    return 0 if comparison.is_equal else 1
+    return 0 if comparison.is_equal else DIFFERENT if comparison.differing else IN_PART

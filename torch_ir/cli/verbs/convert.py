@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, add_verb, load_graph, print_json, read_weights, save_graph
-from torch_ir.errors import CommandError
+from torch_ir.errors import CommandError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,11 +55,24 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         show_progress(f"writing {arguments.output}")
         _write_theirs(ir, kind, arguments)
+    beside = [str(side) for side in _side_files(Path(arguments.output), kind)]
     if arguments.json:
-        print_json(
-            {"file": arguments.output, "kind": kind.removeprefix("."), "bytes": os.path.getsize(arguments.output)}
-        )
+        size = os.path.getsize(arguments.output)
+        print_json({"file": arguments.output, "kind": kind.removeprefix("."), "bytes": size, "side_files": beside})
+    elif beside and not arguments.quiet:
+        print(printable(f"{arguments.output}, with data in {', '.join(beside)}; keep them together"))
     return 0
+
+
+def _side_files(path: Path, kind: str) -> list[Path]:
+    """Return the files that a written file refers to: large constants, or the weights of ONNX."""
+    from torch_ir.ir.files.side_file import side_files
+
+    if kind != ".onnx":
+        return side_files(path) if kind in _OURS else []
+    from torch_ir.targets.onnx.onnx_weights import weight_files
+
+    return weight_files(path)
 
 
 def _kind(output: str) -> str:

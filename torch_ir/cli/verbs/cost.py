@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.arguments.graph_argument import add_graph, function_of, open_graph
+from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_graph, sizes_of
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, add_sizes, add_verb, show, terminal_width
 from torch_ir.errors import CommandError
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 _EXAMPLES = """
 model.json
 model.json --by op --top 5
-model.json --depth 2 --set batch=8 --set seq=512
+model.json --depth 2 --dim batch=8 --dim seq=512
 model.json --device 'peak=312TFLOPs,bw=2.0TB/s'
 "hf:llama?num_hidden_layers=2" --by op
-llm.json --function decode --set past=1024 --json
+llm.json --function decode --dim past=1024 --json
 """
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "cost", "report the cost of an IR file: FLOPs, bytes, memory, time", _EXAMPLES, run)
-    add_graph(parser)
+    add_graph(parser, dim_help=DIM_OR_SIZE)
     parser.add_argument(
         "--by", choices=("module", "op", "node"), default="module", help="what a row is (default: module)"
     )
     parser.add_argument("--depth", type=int, metavar="N", help="merge deeper modules into their ancestor at this depth")
     parser.add_argument("--top", type=int, metavar="N", help="show this many rows and the sum of the others")
-    add_sizes(parser)
+    add_sizes(parser, with_dim=False)
     parser.add_argument(
         "--device", metavar="FIGURES", help="estimate times for a device such as peak=312TFLOPs,bw=2.0TB/s"
     )
@@ -41,7 +41,6 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from torch_ir.analysis import Roofline, cost_report
-    from torch_ir.cli.arguments.size_specs import parse_sizes
 
     if arguments.top is not None and arguments.top < 1:
         raise CommandError(f"--top must be at least 1, not {arguments.top}")
@@ -49,11 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"--depth must be at least 0, not {arguments.depth}")
     show_progress(f"counting {arguments.file}")
     report = cost_report(
-        function_of(open_graph(arguments), arguments.function),
+        function_of(open_graph(arguments, of_models=["input"]), arguments.function),
         arguments.by,
         depth=arguments.depth,
         top=arguments.top,
-        sizes=parse_sizes(arguments.set),
+        sizes=sizes_of(arguments),
         device=arguments.device and Roofline.parse(arguments.device),
     )
     show(arguments, report.to_dict, lambda: report.text(terminal_width()))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
+from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, open_graph
+from torch_ir.cli.arguments.target_argument import load_target_or_contract
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, add_verb, show, terminal_width
 from torch_ir.errors import CommandError
@@ -17,15 +18,20 @@ _EXAMPLES = """
 model.json --target npu.toml
 model.json --target npu.toml --dim batch=8 --json
 net.py:Net --input 1x3x224x224 --target npu.toml
+model.json --target mynpu.py:npu
 model.json --target npu.toml --fail-under 95 --by flops
 """
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "coverage", "report how much of an IR file a target can run", _EXAMPLES, run)
-    add_graph(parser, dim_help="a value for a symbolic size, such as batch=8; for a model, also its range")
+    add_graph(parser, dim_help=DIM_OR_SIZE)
     parser.add_argument(
-        "-t", "--target", required=True, metavar="FILE", help="the target's contract, a .toml or .json file"
+        "-t",
+        "--target",
+        required=True,
+        metavar="TARGET",
+        help="the target's contract, a .toml or .json file, or the Target itself, as file.py:name",
     )
     parser.add_argument("--no-decompose", action="store_true", help="do not try decompositions or import torch")
     parser.add_argument("--fail-under", type=float, metavar="PERCENT", help="exit with 1 if less is supported")
@@ -38,14 +44,14 @@ def add_parser(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from torch_ir.cli.arguments.size_specs import parse_sizes
     from torch_ir.cli.models.model_kinds import is_model
-    from torch_ir.targets import Contract, coverage
+    from torch_ir.targets import coverage
     from torch_ir.targets.coverage_text import percent
 
-    contract = Contract.load(arguments.target)
+    target = load_target_or_contract(arguments.target)
     sizes = {} if is_model(arguments.file) else parse_sizes(arguments.dim)  # a model is captured with them
     graph = open_graph(arguments, of_models=["input"])
     show_progress(f"comparing {arguments.file} with {arguments.target}")
-    report = coverage(graph, contract, sizes=sizes, decompose=not arguments.no_decompose)
+    report = coverage(graph, target, sizes=sizes, decompose=not arguments.no_decompose)
     show(arguments, report.to_dict, lambda: report.text(terminal_width()))
     if arguments.fail_under is not None and 100 * report.share(arguments.by) < arguments.fail_under:
         share = percent(report.share(arguments.by))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.verb import add_json, add_sizes, add_verb, load_graph, print_json, terminal_width
+from torch_ir.cli.verb import DIFFERENT, add_json, add_sizes, add_verb, load_graph, print_json, terminal_width
 from torch_ir.errors import CommandError, did_you_mean
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _EXAMPLES = """
 model.json other.json
 model.json model.pb --origins
 model.json optimised.json --only added,removed --by module
-base.json head.json --set batch=8 --fail-on flops+5% --fail-on nodes+0
+base.json head.json --dim batch=8 --fail-on flops+5% --fail-on nodes+0
 base.json head.json --markdown --exit-zero
 model.json other.json --json
 """
@@ -47,7 +47,7 @@ def add_parser(verbs: Verbs) -> None:
         action="append",
         default=[],
         metavar="BUDGET",
-        help="exit with 1 only if a cost grows by more than this: flops+5%%, nodes+0, peak+10MB; repeatable",
+        help="exit with 3 only if a cost grows by more than this: flops+5%%, nodes+0, peak+10MB; repeatable",
     )
     parser.add_argument("--exit-zero", action="store_true", help="exit with 0 even if the graphs differ")
     kind = parser.add_mutually_exclusive_group()
@@ -67,13 +67,13 @@ def run(arguments: argparse.Namespace) -> int:
     only += ["renamed"] if arguments.names else []
     ignored = _words(arguments.ignore, "--ignore", _IGNORABLE)
     budgets = [Budget.parse(text) for option in arguments.fail_on for text in option.split(",")]
-    sizes = parse_sizes(arguments.set)
+    sizes = parse_sizes([*arguments.dim, *arguments.set])
     first, second = load_graph(arguments.first), load_graph(arguments.second)
     found = diff(first, second, ignore_origins=not arguments.origins, ignore=ignored)
     deltas = cost_deltas(found.first, found.second, by=arguments.by, sizes=sizes)
     over = excesses(budgets, deltas)
     _show(arguments, found, deltas, only, over)
-    return 0 if arguments.exit_zero or (not over if budgets else found.is_equal) else 1
+    return 0 if arguments.exit_zero or (not over if budgets else found.is_equal) else DIFFERENT
 
 
 def _show(

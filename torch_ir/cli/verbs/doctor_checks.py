@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_ir.errors import first_line
+from torch_ir.errors import first_line, install_command
 
 if TYPE_CHECKING:
     from torch_ir.ir import IR
@@ -68,7 +70,7 @@ def _installation() -> str:
 def _cache() -> str:
     import tempfile
 
-    from torch_ir.backends.cache import cache_folder
+    from torch_ir.ir.files.cache_folder import cache_folder
 
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -196,7 +198,19 @@ def _small() -> IR:
 
 
 def _extra(name: str, check: Callable[[], str]) -> Checkup:
-    return Checkup(name, check, f"pip install 'torch-ir[{name}]'")
+    return Checkup(name, check, install_command(name))
+
+
+def _reinstall() -> str:
+    """Return the command that installs this package again, from the folder or file it was installed from."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        source = json.loads(distribution("torch-ir").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        source = {"url": Path(__file__).parents[3].as_uri(), "dir_info": {"editable": True}}
+    option = "-e " if source.get("dir_info", {}).get("editable") else ""
+    return f"pip install --force-reinstall --no-deps {option}{shlex.quote(source.get('url', 'torch-ir'))}"
 
 
 CHECKUPS = {
@@ -204,10 +218,8 @@ CHECKUPS = {
     for checkup in (
         Checkup("python", _python, is_core=True),
         Checkup("torch", _torch, "pip install torch", is_core=True),
-        Checkup("torch_ir", _torch_ir, "pip install --force-reinstall --no-deps torch-ir", is_core=True),
-        Checkup(
-            "installation", _installation, "pip uninstall pytorch-ir; pip install --force-reinstall --no-deps torch-ir"
-        ),
+        Checkup("torch_ir", _torch_ir, _reinstall(), is_core=True),
+        Checkup("installation", _installation, f"pip uninstall pytorch-ir; {_reinstall()}"),
         Checkup("cache", _cache, "set TORCH_IR_CACHE to a folder that can be written"),
         Checkup("backends", _backends),
         _extra("safetensors", _safetensors),

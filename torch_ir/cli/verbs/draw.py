@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_ir.cli.arguments.graph_argument import add_graph, open_at_level
+from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, open_at_level, sizes_of
 from torch_ir.cli.verb import add_level, add_sizes, add_verb, load_at_level
 from torch_ir.errors import CommandError, GraphError, printable
 
@@ -22,7 +22,7 @@ _EXAMPLES = """
 model.json -o model.png
 model.json --depth 2 --fold -o model.svg
 model.json --focus layers.0.attn --radius 2 -o attention.png
-model.json --heat flops --set batch=8 -o cost.png
+model.json --heat flops --dim batch=8 -o cost.png
 before.json --against after.json -o diff.png
 net.py:Net --input 1x3x224x224 -o net.png
 model.json --format model-explorer -o model-explorer.json
@@ -35,9 +35,12 @@ _UNITS = {"flops": "FLOPs", "bytes": "B"}
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "draw", "draw an IR file", _EXAMPLES, run, other_names=("visualize",))
-    add_graph(parser)
+    add_graph(parser, dim_help=DIM_OR_SIZE)
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help=".png and .svg are drawn, .dot is Graphviz text, others are Mermaid text"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=".png, .svg and .pdf are drawn, .dot is Graphviz text, others are Mermaid text",
     )
     parser.add_argument(
         "--format", choices=_FORMATS, metavar="NAME", help=f"the format, instead of the suffix: {', '.join(_FORMATS)}"
@@ -62,14 +65,14 @@ def add_parser(verbs: Verbs) -> None:
     what.add_argument("--assertions", action="store_true", help="also draw assertions")
     colours = parser.add_argument_group("colours")
     colours.add_argument("--heat", choices=tuple(_UNITS), metavar="COST", help="colour by cost: flops or bytes")
-    add_sizes(colours)
+    add_sizes(colours, with_dim=False)
     colours.add_argument("--against", metavar="FILE", help="draw this file beside it, with differences in colour")
     colours.add_argument("--no-legend", action="store_true", help="leave out the legend")
 
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    ir = _flat(open_at_level(arguments), arguments)
+    ir = _flat(open_at_level(arguments, ["input"]), arguments)
     if arguments.format == _MODEL_EXPLORER:
         _write_model_explorer(ir, arguments)
     else:
@@ -81,8 +84,8 @@ def _check(arguments: argparse.Namespace) -> None:
     """Raise CommandError for options that would have no effect."""
     if arguments.radius is not None and not arguments.focus:
         raise CommandError("--radius is the distance from --focus NAME; add --focus")
-    if arguments.set and not (arguments.heat or arguments.against):
-        raise CommandError("--set gives sizes for costs; add --heat or --against")
+    if sizes_of(arguments) and not (arguments.heat or arguments.against):
+        raise CommandError("--dim gives sizes for costs; add --heat or --against")
     if arguments.heat and arguments.against:
         raise CommandError("--heat and --against both colour boxes; choose one")
     if arguments.format == _MODEL_EXPLORER and arguments.against:
@@ -111,10 +114,11 @@ def _scene(ir: IR, arguments: argparse.Namespace) -> Scene:
 
 def _pair(before: IR, arguments: argparse.Namespace) -> Scene:
     from torch_ir.analysis import diff
+    from torch_ir.analysis.graph_diff.events import paired_marks
     from torch_ir.draw.drawn_pairs import build_pair
 
     after = _flat(load_at_level(argparse.Namespace(**{**vars(arguments), "file": arguments.against})), arguments)
-    marks = diff(before, after).marks()
+    marks = paired_marks(diff(before, after))
     titles = Path(arguments.file).name, Path(arguments.against).name
     heading = (before.model_name or "before and after", _change(before, after, arguments))
     options = {"include_weights": False, **_options(arguments)}
@@ -160,9 +164,8 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
 def _costs(ir: IR, arguments: argparse.Namespace) -> dict[str, float]:
     from torch_ir.analysis import cost
     from torch_ir.analysis.shapes.size_polynomials import weight_of
-    from torch_ir.cli.arguments.size_specs import parse_sizes
 
-    rows = cost(ir, parse_sizes(arguments.set)).per_run.nodes
+    rows = cost(ir, sizes_of(arguments)).per_run.nodes
     return {row.node.name: weight_of(getattr(row, arguments.heat)) for row in rows}
 
 
@@ -170,9 +173,8 @@ def _change(before: IR, after: IR, arguments: argparse.Namespace) -> str:
     """Return nodes, FLOPs and bytes of both graphs in one line; only nodes if an operator has no cost formula."""
     from torch_ir.analysis import cost
     from torch_ir.analysis.cost_model.table_text import human
-    from torch_ir.cli.arguments.size_specs import parse_sizes
 
-    sizes, rows = parse_sizes(arguments.set), {"nodes": [str(len(ir.nodes)) for ir in (before, after)]}
+    sizes, rows = sizes_of(arguments), {"nodes": [str(len(ir.nodes)) for ir in (before, after)]}
     try:
         runs = [cost(ir, sizes).per_run for ir in (before, after)]
     except GraphError:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch_ir.cli.arguments.graph_argument import add_graph, function_of, open_at_level
+from torch_ir.cli.arguments.graph_argument import DIM_OR_SIZE, add_graph, function_of, open_at_level, sizes_of
 from torch_ir.cli.models.model_kinds import is_model
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_level, add_sizes, add_verb, at_level, load_graph
@@ -16,46 +16,82 @@ from torch_ir.ir.files.atomic_write import plain_target
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
+    from torch_ir.golden import Comparison
     from torch_ir.ir import IR
 
 _EXAMPLES = """
 model.json
 model.json -o model.html --open
-model.json --set batch=8 --set seq=512
+model.json --dim batch=8 --dim seq=512
 before.json --against after.json -o diff.html
 llm.json --function decode
+model.json --pack golden --dumps npu.safetensors --dumps gpu.npz
+model.json --python --sources path/to/model
 """
 
 
 def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "explore", "write an IR file as an interactive HTML page", _EXAMPLES, run)
-    add_graph(parser)
+    add_graph(parser, dim_help=DIM_OR_SIZE)
     parser.add_argument("-o", "--output", metavar="FILE", help="the page (default: the name of the graph with .html)")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
     parser.add_argument("--against", metavar="FILE", help="show this file beside it, with differences marked")
     add_level(parser)
     parser.add_argument("--function", metavar="NAME", help="show a function of the graph instead, such as decode")
-    add_sizes(parser)
+    parser.add_argument("--pack", metavar="PACK", help="a golden pack, for errors of the runtimes in --dumps")
+    parser.add_argument(
+        "--dumps", action="append", default=[], metavar="DUMPS", help="values of a runtime; repeatable, needs --pack"
+    )
+    parser.add_argument("--python", action="store_true", help="show the Python that `convert` generates for each node")
+    parser.add_argument("--sources", metavar="FOLDER", help="show lines of the model's source below this folder")
+    add_sizes(parser, with_dim=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from torch_ir.cli.arguments.size_specs import parse_sizes
     from torch_ir.explorer import explore
 
-    sizes = parse_sizes(arguments.set)
-    ir = function_of(open_at_level(arguments), arguments.function)
+    sizes = sizes_of(arguments)
+    if bool(arguments.pack) != bool(arguments.dumps):
+        raise CommandError("--pack and --dumps go together: the dumps of each runtime are compared with the pack")
+    if arguments.sources and not Path(arguments.sources).is_dir():
+        raise CommandError(f"{arguments.sources} is not a folder; --sources takes the folder with the model's source")
+    ir = function_of(open_at_level(arguments, ["input"]), arguments.function)
     target = Path(arguments.output) if arguments.output else _beside(arguments.file, ir)
     other = None
     if arguments.against is not None:
         other = function_of(at_level(load_graph(arguments.against), arguments), arguments.function)
     show_progress(f"writing {target}")
     titles = Path(arguments.file).name, Path(arguments.against or "").name
-    explore(ir, target, against=other, sizes=sizes, titles=titles)
+    values = _values(arguments)
+    code = _python(ir) if arguments.python else ""
+    explore(
+        ir, target, against=other, sizes=sizes, titles=titles, values=values, python=code, sources=arguments.sources
+    )
     counts = " and ".join(str(len(each.nodes)) for each in (ir, other) if each is not None)
     print(printable(f"{counts} nodes: {target}, {target.stat().st_size / 1e3:.0f} kB"))
     if arguments.open:
         _show(target)
     return 0
+
+
+def _values(arguments: argparse.Namespace) -> dict[str, Comparison]:
+    """Compare the dumps of each runtime with the pack; a runtime is named after its file or folder."""
+    if not arguments.dumps:
+        return {}
+    import torch_ir
+
+    found: dict[str, Comparison] = {}
+    for dumps in arguments.dumps:
+        show_progress(f"comparing {dumps} with {arguments.pack}")
+        name = Path(dumps).stem
+        found[f"{name} {len(found) + 1}" if name in found else name] = torch_ir.compare_golden(arguments.pack, dumps)
+    return found
+
+
+def _python(ir: IR) -> str:
+    import torch_ir
+
+    return torch_ir.to_python(ir)
 
 
 def _beside(file: str, ir: IR) -> Path:

@@ -29,6 +29,7 @@ net.py:Net --input @inputs.npz --input flag=true -o - | wc -c
 my_package.models:make --input "ids=i64[batch,seq]" --dim batch=1..32 -o model.json
 net.py:Net --input x:1x8xbf16 --name small -o net.json --json
 net.py:Branching --input 1x8 --explore 8 -o net.json
+net.py:Routed --input x=@batch.npy --weights net.pt -o net.json
 net.py:Deep --input 1x8 --blocks function -o net.json
 net.py:Detour --input 1x8 --capture record --level module -o net.json
 """
@@ -49,6 +50,18 @@ def add_parser(verbs: Verbs) -> None:
         type=int,
         metavar="N",
         help="limit of branches explored where Python branches on data (default: 16)",
+    )
+    parser.add_argument(
+        "--real",
+        action="store_true",
+        help="capture on real values: initial weights, and random inputs where no file gives them "
+        "(default: only for models that cannot be captured without)",
+    )
+    parser.add_argument(
+        "-w",
+        "--weights",
+        metavar="FILE",
+        help="capture on the weights of a .pt or .safetensors file or a folder",
     )
     add_level(parser)
     parser.add_argument(
@@ -71,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     captured = capture(
         arguments.model,
         arguments,
+        real=arguments.real,
+        weights=arguments.weights,
         capture=arguments.capture,
         explore=arguments.explore,
         level=arguments.level or "aten",
@@ -114,10 +129,12 @@ def _written(path: str) -> dict[str, Any]:
 
 
 def _sentence(facts: Mapping[str, Any]) -> str:
+    from torch_ir.analysis.cost_model.table_text import plural
+
     place = "stdout" if facts["file"] == STDOUT else facts["file"]
     beside = "".join(f", constants in {path}" for path in facts["constants"])
     size = "" if facts["file_bytes"] is None else f" ({facts['file_bytes']:,} bytes{beside})"
     return (
-        f"{facts['model_name']}: {facts['num_nodes']} nodes, {facts['num_weights']} weights, "
-        f"{facts['total_parameters']:,} parameters in {facts['seconds']:.2f} s -> {place}{size}"
+        f"{facts['model_name']}: {plural(facts['num_nodes'], 'node')}, {plural(facts['num_weights'], 'weight')}, "
+        f"{plural(facts['total_parameters'], 'parameter')} in {facts['seconds']:.2f} s -> {place}{size}"
     )

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_json, add_verb, load_checked, save_graph, show, terminal_width
+from torch_ir.cli.verb import DIFFERENT, add_json, add_verb, load_checked, save_graph, show, terminal_width
 from torch_ir.cli.verbs.info import shape_text, summarise
 from torch_ir.errors import CommandError
 
@@ -49,6 +49,12 @@ def add_parser(verbs: Verbs) -> None:
         metavar="HOW",
         help="repeated layers: `inline` (default), or as calls of one `function`",
     )
+    parser.add_argument(
+        "--weight-layout",
+        default="checkpoint",
+        metavar="WHOSE",
+        help="read weights as a `checkpoint` stores them (default), or as the `model` has them in its state_dict",
+    )
     parser.add_argument("--name", help="the name of the model in the file (default: its class)")
     parser.add_argument(
         "--verify", type=int, metavar="N", help="generate N tokens with random weights and compare with the model"
@@ -71,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     cache = [asdict(tensor) for tensor in cache_map(ir)]
     facts = {"prefill": summarise(ir), "decode": summarise(decode_graph(ir)), "cache": cache, **facts}
     show(arguments, lambda: facts, lambda: "\n".join(_lines(facts)))
-    return 0 if facts.get("is_valid", True) else 1
+    return 0 if facts.get("is_valid", True) else DIFFERENT
 
 
 def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
@@ -99,6 +105,7 @@ def _extract(arguments: argparse.Namespace) -> tuple[IR, dict[str, Any]]:
         padding=arguments.padding,
         all_logits=arguments.all_logits,
         blocks=arguments.blocks,
+        weight_layout=arguments.weight_layout,
         encoder_input=meta_value(read_files(specs)[0], {}) if specs else None,
         model_name=arguments.name,
     )

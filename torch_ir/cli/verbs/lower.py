@@ -7,12 +7,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import add_graph, open_graph
+from torch_ir.cli.arguments.target_argument import load_target
 from torch_ir.cli.progress import show_progress
 from torch_ir.cli.verb import add_json, add_verb, show
 
 if TYPE_CHECKING:
     from torch_ir.cli.verb import Verbs
-    from torch_ir.targets import Lowered, Target
+    from torch_ir.targets import Lowered
 
 _EXAMPLES = """
 model.json --target mynpu.py:npu
@@ -28,7 +29,7 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(verbs, "lower", "lower an IR file to your target and list what is missing", _EXAMPLES, run)
     add_graph(parser)
     parser.add_argument(
-        "--target", required=True, metavar="TARGET", help="the Target, as file.py:name or package.module:name"
+        "-t", "--target", required=True, metavar="TARGET", help="the Target, as file.py:name or package.module:name"
     )
     parser.add_argument("--decompose", action="store_true", help="let torch decompose operators without a handler")
     parser.add_argument("--log", action="store_true", help="print a line per layer")
@@ -56,20 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(line, file=sys.stderr if arguments.json else sys.stdout)
     show(arguments, lambda: _summary(lowered), lowered.report)
     return 1 if arguments.fail_missing and not lowered.is_complete else 0
-
-
-def load_target(text: str) -> Target:
-    """Return the Target that `file.py:name` names."""
-    from torch_ir.cli.models.factory import load_factory
-    from torch_ir.errors import CommandError
-    from torch_ir.targets import Target
-
-    if ":" not in text:
-        raise CommandError(f"{text!r} does not name a target; write it as file.py:name or package.module:name")
-    found = load_factory(text)
-    if not isinstance(found, Target):
-        raise CommandError(f'{text} is not a Target, but {found!r:.60}; make one with torch_ir.Target("name")')
-    return found
 
 
 def _draw(lowered: Lowered, path: str) -> None:

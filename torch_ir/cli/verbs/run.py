@@ -75,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError("--isolated and --memory need the back end torch without --level")
     if arguments.time is not None and not (arguments.isolated and arguments.time > 0):
         raise CommandError("--time needs --isolated and must be a positive number of seconds")
+    if arguments.isolated and arguments.imports:
+        raise CommandError("--import cannot be combined with --isolated, whose process runs no code of yours")
     limits = _limits(arguments)
     import torch
 

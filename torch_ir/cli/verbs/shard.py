@@ -110,11 +110,11 @@ def _placements(given: list[str]) -> dict[str, str]:
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
-    from torch_ir.analysis.cost_model.table_text import human
+    from torch_ir.analysis.cost_model.table_text import count
 
     mesh = ", ".join(f"{axis} = {size}" for axis, size in facts["mesh"].items())
     yield f"{mesh}: one graph of {facts['nodes']} nodes for all ranks"
-    yield f"each rank stores {human(facts['params'])} of {human(facts['params_before'])} parameters"
+    yield f"each rank stores {count(facts['params'])} of {count(facts['params_before'])} parameters"
     yield from (f"replicated, because it has too few heads: {path}" for path in facts["whole"])
     yield from _sent(facts)
     for name, entry in facts["entries"].items():

@@ -99,7 +99,7 @@ def _sweep(arguments: argparse.Namespace, entries: Sequence[Entry]) -> int:
 
     def watch(row: Row, done: int, total: int) -> None:
         tally[row.status] += 1
-        show_progress(f"{done} of {total} models; {_counts(tally)}; last {row.model}")
+        show_progress(f"{done} of {total} models; {_counts(tally)}; last {row.model}", done, total)
 
     start = time.monotonic()
     steps = tuple(filter(None, arguments.steps.split(",")))

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch_ir.cli.arguments.graph_argument import MODELS
 from torch_ir.cli.progress import show_progress
-from torch_ir.cli.verb import add_inputs, add_json, add_seed, add_tolerances, add_verb, load_checked, show
+from torch_ir.cli.verb import (
+    DIFFERENT,
+    IN_PART,
+    add_inputs,
+    add_json,
+    add_seed,
+    add_tolerances,
+    add_verb,
+    load_checked,
+    show,
+)
 from torch_ir.errors import CommandError
 
 if TYPE_CHECKING:
@@ -58,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from torch_ir.cli.arguments.input_values import graph_inputs
     from torch_ir.cli.models.find import find_model
     from torch_ir.ops.pytree import call_of
+    from torch_ir.verify import VerificationReport
 
     ir = load_checked(arguments.file)
     inputs = graph_inputs(ir, specs, dims, arguments.seed)
@@ -67,8 +78,15 @@ def run(arguments: argparse.Namespace) -> int:
     compare = _compare_blocks if arguments.blockwise else _compare_whole
     show_progress(f"comparing {arguments.file} with {arguments.model}")
     report = compare(arguments, ir, source, test_inputs=args, test_kwargs=kwargs)
-    show(arguments, lambda: asdict(report), lambda: report)
-    return 0 if report.is_valid else 1
+    show(arguments, lambda: _as_record(report), lambda: report)
+    if not report.is_valid:
+        return DIFFERENT
+    return IN_PART if isinstance(report, VerificationReport) and report.not_compared else 0
+
+
+def _as_record(report: VerificationReport | BlockReport) -> dict[str, Any]:
+    verdict = getattr(report, "verdict", "PASSED" if report.is_valid else "FAILED")
+    return {"verdict": verdict, **asdict(report)}
 
 
 def _check(arguments: argparse.Namespace) -> None:

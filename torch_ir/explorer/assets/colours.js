@@ -12,7 +12,7 @@ const FAMILIES = [
   "other",
 ];
 const MODES = { family: "Op family", flops: "FLOPs", bytes: "Bytes moved", sent: "Bytes sent" };
-const CHANGES = { added: "+", removed: "−", changed: "~", renamed: "→" };
+const CHANGES = { added: "+", removed: "−", changed: "~", renamed: "→", "computed once": "1" };
 const ALERTS = { placeholder: "!", decision: "?" };
 const LEGEND = {
   placeholder: "placeholder: no lowering, or not seen by the capture",
@@ -30,7 +30,17 @@ function amountIn(mode, work, side) {
 // The ways to colour these graphs; nothing is sent where nothing is sharded.
 function modesFor(sides) {
   const isSharded = sides.some((side) => side.graphs.some((graph) => graph.root.work.sent));
-  return Object.keys(MODES).filter((mode) => mode !== "sent" || isSharded);
+  const amounts = Object.keys(MODES).filter((mode) => mode !== "sent" || isSharded);
+  return [...amounts, ...sides[0].runtimes.map((runtime, at) => `error ${at}`)];
+}
+
+// The runtime whose errors a way to colour shows; nothing for the others.
+function runtimeOf(mode, side) {
+  return mode.startsWith("error ") ? side.runtimes[Number(mode.slice(6))] : undefined;
+}
+
+function modeText(mode, sides) {
+  return MODES[mode] ?? `Error of ${runtimeOf(mode, sides[0]).name}`;
 }
 
 // Families of the operators inside, with their counts, most first.
@@ -61,7 +71,7 @@ function signsOf(item) {
 
 function legend(mode, sides, ...others) {
   const nodes = sides.flatMap((side) => side.graphs.flatMap((graph) => graph.nodes));
-  const rows = mode === "family" ? familyRows(nodes) : [heatRow(mode)];
+  const rows = mode === "family" ? familyRows(nodes) : [heatRow(mode, sides)];
   const signs = counted(
     nodes.flatMap((node) => [node.kind, node.change]),
     (sign) => sign,
@@ -79,8 +89,10 @@ function familyRows(nodes) {
   );
 }
 
-function heatRow(mode) {
-  return html("span", { class: "key" }, "none", html("i", { class: "ramp" }), `most ${MODES[mode]} in view`);
+function heatRow(mode, sides) {
+  const runtime = runtimeOf(mode, sides[0]);
+  const most = runtime ? `${errorText(runtime.most)}, the largest finite error` : `most ${MODES[mode]} in view`;
+  return html("span", { class: "key" }, "none", html("i", { class: "ramp" }), most);
 }
 
 function signRow(sign) {

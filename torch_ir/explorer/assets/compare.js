@@ -1,12 +1,13 @@
 // Two graphs side by side: which node of the one is which of the other, and the list of what differs.
 
-const SHOWN_DIFFERENCES = 500;
+const SHOWN_DIFFERENCES = 500; // rows below one heading
+const FEW_DIFFERENCES = 12; // rows that are all shown at once, below their headings
 
 class Comparison {
   constructor(app, record, texts) {
     this.app = app;
     const graphs = app.sides.map((side) => side.graphs.at(-1));
-    this.pairs = record.map(([status, first, second, details]) => ({
+    this.pairs = record.differences.map(([status, first, second, details]) => ({
       status: texts[status],
       nodes: [first < 0 ? null : graphs[0].nodes[first], second < 0 ? null : graphs[1].nodes[second]],
       details: details.map((text) => texts[text]),
@@ -15,7 +16,7 @@ class Comparison {
       (graph) => new Map(graph.nodes.flatMap((node) => originsOf(node).map((name) => [name, node]))),
     );
     this.of = new Map(this.pairs.flatMap((pair) => pair.nodes.map((node) => [node, pair])));
-    this.all = this.pairs.filter((pair) => pair.status !== "same");
+    this.events = record.events.map(([title, rows]) => ({ title: texts[title], pairs: rows.map((at) => this.pairs[at]) }));
     this.list = html("ol", { class: "differences" });
     this.element = html("section", { class: "compare", "aria-label": "differences" }, this.choices(), this.list);
     this.show("");
@@ -23,7 +24,10 @@ class Comparison {
 
   // A button for each kind of difference, which shows that kind alone; once more, all of them.
   choices() {
-    const counts = counted(this.all, (pair) => pair.status);
+    const counts = counted(
+      this.events.flatMap((event) => event.pairs),
+      (pair) => pair.status,
+    );
     if (!counts.length) return html("h3", null, "no differences");
     this.buttons = counts.map(([status, count]) =>
       html(
@@ -32,29 +36,51 @@ class Comparison {
         `${grouped(count)} ${status}`,
       ),
     );
-    return html("span", { class: "set" }, this.buttons);
+    return html("span", { class: "set", role: "group", "aria-label": "show" }, this.buttons);
   }
 
   show(status) {
     this.status = status;
     this.at = -1;
-    const asked = this.all.filter((pair) => !status || pair.status === status);
-    const shown = asked.filter((pair) => !isHidden(shownNode(pair)));
-    this.folds = foldsOf(shown);
-    const more = this.folds.length - SHOWN_DIFFERENCES;
+    const asked = (pair) => !status || pair.status === status;
+    const all = this.events.map((event) => ({ title: event.title, pairs: event.pairs.filter(asked) }));
+    this.shown = all.map(({ title, pairs }) => eventOf(title, pairs)).filter((event) => event.folds.length);
+    const rows = this.shown.reduce((sum, event) => sum + event.folds.length, 0);
+    const hidden = all.reduce((sum, { pairs }) => sum + pairs.filter((pair) => isHidden(shownNode(pair))).length, 0);
     this.list.replaceChildren(
-      ...this.folds.slice(0, SHOWN_DIFFERENCES).map((fold) => this.fold(fold)),
-      html("li", { class: "dim", hidden: more <= 0 }, `and ${grouped(more)} more`),
-      html("li", { hidden: checksAreShown }, checksRow(asked.length - shown.length, () => this.app.switchChecks())),
+      ...this.shown.map((event) => this.event(event, this.shown.length === 1 || rows <= FEW_DIFFERENCES)),
+      html("li", { hidden: checksAreShown }, checksRow(hidden, () => this.app.switchChecks())),
     );
     for (const button of this.buttons ?? []) button.setAttribute("aria-pressed", button.dataset.status === status);
   }
 
+  // Go to the next difference that the list shows; one that is closed is one stop.
   step(by) {
-    const stops = this.folds.flatMap((fold) => (fold.isOpen ? fold.pairs : [fold.pairs[0]]));
+    const inFold = (fold) => (fold.isOpen ? fold.pairs : [fold.pairs[0]]);
+    const stops = this.shown.flatMap(({ isOpen, folds }) => (isOpen ? folds.flatMap(inFold) : [folds[0].pairs[0]]));
     if (!stops.length) return;
     this.at = (this.at + by + stops.length) % stops.length;
     this.go(stops[this.at]);
+  }
+
+  // What happened, such as `folded 20 batch_norm into conv2d`; it opens into the nodes that it happened to.
+  event(event, isOpen) {
+    const list = html("ol", { hidden: true });
+    const open = () => {
+      event.isOpen = !event.isOpen;
+      if (!list.childElementCount) list.append(...this.folds(event.folds));
+      list.hidden = !event.isOpen;
+      heading.setAttribute("aria-expanded", event.isOpen);
+    };
+    const heading = html("button", { class: "event", "aria-expanded": "false", onclick: open }, event.title);
+    if (isOpen) open();
+    return html("li", null, heading, list);
+  }
+
+  folds(folds) {
+    const more = folds.length - SHOWN_DIFFERENCES;
+    const shown = folds.slice(0, SHOWN_DIFFERENCES).map((fold) => this.fold(fold));
+    return more > 0 ? [...shown, html("li", { class: "dim" }, `and ${grouped(more)} more`)] : shown;
   }
 
   // One row for the same change in layer after layer; it opens into a row for each.
@@ -129,8 +155,16 @@ function shownNode(pair) {
 }
 
 function placeOfPair(pair) {
-  const { module, name } = shownNode(pair);
-  return module || name;
+  return moduleOf(pair) || shownNode(pair).name;
+}
+
+// A node that replaces those of several modules is in none of them; the one that it replaces is.
+function moduleOf(pair) {
+  return pair.nodes[1]?.module || pair.nodes[0]?.module || "";
+}
+
+function eventOf(title, pairs) {
+  return { title, folds: foldsOf(pairs.filter((pair) => !isHidden(shownNode(pair)))), isOpen: false };
 }
 
 // Differences that are the same in one layer after another, together: `model.layers.*.mlp`.
@@ -138,7 +172,8 @@ function foldsOf(pairs) {
   const folds = new Map();
   const seen = new Map(); // how often a change has come in one module: what comes twice in each layer is two rows
   for (const pair of pairs) {
-    const { op, module } = shownNode(pair);
+    const { op } = shownNode(pair);
+    const module = moduleOf(pair);
     const place = module.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
     const change = [pair.status, op, ...pair.details.map(withoutNumbers)].join("\n");
     const here = `${module}\n${change}`;

@@ -18,6 +18,11 @@ class Side {
     for (const graph of this.graphs) graph.join(this.graphs);
     this.entries = record.entries.map(([name, at]) => ({ name: texts[name], graph: this.graphs[at] }));
     this.weights = record.weights;
+    const main = this.graphs.at(-1);
+    const named = main.nodes.filter((node) => node.outputs.length);
+    record.python.forEach((text, at) => (named[at].python = texts[text]));
+    record.lines.forEach((text, at) => (named[at].line = texts[text]));
+    this.runtimes = record.runtimes.map((runtime) => new Runtime(runtime, texts, main));
   }
 
   // How large an amount is, for comparing: sizes that are open have been assumed.
@@ -60,7 +65,16 @@ class Graph {
       for (const item of group.items) item.parent = group;
       group.nodes = group.items.flatMap((item) => (item.isNode ? [item] : item.nodes));
     }
+    for (const group of this.root.items) if (group.kind === "once") fixValues(group);
   }
+}
+
+// The values of a prologue are named at their readers, like weights: a link to each of many would cover the graph.
+function fixValues(once) {
+  const inside = new Set(once.nodes);
+  const made = once.nodes.flatMap((node) => node.outputs);
+  const leaving = made.filter((tensor) => tensor.readers.some((reader) => !inside.has(reader)));
+  if (leaving.length > MOST_PORTS) for (const tensor of leaving) tensor.isFixed = true;
 }
 
 function rows(columns) {
@@ -77,7 +91,9 @@ function tensorOf(row, texts) {
     keys: row.keys < 0 ? "" : texts[row.keys],
     kind: row.kind < 0 ? "" : texts[row.kind],
     placement: row.placement < 0 ? "" : texts[row.placement],
+    strides: row.stride < 0 ? null : texts[row.stride],
     isWeight: row.kind >= 0,
+    isFixed: row.kind >= 0,
     isResult: false,
     maker: null,
     readers: [],

@@ -22,7 +22,7 @@ class Drawing {
       tabindex: -1,
       "data-id": place.id,
       "aria-label": spoken(item),
-      "aria-expanded": canOpen(item) ? isOpen : null,
+      "aria-expanded": canOpen(item) ? String(isOpen) : null,
     });
     group.append(...(isOpen ? this.frame(place, shape, at) : this.box(place, shape)));
     if (tags.length) group.append(this.speaking(tagOf(tags, shape.w), tags[0]));
@@ -48,7 +48,7 @@ class Drawing {
     const { item } = place;
     const [w, h] = [shape.w, shape.h - shape.top];
     const title = titleOf(item);
-    const room = w - 34 - (item.kind === "run" ? 84 : 0);
+    const room = w - 34 - (item.kind === "run" ? 84 + TURN : 0);
     const left = 24 + Math.min(widthOf(title, "title"), room);
     return [
       svg("rect", { class: "card", width: w, height: h, rx: 8 }),
@@ -56,9 +56,15 @@ class Drawing {
       chevron(BOX.pad - 2, 9, true),
       label(title, 24, 17, "title", room),
       ...(item.class && room - left > 20 ? [label(item.class, left + 8, 17, "plain", room - left + 16, "dim")] : []),
-      ...(item.kind === "run" ? [unfoldButton(this.view.isUnfolded(place), w)] : []),
+      ...(item.kind === "run" ? this.runButtons(place, w) : []),
       ...this.content(place, shape, at),
     ];
+  }
+
+  runButtons(place, w) {
+    const isUnfolded = this.view.isUnfolded(place);
+    const turns = isUnfolded ? [] : turnButtons(partName(this.view.part(place)), w - 82 - TURN);
+    return [unfoldButton(isUnfolded, w), ...turns];
   }
 
   content(place, shape, corner) {
@@ -152,6 +158,27 @@ function unfoldButton(isUnfolded, w) {
   );
 }
 
+// Which part of a run is drawn for all, between buttons to the part before it and the one after it.
+function turnButtons(name, x) {
+  const button = (by, text, told, at) =>
+    svg(
+      "g",
+      { class: "turn", role: "button", "data-by": by, "aria-label": told, transform: `translate(${x + at} 5)` },
+      svg("rect", { width: 17, height: 17, rx: 8.5 }),
+      svg("text", { class: "plain", x: 8.5, y: 12, "text-anchor": "middle" }, text),
+      svg("title", null, told),
+    );
+  return [
+    button(-1, "‹", "the part before", 0),
+    label(name, x + TURN / 2 - 2, 17, "plain", TURN - 46, "dim", "middle"),
+    button(1, "›", "the part after", TURN - 21),
+  ];
+}
+
+function partName(part) {
+  return part.isNode ? lastName(part.module, part.parent.path) || part.name : part.name;
+}
+
 // A thin bar at the foot of a closed group: which families its operators belong to.
 function mixBar(item, w, h) {
   const [left, room] = [BOX.pad, w - 2 * BOX.pad];
@@ -176,7 +203,7 @@ function chips(item, w) {
     );
     chip.append(svg("title", null, LEGEND[sign]));
     right -= chip.width + 3;
-    return chip;
+    return Object.assign(chip, { sign });
   });
 }
 

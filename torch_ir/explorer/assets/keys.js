@@ -1,6 +1,7 @@
 // The keyboard: letters for what buttons do, arrows to walk along the links.
 
 const KEYS = {
+  "?": (app) => app.help.showModal(),
   "/": (app) => app.search.input.focus(),
   f: (app) => app.view.fit(),
   "+": (app) => app.view.zoom(1.25),
@@ -12,19 +13,57 @@ const KEYS = {
   c: (app) => app.view.closeAll(),
   h: (app) => app.nextMode(),
   a: (app) => app.switchChecks(),
+  w: (app) => app.goToWrong(),
+  m: (app) => app.panels.switch("left"),
+  p: (app) => app.panels.switch("right"),
+  s: (app) => savePicture(app.view, "svg"),
   d: (app) => app.comparison?.step(1),
   D: (app) => app.comparison?.step(-1),
-  Escape: (app) => (app.search.list.hidden ? app.view.select(null) : app.search.close()),
+  Escape: (app) => (app.search.rows.hidden ? app.view.select(null) : app.search.close()),
   Enter: (app) => app.view.selected && app.view.toggle(app.view.selected),
   ArrowDown: (app) => walk(app.view, "to"),
   ArrowUp: (app) => walk(app.view, "from"),
   ArrowRight: (app) => beside(app.view, 1),
   ArrowLeft: (app) => beside(app.view, -1),
 };
+const SHORTCUTS = [
+  ["/", "search; Enter goes to the next match"],
+  ["n  N", "next and previous match"],
+  ["↓  ↑", "go to a consumer, to a producer"],
+  ["←  →", "go to the neighbour at the left, at the right"],
+  ["Enter", "open or close what is selected"],
+  ["Esc", "select nothing"],
+  ["f", "fit; once more, all of a tall graph"],
+  ["+  -", "larger, smaller"],
+  ["e  c", "open one more level, close everything"],
+  ["h", "colour by the next amount"],
+  ["a", "show or hide assertions"],
+  ["d  D", "next and previous difference"],
+  ["w", "go to the first wrong value"],
+  ["m  p", "show or hide the modules, the details"],
+  ["s", "save what is visible as SVG"],
+  ["?", "this list"],
+];
 
+function shortcuts() {
+  const close = html("button", { class: "close", onclick: () => dialog.close() }, "Close");
+  const rows = SHORTCUTS.map(([keys, text]) => [keys.split("  ").map((key) => html("kbd", null, key)), text]);
+  const list = html(
+    "table",
+    null,
+    rows.map(([keys, text]) => html("tr", null, html("th", { scope: "row" }, keys), html("td", null, text))),
+  );
+  const dialog = html("dialog", { class: "help", "aria-label": "keyboard shortcuts" }, html("h2", null, "Keyboard"), list, close);
+  return dialog;
+}
+
+// A ring around what has the focus is for people who move it by keys.
 function listenToKeys(app) {
+  const { dataset } = document.documentElement;
+  document.addEventListener("pointerdown", () => (dataset.input = "pointer"), true);
+  document.addEventListener("keydown", (event) => /^(Tab|Arrow)/.test(event.key) && (dataset.input = "keys"), true);
   document.addEventListener("keydown", (event) => {
-    const isTyping = event.target.matches("input, select, textarea");
+    const isTyping = event.target.matches("input, select, textarea, dialog, dialog *, [role=separator]");
     const act = KEYS[event.key];
     if (!act || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target.matches("button, summary") && event.key === "Enter") return;
@@ -37,8 +76,8 @@ function listenToKeys(app) {
 function walk(view, end) {
   if (!view.selected) return goTo(view, view.children(view.root)[0]);
   const start = end === "to" ? "from" : "to";
-  for (let place = view.selected; place && place !== view.root; place = place.parent) {
-    const frame = view.drawing.frames.get(view.selected.id);
+  for (let place = view.drawn(view.selected); place && place !== view.root; place = place.parent) {
+    const frame = view.drawing.frames.get(view.drawn(view.selected).id);
     const found = view.drawing.wires
       .filter((wire) => wire[start] === place.id && view.drawing.frames.has(wire[end]))
       .map((wire) => view.places.get(wire[end]))
@@ -49,8 +88,9 @@ function walk(view, end) {
 
 function beside(view, way) {
   if (!view.selected) return;
-  const frame = view.drawing.frames.get(view.selected.id);
-  const parent = view.selected.parent;
+  const { id, parent } = view.drawn(view.selected);
+  const frame = view.drawing.frames.get(id);
+  if (!frame) return;
   const found = [...view.drawing.frames.keys()]
     .map((id) => view.places.get(id))
     .filter((place) => place.parent === parent && (view.drawing.frames.get(place.id).x - frame.x) * way > 0)

@@ -1,6 +1,7 @@
 // Where everything goes. Each level is laid out on its own, by dagre; levels of one form and size share their layout.
 
 const BOX = { pad: 10, most: 264, line: 15, head: 30, gap: 14, port: 18, tag: 16, sheets: 6 };
+const TURN = 92; // pixels for the name of the part of a run that is drawn, with a button at each side
 const shapes = new Map();
 
 // The shape of a closed box, of which only the size counts.
@@ -27,7 +28,7 @@ function linesOf(item) {
   const name = item.module && item.module !== item.parent.path ? lastName(item.module, item.parent.path) : "";
   const lines = [[item.label, "title", name]];
   if (item.outputs.length) lines.push([outputText(item), "code", cutText(item.outputs[0])]);
-  const weights = item.inputs.filter((tensor) => tensor.isWeight && tensor.shape !== "scalar");
+  const weights = item.inputs.filter((tensor) => tensor.isFixed && tensor.shape !== "scalar");
   if (weights.length && !item.calls.length) lines.push([weightText(item), "code", ""]);
   return lines;
 }
@@ -57,7 +58,7 @@ function outputText(node) {
 }
 
 function weightText(node) {
-  const at = node.inputs.findIndex((tensor) => tensor.isWeight);
+  const at = node.inputs.findIndex((tensor) => tensor.isFixed);
   return `${node.args[at]} ${node.inputs[at].shape}`;
 }
 

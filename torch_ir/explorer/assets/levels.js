@@ -36,10 +36,10 @@ function levelOfGroup(group) {
   const leaving = new Set();
   const reads = new Map(); // tensor -> the items that read it, but for the one that makes it
   for (const [node, at] of owners) {
-    for (const tensor of node.inputs) noteRead(tensor, at, owners, given, reads);
+    for (const tensor of node.inputs) noteRead(tensor, at, owners, given, reads, items);
     for (const tensor of node.outputs) {
       const isRead = tensor.readers.some((reader) => !isHidden(reader) && !owners.has(reader));
-      if (tensor.isResult || isRead) leaving.add(tensor);
+      if (tensor.isResult || (isRead && !tensor.isFixed)) leaving.add(tensor);
     }
   }
   const ins = ports(given, (tensor) => [...(reads.get(tensor) ?? [])].join());
@@ -47,10 +47,9 @@ function levelOfGroup(group) {
   return { items, ins, outs, ...wired(items, owners, ins, outs, reads) };
 }
 
-function noteRead(tensor, at, owners, given, reads) {
-  if (tensor.isWeight) return;
+function noteRead(tensor, at, owners, given, reads, items) {
   const from = owners.get(tensor.maker);
-  if (from === at) return;
+  if (from === at || (tensor.isFixed && (from === undefined || items[from].kind === "once"))) return;
   if (from === undefined) given.add(tensor);
   if (!reads.has(tensor)) reads.set(tensor, new Set());
   reads.get(tensor).add(at);

@@ -14,9 +14,11 @@ class App {
     this.crumbs = html("nav", { class: "crumbs", "aria-label": "breadcrumbs" });
     this.message = html("p", { class: "message", role: "status" });
     this.footer = html("footer");
-    this.comparison = this.sides.length > 1 ? new Comparison(this, record.differences, texts) : null;
+    this.comparison = this.sides.length > 1 ? new Comparison(this, record, texts) : null;
     document.title = `${this.sides.map((side) => side.title).join(" / ")} — torch-ir`;
-    document.body.append(this.bar(), this.workplace(), this.footer);
+    this.help = shortcuts();
+    this.panels = new Panels(this.tree.element, this.middle(), this.right());
+    document.body.append(this.bar(), this.panels.element, this.footer, this.help);
     for (const view of this.views) this.attend(view);
     listenToKeys(this);
   }
@@ -38,9 +40,11 @@ class App {
     return html(
       "header",
       null,
+      this.panels.buttons.left,
       html("strong", { class: "model" }, this.sides.map((side) => side.title).join(" / ")),
       this.mesh(),
       this.chooser(),
+      this.search.element,
       html(
         "span",
         { class: "set" },
@@ -55,8 +59,16 @@ class App {
         button("Fit", "show all of it (f)", () => this.view.fit()),
       ),
       this.modes(),
-      this.search.element,
+      this.firstWrong(),
+      html(
+        "span",
+        { class: "set saves", role: "group", "aria-label": "save what is visible" },
+        button("SVG", "save what is visible as SVG (s)", () => savePicture(this.view, "svg")),
+        button("PNG", "save what is visible as PNG", () => savePicture(this.view, "png")),
+      ),
+      sign("?", "keyboard shortcuts (?)", () => this.help.showModal()),
       sign("◐", "light or dark", () => this.switchTheme()),
+      this.panels.buttons.right,
     );
   }
 
@@ -80,22 +92,42 @@ class App {
   modes() {
     const choice = (mode, text) =>
       html("button", { "data-mode": mode, title: `colour by ${text} (h)`, onclick: () => this.paint(mode) }, text);
-    this.buttons = modesFor(this.sides).map((mode) => choice(mode, MODES[mode]));
+    this.buttons = modesFor(this.sides).map((mode) => choice(mode, modeText(mode, this.sides)));
     return html("span", { class: "set", role: "group", "aria-label": "colour by" }, this.buttons);
   }
 
-  workplace() {
+  // A button that goes to the first wrong node of the runtime that the colours show, or else of the first runtime.
+  firstWrong() {
+    if (!this.sides[0].runtimes.length) return "";
+    const title = "go to the first wrong node (w)";
+    return html("button", { class: "alone", title, onclick: () => this.goToWrong() }, "First wrong");
+  }
+
+  goToWrong() {
+    const [side] = this.sides;
+    const mode = runtimeOf(this.mode, side) ? this.mode : "error 0";
+    const runtime = runtimeOf(mode, side);
+    if (!runtime) return;
+    this.paint(mode);
+    if (runtime.first) this.go(this.views[0], runtime.first);
+    else this.say(`no node of ${runtime.name} is wrong`);
+  }
+
+  middle() {
     const panes = this.views.map((view) =>
       html("div", { class: "pane" }, this.views.length > 1 ? html("h1", null, view.side.title) : "", view.element),
     );
-    const middle = html("div", { class: "middle" }, this.crumbs, html("div", { class: "panes" }, panes), this.message);
-    const right = html("div", { class: "right" }, this.comparison?.element ?? "", this.panel.element);
-    return html("main", null, this.tree.element, middle, right);
+    return html("div", { class: "middle" }, this.crumbs, html("div", { class: "panes" }, panes), this.message);
+  }
+
+  right() {
+    return html("div", { class: "right" }, this.comparison?.element ?? "", this.panel.element);
   }
 
   attend(view) {
     view.addEventListener("select", (event) => this.selected(view, event.detail));
     view.addEventListener("uncover", () => this.switchChecks());
+    view.addEventListener("list", ({ detail }) => this.listSigned(view, detail.item, detail.sign));
     view.element.addEventListener("pointerdown", () => this.attendTo(view), true);
     view.element.addEventListener("pointerdown", () => this.search.close());
   }
@@ -132,6 +164,12 @@ class App {
     this.attendTo(view);
     view.reveal(item);
     if (opens && !view.isOpen(view.selected)) view.toggle(view.selected);
+  }
+
+  // List the nodes of an item that carry a sign, such as its placeholders, and go to the first.
+  listSigned(view, item, sign) {
+    this.attendTo(view);
+    this.search.list(nodesOf(item).filter((node) => node.kind === sign || node.change === sign), sign);
   }
 
   // What the address names after `#`, such as `model.html#layers.0.mlp`: a node or a module.

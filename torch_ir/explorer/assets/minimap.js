@@ -1,4 +1,4 @@
-// The whole drawing in a corner, with a frame around what is seen.
+// The whole drawing beside the view, where it covers nothing, with a frame around what is seen.
 
 const MAP = 130; // pixels of its longer side, and at most a quarter of the view
 
@@ -14,7 +14,7 @@ class Minimap {
 
   scale() {
     const { w, h } = this.view.size();
-    const { clientWidth, clientHeight } = this.view.canvas;
+    const { clientWidth, clientHeight } = this.view.element;
     const most = Math.min(MAP, clientWidth / 4, clientHeight / 4);
     return Math.min(most / w, most / h);
   }

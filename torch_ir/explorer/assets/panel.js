@@ -20,6 +20,7 @@ class Panel {
       html("p", { class: "code dim" }, node.op),
       signsRow(node),
       section("Differs in", this.differences(node)),
+      section("Error", errorsTable(view.side.runtimes, node)),
       this.place(view, node),
       section("Inputs", this.inputs(view, node)),
       section("Weights", weightsOf(node)),
@@ -28,6 +29,7 @@ class Panel {
       section("Read by", this.readers(view, node)),
       section("Functions", this.functions(view, node)),
       this.costs(view, node),
+      ...codeSections(node),
     ];
   }
 
@@ -36,8 +38,9 @@ class Panel {
     return [
       html("h2", null, isRoot ? group.name || "graph" : titleOf(group)),
       html("p", { class: "dim" }, isRoot ? rootText(view) : group.class || KINDS[group.kind]),
-      signsRow(group),
+      signsRow(group, (sign) => this.app.listSigned(view, group, sign)),
       group.kind === "run" ? html("p", null, runText(group)) : "",
+      isRoot ? section("Values", runtimesTable(view.side.runtimes, (node, text) => this.link(view, node, text))) : "",
       isRoot ? this.signature(view) : this.place(view, group),
       this.costs(view, group),
       section("Parameters", parametersRow(group)),

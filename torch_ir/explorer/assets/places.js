@@ -9,6 +9,7 @@ class Places extends EventTarget {
     this.places = new Map();
     this.opened = new Set();
     this.unfolded = new Set();
+    this.parts = new Map(); // id of a run -> the part that is drawn for all; the first, if there is none
     this.enter(side.entries[0].graph);
   }
 
@@ -36,9 +37,19 @@ class Places extends EventTarget {
   // The level inside an open place, and the place that its items belong to.
   content(place) {
     const { item } = place;
-    const [first] = item.isNode ? [] : item.items;
-    if (item.kind === "run" && !this.isUnfolded(place)) return this.content(this.place(place, first));
+    if (item.kind === "run" && !this.isUnfolded(place)) return this.content(this.place(place, this.part(place)));
     return { owner: place, level: levelOf(item) };
+  }
+
+  // The part of a run that is drawn for all of them.
+  part(place) {
+    return this.parts.get(place.id) ?? place.item.items[0];
+  }
+
+  // Draw the part of a run before or after the one that is drawn.
+  turn(place, by) {
+    const { items } = place.item;
+    this.parts.set(place.id, items[(items.indexOf(this.part(place)) + by + items.length) % items.length]);
   }
 
   children(place) {
@@ -94,7 +105,7 @@ class Places extends EventTarget {
 }
 
 function headWidth(item) {
-  const button = item.kind === "run" ? 84 : 0;
+  const button = item.kind === "run" ? 84 + TURN : 0;
   return Math.min(
     420,
     widthOf(titleOf(item), "title") + (item.class ? widthOf(item.class, "plain") + 8 : 0) + 44 + button,

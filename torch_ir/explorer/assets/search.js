@@ -12,12 +12,13 @@ class Search {
       placeholder: "Search  /",
       "aria-label": "search nodes",
       spellcheck: "false",
+      role: "searchbox",
       oninput: () => this.find(),
       onkeydown: (event) => this.key(event),
       onfocus: () => this.open(),
     });
     this.count = html("span", { class: "count", role: "status" });
-    this.list = html("ul", { class: "hits", hidden: true });
+    this.rows = html("ul", { class: "hits", "aria-label": "matches", hidden: true });
     this.element = html(
       "div",
       { class: "search" },
@@ -29,7 +30,7 @@ class Search {
         "↑",
       ),
       html("button", { title: "next hit (Enter)", "aria-label": "next hit", onclick: () => this.step(1) }, "↓"),
-      this.list,
+      this.rows,
     );
   }
 
@@ -41,12 +42,24 @@ class Search {
       .filter(Boolean);
     const { view } = this.app;
     const nodes = words.length ? reachable(view.graph).flatMap((graph) => graph.nodes) : [];
-    this.hits = nodes.filter((node) => words.every((word) => textOf(node).includes(word)));
+    this.show(nodes.filter((node) => words.every((word) => textOf(node).includes(word))), words.length > 0);
+  }
+
+  // Show these nodes as if they had been searched for, and go to the first.
+  list(nodes, text) {
+    this.input.value = text;
+    this.show(nodes, true);
+    this.step(1);
+  }
+
+  show(nodes, isAsked) {
+    this.hits = nodes;
     this.at = -1;
-    this.count.textContent = words.length ? grouped(this.hits.length) : "";
-    this.list.replaceChildren(...this.hits.slice(0, SHOWN_HITS).map((node, at) => this.row(node, at)));
-    if (this.hits.length > SHOWN_HITS)
-      this.list.append(html("li", { class: "dim" }, `and ${grouped(this.hits.length - SHOWN_HITS)} more`));
+    this.count.textContent = isAsked ? grouped(nodes.length) : "";
+    this.rows.replaceChildren(...nodes.slice(0, SHOWN_HITS).map((node, at) => this.row(node, at)));
+    const more = nodes.length - SHOWN_HITS;
+    const told = isAsked && !nodes.length ? "no node matches all of these words" : more > 0 ? `and ${grouped(more)} more` : "";
+    if (told) this.rows.append(html("li", { class: "dim", role: "status" }, told));
     this.open();
   }
 
@@ -71,17 +84,17 @@ class Search {
   go(at) {
     this.at = at;
     this.count.textContent = `${grouped(at + 1)} of ${grouped(this.hits.length)}`;
-    [...this.list.children].forEach((row, place) => row.classList.toggle("current", place === at));
-    this.list.children[at]?.scrollIntoView({ block: "nearest" });
+    [...this.rows.children].forEach((row, place) => row.classList.toggle("current", place === at));
+    this.rows.children[at]?.scrollIntoView({ block: "nearest" });
     this.app.go(this.app.view, this.hits[at]);
   }
 
   open() {
-    this.list.hidden = !this.hits.length;
+    this.rows.hidden = !this.rows.childElementCount;
   }
 
   close() {
-    this.list.hidden = true;
+    this.rows.hidden = true;
     this.input.blur();
   }
 

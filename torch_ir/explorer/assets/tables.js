@@ -65,12 +65,15 @@ function bar(name, amount, share) {
   );
 }
 
-function signsRow(item) {
+// What is inside, by kind; a click lists the nodes of that kind.
+function signsRow(item, list) {
   const signs = signsOf(item);
   if (!signs.length) return "";
   const many = (sign, count) => (sign in ALERTS ? plural(count, sign) : `${count} ${sign}`);
   const pill = ([sign, count]) =>
-    html("span", { class: `pill s-${sign}` }, item.isNode ? LEGEND[sign] : many(sign, count));
+    item.isNode
+      ? html("span", { class: `pill s-${sign}` }, LEGEND[sign])
+      : html("button", { class: `pill s-${sign}`, title: "list them", onclick: () => list(sign) }, many(sign, count));
   return html("p", { class: "signs" }, signs.map(pill));
 }
 

@@ -1,7 +1,7 @@
 // One graph on the screen: what is open, what is selected, and which part of it is seen.
 
 const MOST_BOXES = 4000; // what `expand all` opens at most
-const ZOOM = { least: 0.02, most: 4, legible: 0.8 };
+const ZOOM = { least: 0.02, most: 4, legible: 0.8, readable: 0.5 };
 
 class View extends Places {
   constructor(side) {
@@ -19,6 +19,7 @@ class View extends Places {
     this.map = new Minimap(this);
     this.element = html("div", { class: "view" }, this.canvas, this.map.element);
     listen(this);
+    new ResizeObserver(() => this.resized()).observe(this.canvas);
   }
 
   // -- opening and closing ---------------------------------------------------------------------------------------------
@@ -31,6 +32,11 @@ class View extends Places {
 
   toggleRun(place) {
     if (!this.unfolded.delete(place.id)) this.unfolded.add(place.id);
+    this.draw(place);
+  }
+
+  turnRun(place, by) {
+    this.turn(place, by);
     this.draw(place);
   }
 
@@ -81,10 +87,13 @@ class View extends Places {
     this.mode = mode;
     this.canvas.classList.toggle("heat", mode !== "family");
     for (const share of this.world.querySelectorAll(".share")) share.remove();
-    if (mode === "family") return;
+    for (const place of this.world.querySelectorAll(".wrong, .pale")) place.classList.remove("wrong", "pale");
+    const runtime = runtimeOf(mode, this.side);
+    if (runtime) return paintErrors(this, runtime);
+    if (mode === "family" || mode.startsWith("error ")) return;
     const total = amountIn(mode, this.graph.root.work, this.side);
     const closed = [...this.drawing.frames].filter(([, frame]) => !frame.isOpen).map(([id]) => this.places.get(id));
-    const amounts = closed.map((place) => this.copies(place) * amountIn(mode, place.item.work, this.side));
+    const amounts = closed.map((place) => amountIn(mode, place.item.work, this.side));
     const most = amounts.reduce((one, other) => Math.max(one, other), 0) || 1;
     closed.forEach((place, at) => {
       const element = this.drawing.elements.get(place.id);
@@ -110,8 +119,9 @@ class View extends Places {
       lit.classList.remove("selected", "lit");
       lit.removeAttribute("id");
     }
-    const place = this.selected;
-    if (!place) return;
+    this.canvas.removeAttribute("aria-activedescendant");
+    if (!this.selected) return;
+    const place = this.drawn(this.selected);
     const element = this.drawing.elements.get(place.id);
     if (element) {
       element.classList.add("selected");
@@ -123,6 +133,13 @@ class View extends Places {
     }
   }
 
+  // The place that is drawn for another: the frame of a run is that of its part, too.
+  drawn(place) {
+    let found = place;
+    while (found.parent && !this.drawing.frames.has(found.id)) found = found.parent;
+    return found;
+  }
+
   // Open what is around an item and go there.
   reveal(item) {
     if (isHidden(item)) this.dispatchEvent(new CustomEvent("uncover"));
@@ -131,7 +148,7 @@ class View extends Places {
     let inner = place;
     while (outer) {
       this.opened.add(outer.id);
-      if (outer.item.kind === "run" && outer.item.items[0] !== inner.item) this.unfolded.add(outer.id);
+      if (outer.item.kind === "run") this.parts.set(outer.id, inner.item);
       [inner, outer] = [outer, outer.parent];
     }
     this.draw();
@@ -143,9 +160,17 @@ class View extends Places {
 
   move(eye) {
     this.eye = eye;
+    this.isFitted = false;
     this.world.setAttribute("transform", `translate(${eye.x} ${eye.y}) scale(${eye.k})`);
     this.canvas.classList.toggle("far", eye.k < 0.3);
     this.map.draw();
+    this.width = this.canvas.clientWidth;
+  }
+
+  // What was in the middle stays there when a column beside the view comes, goes or is dragged.
+  resized() {
+    const by = this.canvas.clientWidth - (this.width ?? this.canvas.clientWidth);
+    this.move({ ...this.eye, x: this.eye.x + by / 2 });
   }
 
   zoom(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
@@ -158,24 +183,39 @@ class View extends Places {
     return this.arrange(this.root, []);
   }
 
+  // All of it; where that would be too small to read, its width, and all of it when asked once more.
   fit() {
     const { w, h } = this.size();
-    const k = Math.min(1, (this.canvas.clientWidth - 24) / w, (this.canvas.clientHeight - 24) / h);
-    this.move({ x: (this.canvas.clientWidth - w * k) / 2, y: Math.max(0, (this.canvas.clientHeight - h * k) / 2), k });
+    const wide = () => Math.min(1, (this.canvas.clientWidth - 24) / w);
+    const whole = () => Math.min(wide(), (this.canvas.clientHeight - 24) / h);
+    if (whole() >= ZOOM.readable || this.isFitted) return this.settle(whole, 0.5);
+    this.settle(() => Math.max(ZOOM.readable, wide()), (this.canvas.clientHeight / 2 - this.eye.y) / this.eye.k / h);
+    this.isFitted = true;
   }
 
   // The first look: all of it, or its head where all of it would be too small to read.
   start() {
     this.draw();
-    this.fit();
-    if (this.eye.k >= ZOOM.legible) return;
-    const { w } = this.size();
-    const k = Math.max(ZOOM.legible, Math.min(1, (this.canvas.clientWidth - 24) / w));
-    this.move({ x: (this.canvas.clientWidth - w * k) / 2, y: 0, k });
+    const { w, h } = this.size();
+    const wide = () => Math.min(1, (this.canvas.clientWidth - 24) / w);
+    const whole = () => Math.min(wide(), (this.canvas.clientHeight - 24) / h);
+    if (whole() >= ZOOM.legible) this.settle(whole, 0.5);
+    else this.settle(() => Math.max(ZOOM.legible, wide()), 0);
+  }
+
+  // Zoom, with so much of the height above the middle; twice, as the map may come or go and leave another width.
+  settle(zoomOf, share) {
+    const { w, h } = this.size();
+    for (let turn = 0; turn < 2; turn++) {
+      const k = zoomOf();
+      const [room, tall] = [this.canvas.clientHeight, h * k];
+      const top = tall < room ? (room - tall) / 2 : Math.min(0, Math.max(room - tall, room / 2 - share * tall));
+      this.move({ x: (this.canvas.clientWidth - w * k) / 2, y: top, k });
+    }
   }
 
   centre(place) {
-    const frame = this.drawing.frames.get(place.id);
+    const frame = this.drawing.frames.get(this.drawn(place).id);
     if (!frame) return;
     const k = Math.max(this.eye.k, ZOOM.legible);
     const tall = Math.min(frame.h, (this.canvas.clientHeight * 0.8) / k);

@@ -45,13 +45,13 @@ def check_calls(ir: IR, context: CheckContext) -> None:
     try:
         for number, node in enumerate(ir.nodes):  # noqa: B007  # used in the error handler
             args, attrs = node._args, node.attrs
-            if args and len(args) != len(node._inputs):
-                message = f"{node!r:.200} has {len(node._inputs)} inputs, but {len(args)} argument names"
+            if args and len(args) != len(node.inputs):
+                message = f"{node!r:.200} has {len(node.inputs)} inputs, but {len(args)} argument names"
                 raise GraphError(message, "$.args", rule="R7")
             kinds = (*map(type, attrs.values()),)
-            if (signature := (node.op_type, args or len(node._inputs), *attrs, *kinds)) not in plain:
-                if len(node._inputs) > most:
-                    raise too_long(node, "inputs", len(node._inputs), most)
+            if (signature := (node.op_type, args or len(node.inputs), *attrs, *kinds)) not in plain:
+                if len(node.inputs) > most:
+                    raise too_long(node, "inputs", len(node.inputs), most)
                 _check_names(node, context.limits.name_length)
                 plain[signature] = PLAIN.issuperset(kinds)
             for name, value in () if plain[signature] else attrs.items():

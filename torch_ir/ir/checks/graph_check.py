@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR
 
 _INT64 = 1 << 63
-_READS, _USES = attrgetter("_inputs"), attrgetter("_uses")
+_READS, _USES = attrgetter("inputs"), attrgetter("_uses")
 
 
 class _Around(NamedTuple):
@@ -115,7 +115,7 @@ def _check_nodes(nodes: Iterable[OpNode], tensors: dict[str, TensorMeta], contex
             if name in names:
                 raise GraphError(f"two nodes are called {name!r}", "$.name", rule="R8")
             names.add(name)
-            for tensor in node._inputs:
+            for tensor in node.inputs:
                 if tensors.get(tensor.name) is not tensor or node not in tensor._uses:
                     _check_reads(node, tensors, "$.inputs[{}]".format)
             for index, tensor in enumerate(node._outputs):
@@ -167,9 +167,9 @@ def _check_readers(ir: IR, tensors: Collection[TensorMeta]) -> None:
             if node not in inside:
                 hint = "remove nodes with ir.erase, or set node.inputs = ()"
                 raise GraphError(f"{message}, which is not in the graph", rule="R7", node=node.name, hint=hint)
-            if node._inputs.count(tensor) != count:
+            if node.inputs.count(tensor) != count:
                 hint = "assign node.inputs, which updates the uses"
-                message = f"{message} {count} times, but is read {node._inputs.count(tensor)} times"
+                message = f"{message} {count} times, but is read {node.inputs.count(tensor)} times"
                 raise GraphError(message, rule="R7", node=node.name, hint=hint)
 
 

@@ -31,6 +31,10 @@ def check_origins(ir: IR) -> None:
 
 def _check_origin(node: OpNode, path: str) -> None:
     origin = node.origin
+    if "".join((origin.module, origin.module_class, origin.source, origin.function)).isprintable() and (
+        origin.call >= 0 and not origin.outer
+    ):
+        return
     texts = {"module": origin.module, "module_class": origin.module_class, "source": origin.source}
     for key, text in {**texts, "function": origin.function, "outer": "".join(origin.outer)}.items():
         if not text.isprintable():

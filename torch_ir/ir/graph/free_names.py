@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 
 class FreeNames:
@@ -21,3 +22,24 @@ class FreeNames:
             name = f"{kind}_{self._numbers[kind]}"
         self.taken.add(name)
         return name
+
+
+class Names(set[str]):
+    """A set of taken names for `fresh`, with the numbers already tried: many equal names take linear time."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        super().__init__(taken)
+        self.tried: dict[str, int] = {}
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """Return the name, with the first free number if it is taken, and add it to `taken`, which must only grow."""
+    found = name
+    if name in taken:
+        tried = taken.tried if isinstance(taken, Names) else {}
+        number = tried.get(name, 1)
+        while (found := f"{name}_{number}") in taken:
+            number += 1
+        tried[name] = number + 1
+    taken.add(found)
+    return found

@@ -394,7 +394,7 @@ def _join(ir: IR) -> Callable[..., TensorMeta]:
         if table.setdefault(tensor.name, tensor) is not tensor:
             raise _defined_twice(tensor, given_path(ir, number, "$.name"))
     for number, node in enumerate(ir.nodes):
-        for tensor in node._inputs:
+        for tensor in node.inputs:
             if table.get(tensor.name, tensor) is not tensor:
                 node.inputs = [
                     joined(read, f"$.nodes[{number}].inputs[{index}]", node.name)

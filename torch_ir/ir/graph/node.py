@@ -21,6 +21,7 @@ _KEYS = frozenset(
 )  # fmt: skip
 _ORIGIN_KEYS = ("module_class", "call", "outer", "source", "function")
 _RARE = ("outer", "function")
+_MANY = 32  # inputs; of nodes with more, replacing one must not copy all
 
 
 class Origin(NamedTuple):
@@ -41,6 +42,24 @@ class Origin(NamedTuple):
 _NOWHERE = Origin()
 
 
+class _WideInputs:
+    """The inputs of a node that has many, and the places of each: replacing one does not copy the others."""
+
+    __slots__ = ("_places", "tensors")
+
+    def __init__(self, tensors: Iterable[TensorMeta]) -> None:
+        self.tensors = list(tensors)
+        self._places: dict[TensorMeta, list[int]] = {}
+        for place, tensor in enumerate(self.tensors):
+            self._places.setdefault(tensor, []).append(place)
+
+    def replace(self, old: TensorMeta, new: TensorMeta) -> None:
+        places = self._places.pop(old)
+        for place in places:
+            self.tensors[place] = new
+        self._places.setdefault(new, []).extend(places)
+
+
 class OpNode:
     """An operator applied to tensors.
 
@@ -48,7 +67,7 @@ class OpNode:
     optionals as `None`; `node["weight"]` and `node["stride"]` look up either.
     """
 
-    __slots__ = ("_args", "_inputs", "_outputs", "attrs", "name", "op_type", "origin", "origins")
+    __slots__ = ("_args", "_inputs", "_outputs", "_wide", "attrs", "name", "op_type", "origin", "origins")
 
     def __init__(
         self,
@@ -68,7 +87,9 @@ class OpNode:
         self.origin = origin
         self.origins: tuple[str, ...] = tuple(origins) or (name,)  # the captured nodes that this one replaces
         # inlined from the setters of inputs and outputs: there are no earlier links to undo
+        self._inputs: tuple[TensorMeta, ...] | None  # None: `_wide` has changed since
         self._inputs = reads = tuple(inputs)
+        self._wide: _WideInputs | None = None
         self._args = args = tuple(args)
         self._check_arg_count(reads, args)
         for tensor in reads:
@@ -82,12 +103,16 @@ class OpNode:
     @property
     def inputs(self) -> tuple[TensorMeta, ...]:
         """The tensors that the node reads; assign a sequence to rewire it."""
+        if self._inputs is None:
+            assert self._wide is not None
+            self._inputs = tuple(self._wide.tensors)
         return self._inputs
 
     @inputs.setter
     def inputs(self, tensors: Iterable[TensorMeta]) -> None:
         """The only place that rewires a node and counts uses."""
-        before, self._inputs = self._inputs, tuple(tensors)
+        before = self.inputs
+        self._inputs, self._wide = tuple(tensors), None
         for new in self._inputs:
             new._uses[self] = new._uses.get(self, 0) + 1
         for old in before:  # afterwards, so that a node keeps its place among the consumers of what it still reads
@@ -99,22 +124,23 @@ class OpNode:
     def replace_input(self, old: TensorMeta, new: TensorMeta) -> None:
         """Replace input `old` by `new`; the uses of its other inputs, which may be many, are not touched."""
         count = old._uses.pop(self)
-        inputs, place = list(self._inputs), -1
-        for _ in range(count):
-            place = inputs.index(old, place + 1)
-            inputs[place] = new
-        self._inputs = tuple(inputs)
+        if self._inputs is not None and len(self._inputs) <= _MANY:
+            self._inputs = tuple([new if tensor is old else tensor for tensor in self._inputs])
+        else:
+            self._wide = self._wide or _WideInputs(self.inputs)
+            self._wide.replace(old, new)
+            self._inputs = None
         new._uses[self] = new._uses.get(self, 0) + count
 
     @property
     def args(self) -> tuple[str, ...]:
         """The argument name of each input; positions as text if there is no schema."""
-        return self._args or tuple(map(str, range(len(self._inputs))))
+        return self._args or tuple(map(str, range(len(self.inputs))))
 
     @property
     def has_named_args(self) -> bool:
         """Whether the inputs have schema names rather than positions."""
-        return bool(self._args) or not self._inputs
+        return bool(self._args) or not self.inputs
 
     def set_inputs(self, tensors: Iterable[TensorMeta], args: Iterable[str]) -> None:
         """Assign inputs together with their argument names."""
@@ -152,22 +178,41 @@ class OpNode:
         if argument in self.attrs:
             return self.attrs[argument]
         if argument in self._args:
-            return self._inputs[self._args.index(argument)]
+            return self.inputs[self._args.index(argument)]
         if argument in self.args:  # positional, without a schema
-            return self._inputs[self.args.index(argument)]
+            return self.inputs[self.args.index(argument)]
         elements = self.elements(argument)
         if not elements:
             known = {name.partition(".")[0] for name in (*self.args, *self.attrs)}
             raise KeyError(f"{self!r} has no argument {argument!r}{did_you_mean(argument, known)}")
         return elements
 
+    def get(self, argument: str, default: Any = None) -> Any:
+        """Return an argument by name, or the default if the node has none: `node.get("bias")`."""
+        try:
+            return self[argument]
+        except KeyError:
+            return default
+
     def elements(self, argument: str) -> list[Any]:
         """Return the elements of a list argument in order: tensors, numbers, None if absent, or lists of these."""
+        return self._elements(argument, {**dict(zip(self.args, self.inputs, strict=True)), **self.attrs})
+
+    def _elements(self, argument: str, flat: Mapping[str, Any]) -> list[Any]:
+        """Return the elements of a list argument, of these arguments by full name."""
         start = len(argument) + 1
-        names = [name for name in (*self.args, *self.attrs) if name.startswith(f"{argument}.")]
-        count = len({name[start:].partition(".")[0] for name in names})
-        remedy = "assign the inputs with their argument names: node.set_inputs(tensors, args)"
-        return ListView((self[f"{argument}.{index}"] for index in range(count)), remedy)
+        parts: dict[str, dict[str, Any]] = {}
+        for name, value in flat.items():
+            if name.startswith(f"{argument}."):
+                parts.setdefault(name[start:].partition(".")[0], {})[name] = value
+
+        def element(full: str, part: Mapping[str, Any] | None) -> Any:
+            if part is None:  # a gap
+                return self[full]  # raises KeyError
+            return part[full] if full in part else self._elements(full, part)
+
+        found = (element(f"{argument}.{index}", parts.get(str(index))) for index in range(len(parts)))
+        return ListView(found, "assign the inputs with their argument names: node.set_inputs(tensors, args)")
 
     @property
     def is_call(self) -> bool:
@@ -184,7 +229,7 @@ class OpNode:
         return OpNode(
             name or self.name,
             self.op_type,
-            map(tensors, self._inputs),
+            map(tensors, self.inputs),
             map(tensors, self._outputs),
             {key: copy_value(value) for key, value in self.attrs.items()},
             args=self._args,
@@ -198,7 +243,7 @@ class OpNode:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle and deepcopy: the node with its tensors, which do not reference further nodes."""
-        facts = (self.name, self.op_type, self._inputs, self._outputs, self.attrs)
+        facts = (self.name, self.op_type, self.inputs, self._outputs, self.attrs)
         return _restored, (type(self), facts, self._args, self.origin, self.origins)
 
     def to_dict(self) -> dict[str, Any]:
@@ -206,7 +251,7 @@ class OpNode:
         record: dict[str, Any] = {
             "name": self.name,
             "op_type": self.op_type,
-            "inputs": [restated(tensor) for tensor in self._inputs],
+            "inputs": [restated(tensor) for tensor in self.inputs],
             "outputs": [bare(tensor) for tensor in self._outputs],
             "attrs": {name: encode(value) for name, value in ordered(self.op_type, self.attrs).items()},
         }

@@ -164,7 +164,7 @@ def _parse(text: str, raw: bytes, end: int | None = None) -> Any:
     try:
         return decoder.decode(text)
     except json.JSONDecodeError as error:
-        message = f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        message = f"not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}, column {error.colno}"
         raise SerializationError(message, "$", rule="R3") from None
 
 

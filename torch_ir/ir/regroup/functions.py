@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from torch_ir.errors import GraphError
 from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.node import OpNode, Origin
 from torch_ir.ir.graph.origins import common_origin, placed_in, seen_from
 from torch_ir.ir.graph.tensor import TensorMeta
@@ -88,7 +89,7 @@ def check_size_inline(ir: IR) -> None:
 
 def enclose(ir: IR, inside: Sequence[OpNode], reads: Reads, origin: Origin) -> tuple[OpNode, IR]:
     """Return a call that replaces nodes, and its body; neither is named or part of the graph yet."""
-    taken: set[str] = set()
+    taken = Names()
     inputs = [tensor.copy(fresh(name, taken)) for name, tensor in reads]
     for tensor in inputs:
         tensor.param = None
@@ -209,15 +210,6 @@ def op_counts(ir: IR) -> Counter[str]:
     return counts
 
 
-def fresh(name: str, taken: set[str]) -> str:
-    """Return the name, with a number if it is taken, and add it to `taken`."""
-    found, number = name, 1
-    while found in taken:
-        found, number = f"{name}_{number}", number + 1
-    taken.add(found)
-    return found
-
-
 def drop_unused(ir: IR, names: Iterable[str]) -> None:
     """Remove those of these functions that no node references any more."""
     called = set(called_by(ir.nodes))
@@ -257,10 +249,10 @@ class _Place:
     """The names that are taken in the graph into which bodies are inlined."""
 
     def __init__(self, ir: IR, calls: Sequence[OpNode]) -> None:
-        self.tensors = {tensor.name for tensor in ir.tensors()}
-        self.nodes = {node.name for node in ir.nodes} - {call.name for call in calls}
+        self.tensors = Names(tensor.name for tensor in ir.tensors())
+        self.nodes = Names({node.name for node in ir.nodes} - {call.name for call in calls})
         self.captured = captured_names(ir)
-        self.functions = set(ir.functions)
+        self.functions = Names(ir.functions)
         self.renamed: dict[IR, dict[str, FunctionRef]] = {}
 
     def adopt(self, ir: IR, name: str) -> None:

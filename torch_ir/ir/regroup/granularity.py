@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_ir.errors import GraphError, did_you_mean
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.node import OpNode, Origin, copy_value
 from torch_ir.ir.graph.origins import call_around, common_origin, is_below, modules_around
 from torch_ir.ir.graph.tensor import TensorMeta
@@ -29,7 +30,6 @@ from torch_ir.ir.regroup.functions import (
     called_by,
     drop_unused,
     enclose,
-    fresh,
     given_by,
     holds_modules,
     inline_all,

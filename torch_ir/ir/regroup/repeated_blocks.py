@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from torch_ir.ir.graph.attr_order import ordered
 from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.node import OpNode, Origin
 from torch_ir.ir.graph.origins import call_around, modules_around, placed_in, seen_from
 from torch_ir.ir.graph.tensor import TensorMeta
 from torch_ir.ir.json.json_text import uncollected
-from torch_ir.ir.regroup.functions import CALL, FUSED, called_by, captured_names, element_name, fresh, holds_modules
+from torch_ir.ir.regroup.functions import CALL, FUSED, called_by, captured_names, element_name, holds_modules
 from torch_ir.ir.regroup.granularity import identifier, is_gap, local_name, public_name, short
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class _Block:
             if origin is None or node.origins != (name,) or "FunctionRef(" in attrs:
                 return None
             read = []
-            for tensor in node._inputs:
+            for tensor in node.inputs:
                 number = numbers.get(tensor)
                 if number is None:
                     number = numbers[tensor] = len(numbers)

@@ -6,9 +6,10 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from torch_ir.ir.graph.attr_types import FunctionRef
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.node import OpNode
 from torch_ir.ir.graph.tensor import TensorMeta
-from torch_ir.ir.regroup.functions import calls_by_function, fresh
+from torch_ir.ir.regroup.functions import calls_by_function
 
 if TYPE_CHECKING:
     from torch_ir.ir.graph.graph import IR

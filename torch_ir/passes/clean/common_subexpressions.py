@@ -23,6 +23,7 @@ def common_subexpressions(ir: IR) -> int:
     know, entries = Knowledge.of(ir), current_journal()
     first: dict[Hashable, OpNode] = {}
     gone: set[OpNode] = set()
+    origins: dict[OpNode, dict[str, None]] = {}  # of nodes that replace others
     for node in ir.nodes:
         if not is_pure(node) or is_uninitialised(node):
             continue
@@ -37,10 +38,12 @@ def common_subexpressions(ir: IR) -> int:
             old.replace_all_uses_with(new)
         entries.merged(ir, [twin, node])
         twin.origin = origin_for([twin, node])
-        twin.origins = tuple(dict.fromkeys((*twin.origins, *node.origins)))
+        origins.setdefault(twin, dict.fromkeys(twin.origins)).update(dict.fromkeys(node.origins))
         node.inputs = ()
         gone.add(node)
         entries.changed("common-subexpressions", node.name, node.origins)
+    for twin, names in origins.items():
+        twin.origins = tuple(names)
     ir.nodes = [node for node in ir.nodes if node not in gone]
     return len(gone)
 

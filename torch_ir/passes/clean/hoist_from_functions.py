@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.graph.free_names import FreeNames
+from torch_ir.ir.graph.free_names import FreeNames, fresh
 from torch_ir.ir.graph.io_tree import call as structure_of_call
 from torch_ir.ir.graph.origins import placed_in
-from torch_ir.ir.regroup.functions import FUSED, STAGE, calls_by_function, fresh, origins_in
+from torch_ir.ir.regroup.functions import FUSED, STAGE, calls_by_function, origins_in
 from torch_ir.passes.pass_registry import named_pass
 from torch_ir.rewrite.change_log import current_journal
 

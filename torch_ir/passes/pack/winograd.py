@@ -15,7 +15,7 @@ import torch
 from torch_ir.analysis.shapes.open_sizes import is_inside
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, OpNode, Param, TensorMeta
-from torch_ir.ir.regroup.functions import fresh
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.tensor_data import from_tensor
 from torch_ir.passes.pack.convolutions import PACKED, objection, packed_bias
 from torch_ir.passes.pass_registry import named_pass

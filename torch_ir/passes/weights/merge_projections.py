@@ -138,14 +138,12 @@ def _bias(g: Builder, layer: Layer) -> TensorMeta:
 def _in_order(nodes: Iterable[OpNode]) -> list[OpNode]:
     """Return the nodes in this order, with producers of weights moved up where they are needed earlier."""
     placed: dict[OpNode, None] = {}
-
-    def place(node: OpNode) -> None:
-        if node not in placed:
-            for tensor in node.inputs:
-                if tensor.producer is not None:
-                    place(tensor.producer)
-            placed[node] = None
-
     for node in nodes:
-        place(node)
+        left = [node]
+        while left:
+            makers = [tensor.producer for tensor in left[-1].inputs]
+            if missing := [maker for maker in makers if maker is not None and maker not in placed]:
+                left += reversed(missing)
+            else:
+                placed[left.pop()] = None
     return list(placed)

@@ -11,7 +11,7 @@ import torch
 
 from torch_ir._version import __version__
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ir.regroup.functions import fresh
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.prepare_run import with_calls_inline
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES

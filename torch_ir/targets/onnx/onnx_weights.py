@@ -153,5 +153,10 @@ def _write_beside(target: Path, values: Mapping[str, Tensor], new: Draft) -> tup
     return _beside(target).path(digest.hexdigest()), len(header)
 
 
+def weight_files(target: Path) -> list[Path]:
+    """Return the side files with weights that an ONNX file refers to."""
+    return _beside(target).referenced()
+
+
 def _beside(target: Path) -> Beside:
     return Beside(target, f"{target.name}.weights-")

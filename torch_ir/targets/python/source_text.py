@@ -11,7 +11,7 @@ from typing import Any
 
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Device, Dtype, Layout, MemoryFormat
-from torch_ir.ir.regroup.functions import fresh
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.sizes.expressions import SIGNS, translate
 
 WIDTH = 110

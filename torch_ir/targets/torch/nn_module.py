@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 from torch_ir.analysis.values.prologue import crossing, split_prologue
 from torch_ir.errors import ConversionError, WeightLoadError, did_you_mean
 from torch_ir.ir import IR, Branch, Param, Slot, TensorMeta
-from torch_ir.ir.regroup.functions import fresh
+from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ops.effects import writes_in_place
 from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.ops.prepare_run import with_calls_inline

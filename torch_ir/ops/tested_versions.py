@@ -1,0 +1,22 @@
+"""The torch versions that the core test suites were run with; docs/compatibility.md has the results."""
+
+from __future__ import annotations
+
+import re
+
+OLDEST_TORCH = "2.10"  # the requirement in pyproject.toml
+TESTED_TORCH = ("2.10", "2.11", "2.13", "2.15")
+_RELEASE = re.compile(r"(\d+\.\d+)\.\d+(\+.*)?")  # not a nightly build or a release candidate
+
+
+def is_tested(version: str) -> bool:
+    """Whether a version of torch is a release of a minor version that was tested."""
+    release = _RELEASE.fullmatch(version)
+    return release is not None and release[1] in TESTED_TORCH
+
+
+def is_too_old(version: str) -> bool:
+    """Whether a version of torch is older than the oldest supported one."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    oldest = tuple(map(int, OLDEST_TORCH.split(".")))
+    return found is not None and (int(found[1]), int(found[2])) < oldest
