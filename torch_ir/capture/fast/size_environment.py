@@ -31,7 +31,7 @@ from torch_ir.ops.torch_internals import (
     pytree,
 )
 
-_WRAPPED = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
+_WRAPPED: dict[type, Any] = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
 
 class Request(NamedTuple):
@@ -137,7 +137,8 @@ class Environment:
             self._model = _stand_in(request.signature)
             self._shared: dict[tuple[int, int], tuple[int, int]] = {}
             self._dynamic_shapes = self._one_symbol_each(leaves)
-            made = torch_internals.make_fake_inputs(self._model, self._args, self._kwargs, self._dynamic_shapes)
+            make_inputs: Any = torch_internals.make_fake_inputs  # which torch does not annotate
+            made = make_inputs(self._model, self._args, self._kwargs, self._dynamic_shapes)
             self.mode, fake_args, fake_kwargs, self._equalities, self._signature, _ = made
             self._fakes = pytree.tree_leaves((fake_args, fake_kwargs))
             self.shapes = self.mode.shape_env
@@ -266,7 +267,8 @@ class Environment:
         """What torch.export says when forward is done: whether the sizes vary as asked, and in which ranges."""
         options = (self._dynamic_shapes, self._equalities, self._signature)
         try:
-            torch_internals.solve_constraints(self.mode, None, *options)
+            no_graph: Any = None  # torch takes one, and does not read it
+            torch_internals.solve_constraints(self.mode, no_graph, *options)
         except (ConstraintViolationError, torch_internals.ValueRangeError) as error:
             return Violation(str(error).partition("\n")[0])
         graph = fx.Graph()

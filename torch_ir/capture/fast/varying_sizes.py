@@ -22,7 +22,7 @@ Key = tuple[Any, ...]
 Answer = tuple[Any, "State"]  # what torch answers, and what is known afterwards
 _MOST_SPACES = 16  # kinds of inputs whose answers are kept
 _MOST_ANSWERS = 1 << 16  # in one of them
-_WRAPPED = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
+_WRAPPED: dict[type, Any] = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
 
 class State:
@@ -256,7 +256,7 @@ class OpenSizes:
         if found is None:
             shape, stride, offset = map(self._current_key, (form.shape, form.stride, form.offset))
             found = state.current[form] = self.space.form(shape, stride, offset, form.dtype, form.device)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def current_of(self, number: Any) -> Size:
         """The size behind a number that the model has, as it is written now."""
@@ -336,7 +336,7 @@ class SizeNode(SymNode):
         return self.size.hint
 
     @property
-    def shape_env(self) -> Any:
+    def shape_env(self) -> Any:  # type: ignore[override]  # a plain attribute of torch's
         raise NotCoveredError("the model asks for torch's own bookkeeping of sizes")
 
     def is_int(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_ir.capture.export.symbolic_sizes import Bindings, SymbolNames
@@ -49,7 +49,7 @@ class WrittenSizes:
             self._scalars[value] = self._names.written_scalar(self._expression(value))
         return self._scalars[value]
 
-    def symbols(self, requested: dict[str, int]) -> list[Symbol]:
+    def symbols(self, requested: Mapping[str, int]) -> list[Symbol]:
         return self._bindings.symbols(self._ranges, requested)
 
     def constraints(self, inputs: Sequence[TensorMeta], decisions: Sequence[Any]) -> list[str]:

@@ -61,7 +61,8 @@ class Calls:
             made = TensorMeta(
                 name, map(self.names.dim, value.shape), dtype_name(value.dtype), stride=self._stride(value)
             )
-            for index, size in enumerate(value.shape):
+            sizes: Sequence[Any] = value.shape
+            for index, size in enumerate(sizes):
                 if is_symbolic(size):
                     self.bindings.bind(size.node.expr, made, index)
             return made
