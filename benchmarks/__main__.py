@@ -22,6 +22,7 @@ from benchmarks import (
     growth,
     huge,
     latency,
+    open_sizes,
     optimise,
     peer_optimisers,
     pipeline,
@@ -33,7 +34,8 @@ from benchmarks.measure import machine
 
 TABLES: dict[str, Any] = {
     "extract": extract, "first_call": first_call, "shell": shell, "deep": deep, "growth": growth, "huge": huge,
-    "architectures": architectures, "files": files, "checked_load": checked_load, "deep_files": deep_files,
+    "open_sizes": open_sizes, "architectures": architectures, "files": files, "checked_load": checked_load,
+    "deep_files": deep_files,
     "execute": execute, "streaming": streaming, "optimise": optimise, "peer_optimisers": peer_optimisers,
     "latency": latency, "explorer": explorer, "shard": shard,
     "pipeline": pipeline,

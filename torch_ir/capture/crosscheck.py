@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from itertools import zip_longest
+from typing import Any
 
 from torch import nn
 
@@ -25,11 +26,12 @@ def quickly(
     otherwise: Callable[[], IR],
     check: Callable[[], IR] | None = None,
     with_functions: bool = False,
+    dynamic_shapes: Any = None,
 ) -> IR:
     """What a quick recording gives, if it covers the model; with a check, only if that gives the same."""
     refuse_scripted(model)
     try:
-        quick = record_fast(model, *call, with_functions=with_functions)
+        quick = record_fast(model, *call, dynamic_shapes=dynamic_shapes, with_functions=with_functions)
     except NotCoveredError as reason:
         _log.info("%s is not recorded quickly: %s", type(model).__name__, reason)
         return otherwise()

@@ -27,7 +27,7 @@ from torch_ir.capture.steps import Request, steps
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning, ExportError, did_you_mean
 from torch_ir.ir import IR
-from torch_ir.ops.tested_versions import is_tested
+from torch_ir.ops.tested_versions import is_tested, is_tested_with_open_sizes
 from torch_ir.ops.torch_internals import FakeTensor, parameter_table, pytree
 
 WAYS_WITHOUT_DATA = 16
@@ -100,8 +100,10 @@ def _check_options(capture: str, blocks: str, dynamic_shapes: Any) -> None:
 
 def _is_fast(capture: str, dynamic_shapes: Any) -> bool:
     """Whether to try fast capture: with a torch that was not tested, only if a check finds it exact there."""
-    if capture == "export" or dynamic_shapes is not None:
+    if capture == "export":
         return False
+    if dynamic_shapes is not None:  # which the check does not cover
+        return is_tested_with_open_sizes(torch.__version__)
     if is_tested(torch.__version__):
         return True
     from torch_ir.capture.fast.exactness_check import is_exact  # it needs torch.export

@@ -337,6 +337,13 @@ def _override_here(original: Callable[[], AbstractContextManager[None]]) -> Iter
         yield
 
 
+def builtins_as_exported() -> AbstractContextManager[None]:
+    """Let `max`, `min` and `math.pow` take symbolic sizes in this thread, as torch.export does."""
+    from torch._export.non_strict_utils import _override_builtin_ops
+
+    return _override_here(_override_builtin_ops)
+
+
 def is_exporting_here(flag: bool) -> bool:
     """Whether this thread exports; torch's own flag counts where capture has not set it."""
     return _here.is_exporting or (flag and not _state.has_flags)

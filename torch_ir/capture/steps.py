@@ -55,7 +55,8 @@ def steps(request: Request) -> Iterator[Step]:
 def by_torch_export(request: Request) -> IR:
     """`torch.export`, or a quick recording where that gives the same graph."""
     if request.is_fast:
-        return quickly(request.model, request.call, partial(_exactly, request), _check(request))
+        exactly = partial(_exactly, request)
+        return quickly(request.model, request.call, exactly, _check(request), dynamic_shapes=request.dynamic_shapes)
     return _exactly(request)
 
 

@@ -6,6 +6,7 @@ import re
 
 OLDEST_TORCH = "2.11"  # the requirement in pyproject.toml
 TESTED_TORCH = ("2.11", "2.13")
+OPEN_SIZES_TORCH = ("2.13",)  # of these, those with which dynamic sizes are captured fast
 _RELEASE = re.compile(r"(\d+\.\d+)\.\d+(\+.*)?")  # not a nightly build or a release candidate
 
 
@@ -13,6 +14,12 @@ def is_tested(version: str) -> bool:
     """Whether a version of torch is a release of a minor version that was tested."""
     release = _RELEASE.fullmatch(version)
     return release is not None and release[1] in TESTED_TORCH
+
+
+def is_tested_with_open_sizes(version: str) -> bool:
+    """Whether a version of torch was tested with fast recordings of open sizes."""
+    release = _RELEASE.fullmatch(version)
+    return release is not None and release[1] in OPEN_SIZES_TORCH
 
 
 def is_too_old(version: str) -> bool:

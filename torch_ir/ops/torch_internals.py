@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable
+from functools import wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -73,25 +74,36 @@ if is_too_old(torch.__version__):
 if TYPE_CHECKING:
     from torch._dynamo.source import LocalSource as LocalSource
     from torch._export import config as export_config
+    from torch._export.non_strict_utils import make_constraints as make_constraints
+    from torch._export.non_strict_utils import make_fake_inputs as make_fake_inputs
+    from torch._export.non_strict_utils import produce_guards_and_solve_constraints as solve_constraints
     from torch._inductor import compile as inductor_compile
     from torch._inductor.cpp_builder import get_cpp_compiler as get_cpp_compiler
     from torch._inductor.custom_graph_pass import CustomGraphPass as CustomGraphPass
     from torch._inductor.exc import InvalidCxxCompiler as InvalidCxxCompilerError
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir as default_cache_dir
+    from torch.fx.passes.shape_prop import _extract_tensor_metadata as extract_tensor_metadata
     from torch.onnx._internal.exporter import _fx_passes as onnx_fx_passes
     from torch.onnx._internal.exporter import _registration as onnx_registration
+    from torch.utils._sympy.value_ranges import ValueRangeError as ValueRangeError
     from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 
 # -- names whose modules are slow to import, or not in every version: name -> module and name there -----------------
 
+_NON_STRICT = "torch._export.non_strict_utils"  # 2.9 to 2.15
 LATE = {
     "CustomGraphPass": ("torch._inductor.custom_graph_pass", "CustomGraphPass"),  # base of passes; 2.9 to 2.15
     "InvalidCxxCompilerError": ("torch._inductor.exc", "InvalidCxxCompiler"),  # no C++ compiler; 2.9 to 2.15
     "LocalSource": ("torch._dynamo.source", "LocalSource"),  # where a guard finds an input; 2.9 to 2.15
+    "ValueRangeError": ("torch.utils._sympy.value_ranges", "ValueRangeError"),  # an empty range; 2.9 to 2.15
     "ValueRanges": ("torch.utils._sympy.value_ranges", "ValueRanges"),  # bounds of a size; 2.9 to 2.15
     "default_cache_dir": ("torch._inductor.runtime.cache_dir_utils", "default_cache_dir"),  # 2.9 to 2.15
     "export_config": ("torch._export.config", ""),  # flags of torch.export, a module; 2.10 to 2.15
+    "extract_tensor_metadata": ("torch.fx.passes.shape_prop", "_extract_tensor_metadata"),  # 2.9 to 2.15
     "get_cpp_compiler": ("torch._inductor.cpp_builder", "get_cpp_compiler"),  # its path, or raises; 2.9 to 2.15
+    "make_constraints": (_NON_STRICT, "make_constraints"),  # ranges of symbols; 2.9 to 2.15
+    "make_fake_inputs": (_NON_STRICT, "make_fake_inputs"),  # with symbolic sizes; 2.9 to 2.15
+    "solve_constraints": (_NON_STRICT, "produce_guards_and_solve_constraints"),  # do sizes vary? 2.9 to 2.15
     "inductor_compile": ("torch._inductor", "compile"),  # a graph module -> code; 2.9 to 2.15
     "onnx_fx_passes": ("torch.onnx._internal.exporter._fx_passes", ""),  # the module; 2.9 to 2.15
     "onnx_registration": ("torch.onnx._internal.exporter._registration", ""),  # the module; 2.9 to 2.15
@@ -214,6 +226,60 @@ OPERATOR_MODULES = {
 def is_compiler_loaded() -> bool:
     """Whether torch.compile has been used in this process (`torch._dynamo`; 2.9 to 2.15)."""
     return "torch._dynamo" in sys.modules
+
+
+def rewritten_for_sizes(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+    """Return a call as torch.export rewrites it for symbolic sizes (`_NonStrictTorchFunctionHandler`; 2.9 to 2.15)."""
+    from torch._export.non_strict_utils import _NonStrictTorchFunctionHandler
+
+    handler: Any = _NonStrictTorchFunctionHandler()
+    rewritten: tuple[Any, Any, Any] = handler._override(func, args, kwargs)
+    return rewritten
+
+
+def watch_unknown(shapes: Any, look: Callable[[], None]) -> None:
+    """Report when a `ShapeEnv` looks for what it does not know, other than to decide by its hints.
+
+    `_maybe_evaluate_static`, `_simplify_floor_div`; 2.9 to 2.15.
+    """
+    deciding = 0
+    static, evaluate = shapes._maybe_evaluate_static, shapes.evaluate_expr
+
+    @wraps(evaluate)
+    def evaluate_expr(*args: Any, **kwargs: Any) -> Any:
+        nonlocal deciding
+        deciding += 1
+        try:
+            return evaluate(*args, **kwargs)
+        finally:
+            deciding -= 1
+
+    @wraps(static)
+    def maybe_static(*args: Any, **kwargs: Any) -> Any:
+        answer = static(*args, **kwargs)
+        if answer is None and not deciding:
+            look()
+        return answer
+
+    def looking(original: Any) -> Any:
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not deciding:
+                look()
+            return original(*args, **kwargs)
+
+        return call
+
+    shapes._maybe_evaluate_static, shapes.evaluate_expr = maybe_static, evaluate_expr
+    for name in ("bound_sympy", "_simplify_floor_div", "simplify"):
+        setattr(shapes, name, looking(getattr(shapes, name)))
+
+
+def symbolic_shape_settings() -> Any:
+    """Return a digest of the settings of symbolic shapes (`torch.fx.experimental._config`; 2.9 to 2.15)."""
+    from torch.fx.experimental import _config
+
+    return _config.get_hash()  # type: ignore[attr-defined]  # torch adds it to modules of settings
 
 
 def compile_stance() -> Any:

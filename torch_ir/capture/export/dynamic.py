@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import Dim
 
 from torch_ir.capture.instrument import intercepted
@@ -20,12 +21,13 @@ from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import replace_symbols, substitute
 from torch_ir.ops.pytree import values_along
-from torch_ir.ops.torch_internals import combine_args, map_dynamic_shapes, pytree
+from torch_ir.ops.torch_internals import HigherOrderOperator, OpOverload, combine_args, map_dynamic_shapes, pytree
 
 if TYPE_CHECKING:
     import sympy
 
 _TRIALS = 500
+_ARITHMETIC = "torch_ir_size"  # what arithmetic on sizes is called in a graph of torch.fx
 Call = tuple[tuple[Any, ...], dict[str, Any]]  # positional and keyword inputs
 DECISIONS = "torch_ir_decisions"  # where a graph module keeps them
 
@@ -57,6 +59,32 @@ def recorded_decisions(dynamic_shapes: Any) -> Iterator[list[sympy.Basic]]:
         yield made
 
 
+@contextmanager
+def arithmetic_named_apart(dynamic_shapes: Any) -> Iterator[None]:
+    """Let arithmetic on sizes, which no IR shows, take no names of operators: `add` is the first sum of tensors."""
+    if dynamic_shapes is None:
+        yield
+        return
+
+    def create(
+        original: Callable[..., Any],
+        graph: fx.Graph,
+        op: str,
+        target: Any,
+        args: Any = None,
+        kwargs: Any = None,
+        name: str | None = None,
+        type_expr: Any = None,
+    ) -> fx.Node:
+        if op == "call_function" and name is None and not isinstance(target, (OpOverload, HigherOrderOperator)):
+            name = None if target is operator.getitem else _ARITHMETIC
+        node: fx.Node = original(graph, op, target, args, kwargs, name, type_expr)
+        return node
+
+    with intercepted(fx.Graph, "create_node", create):
+        yield
+
+
 def requested_minimums(dynamic_shapes: Any) -> dict[str, int]:
     """The lower bounds that the user gave to named dimensions."""
     dims = [leaf for leaf in pytree.tree_leaves(dynamic_shapes) if isinstance(leaf, Dim)]
@@ -84,7 +112,20 @@ def loosened(dynamic_shapes: Any) -> Any:
     A `Dim` is a promise for its whole range, and much that is plain to see is beyond torch, such as
     `min(past, 2 * past) == past`.
     """
-    return pytree.tree_map_only(Dim, lambda dim: Dim.AUTO(min=dim.min, max=_highest(dim)), dynamic_shapes)
+    return pytree.tree_map_only(Dim, _loosened, dynamic_shapes)
+
+
+def _loosened(dim: Any) -> Any:
+    hint: Any = Dim.AUTO(min=dim.min, max=_highest(dim))
+    hint.promised = name_promised(dim)
+    return hint
+
+
+def name_promised(asked: Any) -> str:
+    """The name under which a size is asked for, equal for sizes that are promised to be equal; else nothing."""
+    if isinstance(asked, Dim):
+        return "" if hasattr(asked, "root") else asked.__name__
+    return getattr(asked, "promised", "")
 
 
 def keep_promises(ir: IR, model: nn.Module, call: Call, dynamic_shapes: Any) -> None:

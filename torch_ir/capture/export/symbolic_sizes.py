@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sympy
 import torch
 
 from torch_ir.errors import ConversionError
-from torch_ir.ir import Expr
+from torch_ir.ir import Expr, Symbol, TensorMeta
 from torch_ir.ops.torch_internals import ValueRanges
 
 # torch's own sympy functions and relations, by class name -> how they are written
@@ -27,6 +27,8 @@ _CALLS = {
     "OpaqueUnaryFn_tan": "tan", "OpaqueUnaryFn_tanh": "tanh",
 }  # fmt: skip
 
+_ANY_ORDER = ("Max", "Min", "And", "Or")  # whose operands sympy orders by torch's names
+
 
 class SymbolNames:
     """The names that symbols go by: the user's where there is one, else short ones in order of appearance."""
@@ -34,6 +36,7 @@ class SymbolNames:
     def __init__(self, environment: Any = None) -> None:
         self.names: dict[str, str] = _user_names(environment)
         self._fresh = 0
+        self._symbols: dict[str, sympy.Symbol] = {}  # of several that have one name, the first
 
     def name(self, symbol: sympy.Symbol) -> str:
         text = str(symbol)
@@ -44,6 +47,13 @@ class SymbolNames:
                 self._fresh += 1
             self.names[text] = f"{prefix}{self._fresh}"
         return self.names[text]
+
+    def one_symbol_each(self, expression: Any) -> Any:
+        """An expression with one symbol for each name."""
+        for symbol in expression.free_symbols:
+            self._symbols.setdefault(self.name(symbol), symbol)
+        same = {symbol: self._symbols[self.name(symbol)] for symbol in expression.free_symbols}
+        return expression.xreplace({symbol: first for symbol, first in same.items() if symbol != first})
 
     def write(self, expression: Any) -> str:
         """A sympy expression as text; every operand that is not a plain name or number stands in brackets."""
@@ -69,17 +79,17 @@ class SymbolNames:
             base, divisor, modulus = map(self._operand, expression.args)
             return f"({base} // {divisor}) % {modulus}"
         if kind in _CALLS:
-            return f"{_CALLS[kind]}({', '.join(map(self.write, expression.args))})"
+            return f"{_CALLS[kind]}({', '.join(map(self.write, self._ordered(expression)))})"
         if isinstance(expression, sympy.Add):
             return self._sum(expression)
         if kind in _INFIX:
-            return f" {_INFIX[kind]} ".join(self._operand(argument) for argument in _ordered(expression))
+            return f" {_INFIX[kind]} ".join(map(self._operand, self._ordered(expression)))
         raise ConversionError(f"the size {expression} uses {kind}, which has no spelling in the IR")
 
     def _sum(self, expression: Any) -> str:
         """Terms with symbols first; what is negative is taken off."""
         first, *rest = sorted(
-            expression.args, key=lambda term: (term.is_number, term.could_extract_minus_sign(), str(term))
+            expression.args, key=lambda term: (term.is_number, term.could_extract_minus_sign(), self.write(term))
         )
         text = self._operand(first)
         for term in rest:
@@ -92,16 +102,37 @@ class SymbolNames:
         is_whole = isinstance(expression, sympy.Symbol) or type(expression).__name__ in _CALLS
         return text if is_whole or text.replace(".", "", 1).isdigit() else f"({text})"
 
+    def _ordered(self, expression: Any) -> list[Any]:
+        """Operands in a readable order that does not depend on torch's names: numbers first in a product."""
+        if isinstance(expression, sympy.Mul):
+            return sorted(expression.args, key=lambda factor: (not factor.is_number, self.write(factor)))
+        if type(expression).__name__ in _ANY_ORDER:
+            return sorted(expression.args, key=lambda operand: (operand.is_number is True, self.write(operand)))
+        return list(expression.args)
+
     def dim(self, size: Any) -> int | str:
         """A size as an int, or as the text of its expression."""
-        if isinstance(size, int):
-            return size
-        expression = size.node.expr
+        return size if isinstance(size, int) else self.written_dim(size.node.expr)
+
+    def written_dim(self, expression: Any) -> int | str:
+        """The same for the expression of a size."""
         return int(expression) if isinstance(expression, (int, sympy.Integer)) else self.write(expression)
+
+    def stride(self, shape: Sequence[Any], stride: Sequence[Any]) -> list[int | str] | None:
+        """Strides, given as expressions, as the IR has them: None where elements lie in row-major order."""
+        expected: Any = 1
+        for size, step in zip(reversed(shape), reversed(stride), strict=True):
+            if self.written_dim(step) != self.written_dim(expected) and self.written_dim(size) != 1:
+                return [self.written_dim(step) for step in stride]
+            expected = expected * size
+        return None
 
     def scalar(self, value: Any) -> Any:
         """A symbolic number as a Python number if it is one, else as an `Expr`."""
-        expression = value.node.expr
+        return self.written_scalar(value.node.expr)
+
+    def written_scalar(self, expression: Any) -> Any:
+        """The same for the expression of a number."""
         if isinstance(expression, sympy.Integer):
             return int(expression)
         if isinstance(expression, sympy.Float):
@@ -113,11 +144,47 @@ class SymbolNames:
         return Expr(self.write(expression))
 
 
-def _ordered(expression: Any) -> list[Any]:
-    """Operands in a readable, stable order: numbers first in a product."""
-    if isinstance(expression, sympy.Mul):
-        return sorted(expression.args, key=lambda factor: (not factor.is_number, str(factor)))
-    return list(expression.args)
+class Bindings:
+    """Where the symbols of one graph can be read off."""
+
+    def __init__(self, names: SymbolNames) -> None:
+        self.names = names
+        self.places: dict[str, tuple[TensorMeta, int | None]] = {}
+        self.are_inputs_read = False
+
+    def bind(self, expression: Any, made: TensorMeta, dim: int | None) -> None:
+        """The first input where a symbol stands alone binds it, else one where it is the only one, else a node."""
+        if len(expression.free_symbols) != 1:
+            return
+        name = self.names.name(next(iter(expression.free_symbols)))
+        alone_later = expression.is_Symbol and not self.are_inputs_read
+        if name not in self.places or (alone_later and not self._is_alone(name)):
+            self.places[name] = (made, dim)
+
+    def _is_alone(self, name: str) -> bool:
+        tensor, dim = self.places[name]
+        return dim is None or tensor.shape[dim] == name
+
+    def symbols(self, ranges: Mapping[Any, Any], requested: Mapping[str, int]) -> list[Symbol]:
+        """The symbols with their ranges."""
+        by_name = {self.names.name(symbol): interval for symbol, interval in ranges.items() if symbol.is_Symbol}
+        return [
+            Symbol(name, *bounds(by_name.get(name), requested.get(name), tensor.producer is None), tensor, dim)
+            for name, (tensor, dim) in self.places.items()
+        ]
+
+    def constraints(self, environment: Any, inputs: Sequence[TensorMeta], decisions: Sequence[Any]) -> list[str]:
+        """What the sizes of inputs must satisfy beside their ranges: what torch assumed, what the model decided on."""
+        known = {name for name, (tensor, _) in self.places.items() if tensor in inputs}
+        found: dict[str, None] = {}
+        for condition in [*(guard.expr for guard in getattr(environment, "guards", [])), *decisions]:
+            expression = self.names.one_symbol_each(condition.xreplace(environment.replacements))
+            symbols = {self.names.name(symbol) for symbol in expression.free_symbols}
+            if symbols and symbols <= known:
+                found[self.names.write(expression)] = None
+        if any(not decision.free_symbols for decision in decisions):  # on emptiness, which torch excludes: keep to that
+            found.update((f"{name} >= 1", None) for name in sorted(known) if self.places[name][1] is not None)
+        return list(found)
 
 
 def _user_names(environment: Any) -> dict[str, str]:
@@ -129,7 +196,8 @@ def _user_names(environment: Any) -> dict[str, str]:
         kept = str(replaced.get(symbol, symbol))
         for source in sources:
             name = given.get(source.name, source.name)
-            if name.isidentifier() and name not in found.values():
+            is_promised = source.name in given  # sizes with one name are equal, whether or not the model compares them
+            if name.isidentifier() and (is_promised or name not in found.values()):
                 found.setdefault(kept, name)
     return found
 

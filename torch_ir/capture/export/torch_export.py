@@ -15,6 +15,7 @@ from torch_ir.capture.example_inputs import OwnMemory
 from torch_ir.capture.export.dynamic import (
     DECISIONS,
     Call,
+    arithmetic_named_apart,
     keep_promises,
     loosened,
     recorded_decisions,
@@ -106,6 +107,7 @@ def trace(
         is_blind = in_strict_mode or len(walk(model)) > len(modules(model))
         stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode, is_blind=is_blind))
         stack.enter_context(constants_kept(model))
+        stack.enter_context(arithmetic_named_apart(dynamic_shapes))
         args, keywords = _each_its_own(call, mode)
         try:
             copies = stack.enter_context(nullcontext() if in_strict_mode else no_op_copies(torch_version))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
 from torch_ir.capture.fast.call_tape import Step
+from torch_ir.capture.fast.rule_answers import Rule
 from torch_ir.capture.fast.shape_recorder import Recorder
-from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, form_of_input
+from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, SizeCannotVaryError, form_of_input
+from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.constant_keys import ConstantKeys
 from torch_ir.capture.naming.export_names import Names, input_names, weight_name
 from torch_ir.capture.naming.running_modules import Scope
@@ -35,6 +37,10 @@ from torch_ir.ops.torch_internals import (
 )
 from torch_ir.ops.torch_types import to_name
 
+if TYPE_CHECKING:
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
+    from torch_ir.capture.fast.written_sizes import WrittenSizes
+
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer, FakeTensor)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _CONSTANTS = (bool, int, float, complex, str, type(None), *_NAMED)
@@ -50,6 +56,7 @@ class Assembly:
         self.recorder = recorder
         self.tape = recorder.tape
         self.names = Names()
+        self.sizes: WrittenSizes | None = None  # that vary, once the run is done
         self.tensors: dict[int, TensorMeta] = {}
         self.inputs: list[TensorMeta] = []
         self._inputs: list[tuple[str, int | None, Any]] = []
@@ -111,11 +118,12 @@ class Assembly:
         if len(names) != len(leaves):
             raise NotCoveredError("inputs that are not the arguments of forward")
         replaced = []
-        for name, leaf in zip(names, leaves, strict=True):
+        forms = [None] * len(leaves) if self.recorder.sizes is None else self.recorder.sizes.inputs
+        for name, leaf, form in zip(names, leaves, forms, strict=True):
             if isinstance(leaf, torch.Tensor):
                 if type(leaf) not in _PLAIN:
                     raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
-                leaf = self.tape.given(leaf, form_of_input(leaf))
+                leaf = self.tape.given(leaf, form or form_of_input(leaf))
             elif not isinstance(leaf, _CONSTANTS):
                 raise NotCoveredError(f"input {name!r} is a {type(leaf).__name__}")
             replaced.append(leaf)
@@ -125,13 +133,19 @@ class Assembly:
 
     # -- after it -----------------------------------------------------------------------------------------------------
 
-    def ir(self, result: Any) -> IR:
-        """The graph of what has been recorded, which returned `result`."""
+    def ir(self, result: Any, minimums: Mapping[str, int], decisions: Sequence[Any]) -> IR:
+        """The graph of what has been recorded, which returned `result`.
+
+        `minimums` are the least sizes that were asked for, `decisions` what the model decided on sizes.
+        """
+        if self.recorder.sizes is not None:
+            self.sizes = _written(self.recorder.sizes)
         for weight in self._weights.values():
             if self.tape.memory[weight.ghost.value] != self.tape.memory[weight.value]:
                 raise NotCoveredError(f"forward puts other memory under {weight.keys[0]!r}")
         leaves, out_spec = pytree.tree_flatten(result)
-        strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, *_CONSTANTS))), None)
+        leaves = [live_size(leaf) if type(leaf) in SYMBOLIC else leaf for leaf in leaves]
+        strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, Size, *_CONSTANTS))), None)
         if strange is not None:
             raise NotCoveredError(f"the model returns a {type(strange).__name__}")
         returned = [self.recorder.known(leaf) for leaf in leaves]
@@ -151,13 +165,15 @@ class Assembly:
         if any(target.param is not None and target.param.kind == "constant" for target, _ in functional.mutations):
             raise NotCoveredError("forward writes to a tensor that no module holds")
         slots = map(Slot, itertools.count())
-        output_leaves = [next(slots) if type(leaf) is Ghost else to_name(leaf) for leaf in returned]
+        output_leaves = [next(slots) if type(leaf) is Ghost else to_name(self._value(leaf)) for leaf in returned]
         ir = IR(
             functional.nodes,
             self.inputs,
             functional.returned,
             params=params,
             mutations=functional.mutations,
+            symbols=self.sizes.symbols(minimums) if self.sizes else (),
+            constraints=self.sizes.constraints(self.inputs, decisions) if self.sizes else (),
             input_tree=cast(Branch, to_structure(self._in_spec, iter(input_leaves))),  # of arguments and keywords
             output_tree=to_structure(out_spec, iter(output_leaves)),
             pytorch_version=torch.__version__,
@@ -172,6 +188,8 @@ class Assembly:
         if value is None:
             return to_name(leaf)
         self.inputs.append(self._tensor(name, value))
+        if self.sizes is not None and self.tape.forms[value].is_open:
+            self.sizes.bind(self.inputs[-1], self.tape.forms[value])
         return Slot(len(self.inputs) - 1)
 
     def _param(self, weight: _Weight) -> TensorMeta:
@@ -198,8 +216,17 @@ class Assembly:
             yield made
 
     def _tensor(self, name: str, value: int) -> TensorMeta:
-        made = self.tensors[value] = _described(name, self.tape.forms[value])
+        made = self.tensors[value] = self._described(name, self.tape.forms[value])
         return made
+
+    def _described(self, name: str, form: Form) -> TensorMeta:
+        if form.is_open and self.sizes is not None:
+            return self.sizes.described(name, form)
+        return TensorMeta(name, form.shape, form.dtype_name, stride=form.written_stride)
+
+    def _value(self, value: Any) -> Any:
+        """An attribute or returned value as the IR has it."""
+        return self.sizes.scalar(value) if self.sizes is not None else copy_value(value)
 
     def _live(self, returned: list[int]) -> list[bool]:
         """Whether each step stays: torch.export drops literals and copies for autograd that nobody reads, no more."""
@@ -243,7 +270,7 @@ class Assembly:
             rule.op_type,
             [self.tensors[value] for value in step.inputs],
             self._outputs(name, step),
-            {key: copy_value(value) for key, value in rule.attrs.items()} if rule.has_lists else rule.attrs,
+            self._attrs(rule),
             args=rule.args,
             origin=origin,
         )
@@ -251,11 +278,16 @@ class Assembly:
             self._writes.written[node] = node.inputs[0]
         return node
 
+    def _attrs(self, rule: Rule) -> Mapping[str, Any]:
+        if rule.has_sizes:
+            return {key: self._value(value) for key, value in rule.attrs.items()}
+        return {key: copy_value(value) for key, value in rule.attrs.items()} if rule.has_lists else rule.attrs
+
     def _outputs(self, name: str, step: Step) -> list[TensorMeta]:
         if step.rule.only_output is not None:
             return [self._tensor(name, step.first)]
         if step.rule.new_value is not None:
-            self.tensors[step.first] = _described(name, step.rule.new_value)
+            self.tensors[step.first] = self._described(name, step.rule.new_value)
             return [self.tensors[step.first]]
         names = self._elements(name, step)
         return [self._tensor(element, step.first + number) for number, element in enumerate(names)]
@@ -289,8 +321,15 @@ class _Weight:
     tensor: torch.Tensor
 
 
-def _described(name: str, form: Form) -> TensorMeta:
-    return TensorMeta(name, form.shape, form.dtype_name, stride=form.written_stride)
+def _written(sizes: OpenSizes) -> WrittenSizes:
+    """The sizes as torch knows them at the end, if they vary as asked."""
+    from torch_ir.capture.fast.size_environment import Violation  # slow, and of no use where sizes are fixed
+    from torch_ir.capture.fast.written_sizes import WrittenSizes
+
+    result = sizes.result()
+    if isinstance(result, Violation):
+        raise SizeCannotVaryError(f"a size cannot vary as asked: {result.told}")
+    return WrittenSizes(result)
 
 
 def _plain(name: str) -> str:

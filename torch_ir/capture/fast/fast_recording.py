@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import fx, nn
 
+from torch_ir.capture.export.dynamic import keep_promises, loosened, recorded_decisions, requested_minimums
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.shape_recorder import Recorder
-from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, running
-from torch_ir.capture.instrument import all_intercepted, capturing, exporting, without_libraries
+from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, SizeCannotVaryError, running
+from torch_ir.capture.instrument import (
+    all_intercepted,
+    builtins_as_exported,
+    capturing,
+    exporting,
+    without_libraries,
+)
 from torch_ir.capture.program.no_op_copies import no_op_copies
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.state.ambient_notes import ambient_notes
@@ -22,7 +29,7 @@ from torch_ir.capture.state.layout_questions import layout_questions
 from torch_ir.capture.state.side_effects import left_as_it_was
 from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.walk import modules
-from torch_ir.errors import TorchIRError
+from torch_ir.errors import ExportError, TorchIRError
 from torch_ir.ir import IR
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.fast_paths import plain_attention, uncompiled
@@ -35,6 +42,9 @@ from torch_ir.ops.torch_internals import (
     is_compiler_loaded,
 )
 
+if TYPE_CHECKING:
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
+
 _VIEWS_FOR_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView)
 _REFUSED: tuple[tuple[Any, str, str], ...] = (
     (torch.autocast, "__enter__", "a region of autocast"),
@@ -42,27 +52,86 @@ _REFUSED: tuple[tuple[Any, str, str], ...] = (
 )
 
 
-def record_fast(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], *, with_functions: bool = False) -> IR:
+def record_fast(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    *,
+    dynamic_shapes: Any = None,
+    with_functions: bool = False,
+) -> IR:
     """The IR of a model's run, or a NotCoveredError that says why this road is not for it.
 
+    `dynamic_shapes` are the sizes that vary, as `torch.export` takes them.
     `with_functions` notes which torch function made each call, which torch.export does not.
     """
+    if dynamic_shapes is None:
+        return _record(model, args, kwargs, None, with_functions)
+    minimums = requested_minimums(dynamic_shapes)
+    try:
+        return _record(model, args, kwargs, dynamic_shapes, with_functions, minimums)
+    except SizeCannotVaryError:  # as far as torch can prove: the same steps as for torch.export
+        ir = _record(model, args, kwargs, loosened(dynamic_shapes), with_functions, minimums)
+    try:
+        keep_promises(ir, model, (tuple(args), kwargs), dynamic_shapes)
+    except ExportError as error:
+        raise NotCoveredError(str(error)) from error
+    return ir
+
+
+def _record(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any,
+    with_functions: bool,
+    minimums: Mapping[str, int] | None = None,
+) -> IR:
     with capturing(), uncollected(), contained(model) as tensors, ambient_notes() as notes:
-        recorder = Recorder(model, with_functions)
+        sizes = _open_sizes(model, args, kwargs, dynamic_shapes)
+        recorder = Recorder(model, with_functions, sizes)
         tensors.watch("run", recorder.tape.run)
         try:
-            ir, reason = _recorded(model, args, kwargs, recorder), None
+            with recorded_decisions(dynamic_shapes) as decisions:
+                ir, refusal = _recorded(model, args, kwargs, recorder, minimums or {}, decisions), None
         except TorchIRError as error:
-            ir, reason = None, str(error)
+            kind = SizeCannotVaryError if isinstance(error, SizeCannotVaryError) else NotCoveredError
+            ir, refusal = None, kind(str(error))  # without the frames of forward, which hold tensors
         finally:
+            recorder.tape.run.sizes = None
             del recorder
+            if sizes is not None:
+                sizes.close()
         if ir is None:
-            raise NotCoveredError(reason or "")  # without the frames of forward, which hold tensors
+            raise refusal or NotCoveredError("")
     notes.check(ir)
     return ir
 
 
-def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], recorder: Recorder) -> IR:
+def _open_sizes(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], asked: Any) -> OpenSizes | None:
+    """The sizes of a run that vary; None where all are fixed."""
+    if asked is None:
+        return None
+    from torch_ir.capture.fast.size_environment import request_of  # slow, and of no use where sizes are fixed
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
+
+    try:
+        with quiet():
+            return OpenSizes(request_of(model, args, kwargs, asked))
+    except NotCoveredError:
+        raise
+    except Exception as error:  # torch refuses what was asked, and torch.export says how
+        raise NotCoveredError(f"{type(error).__name__}: {error}") from error
+
+
+def _recorded(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    recorder: Recorder,
+    minimums: Mapping[str, int],
+    decisions: Sequence[Any],
+) -> IR:
     if any(isinstance(module, fx.GraphModule) for module in modules(model)):
         raise NotCoveredError("a graph of torch.fx, which tells itself where its calls come from")
     assembly = Assembly(model, recorder)
@@ -71,12 +140,13 @@ def _recorded(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], rec
     with running(run), left_as_it_was(model), _as_ghosts(assembly), _as_when_exported() as lines, copies as no_ops:
         given = assembly.given(tuple(args), kwargs)
         try:
-            returned = recorder.run(*given)
+            with builtins_as_exported() if recorder.sizes is not None else nullcontext():
+                returned = recorder.run(*given)
         except (Exception, SystemExit) as error:  # a model may fail on ghosts that runs on other tensors
             raise run.refusal or NotCoveredError(f"{type(error).__name__}: {error}") from error
         if run.refusal is not None:
             raise run.refusal
-        ir = write_default_dtypes(assembly.ir(returned))
+        ir = write_default_dtypes(assembly.ir(returned, minimums, decisions))
     ir.fixed_layout = lines[0] if lines else ir.fixed_layout or no_ops.written_later()
     return ir
 

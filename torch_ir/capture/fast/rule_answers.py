@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
 from torch_ir.capture.fast.own_shape_rules import call_on_meta
 from torch_ir.capture.fast.shape_tensors import Form, Ghost, NotCoveredError, form_of
+from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.capture.program.functional import functional_twin
 from torch_ir.ops.effects import gives_its_input, is_forbidden, may_alias, mutated_arguments, updates_statistics
@@ -27,6 +28,9 @@ from torch_ir.ops.torch_internals import (
     pytree,
 )
 from torch_ir.ops.torch_types import to_name
+
+if TYPE_CHECKING:
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
 
 Key = tuple[Any, ...]
 _CASTS = (torch.ops.aten.to.device, torch.ops.aten.to.dtype, torch.ops.aten.to.dtype_layout)
@@ -81,6 +85,11 @@ class Rule:
         return any(isinstance(value, list) for value in self.attrs.values())
 
     @cached_property
+    def has_sizes(self) -> bool:
+        """Whether any attribute is a size that varies, or has one."""
+        return any(map(_has_size, self.attrs.values()))
+
+    @cached_property
     def elements(self) -> list[int | None]:
         """The numbers of the results that are there, among several; None stands for a result that is alone."""
         if self.makes_list is None:
@@ -112,12 +121,12 @@ def key_of(value: Any, tensors: list[Ghost]) -> Any:
         return _TRUE if value else _FALSE
     if kind is float or kind is complex:  # 0.0 is equal to -0.0 and to 0
         return (kind, repr(value))
-    if kind is list or kind is tuple:
+    if kind is list or kind is tuple or kind is torch.Size:
         return tuple([key_of(item, tensors) for item in value])
-    if kind is torch.Size:
-        return tuple(value)
     if isinstance(value, torch.Tensor):
         raise UnknownTensorError
+    if kind in SYMBOLIC:
+        return live_size(value)
     raise NotCoveredError(f"an argument of type {kind.__name__}")
 
 
@@ -126,68 +135,128 @@ class Inference:
 
     known: ClassVar[dict[Key, Rule]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: OpenSizes | None = None) -> None:
         self._custom: dict[Key, Rule] = {}  # that of a custom operator may be registered anew
-
-    @cached_property
-    def _mode(self) -> FakeTensorMode:
-        return fake_mode()
+        self._fakes = FixedFakes()
+        self._sizes = sizes
 
     def rule(self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:
         """What a call gives, if need be asked of torch."""
+        if self._sizes is not None and any(map(_is_open, key)):
+            return self._open_rule(self._sizes, key, func, args, kwargs)
         rules = self.known if func.namespace == "aten" else self._custom
         found = rules.get(key)
         if found is None:
-            found = self._asked(func, args, kwargs)
+            found = Question(func, args, kwargs).asked(self._fakes)
             if len(rules) >= _MOST_KNOWN:
                 rules.clear()
             rules[key] = found
         return found
 
-    def _asked(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:
-        """Ask on fake tensors, the way torch.export does."""
+    def _open_rule(
+        self, sizes: OpenSizes, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Rule:
+        """The same for sizes that vary, with what is known of them now."""
+
+        def question() -> Callable[[Any], Rule]:
+            return Question(func, args, kwargs, sizes.current_form, sizes.current_of).asked
+
+        return sizes.rule(key, question, func.namespace == "aten")  # type: ignore[no-any-return]
+
+
+def _is_open(part: Any) -> bool:
+    """Whether a part of a key has sizes that vary."""
+    kind = type(part)
+    if kind is Form:
+        return part.is_open  # type: ignore[no-any-return]
+    return kind is Size or (kind is tuple and any(map(_is_open, part)))
+
+
+class FixedFakes:
+    """Fake tensors of fixed sizes, for shape rules."""
+
+    def __init__(self) -> None:
+        self.form_of = form_of
+
+    @cached_property
+    def mode(self) -> FakeTensorMode:
+        return fake_mode()
+
+    def by_own_rule(self, question: Question) -> _Answer | None:
+        """Ask our own shape rule; None where there is none, or none for these tensors."""
+        func, twin, forms = question.func, question.twin, question.forms
+        metas = [form.fake() for form in forms]
+        given, words = question.filled(metas, self)
+        try:
+            new_value = form_of(call_on_meta(twin, forms, given, words)) if twin is not func else None
+            return _Answer(new_value, call_on_meta(func, forms, given, words), metas)
+        except Exception:
+            return None
+
+    def current(self, form: Form) -> Form:
+        return form
+
+    def note(self, result: Any) -> None:
+        pass
+
+    def fake(self, form: Form) -> torch.Tensor:
+        return FakeTensor(self.mode, form.fake(), form.device)
+
+    def number(self, value: Any) -> Any:
+        return value
+
+
+class Question:
+    """A call whose rule is asked of torch; it holds forms and sizes, and no tensor."""
+
+    def __init__(
+        self,
+        func: OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        form: Callable[[Form], Form] = lambda form: form,
+        size: Callable[[Any], Any] | None = None,
+    ) -> None:
         if is_forbidden(str(func)):
             raise NotCoveredError(f"{func} may be in no graph")
         if torch.Tag.data_dependent_output in func.tags:
             raise NotCoveredError(f"{func} depends on the data")
-        places = _Places()
-        twin = _functional_twin(func) if mutated_arguments(func) else func
-        bound = bind(twin, *places.in_place_of_tensors(args, kwargs))
-        if updates_statistics(func, bound):
+        self.func = func
+        self.twin = _functional_twin(func) if mutated_arguments(func) else func
+        places = _Places(form, size)
+        self.args, self.kwargs = places.in_place_of_tensors(args, kwargs)
+        self.forms = places.forms
+        self.bound = bind(self.twin, self.args, self.kwargs)
+        if updates_statistics(func, self.bound):
             raise NotCoveredError(f"{func} updates running statistics")
-        call = (func, twin, args, kwargs, places)
-        new_value, result, given = _by_own_rule(*call) or self._on_fakes(*call)
-        if any(form_of(tensor) is not form for tensor, form in zip(given, places.forms, strict=True)):
+
+    def asked(self, source: Any) -> Rule:
+        """Ask our own shape rules or fake tensors; of these, what torch.export asks."""
+        func = self.func
+        new_value, result, given = source.by_own_rule(self) or self._on_fakes(source)
+        if any(source.form_of(fake) is not source.current(form) for fake, form in zip(given, self.forms, strict=True)):
             raise NotCoveredError(f"{func} changes the shape of what it is given")
-        rule = replace(_described(func, twin, bound, result, given), new_value=new_value)
+        rule = replace(_described(func, self.twin, self.bound, result, given, source.form_of), new_value=new_value)
         if func in _CASTS:
-            rule = replace(rule, assertion=_assertion(places.forms[0]))
+            rule = replace(rule, assertion=_assertion(self.forms[0].dtype, self.forms[0].device))
         return rule
 
-    def _on_fakes(
-        self, func: OpOverload, twin: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], places: _Places
-    ) -> _Answer:
-        fakes = [FakeTensor(self._mode, form.fake(), form.device) for form in places.forms]
-        with enable_python_dispatcher(), self._mode:
-            given, words = _filled(args, iter(fakes)), _filled(kwargs, iter(fakes[places.first_keyword :]))
+    def _on_fakes(self, source: Any) -> _Answer:
+        fakes = [source.fake(form) for form in self.forms]
+        with enable_python_dispatcher(), source.mode:
+            given, words = self.filled(fakes, source)
             try:
-                new_value = form_of(twin(*given, **words)) if twin is not func else None
-                return _Answer(new_value, func(*given, **words), fakes)
+                result = self.func(*given, **words)
+                source.note(result)
+                new_value = source.form_of(self.twin(*given, **words)) if self.twin is not self.func else None
             except _needs_data() as error:
-                raise NotCoveredError(f"{func} depends on the data") from error
+                raise NotCoveredError(f"{self.func} depends on the data") from error
+        return _Answer(new_value, result, fakes)
 
-
-def _by_own_rule(
-    func: OpOverload, twin: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], places: _Places
-) -> _Answer | None:
-    """Ask our own shape rule; None where there is none, or none for these tensors."""
-    metas = [form.fake() for form in places.forms]
-    given, words = _filled(args, iter(metas)), _filled(kwargs, iter(metas[places.first_keyword :]))
-    try:
-        new_value = form_of(call_on_meta(twin, places.forms, given, words)) if twin is not func else None
-        return _Answer(new_value, call_on_meta(func, places.forms, given, words), metas)
-    except Exception:
-        return None
+    def filled(self, tensors: Sequence[torch.Tensor], source: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments with tensors and torch's numbers in their places."""
+        words = {name: _filled(value, tensors, source) for name, value in self.kwargs.items()}
+        return [_filled(value, tensors, source) for value in self.args], words
 
 
 def _needs_data() -> tuple[type[Exception], ...]:
@@ -204,29 +273,29 @@ class _Place(int):
 class _Places:
     """The tensors of a call, counted through its arguments and then its keywords."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: Callable[[Form], Form], size: Callable[[Any], Any] | None) -> None:
         self.forms: list[Form] = []
-        self.first_keyword = 0
+        self._form = form
+        self._size = size
 
     def in_place_of_tensors(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         positional = [self._replaced(value) for value in args]
-        self.first_keyword = len(self.forms)
         return positional, {name: self._replaced(value) for name, value in kwargs.items()}
 
     def _replaced(self, value: Any) -> Any:
         if type(value) is Ghost:
-            self.forms.append(value.form)
+            self.forms.append(self._form(value.form))
             return _Place(len(self.forms) - 1)
+        if self._size is not None and isinstance(value, SYMBOLIC):
+            return self._size(value)
         return [self._replaced(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _filled(value: Any, fakes: Iterator[torch.Tensor]) -> Any:
-    """Arguments with fake tensors in the place of ghosts."""
-    if type(value) is Ghost:
-        return next(fakes)
-    if isinstance(value, Mapping):
-        return {name: _filled(item, fakes) for name, item in value.items()}
-    return [_filled(item, fakes) for item in value] if isinstance(value, (list, tuple)) else value
+def _filled(value: Any, fakes: Sequence[torch.Tensor], source: Any) -> Any:
+    """Arguments with fake tensors and torch's numbers in their places."""
+    if type(value) is _Place:
+        return fakes[value]
+    return [_filled(item, fakes, source) for item in value] if isinstance(value, list) else source.number(value)
 
 
 def _functional_twin(func: OpOverload) -> OpOverload:
@@ -238,13 +307,19 @@ def _functional_twin(func: OpOverload) -> OpOverload:
 
 
 def _described(
-    func: OpOverload, twin: OpOverload, bound: Mapping[str, Any], result: Any, given: Sequence[torch.Tensor]
+    func: OpOverload,
+    twin: OpOverload,
+    bound: Mapping[str, Any],
+    result: Any,
+    given: Sequence[torch.Tensor],
+    described: Callable[[torch.Tensor], Form] = form_of,
 ) -> Rule:
     inputs: dict[str, int] = {}
     attrs: dict[str, Any] = {}
     for name, value in bound.items():
         _sort(name, value, inputs, attrs)
-    output = partial(_output, given=given, is_input=gives_its_input(str(func), attrs), may_alias=may_alias(func))
+    is_input = gives_its_input(str(func), attrs)
+    output = partial(_output, given=given, is_input=is_input, may_alias=may_alias(func), described=described)
     is_several = isinstance(result, (list, tuple))
     results = list(result) if is_several else [result]
     is_question = not all(item is None or isinstance(item, torch.Tensor) for item in results)
@@ -265,9 +340,9 @@ def _described(
 
 
 @cache
-def _assertion(form: Form) -> Rule:
+def _assertion(dtype: torch.dtype, device: torch.device) -> Rule:
     """That a tensor is what it was when it was cast."""
-    facts = {"dtype": form.dtype, "device": form.device, "layout": torch.strided}
+    facts = {"dtype": dtype, "device": device, "layout": torch.strided}
     bound = bind(_ASSERT, (_Place(0),), facts)
     return replace(_described(_ASSERT, _ASSERT, bound, None, ()), name="_assert_tensor_metadata_default")
 
@@ -283,6 +358,10 @@ def _sort(name: str, value: Any, inputs: dict[str, int], attrs: dict[str, Any]) 
         attrs[name] = _attribute(value)
 
 
+def _has_size(value: Any) -> bool:
+    return any(map(_has_size, value)) if isinstance(value, list) else type(value) is Size
+
+
 def _has_place(value: Any) -> bool:
     return any(map(_has_place, value)) if isinstance(value, (list, tuple)) else type(value) is _Place
 
@@ -291,17 +370,21 @@ def _attribute(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_attribute(item) for item in value]
     named = to_name(value)
-    if not isinstance(named, _ATTRIBUTES):
+    if not isinstance(named, _ATTRIBUTES) and type(named) is not Size:
         raise NotCoveredError(f"an argument of type {type(value).__name__}")
     return named
 
 
 def _output(
-    result: torch.Tensor | None, given: Sequence[torch.Tensor], is_input: bool, may_alias: bool
+    result: torch.Tensor | None,
+    given: Sequence[torch.Tensor],
+    is_input: bool,
+    may_alias: bool,
+    described: Callable[[torch.Tensor], Form],
 ) -> Output | None:
     if result is None:
         return None
-    form = form_of(result)
+    form = described(result)
     same = next((index for index, tensor in enumerate(given) if tensor is result), None)
     memory = memory_key(result) if may_alias else None
     shared = next((index for index, tensor in enumerate(given) if memory_key(tensor) == memory), None)

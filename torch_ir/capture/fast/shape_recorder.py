@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,15 +14,20 @@ from torch.overrides import TorchFunctionMode
 from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
+from torch_ir.capture.fast.symbolic_size import SYMBOLIC
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
 from torch_ir.capture.program.provenance import function_name
-from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree
+from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, rewritten_for_sizes
+
+if TYPE_CHECKING:
+    from torch_ir.capture.fast.varying_sizes import OpenSizes
 
 # Asked at every call: the functions themselves, not what captures put in their place.
 _is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
 _DEPTH = 2  # frames from `_write` to the nearest code that can have called an operator
 _known_rules = Inference.known
+_INDEX = torch.Tensor.__getitem__
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 
@@ -30,20 +35,22 @@ _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
     """Watches a run; whatever it cannot follow exactly ends the run with a NotCoveredError."""
 
-    def __init__(self, model: nn.Module, with_functions: bool = False) -> None:
+    def __init__(self, model: nn.Module, with_functions: bool = False, sizes: OpenSizes | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.model = model
         self.tape = Tape()
+        self.sizes = self.tape.run.sizes = sizes
         self.modules = _ModuleCalls(model)
         self.literals = Literals()
-        self._inference = Inference()
+        self._inference = Inference(sizes)
         self.ghosts: dict[int, Ghost] = {}  # of tensors that were there before, by identity
         self._functions = Functions() if with_functions else None
         self._writes: Counter[int] = Counter()  # by the memory that was written to
         self._lines = SourceLines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        with self.modules.watched(), self, self._functions or nullcontext():
+        indexing = SizeIndexing() if self.sizes is not None else nullcontext()
+        with self.modules.watched(), self, self._functions or nullcontext(), indexing:
             return self.model(*args, **kwargs)
 
     def version(self, tensor: torch.Tensor) -> int:
@@ -182,6 +189,18 @@ class Functions(TorchFunctionMode):
             self.running = ""
 
 
+class SizeIndexing(TorchFunctionMode):
+    """Indices and literals with sizes that vary, the way torch.export rewrites them."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.tensor or func is _INDEX:
+            func, args, kwargs = rewritten_for_sizes(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
 class Literals(dict[int, torch.Tensor]):
     """Values of single numbers that the model wrote down itself, so that it may ask for them: value -> tensor."""
 
@@ -191,6 +210,8 @@ class Literals(dict[int, torch.Tensor]):
             if tensor.value not in self:
                 return None
         if not tensors or torch.Tag.nondeterministic_seeded in func.tags:
+            return None
+        if any(type(leaf) in SYMBOLIC for leaf in pytree.tree_leaves((args, kwargs))):
             return None
         given = pytree.tree_map_only(Ghost, lambda tensor: self[tensor.value], (tuple(args), dict(kwargs)))
         return func(*given[0], **given[1])

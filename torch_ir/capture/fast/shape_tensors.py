@@ -21,6 +21,7 @@ from torch_ir.ops.torch_internals import (
 )
 from torch_ir.ops.torch_types import dtype_name
 
+_WITHOUT_STORAGE = {"storage_size": 0}  # else torch computes it from the sizes
 _CPU = torch.device("cpu")
 STALE = "a tensor that was kept from an earlier capture and has no values; do not keep what forward computes"
 
@@ -30,6 +31,7 @@ class Run:
 
     def __init__(self) -> None:
         self.refusal: NotCoveredError | None = None  # a model may catch it and go on, which must not go unseen
+        self.sizes: Any = None  # that vary: `OpenSizes`
         self.is_over = False
 
 
@@ -50,6 +52,10 @@ class NotCoveredError(TorchIRError):
             run.refusal = self
 
 
+class SizeCannotVaryError(NotCoveredError):
+    """A size cannot vary as it was asked to, or torch cannot prove that it can."""
+
+
 @contextmanager
 def running(run: Run) -> Iterator[None]:
     """Let what is refused in this thread be refused for a recording; afterwards its ghosts are of no use."""
@@ -64,7 +70,7 @@ class Form:
     """What a shape rule reads and gives; equal forms are one object, so that they can be compared by identity."""
 
     def __init__(
-        self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device: torch.device, offset: int
+        self, shape: tuple[Any, ...], stride: tuple[Any, ...], dtype: torch.dtype, device: torch.device, offset: Any
     ) -> None:
         self.shape = shape
         self.stride = stride
@@ -72,6 +78,7 @@ class Form:
         self.device = device
         self.offset = offset
         self.dtype_name = dtype_name(dtype)
+        self.is_open = not all(type(size) is int for size in (*shape, *stride, offset))  # it has sizes that vary
 
     @cached_property
     def written_stride(self) -> tuple[int, ...] | None:
@@ -85,17 +92,23 @@ class Form:
 
     def ghost(self, value: int, run: Run, requires_grad: bool = False) -> Ghost:
         """A tensor of this form that stands for a value on the tape."""
+        shape: Any = self.shape
+        stride: Any = self.stride
+        offset = self.offset
+        if self.is_open:
+            shape, stride, (offset,) = map(run.sizes.numbers, (shape, stride, (offset,)))
         made: Ghost = make_wrapper_subclass(
             Ghost,
-            self.shape,
-            self.stride,
-            self.offset,
+            shape,
+            stride,
+            offset,
             None,
             self.dtype,
             torch.strided,
             self.device,
             False,
             requires_grad,
+            **_WITHOUT_STORAGE if self.is_open else {},
         )
         forbid_data_pointer(made)  # code that looks for its memory must not find address 0
         made.form = self
@@ -125,16 +138,17 @@ def form_of(tensor: torch.Tensor) -> Form:
     key: Any = (tuple(tensor.shape), tensor.stride(), tensor.dtype, device, tensor.storage_offset())
     if isinstance(tensor, FakeTensor) and not all(type(size) is int for size in (*key[0], *key[1], key[4])):
         raise NotCoveredError("the size of a result depends on the data")
-    return _interned(key)
+    return interned_form(key)
 
 
 def form_of_input(tensor: torch.Tensor) -> Form:
     """The form of an input, which begins at the start of its memory wherever the example does."""
     form = form_of(tensor)
-    return _interned((form.shape, form.stride, form.dtype, form.device, 0)) if form.offset else form
+    return interned_form((form.shape, form.stride, form.dtype, form.device, 0)) if form.offset else form
 
 
-def _interned(key: tuple[Any, ...]) -> Form:
+def interned_form(key: tuple[Any, ...]) -> Form:
+    """The form with this shape, stride, dtype, device and offset."""
     found = _forms.get(key)
     if found is None:
         found = _forms[key] = Form(*key)

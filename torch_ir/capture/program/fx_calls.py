@@ -10,13 +10,13 @@ from typing import Any, Union
 import torch
 from torch import fx
 
-from torch_ir.capture.export.symbolic_sizes import SymbolNames, bounds, is_symbolic
+from torch_ir.capture.export.symbolic_sizes import Bindings, SymbolNames, is_symbolic
 from torch_ir.capture.program.functional import Twins, has_storage
 from torch_ir.capture.program.functional_writes import Functional, UnfollowedWriteError, Writes, without_writes
 from torch_ir.capture.program.node_info import NodeInfo
 from torch_ir.capture.program.provenance import origin_of
 from torch_ir.errors import ConversionError
-from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, Symbol, TensorMeta
+from torch_ir.ir import IR, Branch, Expr, FunctionRef, OpNode, Slot, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ir.graph.io_tree import Tree
 from torch_ir.ops.effects import changes_elements, gives_its_input, may_alias
@@ -47,12 +47,11 @@ class Calls:
         self.writes = Writes()
         self.tensors: dict[fx.Node, tuple[Made, ...]] = {}
         self.functions: dict[str, IR] = {}
-        self.bindings: dict[str, tuple[TensorMeta, int | None]] = {}
+        self.bindings = Bindings(names)
         self.taken = {node.name for node in module.graph.nodes}
         self.names_left = FreeNames(self.taken)
         offsets = [node.meta["val"] for node in module.graph.nodes if node.target is _OFFSET]
         self.offsets = {symbol for offset in offsets if is_symbolic(offset) for symbol in offset.node.expr.free_symbols}
-        self.are_inputs_read = False
 
     # -- values -----------------------------------------------------------------------------------------------------
 
@@ -62,39 +61,24 @@ class Calls:
             made = TensorMeta(
                 name, map(self.names.dim, value.shape), dtype_name(value.dtype), stride=self._stride(value)
             )
-            for index, size in enumerate(value.shape):
-                self._bind(size, made, index)
+            sizes: Sequence[Any] = value.shape
+            for index, size in enumerate(sizes):
+                if is_symbolic(size):
+                    self.bindings.bind(size.node.expr, made, index)
             return made
         if type(value) not in _SCALARS:
             raise ConversionError(f"{name} is a {type(value).__name__}, which the IR cannot hold")
         made = TensorMeta(name, (), _SCALARS[type(value)])
-        self._bind(value, made, None)
+        if is_symbolic(value):
+            self.bindings.bind(value.node.expr, made, None)
         return made
-
-    def _bind(self, size: Any, made: TensorMeta, dim: int | None) -> None:
-        """The first input where a symbol stands alone binds it, else one where it is the only one, else a node."""
-        if not is_symbolic(size) or len(size.node.expr.free_symbols) != 1:
-            return
-        name = self.names.name(next(iter(size.node.expr.free_symbols)))
-        alone_later = size.node.expr.is_Symbol and not self.are_inputs_read
-        if name not in self.bindings or (alone_later and not self._is_alone(name)):
-            self.bindings[name] = (made, dim)
-
-    def _is_alone(self, name: str) -> bool:
-        tensor, dim = self.bindings[name]
-        return dim is None or tensor.shape[dim] == name
 
     def _stride(self, value: torch.Tensor) -> list[int | str] | None:
         if value.layout != torch.strided:
             return None
         if all(type(size) is int for size in (*value.shape, *value.stride())) and value.is_contiguous():
             return None
-        expected: Any = 1
-        for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-            if self.names.dim(stride) != self.names.dim(expected) and self.names.dim(size) != 1:
-                return [self.names.dim(step) for step in value.stride()]
-            expected = expected * size
-        return None
+        return self.names.stride(_expressions(value.shape), _expressions(value.stride()))
 
     def alias(self, node: fx.Node) -> TensorMeta:
         made = self.tensors[node][0] if node in self.tensors else None
@@ -105,7 +89,7 @@ class Calls:
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def convert_calls(self) -> Iterator[OpNode]:
-        self.are_inputs_read = True
+        self.bindings.are_inputs_read = True
         for node in self.module.graph.nodes:
             if node.op == "call_function":
                 yield from self._convert_call(node)
@@ -275,15 +259,6 @@ class Calls:
             )
         self.functions[node.target] = _convert_function(found, self.names, self.twins)
 
-    # -- symbols ----------------------------------------------------------------------------------------------------
-
-    def bound_symbols(self, ranges: Mapping[Any, Any], requested: Mapping[str, int]) -> list[Symbol]:
-        by_name = {self.names.name(symbol): interval for symbol, interval in ranges.items() if symbol.is_Symbol}
-        return [
-            Symbol(name, *bounds(by_name.get(name), requested.get(name), tensor.producer is None), tensor, dim)
-            for name, (tensor, dim) in self.bindings.items()
-        ]
-
 
 def _convert_function(module: fx.GraphModule, names: SymbolNames, twins: Twins) -> IR:
     """A sub-graph as an IR of its own; what it reads comes in as inputs."""
@@ -310,7 +285,7 @@ def _convert_function(module: fx.GraphModule, names: SymbolNames, twins: Twins) 
         functional.returned,
         functions=table.functions,
         output_tree=tree,
-        symbols=table.bound_symbols({}, {}),
+        symbols=table.bindings.symbols({}, {}),
         fixed_layout=functional.layout or table.layout_of_functions(),
     )
 
@@ -349,6 +324,10 @@ def _converted(node: fx.Node, ordinary: OpNode) -> OpNode:
         converted.set_inputs(inputs, names)
     converted.origin = ordinary.origin
     return converted
+
+
+def _expressions(sizes: Sequence[Any]) -> list[Any]:
+    return [size.node.expr if is_symbolic(size) else size for size in sizes]
 
 
 def _present(outputs: tuple[Made, ...]) -> Iterator[TensorMeta]:

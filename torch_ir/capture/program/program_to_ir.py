@@ -72,8 +72,8 @@ def _converted(program: ExportedProgram, twins: Twins, model_name: str, requeste
         params=params,
         mutations=[*mutations, *functional.mutations],
         functions=table.functions,
-        symbols=table.bound_symbols(program.range_constraints, requested_minimums),
-        constraints=_constraints(environment, table, inputs, program.graph_module.meta.get(DECISIONS, [])),
+        symbols=table.bindings.symbols(program.range_constraints, requested_minimums),
+        constraints=table.bindings.constraints(environment, inputs, program.graph_module.meta.get(DECISIONS, [])),
         input_tree=_input_tree(program, input_leaves),
         output_tree=to_structure(program.call_spec.out_spec, iter(output_leaves)),
         model_name=model_name,
@@ -178,17 +178,3 @@ def _read_outputs(
         elif spec.kind is not OutputKind.TOKEN:
             raise ConversionError(f"output {spec.arg} is a {spec.kind.name}, which the IR cannot hold")
     return outputs, mutations, leaves
-
-
-def _constraints(environment: Any, table: Calls, inputs: list[TensorMeta], decisions: Sequence[Any]) -> list[str]:
-    """What the sizes of inputs must satisfy beside their ranges: what torch assumed, and what the model decided on."""
-    known = {name for name, (tensor, _) in table.bindings.items() if tensor in inputs}
-    found: dict[str, None] = {}
-    for condition in [*(guard.expr for guard in getattr(environment, "guards", [])), *decisions]:
-        expression = condition.xreplace(environment.replacements)
-        symbols = {table.names.name(symbol) for symbol in expression.free_symbols}
-        if symbols and symbols <= known:
-            found[table.names.write(expression)] = None
-    if any(not decision.free_symbols for decision in decisions):  # on emptiness, which torch excludes: keep to that
-        found.update((f"{name} >= 1", None) for name in sorted(known) if table.bindings[name][1] is not None)
-    return list(found)

@@ -64,9 +64,17 @@ def function_name(function: Any) -> str:
 
 def modules_of(graph: fx.Graph) -> dict[str, str]:
     """The modules whose calls are in an fx graph: path -> full name of the class."""
-    stacks = {id(stack): stack for node in graph.nodes if (stack := node.meta.get("nn_module_stack"))}
+    calls = (node for node in graph.nodes if not _is_arithmetic(node))
+    stacks = {id(stack): stack for node in calls if (stack := node.meta.get("nn_module_stack"))}
     found = {_CALL.sub("", path): class_name(kind) for stack in stacks.values() for path, kind in stack.values()}
     return dict(sorted(found.items()))
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    """Whether a node computes a size, which the IR does not show."""
+    value = node.meta.get("val")
+    is_number = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return is_number and not node.meta.get("unbacked_bindings")
 
 
 def class_name(kind: Any) -> str:

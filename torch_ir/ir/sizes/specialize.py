@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from torch_ir.errors import ExpressionError, GraphError, did_you_mean
@@ -180,7 +180,9 @@ def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
     ir.constraints = list(dict.fromkeys(text for text in constraints.values() if text is not True))
     for tensor in ir.tensors():
         tensor.shape = tuple(substitute(dim, new) for dim in tensor.shape)
-        tensor.stride = None if tensor.stride is None else tuple(substitute(step, new) for step in tensor.stride)
+        if tensor.stride is not None:
+            stride = tuple(substitute(step, new) for step in tensor.stride)
+            tensor.stride = None if _is_row_major(tensor.shape, stride) else stride
     for node in ir.nodes:
         node.attrs = {name: _replaced(value, new) for name, value in node.attrs.items()}
         if _asserts(node, False):
@@ -196,6 +198,18 @@ def replace_symbols(ir: IR, new: Mapping[str, Dim]) -> None:
         if isinstance(name, str) and name.isidentifier() and name not in ir.symbols:
             symbol.name = name
             ir.symbols[name] = symbol
+
+
+def _is_row_major(shape: Sequence[Dim], stride: Sequence[Dim]) -> bool:
+    """Whether strides that are all known are those of elements in row-major order."""
+    expected = 1
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if not isinstance(size, int) or not isinstance(step, int):
+            return False
+        if size != 1 and step != expected and 0 not in shape:
+            return False
+        expected *= size
+    return True
 
 
 def _outer_sizes(body: IR, new: Mapping[str, Dim]) -> dict[str, Dim]:

@@ -1,0 +1,34 @@
+"""A size that varies, as the keys and attributes of rules hold it; it needs neither sympy nor torch's `ShapeEnv`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_ir.capture.fast.shape_tensors import NotCoveredError
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+KEPT = "a size that was kept from an earlier capture"
+
+
+class Size:
+    """A symbolic number of one space: equal ones are one object."""
+
+    __slots__ = ("constant", "expr", "hint", "is_sum", "kind", "symbols")
+
+    def __init__(self, expr: Any, kind: type, hint: Any, constant: Any, is_sum: bool) -> None:
+        self.expr = expr
+        self.kind = kind
+        self.hint = hint
+        self.constant = constant
+        self.is_sum = is_sum
+        self.symbols: frozenset[Any] = frozenset(getattr(expr, "free_symbols", ()))
+
+
+def live_size(number: Any) -> Size:
+    """The size behind a number that a model has, which must be of a run that is going on."""
+    size = getattr(number.node, "size", None)
+    if type(size) is not Size or number.node.sizes.is_over:
+        raise NotCoveredError(KEPT)
+    return size
