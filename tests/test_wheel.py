@@ -26,7 +26,8 @@ def tour() -> list[Block]:
 def take(python: str, folder: Path, path: str = "") -> None:
     """Run the Python blocks in one process: nothing on stderr, and the output that the README shows."""
     blocks = tour()
-    source = "\n".join("\n".join(block.lines) for block in blocks if block.language == "python")
+    code = ["\n".join(block.lines) for block in blocks if block.language == "python"]
+    source = "\n".join(["import torch", "torch.manual_seed(0)", *code])  # as pages are run
     shown = "\n".join("\n".join(block.lines) for block in blocks if block.language == "text" and block.follows)
     (folder / "tour.py").write_text(source, encoding="utf-8")
     without = ("PYTHONPATH", "TORCH_IR_CACHE")

@@ -1,4 +1,4 @@
-"""The torch versions that the core test suites were run with; docs/compatibility.md has the results."""
+"""The torch versions with which the tests of fast capture were run to the end; docs/compatibility.md has results."""
 
 from __future__ import annotations
 
