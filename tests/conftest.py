@@ -26,12 +26,13 @@ os.umask(0o022)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Use a home folder for this run only where the user's cannot be written to."""
-    home = os.path.expanduser("~")
-    if not os.access(home, os.W_OK):
-        folder = tempfile.TemporaryDirectory(prefix="torch_ir-home-")
-        config.add_cleanup(folder.cleanup)
-        os.environ["HOME"] = folder.name
+    """Use folders of this run only where the user's home, or the checkout, cannot be written to."""
+    places = {"HOME": os.path.expanduser("~"), "HYPOTHESIS_STORAGE_DIRECTORY": str(config.rootpath)}
+    for name, place in places.items():
+        if not os.access(place, os.W_OK):
+            folder = tempfile.TemporaryDirectory(prefix="torch_ir-tests-")
+            config.add_cleanup(folder.cleanup)
+            os.environ[name] = folder.name
 
 
 @pytest.fixture

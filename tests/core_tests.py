@@ -12,8 +12,8 @@ SUITES = {
     "graph": ("graph", "edits", "check"),
     "files": ("files", "format", "json", "json_values", "protobuf", "parse"),
     "capture": (
-        "extract", "extract_effects", "extract_interface", "fast_capture", "self_check", "one_naming", "crosscheck",
-        "ladder", "writes", "dynamic", "torch_internals",
+        "extract", "extract_effects", "extract_interface", "fast_capture", "exactness_check", "one_naming",
+        "crosscheck", "ladder", "writes", "dynamic", "torch_internals",
     ),
     "record": ("record", "record_decisions"),
     "run": ("executor", "executor_state", "weights"),
@@ -32,7 +32,39 @@ class Difference(NamedTuple):
     reason: str
 
 
-DIFFERENCES: tuple[Difference, ...] = ()
+_LSTM = "the shape rule of `aten.lstm` declares the final states with one dimension too many"
+_COMPILE = "torch.compile does not trace `to_torch` of models with changed buffers or loops"
+DIFFERENCES = (
+    Difference("test_comprehensive.py::test_model[rnn-lstm]", ("2.11",), _LSTM),
+    Difference("test_fast_capture.py::test_same_bytes[lstm with flat weights]", ("2.11",), _LSTM),
+    Difference("test_to_torch.py::test_a_compiler_takes_the_module_whole[buffer_mutation]", ("2.11",), _COMPILE),
+    Difference("test_to_torch.py::test_a_compiler_takes_the_module_whole[while_loop]", ("2.11",), _COMPILE),
+    Difference(
+        "test_to_torch.py::test_structure_comes_back", ("2.11",),
+        "the module that torch.export unlifts does not find the class of a named tuple",
+    ),
+    Difference(
+        "test_extract.py::test_functions_of_torch_that_capture_cannot_hold", ("2.11",),
+        "torch.export stops with an internal error where a closure holds a real tensor",
+    ),
+    Difference(
+        "test_ladder.py::test_a_model_that_cannot_be_captured_is_diagnosed[UnknownOutput]", ("2.11",),
+        "an output of an unknown class that is not hashable is refused with another message",
+    ),
+    Difference(
+        "test_fast_capture.py::test_refused[address]", ("2.11", "2.15"),
+        "a model that asks for `data_ptr()` is recorded, with a placeholder",
+    ),
+    Difference(
+        "test_dynamic.py::test_one_extraction_runs_at_every_size[pooling]", ("2.11",),
+        "torch.export demands an even or odd size for some pooling, so the size is refused",
+    ),
+    Difference("test_writes.py::test_rule[mask]", ("2.15",), "`x[mask] = 0` is `masked_fill`, not `index_put`"),
+    Difference(
+        "test_dynamic.py::test_a_promise_that_torch_cannot_prove", ("2.15",),
+        "torch.export proves a condition that it could not prove before",
+    ),
+)  # fmt: skip
 
 
 def arguments(version: str) -> list[str]:

@@ -23,7 +23,7 @@ from torch_ir.passes.optimize_levels import LEVELS
 from torch_ir.passes.probe_inputs import probes
 from torch_ir.passes.random_check import NOTHING, prove
 from torch_ir.run.executor import IRExecutor
-from torch_ir.run.weights import random_weights
+from torch_ir.run.weight_files import random_weights
 
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 DTYPES = (*FLOATS, "int64", "int32", "uint8", "bool")

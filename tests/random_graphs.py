@@ -19,7 +19,7 @@ from torch_ir.ir.regroup.functions import drop_unused, given_by, inline, outline
 from torch_ir.ops.effects import writes_in_place
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.run.executor import IRExecutor
-from torch_ir.run.weights import random_weights
+from torch_ir.run.weight_files import random_weights
 
 Values = list[torch.Tensor]
 SPECIAL = (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.0, -1.0)

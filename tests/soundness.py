@@ -15,7 +15,7 @@ from torch_ir.passes.pass_registry import find_pass
 from torch_ir.passes.pipeline import Step
 from torch_ir.passes.random_check import NOTHING, prove
 from torch_ir.run.executor import IRExecutor, Outcome
-from torch_ir.run.weights import random_weights
+from torch_ir.run.weight_files import random_weights
 
 
 def are_exact(passes: Sequence[Step]) -> bool:

@@ -1,8 +1,10 @@
 """Adversarial graphs: time and memory of every command are proportional to the file, or it is rejected."""
 
 import json
+import random
 import subprocess
 import sys
+from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
@@ -18,10 +20,12 @@ from torch_ir.analysis import liveness
 from torch_ir.analysis.memory.aliasing import home_of, is_held_by_caller, memory_of, moves_results
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import Origin
+from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.origins import module_at, modules_around
 from torch_ir.ir.sizes.specialize import squeezed_sizes
 from torch_ir.pipeline.stage_bounds import Load
 from torch_ir.pipeline.stage_cuts import Partition
+from torch_ir.rewrite.node_order import NodeOrder
 
 # Cells that took quadratic time once.
 _SAMPLE = [("wide", "convert gzip"), ("slices", "split"), ("functions", "optimize clean")]
@@ -108,6 +112,69 @@ def test_replacing_one_of_many_inputs_leaves_the_order_of_readers() -> None:
     assert x.consumers == [both, both, other]
     x.replace_all_uses_with(y)
     assert (both.inputs, other.inputs, x.consumers, y.consumers) == ((y, y), (y, y), [], [other, other, both, both])
+
+
+def test_inputs_of_a_node_with_many_are_replaced_one_by_one() -> None:
+    """As an assignment of all inputs would: the same inputs, and the same count of uses."""
+    rng = random.Random(0)
+    pool = [tensor(f"x{index}", 1) for index in range(60)]
+    read = [rng.choice(pool[:40]) for _ in range(100)]
+    names = [f"tensors.{index}" for index in range(100)]
+    node = OpNode("cat", "aten.cat.default", read, [tensor("cat", 100)], {"dim": 0}, args=names)
+    for _ in range(200):
+        old, new = rng.choice(node.inputs), rng.choice(pool)
+        old.replace_all_uses_with(new)
+        read = [new if one is old else one for one in read]
+        if rng.random() < 0.1:
+            node.inputs = read = read[1:] + read[:1]
+        assert {one: one.consumers.count(node) for one in pool if one.consumers} == Counter(read)
+    assert node.inputs == tuple(read)
+    assert node["tensors"] == read
+    assert node["tensors.7"] is read[7]
+
+
+def test_elements_of_nested_lists() -> None:
+    x, y = tensor("x", 2), tensor("y", 2)
+    out = [tensor("out", 2)]
+    node = OpNode("n", "custom.op", [y, x], out, {"xs.0.1": None, "xs.2": 3}, args=["xs.1", "xs.0.0"])
+    assert node["xs"] == [[x, None], y, 3]
+    assert node["xs.0"] == [x, None]
+    with pytest.raises(KeyError, match=r"xs\.0"):
+        OpNode("n", "custom.op", [x], [tensor("out", 2)], args=["xs.1"])["xs"]
+
+
+def test_order_of_inserted_nodes() -> None:
+    """Compared with a list; 600 insertions at one place use up the labels there."""
+    rng = random.Random(0)
+    names = iter(range(10_000))
+
+    def node() -> OpNode:
+        return OpNode(f"n{next(names)}", "aten.relu.default", [], [])
+
+    expected = [node() for _ in range(5)]
+    order = NodeOrder(expected)
+    for step in range(1200):
+        place = expected[3] if step % 2 else rng.choice(expected)
+        new = [node() for _ in range(rng.randrange(3))]
+        order.insert_before(place, new)
+        at = expected.index(place)
+        expected = [*expected[:at], *new, *expected[at:]]
+        if step % 7 == 0:
+            some = rng.sample(expected, 5)
+            assert order.sorted([*some, node()]) == sorted(some, key=expected.index)
+    assert order.nodes() == expected
+
+
+def test_equal_names_are_numbered_in_order() -> None:
+    taken = Names(["a", "a_2", "b"])
+    assert [fresh(name, taken) for name in ("a", "a", "b", "c", "a", "c")] == ["a_1", "a_3", "b_1", "c", "a_4", "c_1"]
+
+
+def test_long_prologues_are_merged() -> None:
+    """Without recursion."""
+    better, report = optimize(SHAPES["prologue"](1500), passes=["merge-projections"])
+    assert [change.node for change in report.changes] == ["p0", "p1"]
+    assert better.check().nodes[-1].name == "sum"
 
 
 def _views(count: int) -> list[TensorMeta]:

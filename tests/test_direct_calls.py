@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.rewriting import small
 from torch_ir import ExecutionError, IRExecutor
 from torch_ir.ops.direct_calls import DIRECT, direct_call
-from torch_ir.ops.schema import find_operator
+from torch_ir.ops.schema import arguments, find_operator
 from torch_ir.ops.torch_internals import plain_call
 
 X, Y = torch.randn(2, 3, 8, generator=torch.manual_seed(0)), torch.rand(2, 3, 8) + 0.5
@@ -50,10 +50,7 @@ CALLS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     ],
     "contiguous.default": [((IMAGE,), {}), ((IMAGE,), {"memory_format": torch.channels_last})],
     "expand.default": [((X[:, :1], (2, 3, -1)), {}), ((X, (4, 2, 3, 8)), {"implicit": True})],
-    "to.dtype": [
-        ((X, torch.float64, False, False), {}),
-        ((IMAGE, torch.float32, False, True), {"memory_format": torch.channels_last}),
-    ],
+    "to.dtype": [((X, torch.float64, False, False), {}), ((X, torch.float32, False, True), {})],
     "view.default": [((X, (6, 8)), {})],
 }
 BINARY = ("div", "eq", "ge", "gt", "le", "lt", "mul", "ne")
@@ -83,11 +80,16 @@ def test_every_direct_call_is_tested() -> None:
 def test_a_direct_call_dispatches_the_operator(name: str) -> None:
     """The same operators with the same arguments, and the same bits."""
     operator = find_operator(f"aten.{name}")
+    assert operator is not None
+    places = [argument for argument in arguments(operator) if not argument.keyword_only]
+    by_name = {argument.name for argument in arguments(operator) if argument.keyword_only}
     for args, kwargs in CALLS[name]:
+        assert by_name.issuperset(kwargs)
+        assert all(place.has_default and place.default is None for place in places[len(args) :])
         found = []
         for call in (DIRECT[f"aten.{name}"], operator):
             with torch.no_grad(), _Dispatched() as seen:
-                found.append((call(*args, **kwargs), seen.calls))  # type: ignore[misc]
+                found.append((call(*args, **kwargs), seen.calls))
         (ours, our_calls), (theirs, their_calls) = found
         assert our_calls == their_calls
         if theirs is not None:
@@ -104,6 +106,23 @@ def test_a_number_for_a_tensor_is_passed_to_the_operator() -> None:
     assert direct_call(relu, operators[1]) is torch.relu  # type: ignore[arg-type]
     x = torch.randn(2, 3)
     assert torch.equal(IRExecutor(ir, {})(x), (2 * x).relu())
+
+
+def test_arguments_that_are_not_defaults_are_passed() -> None:
+    """Of `to`, the memory format has a position in the schema, and only a name in Python."""
+    ir = small(
+        "x: float32[1, 2, 3, 4]",
+        to="aten.to.dtype(x, Dtype('float64'))",
+        to_1="aten.to.dtype(to, Dtype('float32'), False, True, MemoryFormat('channels_last'))",
+        add="aten.add.Tensor(to_1, to_1, alpha=2)",
+        sum_1="aten.sum.dim_IntList(add, [1], True)",
+    )
+    x = torch.randn(1, 2, 3, 4)
+    (found,) = IRExecutor(ir, {}).execute((x,))
+    assert torch.equal(found, (3 * x).sum(1, keepdim=True))
+    copies = []
+    IRExecutor(ir, {}, watch=lambda tensor, value, sizes: copies.append(value.stride()))(x)
+    assert copies[1] == x.to(memory_format=torch.channels_last).stride()
 
 
 def test_assertions_still_fail() -> None:

@@ -12,7 +12,7 @@ from tests.architectures import architectures
 from tests.command_line import failure
 from tests.language_models import NOT_CARRIED, REFUSED_FORMS, language_models
 from torch_ir import CaptureWarning, ExportError
-from torch_ir.llm import extract_llm, self_check, verify_llm
+from torch_ir.llm import extract_llm, tiny_check, verify_llm
 from torch_ir.llm.caches import Caches
 from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder
 from torch_ir.llm.generation import example_prompt
@@ -42,10 +42,10 @@ def differing_forms(name: str) -> set[str]:
         return kind(tiny, Caches.of(tiny.config, length), padding=padding)
 
     found = {
-        form: self_check._found(model, lambda tiny, options=options: calls(tiny, *options))
+        form: tiny_check._found(model, lambda tiny, options=options: calls(tiny, *options))
         for form, options in FORMS.items()
     }
-    return {form for form, reason in found.items() if reason and not reason.startswith(self_check.UNCHECKED)}
+    return {form for form, reason in found.items() if reason and not reason.startswith(tiny_check.UNCHECKED)}
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_every_form_of_every_language_model(name: str) -> None:
 
 def test_a_model_that_cannot_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """If no tiny model can be built, the error says so."""
-    monkeypatch.setattr(self_check, "_LARGEST", 0)
-    monkeypatch.setattr(self_check, "_known", {})
+    monkeypatch.setattr(tiny_check, "_LARGEST", 0)
+    monkeypatch.setattr(tiny_check, "_known", {})
     with pytest.warns(CaptureWarning, match="prefill and decode of LlamaForCausalLM were not checked on a tiny model"):
         extract_llm(BY_NAME["llama"].build(), batch=2, prompt=6, cache_length=16)
 

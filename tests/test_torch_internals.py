@@ -23,6 +23,7 @@ ALLOWED = {
     ("cli/models/config.py", "_from_config"): "of transformers",
     ("cli/models/config.py", "_model_mapping"): "of transformers",
     ("llm/extraction.py", "_model_mapping"): "of transformers",
+    ("llm/checkpoint_layout.py", "_weight_conversions"): "of transformers",
     ("sharding/sharding_plan.py", "_tp_plan"): "of transformers",
     ("ops/forbidden.py", "_version"): "the name of an operator",
 }

@@ -21,7 +21,7 @@ from torch_ir.cli.arguments.input_files import read_files
 from torch_ir.cli.arguments.input_specs import parse_input
 from torch_ir.golden.pack import read_pack
 from torch_ir.run import open_weights, random_weights
-from torch_ir.run.weights import validate_weights_against_ir
+from torch_ir.run.weight_files import validate_weights_against_ir
 
 IR = mlp()
 WEIGHTS = random_weights(IR)

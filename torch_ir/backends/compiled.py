@@ -25,7 +25,7 @@ from torch_ir.run.compiled_plan import Sizes, computed
 from torch_ir.run.executor import flatten_call, read_sizes
 from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
 from torch_ir.run.stored import loaded
-from torch_ir.run.weights import WeightSource, fit_weights, weights_from
+from torch_ir.run.weight_files import WeightSource, fit_weights, weights_from
 
 ON_DEVICES = ("inductor", "torch")  # back ends that run on the device of the weights
 

@@ -24,7 +24,7 @@ from torch_ir.run.binding import bind
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import read_sizes
 from torch_ir.run.stored import Weight, loaded
-from torch_ir.run.weights import fit_weights
+from torch_ir.run.weight_files import fit_weights
 from torch_ir.targets.torch.fx_graph import write_program
 
 Call = Callable[..., Sequence[Any]]

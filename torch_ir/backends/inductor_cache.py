@@ -33,12 +33,13 @@ def private_inductor() -> Iterator[None]:
     here = os.path.realpath(os.curdir)
     paths = [path for path in sys.path if path and os.path.realpath(path) != here]
     settings = {
-        _FOLDER: _cache(os.environ.get(_FOLDER)),
+        _FOLDER: "",
         "PYTHONSAFEPATH": "1",  # since Python 3.11: the current folder is not searched for modules
         "TORCH_CUSTOM_PYTHONPATH": os.pathsep.join(paths),
     }
     with _lock:
         before = {name: os.environ.get(name) for name in settings}
+        settings[_FOLDER] = _cache(before[_FOLDER])  # the first import of Inductor sets the variable, too
         os.environ.update(settings)
         try:
             yield

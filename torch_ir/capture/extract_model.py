@@ -106,7 +106,7 @@ def _is_fast(capture: str, dynamic_shapes: Any) -> bool:
         return is_tested_with_open_sizes(torch.__version__)
     if is_tested(torch.__version__):
         return True
-    from torch_ir.capture.fast.self_check import is_exact  # it needs torch.export
+    from torch_ir.capture.fast.exactness_check import is_exact  # it needs torch.export
 
     return is_exact(torch.__version__)
 

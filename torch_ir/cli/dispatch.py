@@ -15,7 +15,7 @@ from torch_ir._version import __version__
 from torch_ir.cli.arguments.named_files import refuse_missing, refuse_overwriting
 from torch_ir.cli.parser import Program
 from torch_ir.cli.progress import progress
-from torch_ir.cli.stdout import settle_stdout
+from torch_ir.cli.stdout import STDOUT, settle_stdout
 from torch_ir.cli.streams import guarded_streams
 from torch_ir.cli.termination import TerminatedError, terminable
 from torch_ir.cli.verb import print_json
@@ -114,7 +114,9 @@ def _run(program: str, words: list[str]) -> int:
 
 def _print_json_error(arguments: Namespace, error: Exception) -> None:
     """With `--json`, print the error as JSON on stdout, where programs read the result."""
-    if getattr(arguments, "json", False):
+    output = getattr(arguments, "output", None)
+    is_taken = output == STDOUT or (arguments.verb == "info" and output is not None)  # stdout has no JSON then
+    if getattr(arguments, "json", False) and not is_taken:
         record: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
         if isinstance(error, RuleError):
             record |= {"rule": error.rule, "path": error.path, "node": error.node}

@@ -25,7 +25,7 @@ def on_both(sides: Sequence[Scene]) -> list[Scene]:
     """
     found = [{box.id: box for box in side.boxes if box.kind == "op"} for side in sides]
     both = {
-        name: f"{len(found[0][name].names)} → {len(found[1][name].names)} ops"
+        name: [len(side[name].names) for side in found]
         for name in found[0].keys() & found[1].keys()
         if any(side[name].mark for side in found) and any(len(side[name].names) > 1 for side in found)
     }
@@ -37,10 +37,12 @@ def signed(scene: Scene) -> Scene:
     return replace(scene, items=tuple(_signed(item) if isinstance(item, Box) else item for item in scene.items))
 
 
-def _changed(item: Item, both: Mapping[str, str]) -> Item:
+def _changed(item: Item, both: Mapping[str, list[int]]) -> Item:
     if not isinstance(item, Box) or item.id not in both:
         return item
-    return replace(item, mark="changed", lines=(*item.lines, both[item.id]))
+    before, after = both[item.id]
+    counts = (f"{before} → {after} ops",) if before != after else ()
+    return replace(item, mark="changed", lines=(*item.lines, *counts))
 
 
 def _signed(box: Box) -> Box:

@@ -53,8 +53,13 @@ class Marked:
 class Values(Protocol):
     """What a runtime computed, compared with a golden pack: `torch_ir.Comparison` is one."""
 
-    errors: Mapping[str, float]  # largest error of each tensor that was compared, by name
-    differing: Sequence[str]
+    @property
+    def errors(self) -> Mapping[str, float]:
+        """The largest error of each tensor that was compared, by name."""
+
+    @property
+    def differing(self) -> Sequence[str]:
+        """The names of the tensors that are wrong."""
 
 
 @dataclass(frozen=True)

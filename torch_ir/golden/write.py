@@ -26,7 +26,7 @@ from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.tolerances import tolerances
-from torch_ir.run.weights import WeightSource, weights_from
+from torch_ir.run.weight_files import WeightSource, weights_from
 from torch_ir.verify.copies import copied
 from torch_ir.verify.reference_run import values_outside_state_dict
 from torch_ir.verify.verification import verify_ir_with_state_dict

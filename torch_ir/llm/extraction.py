@@ -92,7 +92,7 @@ def _count_positions(calls: Any) -> str:
     Not every model counts like `generate` or supports a cache of fixed length: both are checked on a tiny model.
     """
     from torch_ir.llm.caches import Caches
-    from torch_ir.llm.self_check import LENGTH, UNCHECKED, difference
+    from torch_ir.llm.tiny_check import LENGTH, UNCHECKED, difference
 
     length = None if calls.caches.length is None else LENGTH
     form = ("a cache that grows" if length is None else "a cache of fixed length") + calls.padding * " and padding"

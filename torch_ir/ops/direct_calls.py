@@ -3,7 +3,7 @@
 `torch.ops.aten.mul.Tensor` finds the kernel through the operator's schema, for any operator; `torch.mul`, which eager
 code calls, parses its arguments in generated C++. Both dispatch the same operator with the same arguments, so results
 are bit-identical. Listed are functions whose positional arguments are those of the schema, in order, and which choose
-this overload for these kinds of arguments. Factory functions are not listed: a default device changes their results.
+this overload for such arguments. Factory functions are not listed: a default device changes their results.
 """
 
 from __future__ import annotations
@@ -36,12 +36,15 @@ DIRECT: dict[str, Callable[..., Any]] = {
 }
 
 
+_WITHOUT = {"aten.to.dtype": "memory_format"}  # an argument that the function takes by name alone
+
+
 def direct_call(node: OpNode, operator: OpOverload) -> Callable[..., Any]:
     """Return the fastest callable that runs an operator on the arguments of a node, in schema order."""
     found = DIRECT.get(node.op_type)
-    if found is None or not set(node.args).issuperset(_tensors_of(operator)):  # a number for a tensor: another overload
-        return plain_call(operator)
-    return found
+    has_tensors = set(node.args).issuperset(_tensors_of(operator))  # a number for a tensor may be another overload
+    is_fit = has_tensors and node.attrs.get(_WITHOUT.get(node.op_type, "")) is None
+    return found if found is not None and is_fit else plain_call(operator)
 
 
 def _tensors_of(operator: OpOverload) -> list[str]:

@@ -56,7 +56,7 @@ def values_of_call(tree: Branch, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     positional, keywords = tree.items
     for path, leaf, value in [*values_along(positional, args, "inputs"), *values_along(keywords, kwargs, "keywords")]:
         if isinstance(leaf, Slot):
-            values[int(leaf)] = value  # torch.compile up to 2.11 does not find a Slot by its number
+            values[leaf] = value
         elif not is_same_value(to_name(value), leaf):
             raise ExecutionError(f"{path} is {value!r:.60}, but the graph was captured for {to_torch(leaf)!r:.60}")
     return [values[index] for index in range(len(values))]

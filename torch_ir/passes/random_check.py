@@ -22,7 +22,7 @@ from torch_ir.passes.probe_inputs import INFINITE, NAN, Probe, drawn_inputs, pro
 from torch_ir.passes.rounding import Rounding
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.tolerances import compare
-from torch_ir.run.weights import random_weights
+from torch_ir.run.weight_files import random_weights
 
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 _CUTS = frozenset(("relu", "hardtanh", "hardsigmoid"))

@@ -12,7 +12,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.pipeline.rank import AXIS, StageRank
 from torch_ir.pipeline.stages import check_pipeline
 from torch_ir.run.executor import flat_inputs, read_sizes
-from torch_ir.run.weights import WeightSource
+from torch_ir.run.weight_files import WeightSource
 from torch_ir.sharding.local_ranks import LocalRanks, alone, weights_for, whole
 from torch_ir.sharding.rank_process import mesh_of
 

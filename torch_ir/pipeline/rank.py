@@ -22,7 +22,7 @@ from torch_ir.pipeline.stages import check_pipeline, sends_of, stage_of
 from torch_ir.pipeline.wire import Wire
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.stored import Weight, loaded
-from torch_ir.run.weights import has_pieces, load_weights, open_weights
+from torch_ir.run.weight_files import has_pieces, load_weights, open_weights
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

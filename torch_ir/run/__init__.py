@@ -4,7 +4,7 @@ from torch_ir.run.benchmark import bench
 from torch_ir.run.binding import bind
 from torch_ir.run.executor import IRExecutor, Outcome, execute_ir
 from torch_ir.run.stored import StoredTensor
-from torch_ir.run.weights import (
+from torch_ir.run.weight_files import (
     load_weights,
     load_weights_pt,
     load_weights_safetensors,

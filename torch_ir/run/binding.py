@@ -13,7 +13,7 @@ from torch_ir.ops.neutral_state import NeutralState
 from torch_ir.run.compiled_plan import Program
 from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.stored import Weight, loaded
-from torch_ir.run.weights import fit_weights
+from torch_ir.run.weight_files import fit_weights
 
 
 def bind(ir: IR, weights: Mapping[str, Weight]) -> tuple[IR, dict[str, torch.Tensor]]:

@@ -22,7 +22,7 @@ from torch_ir.ops import effects as facts
 from torch_ir.ops.direct_calls import direct_call
 from torch_ir.ops.prepare_run import on_copies, ordered_arguments, present, returns_one
 from torch_ir.ops.registry import executor_of
-from torch_ir.ops.schema import Operator, arguments, find_operator
+from torch_ir.ops.schema import Argument, Operator, arguments, find_operator
 from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.ops.torch_types import to_torch
 from torch_ir.run.stored import StoredTensor, loaded
@@ -184,13 +184,15 @@ class _Writer:
         return f"{self._constant(function, 'f')}({', '.join(texts)})", returns_one(operator)
 
     def _arguments(self, node: OpNode, operator: Operator) -> list[str]:
-        """Return the text of each argument of a call, in schema order; keywords that are their defaults are omitted."""
+        """Return the text of each argument of a call, in schema order; defaults at the end are omitted."""
         places, known, others = ordered_arguments(node, operator, self._values(node), self._constant)
-        given = {name.partition(".")[0] for name in node.args}
-        for argument in arguments(operator) if isinstance(operator, OpOverload) else ():
-            is_plain = argument.keyword_only and argument.has_default and argument.name not in given
-            if is_plain and _is_same(node.attrs.get(argument.name, argument.default), argument.default):
-                known.pop(argument.name)
+        if isinstance(operator, OpOverload):
+            given = {name.partition(".")[0] for name in node.args}
+            expected = arguments(operator)
+            usual = [argument.name not in given and _is_usual(node, argument) for argument in expected]
+            known = {name: text for name, text in known.items() if not usual[[a.name for a in expected].index(name)]}
+            while places and usual[len(places) - 1]:
+                places.pop()
         keywords = [f"{name}={text}" for name, text in known.items()]
         return [*places, *keywords, *(f"**{{{self._constant(name)}: {text}}}" for name, text in others.items())]
 
@@ -332,9 +334,11 @@ def _is_steered(value: Any) -> bool:
     return isinstance(value, (Expr, FunctionRef))
 
 
-def _is_same(value: Any, default: Any) -> bool:
-    """Whether a plain value is exactly a default: in Python, 1 equals True and 1.0."""
-    return type(value) is type(default) and isinstance(value, (bool, int, type(None))) and value == default
+def _is_usual(node: OpNode, argument: Argument) -> bool:
+    """Whether an attribute is exactly its default, and plain: in Python, 1 equals True and 1.0."""
+    value, default = node.attrs.get(argument.name, argument.default), argument.default
+    is_same = type(value) is type(default) and isinstance(value, (bool, int, type(None))) and value == default
+    return argument.has_default and is_same
 
 
 def _group(flat: Mapping[str, str]) -> dict[str, Any]:

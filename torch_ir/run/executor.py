@@ -28,7 +28,7 @@ from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
 from torch_ir.run.ranks import NO_RANK, Rank
 from torch_ir.run.stored import StoredTensor, Weight, loaded
-from torch_ir.run.weights import WeightSource, fit_weights, has_pieces, load_weights, open_weights, weights_from
+from torch_ir.run.weight_files import WeightSource, fit_weights, has_pieces, load_weights, open_weights, weights_from
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -26,7 +26,7 @@ from torch_ir.run.memory import memory_limit
 from torch_ir.run.numeric_settings import settings
 from torch_ir.run.reply import Reply, known_size, shortened
 from torch_ir.run.stored import StoredTensor, Weight
-from torch_ir.run.weights import fit_weights
+from torch_ir.run.weight_files import fit_weights
 
 _PATIENCE = 300.0  # seconds for starting Python and torch, not counted as the run
 _MESSAGES = 1 << 26  # bytes that a child may write in addition to its outputs

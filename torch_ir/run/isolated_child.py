@@ -26,7 +26,7 @@ from torch_ir.run.confine import end_with_parent, limit
 from torch_ir.run.executor import IRExecutor
 from torch_ir.run.numeric_settings import apply_settings
 from torch_ir.run.stored import StoredTensor, Weight
-from torch_ir.run.weights import load_weights
+from torch_ir.run.weight_files import load_weights
 
 _BOUNDS = {"RLIMIT_FSIZE": 0, "RLIMIT_NOFILE": 128}
 

@@ -23,7 +23,7 @@ from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import read_sizes
 from torch_ir.run.ranks import Rank
 from torch_ir.run.stored import Weight, loaded
-from torch_ir.run.weights import fit_weights
+from torch_ir.run.weight_files import fit_weights
 
 Values = list[Any]  # of one tensor by rank, or of one rank by tensor
 _REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {

@@ -31,7 +31,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.graph.placements import Shard, parse
 from torch_ir.run.executor import IRExecutor, flat_inputs
 from torch_ir.run.ranks import joined
-from torch_ir.run.weights import WeightSource, weights_from
+from torch_ir.run.weight_files import WeightSource, weights_from
 from torch_ir.sharding.rank_process import mesh_of
 
 _LOOPBACKS = ("lo", "lo0")  # on Linux, on macOS

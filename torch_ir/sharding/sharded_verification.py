@@ -14,7 +14,7 @@ from torch_ir.ir.graph.placements import REPLICATE, parse
 from torch_ir.run.executor import flat_inputs
 from torch_ir.run.lockstep import left_in_lockstep
 from torch_ir.run.tolerances import compare
-from torch_ir.run.weights import WeightSource, weights_from
+from torch_ir.run.weight_files import WeightSource, weights_from
 from torch_ir.sharding.local_ranks import LocalRanks, whole
 from torch_ir.verify import VerificationReport
 from torch_ir.verify.whole_run import compared, run_whole

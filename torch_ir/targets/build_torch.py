@@ -14,7 +14,7 @@ from torch_ir.ir.graph.given_graph import require_graph
 if TYPE_CHECKING:
     from torch import nn
 
-    from torch_ir.run.weights import WeightSource
+    from torch_ir.run.weight_files import WeightSource
 
 
 def to_torch(ir: IR, weights: WeightSource | None = None) -> nn.Module:
@@ -27,7 +27,7 @@ def to_torch(ir: IR, weights: WeightSource | None = None) -> nn.Module:
     """
     require_graph(ir, "to_torch")
     from torch_ir.run.stored import loaded
-    from torch_ir.run.weights import weights_from
+    from torch_ir.run.weight_files import weights_from
     from torch_ir.targets.torch.nn_module import build
 
     given = None if weights is None else {key: loaded(value) for key, value in weights_from(weights).items()}

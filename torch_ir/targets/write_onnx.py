@@ -20,7 +20,7 @@ from torch_ir.ir.graph.given_graph import ExampleInputs, Model, graph_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torch_ir.run.weights import WeightSource
+    from torch_ir.run.weight_files import WeightSource
 
 _OPSETS = range(18, 24)  # supported by torch's exporter
 _COMMON = 20  # the lowest with GELU as one node; supported by more runtimes than later ones
@@ -57,7 +57,7 @@ def to_onnx(
         save(onnx_model(ir, opset), target)
         return
     from torch_ir.run.binding import bind
-    from torch_ir.run.weights import weights_from
+    from torch_ir.run.weight_files import weights_from
 
     bound, values = bind(ir, weights_from(weights))
     model = onnx_model(bound, opset)

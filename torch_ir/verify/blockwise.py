@@ -23,7 +23,7 @@ from torch_ir.run.compiled_plan import Program, Sizes, writes_in_place
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call, read_sizes
 from torch_ir.run.stored import Weight, loaded
 from torch_ir.run.tolerances import Difference, compare
-from torch_ir.run.weights import WeightSource, fit_weights, open_weights, weights_from
+from torch_ir.run.weight_files import WeightSource, fit_weights, open_weights, weights_from
 from torch_ir.verify.block_report import BlockCheck, BlockReport
 from torch_ir.verify.copies import copied
 from torch_ir.verify.judge import output_details, structure_problem

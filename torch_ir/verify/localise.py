@@ -23,7 +23,7 @@ from torch_ir.ops.schema import HIGHER_ORDER
 from torch_ir.run.executor import IRExecutor, flatten_call
 from torch_ir.run.stored import loaded
 from torch_ir.run.tolerances import Difference, compare
-from torch_ir.run.weights import fit_weights
+from torch_ir.run.weight_files import fit_weights
 from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence, Localisation, divergence_at
 from torch_ir.verify.module_pairs import argument_counterparts, counterparts

@@ -17,7 +17,7 @@ from torch_ir.ops.torch_internals import pytree
 from torch_ir.run.executor import IRExecutor, Outcome, flatten_call
 from torch_ir.run.stored import loaded
 from torch_ir.run.tolerances import compare
-from torch_ir.run.weights import WeightSource, load_weights, weights_from
+from torch_ir.run.weight_files import WeightSource, load_weights, weights_from
 from torch_ir.verify.block_report import detail_lines
 from torch_ir.verify.copies import copied
 from torch_ir.verify.divergence import Divergence

@@ -301,9 +301,9 @@ class Assembly:
         """The modules whose calls are in the graph: path -> full name of the class."""
         scopes = dict.fromkeys([step.scope for step in self.tape.steps])
         found: dict[str, str] = {}
-        seen: set[Scope | None] = {None}
+        seen: set[Scope] = set()
         for scope in scopes:
-            while scope not in seen:
+            while scope is not None and scope not in seen:
                 seen.add(scope)
                 found[scope.module] = scope.kind
                 scope = scope.outside

@@ -1,4 +1,4 @@
-"""Tiny models, each with habits of torch.export that fast capture copies; see `self_check`.
+"""Tiny models, each with habits of torch.export that fast capture copies; see `exactness_check`.
 
 Their `forward` counts as the user's code, so that source lines are compared, too.
 """

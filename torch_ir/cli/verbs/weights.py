@@ -36,7 +36,7 @@ def add_parser(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     ir = load_graph(arguments.file)
     show_progress(f"reading the headers of {arguments.checkpoint}")
-    from torch_ir.run.weights import UNEXPECTED, compare_headers, read_headers
+    from torch_ir.run.weight_files import UNEXPECTED, compare_headers, read_headers
 
     start = time.perf_counter()
     headers = read_headers(arguments.checkpoint)

@@ -1,7 +1,7 @@
 // Where everything goes. Each level is laid out on its own, by dagre; levels of one form and size share their layout.
 
 const BOX = { pad: 10, most: 264, line: 15, head: 30, gap: 14, port: 18, tag: 16, sheets: 6 };
-const TURN = 92; // pixels for the name of the part of a run that is drawn, with a button at each side
+const TURN = 116; // pixels for the name of the part of a run that is drawn, with a button at each side
 const shapes = new Map();
 
 // The shape of a closed box, of which only the size counts.

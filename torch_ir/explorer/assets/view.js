@@ -170,7 +170,8 @@ class View extends Places {
   // What was in the middle stays there when a column beside the view comes, goes or is dragged.
   resized() {
     const by = this.canvas.clientWidth - (this.width ?? this.canvas.clientWidth);
-    this.move({ ...this.eye, x: this.eye.x + by / 2 });
+    if (by) this.move({ ...this.eye, x: this.eye.x + by / 2 });
+    else this.map.draw();
   }
 
   zoom(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
@@ -206,7 +207,8 @@ class View extends Places {
   // Zoom, with so much of the height above the middle; twice, as the map may come or go and leave another width.
   settle(zoomOf, share) {
     const { w, h } = this.size();
-    for (let turn = 0; turn < 2; turn++) {
+    for (let [turn, width] = [0, -1]; turn < 2 && width !== this.canvas.clientWidth; turn++) {
+      width = this.canvas.clientWidth;
       const k = zoomOf();
       const [room, tall] = [this.canvas.clientHeight, h * k];
       const top = tall < room ? (room - tall) / 2 : Math.min(0, Math.max(room - tall, room / 2 - share * tall));

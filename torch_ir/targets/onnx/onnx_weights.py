@@ -31,7 +31,7 @@ from torch_ir.ir.files.atomic_write import Draft, draft, is_stream, write_bytes
 from torch_ir.ir.files.side_file import safetensors_header
 from torch_ir.ops.torch_types import dtype_name
 from torch_ir.run.stored import StoredTensor, Weight, loaded
-from torch_ir.run.weights import fit_weights, load_weights, open_weights
+from torch_ir.run.weight_files import fit_weights, load_weights, open_weights
 from torch_ir.targets.onnx.model import plain, weights_of
 
 INLINE_LIMIT = 1 << 20  # bytes of weights that are stored in the file itself

@@ -16,7 +16,7 @@ from torch import nn
 
 from tests.command_line import ROOT
 from torch_ir import IR, CaptureWarning, extract_ir
-from torch_ir.capture.fast import self_check
+from torch_ir.capture.fast import exactness_check
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.check_models import check_models
 from torch_ir.capture.fast.fast_recording import record_fast
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def untested(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The installed torch counts as a version that was never tested."""
     monkeypatch.setattr(tested_versions, "TESTED_TORCH", ("2.0",))
-    monkeypatch.setattr(self_check, "TESTED_TORCH", ("2.0",))
+    monkeypatch.setattr(exactness_check, "TESTED_TORCH", ("2.0",))
     new_process()
     yield folder
     new_process()
@@ -47,7 +47,7 @@ def untested(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def new_process() -> None:
     """Forget what a process remembers."""
-    self_check.is_exact.cache_clear()
+    exactness_check.is_exact.cache_clear()
 
 
 def changed_habit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,15 +65,15 @@ def captured(**options: Any) -> tuple[IR, list[str]]:
 def count_checks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Return a list that grows by one with each check."""
     counted: list[None] = []
-    check = self_check.difference_from_export
-    monkeypatch.setattr(self_check, "difference_from_export", lambda: (counted.append(None), check())[1])
+    check = exactness_check.difference_from_export
+    monkeypatch.setattr(exactness_check, "difference_from_export", lambda: (counted.append(None), check())[1])
     return counted
 
 
 def test_a_tested_version_is_not_checked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the cache folder is read."""
-    monkeypatch.setattr(self_check, "is_exact", None)
-    monkeypatch.setattr(self_check, "CachedTable", None)
+    monkeypatch.setattr(exactness_check, "is_exact", None)
+    monkeypatch.setattr(exactness_check, "CachedTable", None)
     assert is_tested(torch.__version__), f"add {torch.__version__} to TESTED_TORCH"
     assert captured()[1] == []
     assert list(folder.iterdir()) == []
@@ -85,7 +85,7 @@ def test_an_untested_version_is_checked_once(untested: Path, monkeypatch: pytest
     for _ in range(3):
         assert captured()[1] == []
     new_process()
-    monkeypatch.setattr("torch_ir.capture.steps.export_to_ir", None)  # fast capture alone is used
+    monkeypatch.setattr("torch_ir.capture.export.torch_export.export_to_ir", None)  # fast capture alone is used
     assert captured()[1] == []
     assert len(counted) == 1
     (key,) = json.loads((untested / FILE).read_text())
@@ -128,11 +128,11 @@ def test_recording_without_values_steps_aside_too(untested: Path, monkeypatch: p
 
 def test_a_check_that_fails_is_not_remembered(untested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.export is used, and the next process checks again."""
-    monkeypatch.setattr(self_check, "check_models", lambda: iter([(nn.ReLU(), (), {})]))
+    monkeypatch.setattr(exactness_check, "check_models", lambda: iter([(nn.ReLU(), (), {})]))
     with pytest.warns(CaptureWarning, match=r"the check failed with \w+: "):
         assert len(extract_ir(nn.ReLU().eval(), (X,), strict=False).nodes) == 1
     assert not (untested / FILE).exists()
-    monkeypatch.setattr(self_check, "check_models", check_models)
+    monkeypatch.setattr(exactness_check, "check_models", check_models)
     new_process()
     assert captured()[1] == []
     assert (untested / FILE).exists()
@@ -168,7 +168,7 @@ def test_the_settings_of_the_process_do_not_matter(untested: Path) -> None:
     torch.set_default_dtype(torch.float64)
     try:
         with torch.autocast("cpu", torch.bfloat16), torch.inference_mode(), torch.device("meta"):
-            assert self_check.is_exact(torch.__version__)
+            assert exactness_check.is_exact(torch.__version__)
             assert torch.get_default_dtype() is torch.float64
     finally:
         torch.set_default_dtype(before)
@@ -225,6 +225,7 @@ def test_the_list_of_versions_is_in_one_place() -> None:
         ("2.13.0", True, False),
         ("2.13.1+cpu", True, False),
         ("2.9.1", False, True),
+        ("2.10.0", False, True),
         ("1.13.0", False, True),
         ("2.13.0a0+git123", False, False),
         ("2.13.0.dev20260101", False, False),
