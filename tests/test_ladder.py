@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 import pytest
+import sympy  # noqa: F401  # the first import adds a filter of warnings
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
