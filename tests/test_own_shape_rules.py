@@ -375,3 +375,20 @@ def test_a_first_capture_imports_no_sympy() -> None:
     """A convolutional network is captured in a fresh process without sympy, torch._dynamo and the other recorders."""
     done = subprocess.run([sys.executable, "-c", COLD], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "10 []", done.stderr
+
+
+FIRST_AND_SECOND = """
+import torch
+import torch_ir
+
+models = [(torch.nn.GRU(4, 3), (1, 2, 4)), (torch.nn.LSTM(4, 3, 2), (1, 2, 4)), (torch.nn.Softplus(), (2, 3))]
+for model, shape in models:
+    first, second = (torch_ir.extract_ir(model.eval(), (torch.empty(shape),), strict=False) for _ in range(2))
+    print(first.to_json() == second.to_json())
+"""
+
+
+def test_the_first_capture_that_needs_fake_tensors_is_like_the_second() -> None:
+    """What is imported while a model runs leaves no trace in the graph."""
+    done = subprocess.run([sys.executable, "-c", FIRST_AND_SECOND], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "True"]

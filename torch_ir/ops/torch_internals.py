@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import cache, wraps
 from operator import attrgetter
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -295,9 +296,28 @@ def set_compile_stance(stance: Any) -> None:
 
 def fake_mode(allow_non_fake_inputs: bool = True) -> FakeTensorMode:
     """Return a mode of fake tensors whose sizes may be symbols; the first one imports sympy and `torch._dynamo`."""
+    _load_fake_tensors()
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=allow_non_fake_inputs)
+
+
+@cache
+def _load_fake_tensors() -> None:
+    """Import what fake tensors need, in another thread.
+
+    Modules of torch keep exceptions of their imports, and an exception keeps the frames of its thread: here those of the
+    model that is captured, with their tensors. Torch copies a new tensor that is referenced elsewhere.
+    """
+
+    def load() -> None:
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        FakeTensorMode(shape_env=ShapeEnv())
+
+    thread = Thread(target=load)
+    thread.start()
+    thread.join()
 
 
 def forget_random_states() -> None:

@@ -94,9 +94,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         rule = _known_rules.get(key) or self._inference.rule(key, func, args, kwargs)
         if rule.is_question:
             return rule.answer
+        if known is None:  # the result is no local: this frame may outlive the call, and torch copies what is shared
+            return self._write(rule, tensors)
         result = self._write(rule, tensors)
-        if known is not None:
-            self.literals.keep(result, known)
+        self.literals.keep(result, known)
         return result
 
     def _write(self, rule: Rule, tensors: list[Ghost]) -> Any:
@@ -147,9 +148,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             key += tuple([(name, key_of(value, tensors)) for name, value in words.items()])
         except UnknownTensorError:
             raise NotCoveredError(f"{func} is called on a tensor that no operator of the model has made") from None
+        if func is not _LIFT_COPY:
+            return self._called(key, func, given, words, tensors)
         result = self._called(key, func, given, words, tensors)
-        if func is _LIFT_COPY:
-            self.literals.keep(result, args[0].clone())
+        self.literals.keep(result, args[0].clone())
         return result
 
     def known(self, value: Any) -> Any:
