@@ -60,7 +60,7 @@ clean:
 
 .venv/.demo: pyproject.toml constraints.txt  # the core and the picture: a small part of the rest
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[draw]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[draw,safetensors]'
 	touch $@
 
 .venv/.installed: pyproject.toml constraints.txt

@@ -171,6 +171,7 @@ def _warnings_as_lines(program: str) -> Iterator[None]:
         warnings.showwarning = show
         for category in _OURS:
             warnings.simplefilter("always", category)
+        warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # of `import torch`, which needs none here
         yield
 
 

@@ -306,7 +306,7 @@ def fake_mode(allow_non_fake_inputs: bool = True) -> FakeTensorMode:
 def _load_fake_tensors() -> None:
     """Import what fake tensors need, in another thread.
 
-    Modules of torch keep exceptions of their imports, and an exception keeps the frames of its thread: here those of the
+    Modules of torch keep exceptions of their imports, and an exception keeps the frames of its thread: those of the
     model that is captured, with their tensors. Torch copies a new tensor that is referenced elsewhere.
     """
 
