@@ -14,7 +14,7 @@ from torch_ir.cli.dispatch import main
 from torch_ir.draw import ir_to_mermaid, render
 from torch_ir.draw.dot import to_dot
 from torch_ir.draw.elements import Scene
-from torch_ir.draw.families import family_of_node
+from torch_ir.draw.families import Families
 from torch_ir.draw.mermaid import to_mermaid
 from torch_ir.draw.scene import build_scene
 from torch_ir.ir import IR, OpNode, Origin, Param, TensorMeta
@@ -332,7 +332,7 @@ def test_layers_have_the_colour_of_what_counts_inside(op_type: str, inside: list
     for index, op in enumerate(inside):
         nodes.append(OpNode(f"n{index}", op, [x if not nodes else nodes[-1].outputs[0]], [tensor(f"n{index}")]))
     ir = IR(nodes, [x], [nodes[-1].outputs[0]])
-    assert family_of_node(fold(ir, ir.nodes, "layer", op_type), ir.functions) == family
+    assert Families().of(fold(ir, ir.nodes, "layer", op_type), ir.functions) == family
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

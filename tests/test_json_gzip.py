@@ -226,7 +226,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     mlp().save("m.json")
     assert main(["convert", "m.json", "-o", "m.json.gz", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said == {"file": "m.json.gz", "kind": "json.gz", "bytes": os.path.getsize("m.json.gz")}
+    size = os.path.getsize("m.json.gz")
+    assert said == {"file": "m.json.gz", "kind": "json.gz", "bytes": size, "side_files": []}
     assert main(["convert", "m.json.gz", "-o", "back.json"]) == 0
     assert Path("back.json").read_bytes() == Path("m.json").read_bytes()
     printed = []

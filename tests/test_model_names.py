@@ -200,7 +200,7 @@ def test_a_graph_on_stdout_is_alone_there(capsys: pytest.CaptureFixture[str], ou
     if more:
         assert json.loads(err)["file"] == "-"
     else:
-        assert re.fullmatch(r"Linear: 1 nodes, 2 weights, 10 parameters in [\d.]+ s -> stdout\n", err)
+        assert re.fullmatch(r"Linear: 1 node, 2 weights, 10 parameters in [\d.]+ s -> stdout\n", err)
 
 
 # -- torch.export's files ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.command_line import ROOT
 from torch_ir.cli.dispatch import _GROUPS
@@ -33,6 +34,7 @@ optimize model.json -o better.json
 passes
 run model.json --weights random
 verify model.json net.py:make
+weights check model.json weights.pt
 golden model.json net.py:make -o pack
 compare pack pack
 convert model.json -o model.onnx
@@ -80,6 +82,7 @@ def _filled(folder: Path) -> Path:
     files = {"net.py": _NET, "npu.py": _TARGET, "npu.toml": _CONTRACT, "models.txt": "net.py:make --input 2x4\n"}
     for name, text in files.items():
         (folder / name).write_text(text)
+    torch.save({"0.weight": torch.zeros(4, 4), "0.bias": torch.zeros(4)}, folder / "weights.pt")
     return folder
 
 

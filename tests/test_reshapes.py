@@ -182,7 +182,7 @@ def test_open_sizes() -> None:
     )
     after = optimized(ir, ["reshapes"], exact=True)
     assert _ops(after) == ["reshape", "exp"]
-    assert after.nodes[0]["shape"] == [1, "seq * batch", 2, 4]
+    assert after.nodes[0]["shape"] == [1, "batch * seq", 2, 4]
 
 
 def test_two_ways_to_write_a_model_give_one_graph() -> None:

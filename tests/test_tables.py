@@ -23,16 +23,18 @@ def test_columns_are_aligned():
 
 
 def test_the_least_columns_go_first():
-    """Only as many as must."""
+    """Only as many as must, and a line above the table names them."""
     assert aligned(ROWS, left=(0, 3), width=38, least=(2, 1))[1] == "encoder.layers.0     12  50.0 %  a"
-    assert aligned(ROWS, left=(0, 3), width=37, least=(2, 1))[1] == "encoder.layers.0     12  a"
-    assert aligned(ROWS, left=(0, 3), width=29, least=(2, 1))[1] == "encoder.layers.0  a"
+    note, _, first, *_ = aligned(ROWS, left=(0, 3), width=37, least=(2, 1))
+    assert (note, first) == (f"(too narrow for: {ROWS[0][2]})", "encoder.layers.0     12  a")
+    note, _, first, *_ = aligned(ROWS, left=(0, 3), width=29, least=(2, 1))
+    assert (note, first) == (f"(too narrow for: {ROWS[0][1]}, {ROWS[0][2]})", "encoder.layers.0  a")
 
 
 def test_the_long_column_is_cut_last():
     """A name loses its beginning, a sentence its end, and neither all of it."""
-    assert aligned(ROWS, left=(0, 3), width=20, least=(2, 1))[1] == "…der.layers.0  a"
-    assert aligned(ROWS, left=(0, 3), width=1, least=(2, 1))[1] == "…er.layers.0  a"
+    assert aligned(ROWS, left=(0, 3), width=20, least=(2, 1))[2] == "…der.layers.0  a"
+    assert aligned(ROWS, left=(0, 3), width=1, least=(2, 1))[2] == "…er.layers.0  a"
     assert cut("a sentence of some length", 12) == "a sentence …"
     assert cut("short", 12) == cut("short", None) == "short"
 
@@ -47,6 +49,7 @@ def test_a_narrow_terminal_sees_what_matters_most(tmp_path):
     piped = command(*words).stdout
     assert narrow.wait() == 0
     tables = [text.split("\n\n")[1].splitlines() for text in (narrow.text, piped)]
+    assert tables[0].pop(0) == "(too narrow for: share, share, FLOPs/byte, share)"
     assert max(map(len, tables[0])) <= 50 < max(map(len, tables[1]))
     assert tables[0][0].split() == ["module", "FLOPs", "bytes", "params", "time", "bound"]
     assert tables[1][0].split()[:7] == ["module", "FLOPs", "share", "bytes", "share", "FLOPs/byte", "params"]

@@ -70,26 +70,33 @@ def family_of(op_type: str) -> str:
     return _FAMILY_OF.get(name) or _FAMILY_OF.get(name.rstrip("_"), "other")
 
 
-def family_of_node(node: OpNode, functions: Mapping[str, IR]) -> str:
-    """Return the family of a node; of a layer, by its name, else the family inside that does most of the work."""
-    if not node.is_call:
-        return family_of(node.op_type)
-    name = node.op_type.rpartition(".")[2].lower()
-    named = next((family for part, family in _IN_NAMES.items() if part in name), "")
-    work = _work_of(node, functions) if not named else {}
-    return named or max(work, key=lambda family: (work[family], -_STRONGEST.index(family)), default="other")
+class Families:
+    """The families of the nodes of one graph; what the functions do is counted once for each."""
 
+    def __init__(self) -> None:
+        self._work: dict[IR, Counter[str]] = {}
 
-def _work_of(node: OpNode, functions: Mapping[str, IR]) -> Counter[str]:
-    """Return how much the families of a node do, in steps for each element that it returns."""
-    body = functions.get(node.attrs["function"]) if node.is_call else None
-    if body is None:
-        family = family_of(node.op_type)
-        return Counter({family: _steps(node, family)} if family in _STRONGEST else {})
-    inside: Counter[str] = Counter()
-    for inner in body.nodes:
-        inside.update(_work_of(inner, body.functions or functions))
-    return inside
+    def of(self, node: OpNode, functions: Mapping[str, IR]) -> str:
+        """Return the family of a node; of a layer, by its name, else the family inside that does most of the work."""
+        if not node.is_call:
+            return family_of(node.op_type)
+        name = node.op_type.rpartition(".")[2].lower()
+        named = next((family for part, family in _IN_NAMES.items() if part in name), "")
+        work = self._work_of(node, functions) if not named else {}
+        return named or max(work, key=lambda family: (work[family], -_STRONGEST.index(family)), default="other")
+
+    def _work_of(self, node: OpNode, functions: Mapping[str, IR]) -> Mapping[str, int]:
+        """Return how much the families of a node do, in steps for each element that it returns."""
+        body = functions.get(node.attrs["function"]) if node.is_call else None
+        if body is None:
+            family = family_of(node.op_type)
+            return {family: _steps(node, family)} if family in _STRONGEST else {}
+        if body not in self._work:
+            inside: Counter[str] = Counter()
+            for inner in body.nodes:
+                inside.update(self._work_of(inner, body.functions or functions))
+            self._work[body] = inside
+        return self._work[body]
 
 
 def _steps(node: OpNode, family: str) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from torch_ir.draw.depth import Parts
 from torch_ir.draw.elements import Box, Edge, Frame, Item, Kind
-from torch_ir.draw.families import family_of_node
+from torch_ir.draw.families import Families
 from torch_ir.draw.folding import Fold, Folding, times
 from torch_ir.draw.words import DECISION, amount, facts_of, parameters_in, short_name
 from torch_ir.ir import IR, OpNode, TensorMeta
@@ -29,6 +29,7 @@ class Stage:
         self._parts = parts
         self._nodes = _represented(folding, parts)
         self._dead = _dead_ends(folding.ir)
+        self._families = Families()
         self._producers: dict[TensorMeta, str] = {}
         self._boxes: dict[OpNode, str] = {}
         self._ids: set[str] = set()
@@ -73,7 +74,7 @@ class Stage:
             lines,
             kind,
             node.outputs,
-            family_of_node(node, functions),
+            self._families.of(node, functions),
             tuple(each.name for each in nodes),
             facts_of(node, self._parts.get(node.name, ())),
             is_dead=node in self._dead,

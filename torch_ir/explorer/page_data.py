@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from torch_ir.analysis.cost_model.node_costs import Cost, Work, added, cost, sized
 from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.draw.assertions import checks_in
-from torch_ir.draw.families import family_of_node
+from torch_ir.draw.families import Families
 from torch_ir.draw.words import DECISION, OPAQUE
 from torch_ir.explorer.hierarchy import Group, Item, hierarchy, name_of
 from torch_ir.ir import IR, FunctionRef, OpNode, Param, TensorMeta
@@ -96,6 +96,7 @@ class Side:
         marked: Marked,
         beside: Beside | None = None,
     ) -> None:
+        self.families = Families()
         self._texts = texts
         self._beside = beside or Beside()
         self._weights: dict[str, float] = {}
@@ -190,7 +191,6 @@ class _Graph:
         self._tensors = {tensor: number for number, tensor in enumerate(ir.tensors())}
         self._checks = checks_in(ir)
         self._groups: list[dict[str, Any]] = []
-        self._families: dict[Hashable, str] = {}
 
     def record(self) -> dict[str, Any]:
         self._group(hierarchy(self._ir, self._marked.of), "")
@@ -225,7 +225,7 @@ class _Graph:
             "name": text(node.name),
             "op": text(node.op_type),
             "label": text(_label(node)),
-            "family": text(self._family(node)),
+            "family": text(self._side.families.of(node, self._ir.functions)),
             "kind": text(self._kind(node)),
             "args": [text(name) for name in node.args],
             "inputs": [self._tensors[tensor] for tensor in node.inputs],
@@ -249,12 +249,6 @@ class _Graph:
     def _kind(self, node: OpNode) -> str:
         kind = self._marked.kind_of(node)
         return "check" if kind == "op" and node in self._checks else kind
-
-    def _family(self, node: OpNode) -> str:
-        key = node.op_type, node.attrs.get("function")
-        if key not in self._families:
-            self._families[key] = family_of_node(node, self._ir.functions)
-        return self._families[key]
 
     def _group(self, group: Group, outer: str) -> int:
         """Record a group after those inside, and return its number."""

@@ -86,7 +86,16 @@ def _load(file: Path) -> Any:
         import numpy
     except ImportError:
         raise MissingExtraError(f"reading {file.suffix} files", "numpy", "safetensors") from None
-    found = _guarded(file, lambda: numpy.load(file, allow_pickle=False))
+    opened = _guarded(file, lambda: file.open("rb"))  # numpy leaves a damaged archive open
+    try:
+        found = _guarded(file, lambda: numpy.load(opened, allow_pickle=False))
+    except SerializationError:
+        opened.close()
+        raise
+    if isinstance(found, numpy.ndarray):
+        opened.close()
+    else:
+        found.fid = opened  # it is closed with the archive
     if isinstance(found, numpy.ndarray) is (file.suffix == ".npz"):  # numpy ignores the suffix
         raise SerializationError(f"the content of {file} is not {file.suffix}")
     return found

@@ -29,6 +29,7 @@ from torch_ir.capture.state.tensor_leaks import contained
 from torch_ir.capture.walk import walk
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir import IR
+from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.fast_paths import uncompiled
 from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree
 
@@ -153,7 +154,8 @@ def _lines(run: Callable[[], Any], state: PythonState, changes: Sequence[Change]
     outer = sys.gettrace()
     sys.settrace(look)
     try:
-        run()
+        with uncollected():  # callbacks of the garbage collector are no code of the model
+            run()
     finally:
         sys.settrace(outer)
         state.restore()
