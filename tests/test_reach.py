@@ -178,3 +178,11 @@ def test_operators_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         found = probe(database(), samples=1)
     assert {name: what for name, what in found.changes.items() if not reaches(name)} == {}
     assert len(found.seen) > 400
+
+
+@pytest.mark.parametrize(
+    "name", ["sum.dim_DimnameList", "transpose.Dimname", "cat.names", "flatten.using_names", "rename.default"]
+)
+def test_named_dimensions_are_refused(name: str) -> None:
+    """Older versions of torch have operators on named dimensions, and graphs keep no names."""
+    assert reaches(f"aten.{name}") == "uses the names of dimensions"

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.rewriting import lines, optimized, proved, small, text
-from torch_ir import op
+from torch_ir import IR, OpNode, TensorMeta, op, optimize, validate_ir
 from torch_ir.errors import GraphError, RegistryError
 from torch_ir.rewrite import rule
 
@@ -149,3 +149,31 @@ def test_likes_returns_every_tensor() -> None:
     after = optimized(small("x: float32[2, 3]", ["y_0", "y_1"], y="aten.max.dim(x, 1)"), [keeps])
     assert [node.op_type for node in after.nodes] == ["aten.max.dim", "aten.squeeze.dim", "aten.squeeze.dim"]
     assert after.nodes[0].origins == ("y",)
+
+
+INVALID = {  # their operand has a dtype without shape rules, so a check takes their shapes as declared
+    "source and destination of different lengths": ("aten.movedim.intlist", {"source": [1], "destination": [0, 2]}),
+    "no such dimension": ("aten.swapdims.default", {"dim0": 7, "dim1": 1}),
+    "too few dimensions": ("aten.permute.default", {"dims": [1]}),
+}
+
+
+@pytest.mark.parametrize("call", INVALID.values(), ids=INVALID.keys())
+def test_a_node_with_invalid_arguments_stays(call: tuple[str, dict[str, object]]) -> None:
+    """A graph that passes every check can be optimised, even where the arguments of a node cannot be checked."""
+    x, made = TensorMeta("x", (2, 3, 4), "qint8"), TensorMeta("made", (2, 3, 4), "qint8")
+    ir = IR([OpNode("made", call[0], [x], [made], call[1])], [x], [made])
+    validate_ir(ir)
+    after, _ = optimize(ir, "full")
+    assert [node.name for node in after.nodes] == ["made"]
+
+
+def test_a_rule_that_fails_on_a_valid_node_is_a_bug() -> None:
+    """Errors of rules are hidden nowhere else."""
+
+    @rule(op("aten.neg.default", self="x"))
+    def failing(g, node, x):  # type: ignore[no-untyped-def]
+        return [][1]
+
+    with pytest.raises(IndexError):
+        optimized(small("x: float32[2]", neg="aten.neg.default(x)"), [failing])

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -131,3 +132,32 @@ def test_a_forked_process_has_a_child_of_its_own() -> None:
         os._exit(0 if shape_worker.WORKER.call_rule(operator, SQUARE, {}) == expected else 1)
     assert os.waitpid(process, 0)[1] == 0
     assert shape_worker.WORKER.call_rule(operator, SQUARE, {}) == expected
+
+
+def test_an_operator_without_answers_is_not_called_again(worker: ShapeWorker) -> None:
+    """A file with many such nodes takes no longer than a file with three."""
+    name, tensors, attrs = CRASHING[0]
+    operator: Any = find_operator(name)
+    for _ in range(3):
+        assert worker.call_rule(operator, tensors, attrs) == ""
+    assert worker._pipes is None
+    assert worker.call_rule(operator, tensors, attrs) == ""
+    assert worker._pipes is None, "it was called a fourth time"
+    assert worker.call_rule(find_operator("aten.tril.default"), SQUARE, {"diagonal": 0}) == [((3, 3), "float32", None)]  # type: ignore[arg-type]
+
+
+def test_the_limit_is_on_cpu_time(worker: ShapeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine changes no verdict: a child that waits for a processor still answers."""
+    monkeypatch.setattr(shape_worker, "_SECONDS", 1)
+    monkeypatch.setattr(shape_worker, "call_rule", lambda operator, tensors, attrs: time.sleep(2.5) or [])
+    assert worker.call_rule(find_operator("aten.tril.default"), SQUARE, {"diagonal": 0}) == []  # type: ignore[arg-type]
+
+
+def test_a_rule_with_work_for_every_index_is_not_called() -> None:
+    report = Report()
+    sizes = (808, 2, 2)
+    given: dict[str, Made] = {name: (sizes, "float32", None) for name in ("input1", "input2", "weight")}
+    started = time.process_time()
+    assert not list(examine(_graph("aten.bilinear.default", given, {"bias": None}), report))
+    assert report.declared.total() == 1
+    assert time.process_time() - started < 1

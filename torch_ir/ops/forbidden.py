@@ -81,6 +81,8 @@ _HIGHER_ORDER = frozenset(
     ]
 )  # fmt: skip
 _OBJECTS = re.compile(r"__torch__|PyObject|\bAny\b|Storage|Stream|Dict")
+# Operators on named dimensions, which older versions of torch have: results depend on names that no graph keeps.
+_NAMED = re.compile(r"^(align_as|align_tensors|align_to|refine_names|rename_?)\.|\..*(dimname|names)", re.IGNORECASE)
 _FILES = re.compile(r"file|path|folder|dir(ectory)?$|ur[il]$|uri_", re.IGNORECASE)
 
 
@@ -94,6 +96,8 @@ def reaches(op_type: str) -> str:
         return "is for torch's own tests"
     if namespace == "aten" and name in _OPERATORS:
         return _OPERATORS[name]
+    if namespace == "aten" and _NAMED.search(rest):
+        return "uses the names of dimensions"
     if op_type == _ADDRESS:
         return "exposes the address of a tensor"
     operator = find_operator(op_type)

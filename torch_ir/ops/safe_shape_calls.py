@@ -31,6 +31,7 @@ _RECURRENT = frozenset(f"aten.{name}" for name in ("lstm", "gru", "rnn_tanh", "r
 # They repeat their work as often as this argument says.
 _ROUNDS = {"aten.diff": "n", "aten.combinations": "r", "aten.matrix_power": "n", "aten.linalg_matrix_power": "n"}
 _ROUNDS |= {**dict.fromkeys(_RECURRENT, "num_layers"), "aten.round": "decimals"}
+_BY_SIZE = frozenset(("aten.bilinear", "aten._trilinear"))  # they repeat their work for every index of a dimension
 _CUBIC = frozenset(("aten.linalg_multi_dot", "aten.chain_matmul", "aten.einsum"))  # in the number of their tensors
 _DIVISORS = ("group", "groups", "num_groups")  # by which rules divide unchecked
 # Operators of layers whose rules never crashed in thousands of hostile calls (tests/hostile_calls.py). In
@@ -75,6 +76,7 @@ def may_call_rule(
         or any(attrs.get(divisor) == 0 for divisor in _DIVISORS)
         or (name in _ROUNDS and abs(_number(attrs, _ROUNDS[name])) > _MOST_ROUNDS)
         or (name in _RECURRENT and any(size > _MOST_STEPS for shape in shapes[:1] for size in shape[:2]))
+        or (name in _BY_SIZE and any(size > _MOST_ROUNDS for shape in shapes for size in shape))
         or (name in _CUBIC and len(shapes) > _MOST_ROUNDS)
         or (_gives_list(operator) and _pieces(name, shapes, attrs) > _MOST_PIECES)
     )

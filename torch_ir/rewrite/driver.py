@@ -16,6 +16,7 @@ from torch_ir.rewrite.pattern import Match, Pattern, find_match
 from torch_ir.rewrite.rewrite_rule import Rule
 
 _MOST_PER_NODE = 20  # changes; more means that rules undo each other
+_OF_INVALID_ARGUMENTS = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 def rewrite(ir: IR, rules: Iterable[Rule], context: Knowledge) -> int:
@@ -83,6 +84,10 @@ class _Rewriting:
                 if isinstance(error, UnknownOperatorError) and not rule.is_ours:
                     raise UnknownOperatorError(f"rule {rule.name!r}: {error}") from None
                 result = str(error)
+            except _OF_INVALID_ARGUMENTS as error:
+                if all(map(self.context.passes_shape_rule, found.nodes)):
+                    raise
+                result = f"its arguments are invalid: {error}"
             _take_placement(node, result, build.nodes)
             why = self._refusal(rule, node, result)
             if why is None:

@@ -66,14 +66,18 @@ class Shapes:
         if not isinstance(operator, OpOverload) or is_forbidden(op_type):
             return None
         points = self.points if _is_open(inputs.values(), attrs) else _NUMBERS
+        at_points = []
         try:
-            made = [self._at(point, operator, inputs, attrs) for point in points]
+            for point in points:
+                rows = self._at(point, operator, inputs, attrs)
+                if rows is None:
+                    return None
+                at_points.append(rows)
         except ShapeError:
             if not self.is_decided(inputs, attrs):
                 raise
             return None  # data-dependent sizes may be compatible for reasons that the graph does not state
-        at_points = [rows for rows in made if rows is not None]
-        return (points, at_points) if made and len(at_points) == len(made) else None
+        return (points, at_points) if at_points else None
 
     @property
     def points(self) -> Points:

@@ -2,7 +2,8 @@
 
 torch's shape rules check less than its kernels do: some divide by a size that may be 0, or read a missing operand. The
 rules of the operators in `ops.safe_shape_calls` run in this process. Every other rule runs in a forked worker, which
-serves one call after another; a rule that crashes it, or takes too long, has no result.
+serves one call after another; a rule that crashes it, or takes too long, has no result. The limit is on CPU time, so that
+the answer does not depend on what else the machine is doing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pickle
 import signal
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -26,7 +28,9 @@ from torch_ir.ir.graph.attr_types import DTYPES
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
 
-_SECONDS = 5  # for one call
+_SECONDS = 5  # of CPU time, for one call
+_MOST_WAIT = 300  # seconds for an answer, in case the child neither computes nor answers
+_MOST_FAILURES = 3  # calls without an answer, after which an operator is not called again
 _BYTES = 1 << 24  # of one answer
 _MEMORY = 4 << 30  # that the child may use beyond the memory of this process
 _RANK = 1 << 10
@@ -40,12 +44,13 @@ class ShapeWorker:
         self._lock = threading.Lock()
         self._pipes: tuple[Connection, Connection] | None = None  # requests and replies
         self._process = 0
+        self._failures: Counter[str] = Counter()  # by operator
 
     def call_rule(
         self, operator: OpOverload, tensors: Mapping[str, Made], attrs: Mapping[str, Any]
     ) -> list[Made] | str:
         """Return what `shape_rules.call_rule` does, and an empty string if the child does not answer."""
-        if not _CAN_FORK:
+        if not _CAN_FORK or self._failures[str(operator)] >= _MOST_FAILURES:
             return ""
         question = pickle.dumps((str(operator), dict(tensors), dict(attrs)))
         with self._lock:
@@ -54,10 +59,11 @@ class ShapeWorker:
                     self._pipes = self._start()
                 questions, answers = self._pipes
                 questions.send_bytes(question)
-                if answers.poll(_SECONDS + 1):
+                if answers.poll(_MOST_WAIT):
                     return _checked(json.loads(answers.recv_bytes(_BYTES)))
             except (EOFError, OSError, ValueError):  # it crashed, or its answer is malformed
                 pass
+            self._failures[str(operator)] += 1
             self.stop()
             return ""
 

@@ -127,6 +127,13 @@ class Knowledge:
     def names_no_size(self, node: OpNode) -> bool:
         return not any(made in self._sizes for made in node.outputs)
 
+    def passes_shape_rule(self, node: OpNode) -> bool:
+        """Whether torch has a shape rule for a node, and it accepts the node's arguments."""
+        try:
+            return self.shapes.of(node) is not None
+        except ShapeError:
+            return False
+
     def agree(self, one: TensorMeta, other: TensorMeta) -> bool:
         """Whether two tensors have equal shape and dtype, however their sizes are written."""
         return self.shapes.agree(one, other)
