@@ -156,7 +156,7 @@ def test_the_limit_is_on_cpu_time(worker: ShapeWorker, monkeypatch: pytest.Monke
 def test_a_rule_with_work_for_every_index_is_not_called() -> None:
     report = Report()
     sizes = (808, 2, 2)
-    given: dict[str, Made] = {name: (sizes, "float32", None) for name in ("input1", "input2", "weight")}
+    given: dict[str, Made] = dict.fromkeys(("input1", "input2", "weight"), (sizes, "float32", None))
     started = time.process_time()
     assert not list(examine(_graph("aten.bilinear.default", given, {"bias": None}), report))
     assert report.declared.total() == 1

@@ -2,8 +2,8 @@
 
 torch's shape rules check less than its kernels do: some divide by a size that may be 0, or read a missing operand. The
 rules of the operators in `ops.safe_shape_calls` run in this process. Every other rule runs in a forked worker, which
-serves one call after another; a rule that crashes it, or takes too long, has no result. The limit is on CPU time, so that
-the answer does not depend on what else the machine is doing.
+serves one call after another; a rule that crashes it, or takes too long, has no result. The limit is on CPU time, so
+that the answer does not depend on what else the machine is doing.
 """
 
 from __future__ import annotations
