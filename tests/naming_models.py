@@ -17,9 +17,9 @@ CASES: dict[str, Callable[[], Case]] = {}
 NOT_FAST = {
     "buffer_assigned": "in the place of a parameter or buffer",
     "statistics": "updates running statistics",
-    "shared_nested_call": "a module that goes by the names a, b",
-    "shared_by_index": "a module that goes by the names layers.0, layers.2",
-    "shared_block": "a module that goes by the names a, b",
+    "shared_nested_call": "a shared module with the paths a, b",
+    "shared_by_index": "a shared module with the paths layers.0, layers.2",
+    "shared_block": "a shared module with the paths a, b",
 }
 
 

@@ -222,7 +222,7 @@ def test_the_plain_failure_is_told_when_no_step_works() -> None:
     ("number", "words"),
     [
         (signal.SIGSEGV, "ended its process with SIGSEGV"),
-        (signal.SIGKILL, "with SIGKILL, most likely for lack of memory"),
+        (signal.SIGKILL, "with SIGKILL, probably out of memory"),
     ],
 )
 def test_a_crash_is_a_sentence(number: int, words: str) -> None:

@@ -153,7 +153,7 @@ def test_references_kept_in_variables() -> None:
     built = call(forward, X, parts={"a": layer, "b": layer})
     assert [node.origin.module for node in exported(built).nodes] == ["a", "b"]
     assert [node.origin.module for node in recorded(built).nodes] == ["b", "a"]
-    with pytest.raises(NotCoveredError, match="a module that goes by the names a, b"):
+    with pytest.raises(NotCoveredError, match="a shared module with the paths a, b"):
         record_fast(*built)
 
 

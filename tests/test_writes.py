@@ -398,11 +398,11 @@ def test_two_names_of_one_memory() -> None:
     a, b, joined = tensor("a", 2), tensor("b", 2), tensor("view", 4)
     relu = OpNode("relu", "aten.relu.default", [a], [tensor("relu", 2)], args=["self"])
     writes = Writes({a: "here", b: "here"}, {relu: a})
-    with pytest.raises(UnfollowedWriteError, match="'b' and 'a' are one memory"):
+    with pytest.raises(UnfollowedWriteError, match="'b' and 'a' share memory"):
         without_writes([relu], [a, b], [relu.output], writes, set())
     view = OpNode("view", "aten.cat.default", [a, a], [joined], args=["tensors.0", "tensors.1"])
     writes = Writes({a: "here", joined: "here"}, {relu: a})
-    with pytest.raises(UnfollowedWriteError, match="gives memory that several of its inputs lie in"):
+    with pytest.raises(UnfollowedWriteError, match="returns memory that several of its inputs share"):
         without_writes([view, relu], [a], [relu.output], writes, set())
 
 

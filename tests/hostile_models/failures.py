@@ -24,7 +24,7 @@ class WrongShapes(nn.Module):
         return x @ x  # here
 
 
-@case(args=(X, X), words=("not the arguments of forward",))
+@case(args=(X, X), words=("do not match the arguments of forward",))
 class TooManyInputs(nn.Module):
     def forward(self, x):  # here
         return x

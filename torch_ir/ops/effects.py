@@ -14,6 +14,7 @@ from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 # Operators that update running statistics in training, which their schemas do not say -> the training flag.
+RUNNING_STATISTICS = ("running_mean", "running_var")
 _STATISTICS = {
     "aten.batch_norm.default": "training",
     "aten.instance_norm.default": "use_input_stats",
@@ -58,6 +59,11 @@ def updates_statistics(operator: OpOverload, bound: Mapping[str, Any]) -> bool:
     """Whether a call with these arguments updates running statistics, which its schema does not say."""
     flag = _STATISTICS.get(str(operator))
     return flag is not None and bool(bound.get(flag)) and bound.get("running_mean") is not None
+
+
+def written_arguments(operator: OpOverload, bound: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the arguments that a call with these arguments writes to, running statistics included."""
+    return mutated_arguments(operator) or (RUNNING_STATISTICS if updates_statistics(operator, bound) else ())
 
 
 def gives_new_values(node: OpNode) -> bool:

@@ -1,4 +1,4 @@
-"""The paths by which forward accesses modules: torch.export gives a module with several the path of the access."""
+"""The paths by which forward accesses shared modules: torch.export records the path of the access."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TABLE = MODULE_TABLES[2]
 
 
 class ModuleAccesses:
-    """Notes each access of a submodule, for models with a module that has several paths.
+    """Records each access of a submodule, for models with a module that has several paths.
 
     A call takes the latest access that no call has taken: `self.b(self.a(x))` reads `b`, then `a`, and calls `a` first.
     """
@@ -28,7 +28,7 @@ class ModuleAccesses:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Note accesses meanwhile."""
+        """Record accesses inside this context."""
         tables = {module: (module_table(module), _Table(self, module)) for module in self._paths}
         for module, (_, noting) in tables.items():
             module.__dict__[_TABLE] = noting
@@ -42,7 +42,7 @@ class ModuleAccesses:
                     module.__dict__[_TABLE] = table
 
     def note(self, owner: nn.Module, name: str, module: nn.Module | None) -> None:
-        """Forward accesses `owner.name`."""
+        """Record an access of `owner.name`."""
         if module is None or module not in self._paths:
             return
         path = f"{self._current.get(owner, self._paths[owner][0])}.{name}".lstrip(".")
@@ -51,7 +51,7 @@ class ModuleAccesses:
         self._accessed.setdefault(module, set()).add(path)
 
     def enter(self, module: nn.Module, outside: str | None) -> tuple[str, bool]:
-        """Return the path by which the module at `outside` calls another, and whether accesses leave no doubt of it."""
+        """Return the path by which the module at `outside` calls another, and whether the accesses determine it."""
         paths = self._paths[module]
         pending = self._pending.get(module, [])
         below = [path for path in pending if outside is None or is_below(path, outside)] or pending
@@ -69,7 +69,7 @@ class ModuleAccesses:
 
 
 class _Table(dict[str, Any]):
-    """The submodules of a module, which notes each that is read."""
+    """The table of submodules of a module; records each read."""
 
     def __init__(self, accesses: ModuleAccesses, owner: nn.Module) -> None:
         super().__init__(module_table(owner))
