@@ -388,7 +388,7 @@ def unfolded(self: Any, x: Tensor) -> Any:
 @pytest.mark.parametrize("capture", ["auto", "export", "record"])
 def test_nobody_follows_repeated_elements(forward: Callable[..., Any], capture: str) -> None:
     """Torch would return other numbers than the model, so such a write is refused, with an alternative."""
-    refused = pytest.raises(ConversionError, match="expanded or unfolded tensor, which torch does not")
+    refused = pytest.raises(ConversionError, match="expanded or unfolded tensor, which torch cannot")
     with quiet(), refused:
         extract_ir(module(forward), (X.clone(),), strict=False, capture=capture)
 

@@ -42,7 +42,7 @@ class Aborts(nn.Module):
         os.abort()  # here
 
 
-@case(words=("longer than 1 s", "loop without end"), isolated=True, time_limit=1)
+@case(words=("longer than 1 s", "endless loop"), isolated=True, time_limit=1)
 class Hangs(nn.Module):
     def forward(self, x):
         while True:

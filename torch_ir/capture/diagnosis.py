@@ -29,8 +29,7 @@ _REMEDIES = {
     Cause.SIZE_FROM_DATA: "the size of a result depends on the data in a way that torch cannot follow; pad the result "
     "to a fixed size",
     Cause.NUMPY: "the model calls NumPy, which cannot be traced; use torch functions",
-    Cause.NO_SHAPE_RULE: "an operator has no shape rule; register one with "
-    "torch.library.register_fake",
+    Cause.NO_SHAPE_RULE: "an operator has no shape rule; register one with torch.library.register_fake",
     Cause.DATA_POINTER: "the model reads the memory of a tensor, which has none during a capture; use torch "
     "functions there",
     Cause.UNTRACKED_TENSOR: f"the model computes outside the trace; {ELSEWHERE}",
@@ -38,8 +37,7 @@ _REMEDIES = {
     f"capture; {ELSEWHERE}",
     Cause.NO_VALUE: "a tensor without values cannot be read; capture the model with explore=, or on real tensors with "
     "strict=False",
-    Cause.ENDLESS_RECURSION: "forward recurses without end; make the recursion end independently of the "
-    "data",
+    Cause.ENDLESS_RECURSION: "forward recurses without end; make the recursion end independently of the data",
     Cause.EXIT: "forward ends the process with sys.exit; raise an exception instead",
     Cause.WRONG_INPUTS: "the example inputs do not match the arguments of forward; pass what the model is called with",
 }

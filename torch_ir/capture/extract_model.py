@@ -56,7 +56,7 @@ def extract_ir(
 ) -> IR:
     """Capture a model as an IR without reading its weights.
 
-    With `strict`, parameters and inputs must be on meta; `strict=False` accepts real tensors, and stores no weight either.
+    With `strict`, parameters and inputs must be on meta; `strict=False` accepts real tensors.
     `kwargs` are keyword inputs. `dynamic_shapes` says which sizes may vary, in the form that `torch.export` accepts.
     `capture` is "export", "record" (one run of the model in ordinary Python), or "auto" (export, else record).
     `explore` limits the paths to capture where Python branches on data; default: 16 on tensors without values, else 1.

@@ -64,8 +64,8 @@ def warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) 
     if road == STRICTLY or (road == RECORDING and not has_no_values(model, call)):
         return
     if lines := class_questions(model):
-        told = f"forward reads the class of a tensor at {', '.join(lines[:4])}; type() returns another one while a model is "
-        warnings.warn(f"{told}captured without values: use isinstance there", CaptureWarning, stacklevel=3)
+        told = f"forward reads the class of a tensor at {', '.join(lines[:4])}; type() returns another in a capture "
+        warnings.warn(f"{told}without values: use isinstance there", CaptureWarning, stacklevel=3)
 
 
 def warn_of_lost_values(ir: IR) -> None:

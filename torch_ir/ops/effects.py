@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_ir.ir import OpNode
+from torch_ir.ir.graph.operator_sets import DROPOUTS
 from torch_ir.ops.forbidden import COLLECTIVES, reaches
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload, schema_of
@@ -21,7 +22,6 @@ _STATISTICS = {
     "aten._batch_norm_impl_index.default": "training",
     "aten.native_batch_norm.default": "training",
 }
-_DROPOUTS = frozenset(f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_"))
 # Their values are uninitialised memory.
 _UNINITIALISED = frozenset(
     f"aten.{name}"
@@ -130,7 +130,7 @@ def changes_elements(operator: OpOverload) -> bool:
 
 def gives_its_input(op_type: str, attrs: Mapping[str, Any]) -> bool:
     """Whether a call returns its input itself, which its schema does not say: dropout that is off."""
-    return op_type in _DROPOUTS and (attrs.get("train") is False or attrs.get("p") == 0.0)
+    return op_type in DROPOUTS and (attrs.get("train") is False or attrs.get("p") == 0.0)
 
 
 def may_pass_on(operator: OpOverload) -> bool:

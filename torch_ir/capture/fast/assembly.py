@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +16,7 @@ from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, SizeCannotVaryError, form_of_input
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.constant_keys import ConstantKeys
-from torch_ir.capture.naming.export_names import Names, input_names, weight_name
+from torch_ir.capture.naming.export_names import Names, functional_name, input_names, weight_name
 from torch_ir.capture.naming.running_modules import Scope
 from torch_ir.capture.program.functional_writes import Writes, without_writes
 from torch_ir.capture.walk import own_attributes, walk, weights
@@ -244,7 +243,7 @@ class Assembly:
     def _node(self, step: Step, name: str) -> OpNode:
         rule = step.rule
         if rule.new_value is not None:
-            name = self.names.left.free(_plain(name))
+            name = self.names.left.free(functional_name(name))
         place = (step.scope, step.line)
         origin = self._origins.get(place)
         if origin is None:
@@ -310,15 +309,10 @@ class _Weight:
 
 def _written(sizes: OpenSizes) -> WrittenSizes:
     """Return the open sizes after the run; raise if they cannot vary as requested."""
-    from torch_ir.capture.fast.size_environment import Violation  # slow, and of no use where sizes are fixed
+    from torch_ir.capture.fast.size_environment import Violation  # slow to import, and only needed for open sizes
     from torch_ir.capture.fast.written_sizes import WrittenSizes
 
     result = sizes.result()
     if isinstance(result, Violation):
         raise SizeCannotVaryError(f"a size cannot vary as asked: {result.told}")
     return WrittenSizes(result)
-
-
-def _plain(name: str) -> str:
-    """Return the name of an in-place call without its mark: `relu` for `relu_`, `relu_1` for `relu__1`."""
-    return re.sub(r"_(?=(_\d+)?$)", "", name)

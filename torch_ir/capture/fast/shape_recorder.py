@@ -15,9 +15,9 @@ from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC
+from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
-from torch_ir.capture.program.provenance import function_name
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, rewritten_for_sizes
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             values.append(tensor.value)
         inputs = values if rule.is_in_order else [values[place] for place in rule.order]
         first = len(tape.forms)
-        function = self._functions.running if self._functions is not None else ""
+        function = self._functions.calls.running if self._functions is not None else ""
         tape.steps.append(Step(rule, inputs, first, self.modules.scope, self._lines.here(_DEPTH), function))
         if rule.only_output is not None:  # the common case
             form, view_of = rule.only_output.form, rule.only_output.view_of
@@ -170,25 +170,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
 
 
 class Functions(TorchFunctionMode):
-    """Tracks the running torch function, with the number of its call."""
+    """Tracks the running torch function."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.running = ""
-        self._calls: Counter[str] = Counter()
+        self.calls = FunctionCalls()
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        name = function_name(func)
-        if not name:
-            return func(*args, **(kwargs or {}))
-        self.running = f"{name}@{self._calls[name]}"
-        self._calls[name] += 1
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            self.running = ""
+        return self.calls.call(func, args, kwargs or {})
 
 
 class SizeIndexing(TorchFunctionMode):

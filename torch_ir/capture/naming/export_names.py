@@ -79,6 +79,11 @@ def call_name(packet: str) -> str:
     return name_of_target(packet)
 
 
+def functional_name(name: str) -> str:
+    """Return the name of an in-place call without its mark: `relu` for `relu_`, `relu_1` for `relu__1`."""
+    return re.sub(r"_(?=(_\d+)?$)", "", name)
+
+
 def weight_name(prefix: str, key: str) -> str:
     plain = key.lower().replace(".", "_")
     if not plain.isidentifier() or not plain.isascii():

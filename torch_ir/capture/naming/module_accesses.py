@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dis
+import sys
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -12,6 +15,7 @@ from torch_ir.ir.graph.origins import is_below
 from torch_ir.ops.torch_internals import MODULE_TABLES, module_table
 
 _TABLE = MODULE_TABLES[2]
+_ACCESSORS = frozenset(("__getitem__", "__getattr__", "__iter__", "get", "get_submodule", "_get_item_by_idx"))
 
 
 class ModuleAccesses:
@@ -25,6 +29,7 @@ class ModuleAccesses:
         self._current: dict[nn.Module, str] = {}  # the path of the latest access or call
         self._pending: dict[nn.Module, list[str]] = {}  # accesses without a call
         self._accessed: dict[nn.Module, set[str]] = {}
+        self._kept: set[nn.Module] = set()  # accessed again while a variable holds them, which may be called instead
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -47,6 +52,8 @@ class ModuleAccesses:
             return
         path = f"{self._current.get(owner, self._paths[owner][0])}.{name}".lstrip(".")
         self._current[module] = path
+        if len(self._paths[module]) > 1 and _is_in_variable(module):
+            self._kept.add(module)
         self._pending.setdefault(module, []).append(path)
         self._accessed.setdefault(module, set()).add(path)
 
@@ -55,7 +62,8 @@ class ModuleAccesses:
         paths = self._paths[module]
         pending = self._pending.get(module, [])
         below = [path for path in pending if outside is None or is_below(path, outside)] or pending
-        is_clear = outside is None or len(set(below) or self._accessed.get(module, ())) == 1
+        candidates = self._accessed.get(module, ()) if module in self._kept else set(below)
+        is_clear = outside is None or len(candidates or self._accessed.get(module, ())) == 1
         if len(paths) == 1:
             path = paths[0]
         elif below:
@@ -66,6 +74,23 @@ class ModuleAccesses:
             del pending[len(pending) - 1 - pending[::-1].index(path)]
         self._current[module] = path
         return path, is_clear
+
+
+def _is_in_variable(module: nn.Module) -> bool:
+    """Whether a local variable of the code that accesses a module holds it already; not for `self.a(...)`."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name in _ACCESSORS:
+        frame = frame.f_back
+    if frame is None or _is_call(frame):
+        return False
+    return any(value is module for value in frame.f_locals.values())
+
+
+def _is_call(frame: FrameType) -> bool:
+    """Whether the running instruction loads an attribute in order to call it."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    name = dis.opname[code[at]]
+    return name == "LOAD_METHOD" or (name == "LOAD_ATTR" and sys.version_info >= (3, 12) and bool(code[at + 1] & 1))
 
 
 class _Table(dict[str, Any]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
@@ -11,6 +10,7 @@ import torch
 from torch import fx
 
 from torch_ir.capture.export.symbolic_sizes import Bindings, SymbolNames, is_symbolic
+from torch_ir.capture.naming.export_names import functional_name
 from torch_ir.capture.program.functional import Twins, has_storage
 from torch_ir.capture.program.functional_writes import Functional, UnfollowedWriteError, Writes, without_writes
 from torch_ir.capture.program.node_info import NodeInfo
@@ -138,7 +138,7 @@ class Calls:
                 "convert the program that torch.export.export returned"
             )
         inputs, attrs = self._arguments(node, bind(twin, args, node.kwargs))
-        name = self.names_left.free(_plain(node.name)) if node in self.twins else node.name
+        name = self.names_left.free(functional_name(node.name)) if node in self.twins else node.name
         outputs = self._outputs(name, value)
         made = list(_present(outputs))
         op_type, inputs, attrs, made = _whole_batch_norm(node, operator_name(twin), inputs, attrs, made)
@@ -339,11 +339,6 @@ def _present(outputs: tuple[Made, ...]) -> Iterator[TensorMeta]:
             yield from _present(output)
         elif output is not None:
             yield output
-
-
-def _plain(name: str) -> str:
-    """Return the name of an in-place call without its mark: `relu` for `relu_`, `relu_1` for `relu__1`."""
-    return re.sub(r"_(?=(_\d+)?$)", "", name)
 
 
 def _whole_batch_norm(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,9 +14,10 @@ from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.data_branches.decision_paths import NoValueError, Path
 from torch_ir.capture.diagnosis import definition
+from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
-from torch_ir.capture.program.provenance import FUNCTION, function_name, user_line, users_frame
+from torch_ir.capture.program.provenance import FUNCTION, user_line, users_frame
 from torch_ir.capture.record.escapes import ASKING_FOR_LAYOUT, LEAVING, SHOWING, blank
 from torch_ir.capture.record.fx_tape import Tape
 from torch_ir.capture.record.untracked_tensors import UntrackedTensors
@@ -70,8 +70,7 @@ class Recorder:
         ] = {}  # with a copy of its former content
         self.layout = ""  # the first line that reads strides or an offset
         self._answers: dict[fx.Node, Any] = {}
-        self._function = ""
-        self._calls: Counter[str] = Counter()
+        self._functions = FunctionCalls()
         self._is_paused = False
         self._is_busy = False
         self._composites: dict[OpOverload, bool] = {}  # whether their result sizes depend on data
@@ -117,15 +116,7 @@ class Recorder:
             return func(*args, **kwargs)
         if func is torch.Tensor.__deepcopy__:
             return args[1].setdefault(id(args[0]), args[0].clone())
-        name = function_name(func)
-        if not name:
-            return func(*args, **kwargs)
-        self._function = f"{name}@{self._calls[name]}"
-        self._calls[name] += 1
-        try:
-            return func(*args, **kwargs)
-        finally:
-            self._function = ""
+        return self._functions.call(func, args, kwargs)
 
     def _leave(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Pass data to code outside torch: the values, or zeros if there are none."""
@@ -278,7 +269,7 @@ class Recorder:
         return {
             "nn_module_stack": {} if scope is None else scope.stack,
             "stack_trace": self._lines.trace(),
-            FUNCTION: self._function,
+            FUNCTION: self._functions.running,
         }
 
     def _here(self) -> tuple[str, str]:
