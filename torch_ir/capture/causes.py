@@ -52,5 +52,5 @@ def message(error: BaseException) -> str:
 
 def named_message(error: BaseException) -> str:
     """Return the class name of an error, and its message if it has one."""
-    told = message(error)
-    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+    first = message(error)
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

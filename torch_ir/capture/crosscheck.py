@@ -45,8 +45,8 @@ def _checked(quick: IR, check: Callable[[], IR]) -> IR:
         warnings.warn(f"the recording could not be checked: {error}", CaptureWarning, stacklevel=8)
         return quick
     if found := first_difference(exact, quick):
-        told = f"the recording differs from the graph of torch.export, which is used: {found}"
-        warnings.warn(told, CaptureWarning, stacklevel=8)
+        difference = f"the recording differs from the graph of torch.export, which is used: {found}"
+        warnings.warn(difference, CaptureWarning, stacklevel=8)
         return exact
     return quick
 

@@ -51,18 +51,18 @@ def explained(error: BaseException, model: nn.Module) -> ExportError:
 
 
 def _refusal(model: nn.Module, place: str, reason: str, cause: Cause = Cause.UNKNOWN) -> ExportError:
-    told = f"{place}: {reason}" if place else reason
-    return ExportError(f"cannot capture {type(model).__name__}: {told}", cause=cause)
+    located = f"{place}: {reason}" if place else reason
+    return ExportError(f"cannot capture {type(model).__name__}: {located}", cause=cause)
 
 
 def _reason(error: BaseException, frames: traceback.StackSummary) -> str:
-    cause, told, named = cause_by_words(error), message(error), named_message(error)
+    cause, first, named = cause_by_words(error), message(error), named_message(error)
     if cause is Cause.SIZE_CANNOT_VARY:
         return _violated(lines_of(error))
     if cause in _REMEDIES:
-        return f"{_REMEDIES[cause]} ({told or named})"
+        return f"{_REMEDIES[cause]} ({first or named})"
     if type(error).__name__ == "UserError":  # of torch._dynamo; its text is written for users
-        return told
+        return first
     if frames and is_users(frames[-1].filename):
         return f"forward raises {named}"
     return f"{named}; check that the model itself accepts these inputs"

@@ -25,11 +25,11 @@ def warn_of_gaps(ir: IR) -> None:
     guarded = dict.fromkeys([node["place"] for node in nodes if node.op_type in (DECISION, FIXED_SHAPE)])
     opaque = dict.fromkeys([f"{node.op_type} at {node['place']}" for node in nodes if is_opaque(node)])
     if guarded:
-        told = f"Python reads data at {', '.join(guarded)}: the graph runs only if the value is the one at capture"
-        warnings.warn(f"{told}{_exact_numbers(ir)}", CaptureWarning, stacklevel=3)
+        text = f"Python reads data at {', '.join(guarded)}: the graph runs only if the value is the one at capture"
+        warnings.warn(f"{text}{_exact_numbers(ir)}", CaptureWarning, stacklevel=3)
     if opaque:
-        told = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
-        warnings.warn(told, CaptureWarning, stacklevel=3)
+        text = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
+        warnings.warn(text, CaptureWarning, stacklevel=3)
 
 
 def _exact_numbers(ir: IR) -> str:
@@ -46,9 +46,9 @@ def warn_of_shared_inputs(ir: IR, call: Call) -> None:
     """Warn if example inputs share memory that forward writes to: the inputs of a graph share none."""
     pairs = shared_inputs(call) if any(target.param is None for target, _ in ir.mutations) else ()
     if pairs:
-        told = ", ".join(f"{one} and {other}" for one, other in pairs)
+        text = ", ".join(f"{one} and {other}" for one, other in pairs)
         warnings.warn(
-            f"{told} share memory, and forward writes to an input: the graph is captured for inputs that share "
+            f"{text} share memory, and forward writes to an input: the graph is captured for inputs that share "
             "none, and raises on others",
             CaptureWarning,
             stacklevel=3,
@@ -64,8 +64,8 @@ def warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) 
     if road == STRICTLY or (road == RECORDING and not has_no_values(model, call)):
         return
     if lines := class_questions(model):
-        told = f"forward reads the class of a tensor at {', '.join(lines[:4])}; type() returns another in a capture "
-        warnings.warn(f"{told}without values: use isinstance there", CaptureWarning, stacklevel=3)
+        text = f"forward reads the class of a tensor at {', '.join(lines[:4])}; type() returns another in a capture "
+        warnings.warn(f"{text}without values: use isinstance there", CaptureWarning, stacklevel=3)
 
 
 def warn_of_lost_values(ir: IR) -> None:

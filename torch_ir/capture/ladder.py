@@ -23,6 +23,7 @@ from torch_ir.capture.program.provenance import user_line
 from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
+from torch_ir.ops.process_end import crash
 
 TIME_LIMIT = 600.0
 _log = logging.getLogger("torch_ir.capture")  # the command line shows it as progress
@@ -56,8 +57,8 @@ def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = 
             continue
         if plain is not None:
             ir.extensions["captured_by"] = step.name
-            told = f"captured by {step.name}, because {steps[0].name} {plain}"
-            warnings.warn(told, CaptureWarning, stacklevel=3)
+            notice = f"captured by {step.name}, because {steps[0].name} {plain}"
+            warnings.warn(notice, CaptureWarning, stacklevel=3)
         return ir
     assert plain is not None  # there is a step, and it failed
     raise plain
@@ -80,15 +81,16 @@ def _in_child(step: Step, time_limit: float) -> IR:
                 child.join(_GRACE)
                 end = f"took longer than {time_limit:g} s and was stopped; is there an endless loop?"
                 raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}")
-            kind, text, cause, told = ours.recv()
+            kind, text, cause, warned = ours.recv()
         except (EOFError, OSError):  # the child exited before it had sent everything
             child.join()
-            end = f"ended its process {_end(child.exitcode)}; a call there does not work during a capture"
+            status = child.exitcode or 0
+            end = f"{crash(status) or f'exited with status {status}'}; a call there does not work during a capture"
             raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}") from None
         finally:
             child.kill()
             child.join()
-    for warning in told:
+    for warning in warned:
         warnings.warn(warning, CaptureWarning, stacklevel=4)
     if kind == "IR":
         return IR.from_json(text)
@@ -123,10 +125,3 @@ def _place(trace: IO[bytes]) -> str:
     lines = trace.read().decode(errors="replace").splitlines()
     place = user_line("\n".join(reversed(lines)))
     return f"{place}: " if place else ""
-
-
-def _end(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"with exit status {code}"
-    name = signal.Signals(-code).name
-    return f"with {name}, probably out of memory" if name == "SIGKILL" else f"with {name}"

@@ -22,8 +22,8 @@ class Path:
     its graph goes through torch's functionalisation even without writes.
     """
 
-    def __init__(self, told: Sequence[bool] = (), *, may_choose: bool = False, is_retraced: bool = False) -> None:
-        self.told = tuple(told)
+    def __init__(self, forced: Sequence[bool] = (), *, may_choose: bool = False, is_retraced: bool = False) -> None:
+        self.forced = tuple(forced)
         self.may_choose = may_choose
         self.is_retraced = is_retraced
         self.taken: list[bool] = []
@@ -32,8 +32,8 @@ class Path:
         """Return the outcome of the next decision; `actual` reads it from the data, if there is any."""
         if len(self.taken) == MOST_DECISIONS:
             raise EndlessError(f"Python branches on data more than {MOST_DECISIONS} times in one run")
-        if len(self.taken) < len(self.told):
-            outcome = self.told[len(self.taken)]
+        if len(self.taken) < len(self.forced):
+            outcome = self.forced[len(self.taken)]
         elif actual is not None:
             outcome = actual()
         elif self.may_choose:

@@ -19,15 +19,15 @@ def explored(capture: Callable[[Path], IR], limit: int) -> IR:
     failures: dict[Outcomes, TorchIRError] = {}
     waiting: list[tuple[int, Outcomes]] = [(0, ())]  # shortest first, so that early decisions are complete
     while waiting and len(ways) + len(failures) < limit:
-        told = heapq.heappop(waiting)[1]
-        path = Path(told, may_choose=limit > 1)
+        forced = heapq.heappop(waiting)[1]
+        path = Path(forced, may_choose=limit > 1)
         try:
             ir = capture(path)
         except (ExportError, ConversionError) as error:
             failures[tuple(path.taken)] = error
         else:
             ways.append(Way(tuple(path.taken), ir))
-        for depth in range(len(told), len(path.taken)):
+        for depth in range(len(forced), len(path.taken)):
             other = (*path.taken[:depth], not path.taken[depth])
             heapq.heappush(waiting, (len(other), other))
     if not ways:

@@ -196,9 +196,9 @@ def _check_results(ways: Sequence[Way]) -> None:
     forms = [(way.ir.output_tree, [_form(tensor) for tensor in way.ir.graph_outputs]) for way in ways]
     for form in forms[1:]:
         if form != forms[0]:
-            told = [", ".join(f"{dtype}{list(shape)}" for shape, dtype in tensors) for _, tensors in (forms[0], form)]
+            shown = [", ".join(f"{dtype}{list(shape)}" for shape, dtype in tensors) for _, tensors in (forms[0], form)]
             raise ConversionError(
-                f"the model returns different shapes or dtypes for different outcomes: {' and '.join(told)}"
+                f"the model returns different shapes or dtypes for different outcomes: {' and '.join(shown)}"
             )
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _VIEWS_FOR_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView)
 _REFUSED: tuple[tuple[Any, str, str], ...] = (
     (torch.autocast, "__enter__", "a region of autocast"),
-    *((owner, name, told) for told, (owner, name) in TRANSFORMS.items()),
+    *((owner, name, text) for text, (owner, name) in TRANSFORMS.items()),
 )
 
 
@@ -191,8 +191,8 @@ def _as_when_exported() -> Iterator[list[str]]:
 
 def _refused() -> AbstractContextManager[None]:
     """Refuse autocast regions and transforms of torch.func, which torch.export records in a special form."""
-    return all_intercepted({(owner, name): partial(_refuse, told) for owner, name, told in _REFUSED})
+    return all_intercepted({(owner, name): partial(_refuse, text) for owner, name, text in _REFUSED})
 
 
-def _refuse(told: str, *_: Any) -> NoReturn:
-    raise NotCoveredError(told)
+def _refuse(text: str, *_: Any) -> NoReturn:
+    raise NotCoveredError(text)

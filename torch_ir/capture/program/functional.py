@@ -93,18 +93,18 @@ def _refuse_lost_writes(module: fx.GraphModule) -> None:
         written = mutated_arguments(node.target) if isinstance(node.target, OpOverload) else ()
         for name in written:
             views = list(_views(bind(node.target, node.args, node.kwargs).get(name)))
-            told = ""
+            reason = ""
             if any(view.target in _PUT_BACK_BADLY or _repeats_elements(view.meta["val"]) for view in views):
-                told = (
+                reason = (
                     "forward writes to an expanded or unfolded tensor, which torch cannot functionalise; clone it first"
                 )
             elif any(map(_is_idle_dropout, views)) and _has_another_form(node, views[0]):
-                told = (
+                reason = (
                     "forward changes the shape of the result of an inactive dropout, which is its input; clone it first"
                 )
-            if told:
+            if reason:
                 line = user_line(node.meta.get("stack_trace") or "")
-                raise ConversionError(f"{line}: {told}" if line else told)
+                raise ConversionError(f"{line}: {reason}" if line else reason)
 
 
 def _has_another_form(call: fx.Node, written: fx.Node) -> bool:

@@ -45,7 +45,7 @@ class _Copy(NamedTuple):
     source: Hashable
     time: int
     line: str
-    is_told: bool  # whether the operator's schema declares it
+    is_declared: bool  # whether the operator's schema declares it
 
 
 class Sharing:
@@ -61,9 +61,9 @@ class Sharing:
     def view(self, made: Hashable, source: Hashable) -> None:
         self._surely[made], self._perhaps[made] = self._root(source), self._whole(source)
 
-    def maybe_view(self, made: Hashable, source: Hashable, line: str, is_told: bool) -> None:
+    def maybe_view(self, made: Hashable, source: Hashable, line: str, is_declared: bool) -> None:
         self._perhaps[made] = self._whole(source)
-        self._copies[made] = _Copy(source, self._time, line, is_told)
+        self._copies[made] = _Copy(source, self._time, line, is_declared)
 
     def write(self, target: Hashable) -> None:
         self._time += 1
@@ -216,7 +216,7 @@ class _Found:
     def note(self, copy: _Copy | None) -> None:
         if copy is None:
             return
-        if not copy.is_told:
+        if not copy.is_declared:
             raise ConversionError(
                 f"{copy.line}: forward writes to a result that may share memory with its input, which the schema of "
                 "the operator does not declare; clone it first"

@@ -311,7 +311,7 @@ def _has_open_sizes(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     """Whether an operator's decomposition returns sizes that depend on data."""
     if any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs))):
         return False  # the result has such sizes already
-    apart = fake_mode(allow_non_fake_inputs=False)  # separate: a mode complains about open sizes that nobody binds
+    apart = fake_mode(allow_non_fake_inputs=False)  # a separate mode: it raises for unbound open sizes
     try:
         with apart:
             fake = partial(apart.from_tensor, static_shapes=True)

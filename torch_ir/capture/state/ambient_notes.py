@@ -55,8 +55,8 @@ class AmbientNotes:
                     cause=Cause.SEEDED,
                 )
             _warn(f"{line} sets torch's random state with {name}; the graph does not")
-        for line, told in self.asked:
-            _warn(f"{line} reads {told}: the graph is specialised to that value, whatever is set when it runs")
+        for line, setting in self.asked:
+            _warn(f"{line} reads {setting}: the graph is specialised to that value, whatever is set when it runs")
 
 
 @contextmanager

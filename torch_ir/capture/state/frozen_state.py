@@ -44,8 +44,8 @@ def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) 
     if is_suspect and (frozen := _frozen(model, call, observed.names)):
         names = [f"{name!r} at {place}" if place else repr(name) for name, place in frozen.items()]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        told = f"forward changes state that the graph does not keep: {', '.join(names[:_MOST_NAMES])}{more}"
-        warnings.warn(f"{told}; every run of the graph is a first call; use a buffer for it", CaptureWarning, 4)
+        text = f"forward changes state that the graph does not keep: {', '.join(names[:_MOST_NAMES])}{more}"
+        warnings.warn(f"{text}; every run of the graph is a first call; use a buffer for it", CaptureWarning, 4)
     return ir
 
 

@@ -150,8 +150,8 @@ class _Search:
             self._release(batch)
             batch.clear()
         if self._named:
-            told = f"{', '.join(self._named)} keeps tensors of the capture, which have no values"
-            warnings.warn(f"{told}; clear it before the model is used again", CaptureWarning, stacklevel=2)
+            text = f"{', '.join(self._named)} keeps tensors of the capture, which have no values"
+            warnings.warn(f"{text}; clear it before the model is used again", CaptureWarning, stacklevel=2)
 
     def _release(self, level: list[Any]) -> None:
         """Find the holders of some objects, level by level; holders that the capture created are released as well."""

@@ -29,9 +29,9 @@ def refusal(how: str) -> ConversionError:
 
 
 def _refusal(place: str, how: str) -> ConversionError:
-    told = f"{place}: forward" if place else "forward"
+    text = f"{place}: forward" if place else "forward"
     return ConversionError(
-        f"cannot capture {told} replaces the memory of a tensor ({how}); write the values with copy_ instead",
+        f"cannot capture {text} replaces the memory of a tensor ({how}); write the values with copy_ instead",
         cause=Cause.MEMORY_REPLACED,
     )
 
