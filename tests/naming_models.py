@@ -15,11 +15,11 @@ Case = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 CASES: dict[str, Callable[[], Case]] = {}
 # Models that the fast recorder leaves to torch.export, and why.
 NOT_FAST = {
-    "buffer_assigned": "in the place of a parameter or buffer",
+    "buffer_assigned": "forward replaces a parameter or buffer",
     "statistics": "updates running statistics",
-    "shared_nested_call": "a module that goes by the names a, b",
-    "shared_by_index": "a module that goes by the names layers.0, layers.2",
-    "shared_block": "a module that goes by the names a, b",
+    "shared_nested_call": "a shared module with the paths a, b",
+    "shared_by_index": "a shared module with the paths layers.0, layers.2",
+    "shared_block": "a shared module with the paths a, b",
 }
 
 

@@ -227,7 +227,7 @@ QUESTIONS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("road", ROADS)
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_what_forward_asks_of_the_process_is_told(name: str, road: str) -> None:
-    with pytest.warns(CaptureWarning, match=rf"test_ambient_state.py:\d+ asks for torch.{name}\(\), which is"):
+    with pytest.warns(CaptureWarning, match=rf"test_ambient_state.py:\d+ reads torch.{name}\(\), which is"):
         capture(_Asks(QUESTIONS[name]), torch.ones(2), road=road)
 
 
@@ -256,13 +256,13 @@ def _by_state() -> None:
 @pytest.mark.parametrize("seed", [_manually, _by_state, lambda: torch.random.fork_rng()])
 def test_seeds_inside_of_forward_are_refused(seed: Any, road: str) -> None:
     before = torch.get_rng_state()
-    with pytest.raises(ConversionError, match=r"test_ambient_state.py:\d+: forward sets the state of torch's random"):
+    with pytest.raises(ConversionError, match=r"test_ambient_state.py:\d+: forward sets torch's random state"):
         capture(_Seeds(seed), torch.ones(3), road=road)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_seed_that_nothing_is_drawn_from_is_told() -> None:
-    with pytest.warns(CaptureWarning, match="sets the state of torch's random numbers with torch.manual_seed"):
+    with pytest.warns(CaptureWarning, match="sets torch's random state with torch.manual_seed"):
         ir = capture(_Seeds(_manually, draws=False), torch.ones(3))
     assert torch.equal(IRExecutor(ir, {})(torch.ones(3)), torch.full((3,), 2.0))
 

@@ -58,7 +58,7 @@ def test_state_that_changes_its_form_is_refused(forward: Any, is_inside: bool, c
     """The graph has one shape and dtype per buffer; the next call would read another."""
     dtype = torch.int64 if forward is counting_in_halves else torch.float32
     name = "inner.state" if is_inside else "state"
-    told = f"forward reads the buffer '{name}' and gives it another shape or dtype, .*; keep its shape and dtype"
+    told = f"forward reads the buffer '{name}' and assigns a tensor of another shape or dtype to it, .*; keep its shape"
     with pytest.raises(ConversionError, match=told):
         extract_ir(model(forward, is_inside, dtype), (X,), strict=False, capture=capture)
 

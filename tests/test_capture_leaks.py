@@ -402,7 +402,7 @@ def test_a_tensor_of_an_earlier_capture_is_refused() -> None:
     blank = torch.empty(3, device="meta")
     torch_ir.extract_ir(Keeping().eval(), (blank,))
     assert kept == []
-    with pytest.warns(CaptureWarning, match="Slotted keeps tensors that have no values"):
+    with pytest.warns(CaptureWarning, match="Slotted keeps tensors of the capture, which have no values"):
         torch_ir.extract_ir(Slotting().eval(), (blank,))
     with pytest.raises(torch_ir.TorchIRError, match="kept from an earlier capture"):
         torch_ir.extract_ir(Reading().eval(), (blank,))

@@ -57,7 +57,7 @@ class TalksLikeUs(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if type(x) is not torch.Tensor:
-            raise ValueError("forward puts other memory under a tensor")
+            raise ValueError("forward replaces the memory of a tensor")
         return x + 1
 
 

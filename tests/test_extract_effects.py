@@ -414,5 +414,5 @@ def test_another_shape_for_what_idle_dropout_passed_on(capture: str) -> None:
         z.t_()
         return y, z
 
-    with quiet(), pytest.raises(ConversionError, match="idle dropout passed on, its input; clone it first"):
+    with quiet(), pytest.raises(ConversionError, match="result of an inactive dropout, which is its input; clone it"):
         extract_ir(module(forward), (X.clone(),), strict=False, capture=capture)

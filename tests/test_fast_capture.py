@@ -23,10 +23,10 @@ from torch_ir.capture.fast.shape_tensors import NotCoveredError
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 # Models of the catalogue that only torch.export captures, and the reason in the log.
 NOT_COVERED = {
-    "constants": "a tensor on meta that is no weight and no input",
-    "control_flow": "cond has a body of its own",
+    "constants": "a meta tensor that is neither a weight nor an input",
+    "control_flow": "cond is a higher-order operator",
     "fft": "a pending operation",
-    "while_loop": "while_loop has a body of its own",
+    "while_loop": "while_loop is a higher-order operator",
 }
 
 
@@ -316,12 +316,12 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "vmap": (lambda: module(lambda self, x: torch.vmap(torch.sum)(x)), "torch.vmap"),
     "grad": (lambda: module(lambda self, x: torch.func.grad(lambda y: y.pow(2).sum())(x)), "torch.func.grad"),
     "jvp": (lambda: module(lambda self, x: torch.func.jvp(torch.sin, (x,), (x,))[1]), "torch.func.jvp"),
-    "gradients": (lambda: module(with_gradients), "a region that asks for gradients"),
-    "buffer assigned": (lambda: module(reassigned, buffers={"state": X.clone()}), "in the place of a"),
-    "shape in place": (lambda: module(in_place_of_a_shape), "changes the shape of what it is given"),
-    "graph of fx": (_graph_of_fx, "a graph of torch.fx"),
+    "gradients": (lambda: module(with_gradients), "a region with gradients enabled"),
+    "buffer assigned": (lambda: module(reassigned, buffers={"state": X.clone()}), "replaces a parameter or buffer"),
+    "shape in place": (lambda: module(in_place_of_a_shape), "changes the shape of its input"),
+    "graph of fx": (_graph_of_fx, "a torch.fx GraphModule"),
     "tensor of a class": (_subclass, "'weight' is a Scaled|is a Parameter"),
-    "two names": (_two_names, "a module that goes by the names first, second"),
+    "two names": (_two_names, "a shared module with the paths first, second"),
     "statistics": (lambda: nn.BatchNorm1d(4).train(), "updates running statistics"),
 }
 
@@ -414,7 +414,7 @@ def test_capture_says_which_road(caplog: pytest.LogCaptureFixture) -> None:
     """The reason for not using fast capture is logged."""
     with caplog.at_level("INFO", logger="torch_ir.capture"):
         extract_ir(_two_names(), (X,), strict=False)
-    assert "Model is not recorded quickly: a module that goes by the names first, second" in caplog.text
+    assert "Model is not recorded fast: a shared module with the paths first, second" in caplog.text
 
 
 def test_what_is_remembered_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,12 +185,12 @@ def test_what_is_no_graph_module() -> None:
 
 def test_inputs_that_nobody_knows() -> None:
     """A symbolic trace has seen no inputs."""
-    with pytest.raises(ExportError, match="nothing tells what the input 'x' of Model is like; give example_inputs"):
+    with pytest.raises(ExportError, match="the input 'x' of Model has no metadata; pass example_inputs"):
         from_fx(fx.symbolic_trace(Model().eval()), model_name="Model")
 
 
 def test_too_few_inputs() -> None:
-    with pytest.raises(ExportError, match="takes 1 inputs, and 2 example inputs are given"):
+    with pytest.raises(ExportError, match="takes 1 inputs, but example_inputs has 2"):
         from_fx(fx.symbolic_trace(Model().eval()), (X, X))
 
 

@@ -221,8 +221,8 @@ def test_the_plain_failure_is_told_when_no_step_works() -> None:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (signal.SIGSEGV, "ended its process with SIGSEGV"),
-        (signal.SIGKILL, "with SIGKILL, most likely for lack of memory"),
+        (signal.SIGSEGV, "crashed with SIGSEGV: invalid memory access"),
+        (signal.SIGKILL, "crashed with SIGKILL: killed, possibly because the machine is out of memory"),
     ],
 )
 def test_a_crash_is_a_sentence(number: int, words: str) -> None:
@@ -235,7 +235,7 @@ def test_a_crash_is_a_sentence(number: int, words: str) -> None:
 
 def test_a_step_that_exits_is_a_sentence() -> None:
     """Also without a signal."""
-    with pytest.raises(ExportError, match=r"^cannot capture M: one ended its process with exit status 7"):
+    with pytest.raises(ExportError, match=r"^cannot capture M: one exited with status 7"):
         climb([Step("M", "one", lambda: os._exit(7), is_risky=True)])
 
 

@@ -172,7 +172,7 @@ def test_inputs_whose_parts_have_no_names() -> None:
             return pair.first + pair.second
 
     pytree.register_pytree_node(Pair, lambda pair: ([pair.first, pair.second], None), lambda parts, _: Pair(*parts))
-    with pytest.raises(torch_ir.ExportError, match="give register_pytree_node a flatten_with_keys_fn as well"):
+    with pytest.raises(torch_ir.ExportError, match="pass flatten_with_keys_fn to register_pytree_node"):
         torch_ir.extract_ir(Add().eval(), (Pair(torch.zeros(2), torch.ones(2)),), strict=False)
 
 

@@ -93,3 +93,14 @@ def test_an_argument_that_may_be_absent() -> None:
     assert node.get("weight") is w
     assert node.get("bias", "none") is None
     assert (node.get("groups"), node.get("groups", 1)) == (None, 1)
+
+
+def test_the_key_of_a_computation() -> None:
+    """It ignores names and the order of attributes, and distinguishes 1, 1.0 and True."""
+
+    def key(**attrs: object) -> object:
+        x = TensorMeta("x", (2,), "float32")
+        return OpNode("y", "aten.sum.dim_IntList", [x], [x.copy()], attrs, args=["self"]).computation
+
+    assert key(dim=[0], keepdim=True) == key(keepdim=True, dim=[0])
+    assert len({key(dim=1), key(dim=1.0), key(dim=True), key(dim="1")}) == 4

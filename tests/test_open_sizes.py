@@ -208,7 +208,7 @@ def _outcome(ir: IR, x: torch.Tensor) -> Any:
 def test_the_reason_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "torch_ir.capture"):
         captured(Calls(FUNCTIONS["nonzero"]).eval(), (empty(3, 7, 8),), AUTO)
-    assert "is not recorded quickly: a size that depends on the data" in caplog.text
+    assert "is not recorded fast: a size that depends on the data" in caplog.text
 
 
 class Counted:

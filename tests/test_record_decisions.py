@@ -95,7 +95,7 @@ def test_the_bound_on_exploration_is_said_and_guarded() -> None:
         return x
 
     model = module(forward)
-    with pytest.warns(CaptureWarning, match="4 ways were explored and there are more"):
+    with pytest.warns(CaptureWarning, match="4 paths were captured and there are more"):
         ir = extract_ir(model, (X,), strict=False, capture="record", explore=4)
     for scale in (0.1, 1.0, 3.0):
         assert torch.equal(IRExecutor(ir)(X * scale), model(X * scale))
@@ -122,7 +122,7 @@ def test_ways_that_return_different_forms_cannot_be_joined() -> None:
     model = module(lambda self, x: x if x.sum() > 0 else x[0])
     with pytest.raises(ExportError, match="cannot capture"):
         extract_ir(model.to("meta"), (X.to("meta"),), capture="export", explore=4)
-    with pytest.raises(Exception, match=r"another form with another outcome: float32\[4\] and float32\[3, 4\]"):
+    with pytest.raises(Exception, match=r"dtypes for different outcomes: float32\[4\] and float32\[3, 4\]"):
         extract_ir(model, (X - 9,), strict=False, capture="record", explore=4)
 
 

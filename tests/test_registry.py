@@ -307,7 +307,7 @@ def test_a_conversion_that_gives_no_node(result: Any) -> None:
     """A conversion that returns something else is an error that names the operator."""
     register_op("aten.relu")(lambda info: result)
     with pytest.raises(
-        ConversionError, match=r"the conversion registered for aten\.relu\.default gave .*, not an OpNode"
+        ConversionError, match=r"the conversion registered for aten\.relu\.default returned .*, not an OpNode"
     ):
         captured(module(lambda self, x: x.relu()), X)
 

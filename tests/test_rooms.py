@@ -39,7 +39,7 @@ ROOMS = {
     "llm": {"errors", "ir", "ops", "capture", "run"},
     "passes": {"errors", "ir", "ops", "rewrite", "analysis", "run"},
     "backends": {"errors", "escaping", "ir", "ops", "rewrite", "analysis", "passes", "run", "targets"},
-    "sweep": {"errors", "ir", "capture", "analysis", "passes", "run", "verify", "explorer"},
+    "sweep": {"errors", "ir", "ops", "capture", "analysis", "passes", "run", "verify", "explorer"},
 }
 # A notebook calls a method of the graph, which imports the drawing code lazily; a function that is given a model for a
 # graph captures it.

@@ -23,8 +23,8 @@ from torch_ir import IR, IRExecutor, OpNode, execute_ir, extract_ir, ir_to_merma
 from torch_ir import random_weights as weights_for
 from torch_ir.analysis.shapes import inference as shapes
 from torch_ir.analysis.shapes.inference import Shapes, wrong_shapes
-from torch_ir.analysis.shapes.mute_logger import Silence
 from torch_ir.ops.forbidden import reaches
+from torch_ir.ops.quiet_loggers import Silence
 from torch_ir.ops.schema import operator_names
 
 CYCLES, SOME_CYCLES = 1000, 40

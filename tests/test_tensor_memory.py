@@ -100,7 +100,7 @@ def test_assigned_data_is_refused_by_line(forward: Callable[..., Any], device: s
     given = model(forward, device)
     before = given.w.detach().clone()
     told = (
-        f"{line_of(__file__, forward.__name__)}: forward puts other memory under a tensor .*write the values with copy_"
+        f"{line_of(__file__, forward.__name__)}: forward replaces the memory of a tensor .*write the values with copy_"
     )
     with pytest.raises(ConversionError, match=told):
         extract_ir(given, (X.to(device),), strict=False, capture=capture)
@@ -140,7 +140,7 @@ def test_a_question_for_the_class_of_a_tensor_is_named(capture: str) -> None:
     if capture == "record":
         assert torch.equal(IRExecutor(ir, given.state_dict())(X), X * 2)
     else:
-        assert f"asks for the class of a tensor at {line_of(__file__, 'asks_for_the_class')}" in told[0]
+        assert f"reads the class of a tensor at {line_of(__file__, 'asks_for_the_class')}" in told[0]
 
 
 def reads_a_view(self: Any, x: Tensor) -> Tensor:

@@ -388,7 +388,7 @@ def unfolded(self: Any, x: Tensor) -> Any:
 @pytest.mark.parametrize("capture", ["auto", "export", "record"])
 def test_nobody_follows_repeated_elements(forward: Callable[..., Any], capture: str) -> None:
     """Torch would return other numbers than the model, so such a write is refused, with an alternative."""
-    refused = pytest.raises(ConversionError, match="expanded or unfolded tensor, which torch does not")
+    refused = pytest.raises(ConversionError, match="expanded or unfolded tensor, which torch cannot")
     with quiet(), refused:
         extract_ir(module(forward), (X.clone(),), strict=False, capture=capture)
 
@@ -398,11 +398,11 @@ def test_two_names_of_one_memory() -> None:
     a, b, joined = tensor("a", 2), tensor("b", 2), tensor("view", 4)
     relu = OpNode("relu", "aten.relu.default", [a], [tensor("relu", 2)], args=["self"])
     writes = Writes({a: "here", b: "here"}, {relu: a})
-    with pytest.raises(UnfollowedWriteError, match="'b' and 'a' are one memory"):
+    with pytest.raises(UnfollowedWriteError, match="'b' and 'a' share memory"):
         without_writes([relu], [a, b], [relu.output], writes, set())
     view = OpNode("view", "aten.cat.default", [a, a], [joined], args=["tensors.0", "tensors.1"])
     writes = Writes({a: "here", joined: "here"}, {relu: a})
-    with pytest.raises(UnfollowedWriteError, match="gives memory that several of its inputs lie in"):
+    with pytest.raises(UnfollowedWriteError, match="returns memory that several of its inputs share"):
         without_writes([view, relu], [a], [relu.output], writes, set())
 
 

@@ -24,7 +24,7 @@ class WrongShapes(nn.Module):
         return x @ x  # here
 
 
-@case(args=(X, X), words=("not the arguments of forward",))
+@case(args=(X, X), words=("do not match the arguments of forward",))
 class TooManyInputs(nn.Module):
     def forward(self, x):  # here
         return x
@@ -42,7 +42,7 @@ class Aborts(nn.Module):
         os.abort()  # here
 
 
-@case(words=("longer than 1 s", "loop without end"), isolated=True, time_limit=1)
+@case(words=("longer than 1 s", "endless loop"), isolated=True, time_limit=1)
 class Hangs(nn.Module):
     def forward(self, x):
         while True:

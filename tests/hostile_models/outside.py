@@ -108,13 +108,13 @@ class Rounding(nn.Module):
         return x + round(float(x[0, 0]), 2)
 
 
-@case(words=("asks for the memory",))
+@case(words=("reads the memory",))
 class Deepcopy(nn.Module):
     def forward(self, x):
         return copy.deepcopy(x) + 1  # here
 
 
-@case(words=("asks for the memory",))
+@case(words=("reads the memory",))
 class Pickled(nn.Module):
     def forward(self, x):
         return pickle.loads(pickle.dumps(x))  # here

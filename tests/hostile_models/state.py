@@ -115,7 +115,7 @@ class Recursion(nn.Module):
         return x if depth == 0 else self.forward(x, depth - 1) + depth
 
 
-@case(words=("calls itself without end",))
+@case(words=("recurses without end",))
 class EndlessRecursion(nn.Module):
     def forward(self, x):
         return self.forward(x)  # here
@@ -139,7 +139,7 @@ class Cache:
         self.kept = torch.zeros(3, 4)
 
 
-@case(words=("no module holds", "register it as a buffer"))
+@case(words=("not a registered buffer", "register it as a buffer"))
 class HiddenCache(nn.Module):
     def __init__(self):
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 # words of the message -> why torch.export cannot do it either
 REASONS = {
     "a size cannot vary as asked": "the number of operators depends on the size: a loop over it, a split of it",
-    "Python needs a number that only the data decides": "BatchNorm without a momentum divides by its count in Python",
+    "Python needs a number that depends on the data": "BatchNorm without a momentum divides by its count in Python",
     "Cannot create Dim with inconsistent": "likewise; torch fails while it proposes another range",
 }
 

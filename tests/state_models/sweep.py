@@ -39,9 +39,9 @@ RANDOM = 200
 WRONG, SAME, REFUSED, WARNED = "silently wrong", "same", "refused", "warned"
 SPOKEN = (
     "state that the graph does not keep",
-    "the graph runs only where",
+    "the graph runs only if",
     "are unknown: they were built on meta",
-    "asks for the class of a tensor",
+    "reads the class of a tensor",
 )
 
 

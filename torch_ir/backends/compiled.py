@@ -20,10 +20,11 @@ from torch_ir.ir.graph.io_tree import rebuild
 from torch_ir.ir.sizes.expressions import Number, names_in
 from torch_ir.ir.sizes.symbols import solve
 from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.torch_internals import dense_memory_key
 from torch_ir.passes import optimize
 from torch_ir.run.compiled_plan import Sizes, computed
 from torch_ir.run.executor import flatten_call, read_sizes
-from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
+from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.run.stored import loaded
 from torch_ir.run.weight_files import WeightSource, fit_weights, weights_from
 
@@ -147,12 +148,12 @@ class Compiled:
     def _keep(self, values: Sequence[Any], outputs: Sequence[Any], changed: Sequence[Any]) -> None:
         """Write to the inputs that the model changes, and store its buffers, copied if the caller has their memory."""
         inputs = dict(zip(self.graph.graph_inputs, values, strict=True))
-        held = {storage_of(value) for value in (*values, *outputs)} if changed else set()
+        held = {dense_memory_key(value) for value in (*values, *outputs)} if changed else set()
         for target, new in zip(self._targets, changed, strict=True):
             if target in inputs:
                 inputs[target].copy_(new)
             else:
-                self._state[target] = new.clone() if storage_of(new) in held else new
+                self._state[target] = new.clone() if dense_memory_key(new) in held else new
 
 
 def _size(symbol: Symbol, value: Any, known: Sizes) -> Number:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 from torch_ir.backends.inductor_cache import private_inductor
 from torch_ir.errors import ExecutionError, first_line
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ops.quiet_loggers import quieted
 from torch_ir.ops.torch_internals import (
     HAS_MKL,
     HAS_MKLDNN,
@@ -159,20 +159,10 @@ def _packed_shapes() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> AbstractContextManager[None]:
     """Silence torch's warnings; loggers that the user configured still work."""
     known = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.split(".")[0] == "torch"]
-    raised = [logger for logger in known if logger.level == logging.WARNING]
-    for logger in raised:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger in raised:
-            logger.setLevel(logging.WARNING)
+    return quieted([logger for logger in known if logger.level == logging.WARNING], logging.ERROR)
 
 
 def _failure(error: BaseException, ir: IR) -> str:

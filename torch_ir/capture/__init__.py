@@ -1,4 +1,4 @@
-"""Model to IR: torch.export without weights, and the conversion of what it gives."""
+"""Model to IR: capture without weights, and conversion of exported programs and fx graphs."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeInfo", "convert_exported_program", "export_model", "extract_ir", "from_fx", "meta_init"]
 
-# imported on first use: they import sympy, which takes long and which a fast recording does not need
+# imported on first use: they import sympy, which is slow and which a fast recording does not need
 _LATE = {"NodeInfo": "node_info", "convert_exported_program": "program_to_ir", "from_fx": "from_fx"}
 
 

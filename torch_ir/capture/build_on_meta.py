@@ -1,4 +1,4 @@
-"""Build a model of any size without its weights, yet with every computed constant real."""
+"""`meta_init`: build a model with parameters on meta and computed constants real."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-# Calls that allocate what a checkpoint will fill in: uninitialised or random tensors.
+# Calls that return uninitialised or random tensors, which a checkpoint will fill in.
 _ALLOCATE = frozenset(
     getattr(torch, name)
     for name in [
@@ -30,12 +30,12 @@ _ALLOCATE = frozenset(
         "normal",
     ]
 )
-# Calls that fill what is there: on meta there is nothing to fill, and torch takes long to find that out.
+# Calls that fill a tensor: on meta they do nothing, slowly.
 _FILL = frozenset((torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.zero_, torch.Tensor.fill_))
 
 
 class _MetaAllocations(TorchFunctionMode):
-    """Send uninitialised and random allocations to meta, leave every other computation alone."""
+    """Moves uninitialised and random allocations to meta, and nothing else."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in _FILL and args[0].is_meta:
@@ -51,9 +51,9 @@ class _MetaAllocations(TorchFunctionMode):
 
 
 def _untouched_zeros(like: torch.Tensor) -> torch.Tensor:
-    """Real zeros in memory of their own, of which the system gives pages when they are used and takes all back.
+    """Return real zeros in mapped memory, which uses no pages until it is written and is returned when it is freed.
 
-    Most become parameters a moment later, and go; the heap would keep what it lent for them.
+    Most of them become parameters at once and are freed; the heap would keep their pages.
     """
     if not like.numel() or torch.get_default_device().type != "cpu":
         return torch.zeros_like(like, device=torch.get_default_device())
@@ -62,10 +62,10 @@ def _untouched_zeros(like: torch.Tensor) -> torch.Tensor:
 
 
 class _MetaParameters:
-    """Send parameters that were computed (`nn.Parameter(torch.ones(8))`) to meta; a tied one stays one."""
+    """Moves computed parameters (`nn.Parameter(torch.ones(8))`) to meta; tied parameters stay tied."""
 
     def __init__(self) -> None:
-        self.moved: Any = WeakTensorKeyDictionary()  # by the real ones, which may go
+        self.moved: Any = WeakTensorKeyDictionary()  # real parameter -> meta parameter
 
     def __call__(self, module: nn.Module, name: str, parameter: nn.Parameter | None) -> Any:
         if parameter is None or is_lazy(parameter) or parameter.is_meta:
@@ -78,7 +78,7 @@ class _MetaParameters:
 
 @contextmanager
 def meta_init() -> Iterator[None]:
-    """Inside, new parameters are on meta, while computed buffers (rotary frequencies, masks) keep their values.
+    """Create new parameters on meta; computed buffers (rotary frequencies, masks) keep their values.
 
     with torch_ir.meta_init():
         model = LlamaForCausalLM(config)

@@ -1,4 +1,4 @@
-"""The causes of errors that torch or forward raises, found by their words: nothing else reads the words of an error."""
+"""The cause of an error that torch or forward raised, found by its text; no other code matches the text of errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import textwrap
 
 from torch_ir.errors import Cause, TorchIRError
 
-_LONGEST = 200  # letters of a message
-# what the name and the first line of an error match -> its cause; the first match counts
+_LONGEST = 200  # characters of a message
+# pattern for the name and the first line of an error -> its cause; the first match counts
 _SIGNS = {
     r"^\w+: Constraints violated": Cause.SIZE_CANNOT_VARY,
     r"Could not extract specialized integer": Cause.NUMBER_FROM_DATA,
@@ -28,29 +28,29 @@ _SIGNS = {
 
 
 def cause_by_words(error: BaseException) -> Cause:
-    """Return the cause that the name and the first line of an error tell of."""
+    """Return the cause that matches the name and the first line of an error."""
     named = named_message(error)
     return next((cause for sign, cause in _SIGNS.items() if re.search(sign, named)), Cause.UNKNOWN)
 
 
 def cause_of(error: BaseException) -> Cause:
-    """Return the cause of any error; an error of torch_ir, which a capture inside of forward raises, has its own."""
+    """Return the cause of any error; an error of torch_ir, from a capture inside forward, carries its own."""
     found = cause_by_words(error)
     return error.cause if found is Cause.UNKNOWN and isinstance(error, TorchIRError) else found
 
 
 def lines_of(error: BaseException) -> list[str]:
-    """Return the lines of an error's message that are not blank."""
+    """Return the non-blank lines of an error's message."""
     return [line.strip() for line in str(error).splitlines() if line.strip()]
 
 
 def message(error: BaseException) -> str:
-    """Return the first line of an error's message, shortened, or nothing."""
+    """Return the first line of an error's message, shortened; empty if there is no message."""
     lines = lines_of(error)
     return textwrap.shorten(lines[0], _LONGEST, placeholder=" ...").removesuffix(".") if lines else ""
 
 
 def named_message(error: BaseException) -> str:
-    """Return the name of an error, and its message if it has one."""
-    told = message(error)
-    return f"{type(error).__name__}: {told}" if told else type(error).__name__
+    """Return the class name of an error, and its message if it has one."""
+    first = message(error)
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

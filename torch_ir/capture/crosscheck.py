@@ -1,4 +1,4 @@
-"""The quick recording first, where it gives the graph that torch.export would give; and the proof, for who asks."""
+"""Try the fast recording first; on request, compare its graph with that of torch.export."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def quickly(
     with_functions: bool = False,
     dynamic_shapes: Any = None,
 ) -> IR:
-    """What a quick recording gives, if it covers the model; with a check, only if that gives the same."""
+    """Return the fast recording if it covers the model, else `otherwise()`; with a check, only if both graphs agree."""
     refuse_scripted(model)
     try:
         quick = record_fast(model, *call, dynamic_shapes=dynamic_shapes, with_functions=with_functions)
     except NotCoveredError as reason:
-        _log.info("%s is not recorded quickly: %s", type(model).__name__, reason)
+        _log.info("%s is not recorded fast: %s", type(model).__name__, reason)
         return otherwise()
     return quick if check is None else _checked(quick, check)
 
@@ -45,14 +45,14 @@ def _checked(quick: IR, check: Callable[[], IR]) -> IR:
         warnings.warn(f"the recording could not be checked: {error}", CaptureWarning, stacklevel=8)
         return quick
     if found := first_difference(exact, quick):
-        told = f"torch.export gives another graph than the recording, and is taken: {found}"
-        warnings.warn(told, CaptureWarning, stacklevel=8)
+        difference = f"the recording differs from the graph of torch.export, which is used: {found}"
+        warnings.warn(difference, CaptureWarning, stacklevel=8)
         return exact
     return quick
 
 
 def first_difference(exact: IR, quick: IR) -> str:
-    """The first lines in which the files of two graphs differ, or nothing."""
+    """Return the first lines in which the JSON of two graphs differs; empty if there is none."""
     if (text := exact.to_json()) == (other := quick.to_json()):
         return ""
     lines = zip_longest(text.splitlines(), other.splitlines(), fillvalue="nothing")

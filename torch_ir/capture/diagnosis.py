@@ -1,4 +1,4 @@
-"""Why a model could not be captured, in one sentence: where, what, and the usual remedy."""
+"""Explain a failed capture in one sentence: the line, the cause, and the usual fix."""
 
 from __future__ import annotations
 
@@ -12,91 +12,89 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from torch_ir.capture.causes import cause_by_words, cause_of, lines_of, message, named_message
-from torch_ir.capture.program.provenance import is_users, user_line
+from torch_ir.capture.program.provenance import is_users, source_line, user_line
 from torch_ir.errors import Cause, ExportError
 from torch_ir.ops.effects import mutated_arguments
 from torch_ir.ops.torch_internals import FakeTensor, OpOverload, schema_of
 
 ELSEWHERE = "compute it in forward itself, not in another thread, and do not keep it from an earlier call"
-# cause of an error of torch's or of forward's -> what happened, and what to do about it
+# cause -> what happened, and how to fix it
 _REMEDIES = {
-    Cause.NUMBER_FROM_DATA: "Python needs a number that only the data decides, for an index or a loop; keep it a "
+    Cause.NUMBER_FROM_DATA: "Python needs a number that depends on the data, for an index or a loop; keep it a "
     "tensor (torch.index_select, torch.where), or use torch.while_loop",
-    Cause.BRANCH_ON_DATA: "Python branches on a value that only the data decides; use torch.cond or torch.where there, "
+    Cause.BRANCH_ON_DATA: "Python branches on a value that depends on the data; use torch.cond or torch.where there, "
     "or torch._check for sizes",
-    Cause.UNKNOWN_RESULT: "the model returns an object that torch cannot take apart; register it as a pytree node, or "
+    Cause.UNKNOWN_RESULT: "the model returns an object that is not a pytree; register its class as a pytree node, or "
     "return tensors",
     Cause.SIZE_FROM_DATA: "the size of a result depends on the data in a way that torch cannot follow; pad the result "
     "to a fixed size",
-    Cause.NUMPY: "the model leaves torch for NumPy, where it cannot be followed; use torch functions there",
-    Cause.NO_SHAPE_RULE: "an operator does not say the shape of its result; give it a rule with "
-    "torch.library.register_fake",
-    Cause.DATA_POINTER: "the model asks for the memory of a tensor, which has none while it is captured; use torch "
+    Cause.NUMPY: "the model calls NumPy, which cannot be traced; use torch functions",
+    Cause.NO_SHAPE_RULE: "an operator has no shape rule; register one with torch.library.register_fake",
+    Cause.DATA_POINTER: "the model reads the memory of a tensor, which has none during a capture; use torch "
     "functions there",
-    Cause.UNTRACKED_TENSOR: f"the model computes where torch cannot see it; {ELSEWHERE}",
+    Cause.UNTRACKED_TENSOR: f"the model computes outside the trace; {ELSEWHERE}",
     Cause.KEPT_TENSOR: "forward reads a tensor that cannot be traced, such as one that was kept from an earlier "
     f"capture; {ELSEWHERE}",
-    Cause.NO_VALUE: "a tensor without values cannot decide; capture the model with explore=, or on real tensors with "
+    Cause.NO_VALUE: "a tensor without values cannot be read; capture the model with explore=, or on real tensors with "
     "strict=False",
-    Cause.ENDLESS_RECURSION: "forward calls itself without end; give the recursion an end that does not depend on the "
-    "data",
+    Cause.ENDLESS_RECURSION: "forward recurses without end; make the recursion end independently of the data",
     Cause.EXIT: "forward ends the process with sys.exit; raise an exception instead",
-    Cause.WRONG_INPUTS: "the example inputs are not the arguments of forward; give what the model is called with",
+    Cause.WRONG_INPUTS: "the example inputs do not match the arguments of forward; pass what the model is called with",
 }
 
 
 def explained(error: BaseException, model: nn.Module) -> ExportError:
-    """Where the user's code was when capture failed, and why, in plain words where the cause is a known one."""
+    """Return an error with the user's line and the reason; known causes get an explanation and a fix."""
     frames = traceback.extract_tb(error.__traceback__)
     place = user_line("".join(traceback.format_list(frames))) or user_line(str(error)) or definition(model)
     return _refusal(model, place, _reason(error, frames), cause_of(error))
 
 
 def _refusal(model: nn.Module, place: str, reason: str, cause: Cause = Cause.UNKNOWN) -> ExportError:
-    told = f"{place}: {reason}" if place else reason
-    return ExportError(f"cannot capture {type(model).__name__}: {told}", cause=cause)
+    located = f"{place}: {reason}" if place else reason
+    return ExportError(f"cannot capture {type(model).__name__}: {located}", cause=cause)
 
 
 def _reason(error: BaseException, frames: traceback.StackSummary) -> str:
-    cause, told, named = cause_by_words(error), message(error), named_message(error)
+    cause, first, named = cause_by_words(error), message(error), named_message(error)
     if cause is Cause.SIZE_CANNOT_VARY:
         return _violated(lines_of(error))
     if cause in _REMEDIES:
-        return f"{_REMEDIES[cause]} ({told or named})"
-    if type(error).__name__ == "UserError":  # torch._dynamo's, which speaks to the caller of torch.export
-        return told
+        return f"{_REMEDIES[cause]} ({first or named})"
+    if type(error).__name__ == "UserError":  # of torch._dynamo; its text is written for users
+        return first
     if frames and is_users(frames[-1].filename):
         return f"forward raises {named}"
-    return f"{named}; if the model itself fails on such inputs, too, they do not fit it"
+    return f"{named}; check that the model itself accepts these inputs"
 
 
 def definition(model: nn.Module) -> str:
-    """Where forward is written."""
+    """Return the line where forward is defined."""
     try:
         file, line = inspect.getsourcefile(type(model)), inspect.getsourcelines(type(model).forward)[1]
-    except (OSError, TypeError):  # written in no file
+    except (OSError, TypeError):  # not defined in a file
         return ""
-    return user_line(f'File "{file}", line {line}')
+    return source_line(file, line)
 
 
 def refuse_hidden_state(program: ExportedProgram, model: nn.Module) -> None:
-    """Refuse a program that writes to a tensor which the model holds where torch cannot see it as a buffer."""
+    """Refuse a program that writes to a tensor of the model that is not a registered buffer."""
     hidden = program.graph_signature.inputs_to_lifted_tensor_constants
     for node in program.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, OpOverload):
             written = [node.args[index] for index in _positions(node.target) if index < len(node.args)]
             if any(getattr(argument, "name", None) in hidden for argument in written):
-                reason = "forward writes to a tensor that no module holds, so that its new value has no name"
+                reason = "forward writes to a tensor that is not a registered buffer, so its new value has no name"
                 place = user_line(node.meta.get("stack_trace") or "")
                 raise _refusal(model, place, f"{reason}; register it as a buffer")
 
 
 def refuse_untracked(program: ExportedProgram, model: nn.Module, given: Collection[torch.Tensor]) -> None:
-    """Refuse a program with a constant that has no values and is no tensor of the model."""
+    """Refuse a program with a constant that has no values and does not belong to the model."""
     known = set(map(id, given))
     for name, value in program.constants.items():
         if isinstance(value, FakeTensor) and id(value) not in known:
-            reason = f"it reads {name!r}, a tensor that torch has not seen it compute"
+            reason = f"it reads {name!r}, a tensor that was computed outside the trace"
             raise _refusal(model, definition(model), f"{reason}; {ELSEWHERE}")
 
 
@@ -106,7 +104,7 @@ def _positions(operator: OpOverload) -> list[int]:
 
 
 def _violated(lines: list[str]) -> str:
-    """Which sizes cannot vary as asked, and what torch proposes instead."""
+    """Name the sizes that cannot vary as requested, and torch's suggested fixes."""
     reasons = [line.removeprefix("- ").partition(". If you")[0].rstrip(".") for line in lines if line.startswith("- ")]
     start = lines.index("Suggested fixes:") + 1 if "Suggested fixes:" in lines else len(lines)
     fixes = list(itertools.takewhile(lambda line: " = " in line, lines[start:]))

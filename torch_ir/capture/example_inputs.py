@@ -1,4 +1,4 @@
-"""Example inputs as a graph has them: each in memory of its own, from the start of it."""
+"""Example inputs without shared memory or storage offsets, as a graph expects them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_ir.ops.torch_internals import memory_key, pytree
 
 
 class OwnMemory:
-    """Copies tensors that share memory with one before, or begin inside theirs; any other is returned as it is."""
+    """Copies a tensor that shares memory with an earlier one or has a storage offset; returns any other unchanged."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
@@ -26,7 +26,7 @@ class OwnMemory:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values with the same strides, even where elements lie in one place."""
+    """Return a copy with the same strides, even where elements overlap."""
     tensor = tensor.detach()
     if not tensor.numel():
         return tensor.clone()
@@ -37,7 +37,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def shared_inputs(call: Any) -> list[tuple[str, str]]:
-    """Pairs of example inputs that share memory, by their places in the call."""
+    """Return pairs of example inputs that share memory, by their paths in the call."""
     first: dict[int, str] = {}
     pairs = []
     for path, leaf in pytree.tree_flatten_with_path(call)[0]:

@@ -1,7 +1,8 @@
-"""extract_ir: a model and example inputs in, an IR out, no weight read."""
+"""`extract_ir` and `export_model`: check the request, try the capture steps, warn about the result."""
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -24,11 +25,11 @@ from torch_ir.capture.ladder import TIME_LIMIT, climb
 from torch_ir.capture.state.default_dtype import refuse_close_integers
 from torch_ir.capture.state.outer_autocast import autocast_inside
 from torch_ir.capture.steps import Request, steps
-from torch_ir.capture.walk import walk
+from torch_ir.capture.walk import weights
 from torch_ir.errors import CaptureWarning, ExportError, did_you_mean
 from torch_ir.ir import IR
 from torch_ir.ops.tested_versions import is_tested, is_tested_with_open_sizes
-from torch_ir.ops.torch_internals import FakeTensor, parameter_table, pytree
+from torch_ir.ops.torch_internals import FakeTensor, pytree
 
 WAYS_WITHOUT_DATA = 16
 _CAPTURES = ("auto", "export", "record")
@@ -53,19 +54,19 @@ def extract_ir(
     isolated: bool = False,
     time_limit: float = TIME_LIMIT,
 ) -> IR:
-    """Capture a model as an IR without reading a weight.
+    """Capture a model as an IR without reading its weights.
 
-    With `strict`, parameters and inputs must be on meta; `strict=False` takes real tensors and still keeps no weight.
-    `kwargs` are keyword inputs. `dynamic_shapes` is what `torch.export` takes: which sizes may vary.
-    `capture` is "export", "record", which runs the model once in ordinary Python, or "auto": the one, else the other.
-    `explore` is how many ways to go at most where Python decides on data; 16 if there is no data to decide, else 1.
-    `level` and `leaf` choose what a node is: an operator, a torch function, or a layer (see `IR.at_level`).
-    `blocks="function"` keeps layers that repeat as one function that is called once for each.
-    `crosscheck` compares a graph that was recorded quickly with that of `torch.export`, which rules.
-    `isolated` runs the model's code in a child process only, for at most `time_limit` seconds a try.
+    With `strict`, parameters and inputs must be on meta; `strict=False` accepts real tensors.
+    `kwargs` are keyword inputs. `dynamic_shapes` says which sizes may vary, in the form that `torch.export` accepts.
+    `capture` is "export", "record" (one run of the model in ordinary Python), or "auto" (export, else record).
+    `explore` limits the paths to capture where Python branches on data; default: 16 on tensors without values, else 1.
+    `level` and `leaf` choose what a node is: an operator, a torch function or a module (see `IR.at_level`).
+    `blocks="function"` folds repeated layers into one function with one call for each.
+    `crosscheck` compares a fast recording with the graph of `torch.export`, and returns the latter if they differ.
+    `isolated` runs the model's code only in a child process, for at most `time_limit` seconds for each step.
     """
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
-    with exclusive():  # while a thread captures, its model has other tensors
+    with exclusive():  # during a capture, the weights of the model are replaced
         _check_request(model, call, strict)
         _check_options(capture, blocks, dynamic_shapes)
         ways, in_blocks = _ways(model, call, explore), blocks == "function"
@@ -99,10 +100,10 @@ def _check_options(capture: str, blocks: str, dynamic_shapes: Any) -> None:
 
 
 def _is_fast(capture: str, dynamic_shapes: Any) -> bool:
-    """Whether to try fast capture: with a torch that was not tested, only if a check finds it exact there."""
+    """Whether to try the fast recording: on an untested torch version, only if a check finds it exact there."""
     if capture == "export":
         return False
-    if dynamic_shapes is not None:  # which the check does not cover
+    if dynamic_shapes is not None:  # the check does not cover open sizes
         return is_tested_with_open_sizes(torch.__version__)
     if is_tested(torch.__version__):
         return True
@@ -112,11 +113,11 @@ def _is_fast(capture: str, dynamic_shapes: Any) -> bool:
 
 
 def _ways(model: nn.Module, call: Call, explore: int | None) -> int:
-    """How many ways through the decisions of a model to go at most."""
+    """Return the largest number of paths to capture through the model's branches on data."""
     if explore is None:
         return WAYS_WITHOUT_DATA if has_no_values(model, call) else 1
     if isinstance(explore, bool) or not isinstance(explore, int) or explore < 1:
-        raise ExportError(f"explore={explore!r:.40} must be a whole number from 1: how many ways to go at most")
+        raise ExportError(f"explore={explore!r:.40} must be a positive integer: the largest number of paths to capture")
     return explore
 
 
@@ -129,8 +130,8 @@ def export_model(
     kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
 ) -> ExportedProgram:
-    """`torch.export` of a model, with its weights as fake tensors; the arguments are those of `extract_ir`."""
-    from torch_ir.capture.export.torch_export import trace  # imports much that most captures do not need
+    """Run `torch.export` on a model whose weights are fake tensors; the arguments are those of `extract_ir`."""
+    from torch_ir.capture.export.torch_export import trace  # slow to import, and most captures do not need it
 
     call = (_as_tuple(example_inputs), dict(kwargs or {}))
     with exclusive():
@@ -141,7 +142,7 @@ def export_model(
 
 
 def _check_request(model: nn.Module, call: Call, strict: bool) -> None:
-    """Refuse what no step can capture, before any is tried."""
+    """Raise ExportError for a request that no step can capture."""
     if not isinstance(model, nn.Module):
         raise ExportError(f"extract_ir takes an nn.Module, not {model!r:.80}")
     refuse_nameless(call)
@@ -166,12 +167,8 @@ def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
 
 
 def _require_meta(model: nn.Module, inputs: Any) -> None:
-    held = ((path, parameter_table(module).items()) for path, module in walk(model))
-    found = (
-        (path, name) for path, table in held for name, weight in table if weight is not None and not weight.is_meta
-    )
-    if (first := next(found, None)) is not None:
-        real = ".".join(filter(None, first))
+    parameters = itertools.takewhile(lambda weight: weight.kind == "parameter", weights(model))
+    if (real := next((weight.key for weight in parameters if not weight.tensor.is_meta), None)) is not None:
         raise ExportError(
             f"Model must be on meta device for weight-free IR extraction: {real!r} is not. Build it under "
             "`with torch.device('meta'):` (or torch_ir.meta_init()), convert it with model.to('meta'), "

@@ -1,4 +1,4 @@
-"""Warnings about a captured graph: where it holds for less than the model does."""
+"""Warnings about a captured graph: inputs or runs for which it does not do what the model does."""
 
 from __future__ import annotations
 
@@ -20,58 +20,56 @@ from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 
 
 def warn_of_gaps(ir: IR) -> None:
-    """Say where the graph does not hold for every input, and where it cannot run by itself."""
+    """Warn where the graph is specialised to the data, and where it needs an executor from the user."""
     nodes = list(ir.all_nodes())
     guarded = dict.fromkeys([node["place"] for node in nodes if node.op_type in (DECISION, FIXED_SHAPE)])
     opaque = dict.fromkeys([f"{node.op_type} at {node['place']}" for node in nodes if is_opaque(node)])
     if guarded:
-        told = f"Python asks for data at {', '.join(guarded)}: the graph runs only where the answer is as it was"
-        warnings.warn(f"{told}{_exact_numbers(ir)}", CaptureWarning, stacklevel=3)
+        text = f"Python reads data at {', '.join(guarded)}: the graph runs only if the value is the one at capture"
+        warnings.warn(f"{text}{_exact_numbers(ir)}", CaptureWarning, stacklevel=3)
     if opaque:
-        told = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
-        warnings.warn(told, CaptureWarning, stacklevel=3)
+        text = f"data leaves torch: the graph needs an executor for {', '.join(opaque)}; see register_executor"
+        warnings.warn(text, CaptureWarning, stacklevel=3)
 
 
 def _exact_numbers(ir: IR) -> str:
-    """Say which numbers Python read from the data, as a graph is only for exactly these."""
+    """Name the numbers that Python read from the data: the graph is valid for exactly these."""
     decisions = [node for node in ir.all_nodes() if node.op_type == DECISION and not isinstance(node["assumed"], bool)]
     if not decisions:
         return ""
     shown = ", ".join(dict.fromkeys(f"{node['assumed']} at {node['place']}" for node in decisions[:4]))
     more = f" and {len(decisions) - 4} more" if len(decisions) > 4 else ""
-    return f"; exactly {shown}{more}: where Python does not need the number, compute with the tensor, without .item()"
+    return f"; exactly {shown}{more}: if Python does not need the number, compute with the tensor, without .item()"
 
 
 def warn_of_shared_inputs(ir: IR, call: Call) -> None:
-    """Say which example inputs are one memory that forward writes to: in the graph, each input stands alone."""
+    """Warn if example inputs share memory that forward writes to: the inputs of a graph share none."""
     pairs = shared_inputs(call) if any(target.param is None for target, _ in ir.mutations) else ()
     if pairs:
-        told = ", ".join(f"{one} and {other}" for one, other in pairs)
+        text = ", ".join(f"{one} and {other}" for one, other in pairs)
         warnings.warn(
-            f"{told} share memory, and forward writes to an input: the graph is that of inputs that share none, and "
-            "refuses to run on others",
+            f"{text} share memory, and forward writes to an input: the graph is captured for inputs that share "
+            "none, and raises on others",
             CaptureWarning,
             stacklevel=3,
         )
 
 
 def warn_of_class_questions(model: nn.Module, call: Call, ir: IR, capture: str) -> None:
-    """Say where forward asks for the class of a tensor, unless the capture answers as eager does.
+    """Warn where forward reads `type(tensor)`, unless the capture returns what eager does.
 
-    A recording of real values does so, and so does the strict mode of torch.export, which reads the code.
+    A recording of real values does, and so does the strict mode of torch.export, which interprets the bytecode.
     """
     road = ir.extensions.get("captured_by", RECORDING if capture == "record" else "")
     if road == STRICTLY or (road == RECORDING and not has_no_values(model, call)):
         return
     if lines := class_questions(model):
-        told = (
-            f"forward asks for the class of a tensor at {', '.join(lines[:4])}; type() gives another while a model is "
-        )
-        warnings.warn(f"{told}captured without values: use isinstance there", CaptureWarning, stacklevel=3)
+        text = f"forward reads the class of a tensor at {', '.join(lines[:4])}; type() returns another in a capture "
+        warnings.warn(f"{text}without values: use isinstance there", CaptureWarning, stacklevel=3)
 
 
 def warn_of_lost_values(ir: IR) -> None:
-    """Say by name which values are in no state dict and were lost on meta."""
+    """Name the values that are in no state dict and were lost on meta."""
     lost = [tensor for tensor in ir.params if tensor.param and not tensor.param.in_state_dict and not tensor.param.data]
     if not lost:
         return

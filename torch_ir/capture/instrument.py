@@ -1,12 +1,12 @@
-"""Every process-wide change that capture makes: patches of torch and library flags here, what is printed in `quiet`.
+"""All process-wide changes that capture makes, except for suppressed output (`quiet`): patches of torch and its flags.
 
-One capture runs at a time, under one re-entrant lock. A patched function asks for the handler of its own thread and
-otherwise calls the original, so that other threads see torch as it was. Handlers are per thread and not per context
-(`contextvars`), as torch's own modes are: a context may be copied into a thread whose operators no recorder sees.
+One capture runs at a time, under one re-entrant lock. A patched function calls the handler of its own thread, else the
+original, so that other threads see an unpatched torch. Handlers are per thread and not per context (`contextvars`), as
+torch's modes are: a context may be copied into a thread whose operators no recorder sees.
 
-What is process-wide by nature is switched for the time of a capture: the flags of mkldnn, nnpack and cudnn (an eager
-call in another thread may take another kernel meanwhile, with the same result but for rounding), the fused attention
-kernels (likewise), and torch.compile, whose compilations in other threads wait until the capture ends.
+Some settings have no per-thread form and change for the whole process during a capture: the flags of mkldnn, nnpack and
+cudnn (an eager call in another thread may use another kernel meanwhile, with the same result up to rounding), the fused
+attention kernels (likewise), and torch.compile, whose compilations in other threads wait until the capture ends.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from torch_ir.ops.torch_internals import (
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _compiler: Any = torch._C._dynamo.eval_frame
-Handler = Callable[..., Any]  # takes the original function, and then its arguments
+Handler = Callable[..., Any]  # called with the original function and its arguments
 _ABSENT = object()
 
 
 class _Here(threading.local):
-    """What this thread captures."""
+    """The capture state of this thread."""
 
     def __init__(self) -> None:
-        self.depth = 0  # of captures, one in the forward of another
+        self.depth = 0  # of nested captures
         self.handlers: dict[tuple[Any, str], Handler] = {}
-        self.is_exporting = False  # what torch.compiler.is_compiling() and is_exporting() answer
+        self.is_exporting = False  # the result of torch.compiler.is_compiling() and is_exporting()
         self.keys: tuple[Any, Any] = (None, None)  # torch's dispatch keys when the outermost capture began
 
 
 class _State:
-    """What holds for the whole process."""
+    """The capture state of the process."""
 
-    has_flags = False  # whether torch's flags for compiling and exporting are set by a capture
+    has_flags = False  # whether a capture has set torch's flags for compiling and exporting
 
 
 _here = _Here()
@@ -72,11 +72,11 @@ _running: list[threading.Thread] = []  # threads that forward has started, while
 
 @contextmanager
 def exclusive() -> Iterator[None]:
-    """Hold the lock of capture, and that of torch.compile, which must not see a torch that is patched."""
+    """Hold the lock of capture, and that of torch.compile, which must not see a patched torch."""
     if threading.current_thread() in _running:
         raise ExportError(
-            "extract_ir is called in a thread that the forward of a model has started while that model is captured; "
-            "call it in forward itself, or when the capture is done"
+            "extract_ir is called in a thread that forward started while its model is being captured; "
+            "call it in forward itself, or after the capture"
         )
     compiler: Any = sys.modules.get("torch._dynamo.convert_frame")
     with getattr(compiler, "compile_lock", None) or nullcontext(), _lock:
@@ -84,15 +84,15 @@ def exclusive() -> Iterator[None]:
 
 
 def not_compiled(function: _Function) -> _Function:
-    """Let torch.compile leave a function, and all that it calls, to Python; `torch.compiler.disable` takes a second."""
+    """Exclude a function and its callees from torch.compile; `torch.compiler.disable` takes a second to import."""
     skip = _compiler._FrameAction.SKIP
     _compiler.set_code_exec_strategy(function.__code__, _compiler._FrameExecStrategy(skip, skip))
-    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # where a frame above is compiled
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # read by a compiled caller
     return function
 
 
 def _forget() -> None:
-    """In a forked process, which has none of the threads that captured: take back what they changed."""
+    """In a forked child, undo the changes of captures in threads that do not exist there."""
     global _lock
     if _undo and not _lock._is_owned():  # type: ignore[attr-defined]  # by the thread that is left
         _take_back(0)
@@ -108,9 +108,9 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def capturing() -> Iterator[None]:
-    """One capture: afterwards, whatever has ended it, torch is as it was before.
+    """One capture: restore torch at the end, even after an error.
 
-    A capture in the forward of a model that is being captured runs outside of the modes and patches of the outer one.
+    A nested capture, in the forward of a model that is being captured, runs outside the modes and patches of the outer.
     """
     with exclusive(), ExitStack() as stack:
         if _here.depth:
@@ -126,7 +126,7 @@ def capturing() -> Iterator[None]:
 
 
 def _take_back(mark: int) -> None:
-    """Undo the changes since a mark that are still there, the latest first."""
+    """Undo the changes after a mark, the latest first."""
     while len(_undo) > mark:
         _undo.pop()()
     if not mark:
@@ -140,7 +140,7 @@ def _note_thread(original: Callable[..., Any], thread: threading.Thread) -> Any:
 
 @contextmanager
 def _outside_modes() -> Iterator[None]:
-    """Leave torch's modes and dispatch keys of the outer capture, but for the default device."""
+    """Leave torch's modes and dispatch keys of the outer capture, except for the default device."""
     modes: list[Any] = function_modes()  # type: ignore[no-untyped-call]  # torch's own
     with ExitStack() as stack:
         for mode in reversed(modes):
@@ -160,14 +160,14 @@ def _outside_modes() -> Iterator[None]:
 
 @contextmanager
 def intercepted(owner: Any, name: str, handler: Handler) -> Iterator[None]:
-    """Let a handler answer calls of `owner.name` that this thread makes; its first argument is the original."""
+    """Route this thread's calls of `owner.name` to a handler; its first argument is the original."""
     with all_intercepted({(owner, name): handler}):
         yield
 
 
 @contextmanager
 def all_intercepted(handlers: Mapping[tuple[Any, str], Handler]) -> Iterator[None]:
-    """The same for several functions at once, by owner and name."""
+    """Do the same for several functions, by owner and name."""
     with exclusive():
         mark, outer = len(_undo), {key: _here.handlers.get(key) for key in handlers}
         try:
@@ -191,7 +191,7 @@ def _intercept(key: tuple[Any, str]) -> None:
 
 
 class _Patch(NamedTuple):
-    """A function that stands in for another in the threads for which there is a handler."""
+    """A replacement for a function, which calls the handler of a thread, if there is one."""
 
     original: Callable[..., Any]
     handler: Callable[[], Handler | None]
@@ -199,14 +199,14 @@ class _Patch(NamedTuple):
 
 @contextmanager
 def _patched(owner: Any, name: str, patch: _Patch) -> Iterator[None]:
-    """Put a patch in the place of an attribute."""
+    """Replace an attribute by a patch."""
     with undone():
         _set(owner, name, _function(patch))
         yield
 
 
 def _function(patch: _Patch) -> Callable[..., Any]:
-    """A patch as a function; one that somebody keeps afterwards, as torch.compile does, calls the original."""
+    """Return a patch as a function; a reference that torch.compile keeps calls the original after the capture."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         handler = patch.handler()
@@ -221,13 +221,13 @@ def _function(patch: _Patch) -> Callable[..., Any]:
 
 @cache
 def _of_torch(code: CodeType) -> CodeType:
-    """The code as code of torch's, which is how it must look where torch looks for the user's frame."""
+    """Return the code with a file name of torch, which torch skips when it looks for the user's frame."""
     return code.replace(co_filename=torch.__file__)
 
 
 @contextmanager
 def set_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute; afterwards it is what it was, or inherited."""
+    """Set an attribute; restore its former value, or its absence, at the end."""
     with undone():
         _set(owner, name, value)
         yield
@@ -238,7 +238,7 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
     def undo() -> None:
         if vars(owner).get(name) is not value:
-            return  # another thread has patched it meanwhile, and puts back what it found
+            return  # another thread has patched it meanwhile, and will restore it
         if before is _ABSENT:
             delattr(owner, name)
         else:
@@ -249,14 +249,14 @@ def _set(owner: Any, name: str, value: Any) -> None:
 
 
 def _set_code(function: Any, code: CodeType, afterwards: CodeType) -> None:
-    """Let a function run other code and stay the same object, by which torch.compile knows it."""
+    """Replace the code of a function; torch.compile identifies it by the function object."""
     _undo.append(lambda: setattr(function, "__code__", afterwards))
     function.__code__ = code
 
 
 @contextmanager
 def undone(*undo: Callable[[], None]) -> Iterator[None]:
-    """Undo changes on leaving, with all that were made meanwhile and are still there."""
+    """Undo these changes at the end, and all that were made inside the context."""
     mark = len(_undo)
     _undo.extend(undo)
     try:
@@ -266,7 +266,7 @@ def undone(*undo: Callable[[], None]) -> Iterator[None]:
 
 
 def _here_only(new: Callable[..., Any]) -> Callable[[], Handler | None]:
-    """Torch's own patch of a function as a handler, for this thread alone."""
+    """Turn a patch that torch makes into a handler for this thread."""
     owner = threading.get_ident()
 
     def handle(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -298,7 +298,7 @@ def _as_exporting() -> Iterator[None]:
 
 @contextmanager
 def export_in_this_thread() -> Iterator[None]:
-    """Keep what torch.export changes for the whole process to this thread."""
+    """Restrict process-wide changes of torch.export to this thread."""
     from torch.export import _trace
 
     with exporting(), ExitStack() as stack:
@@ -311,13 +311,13 @@ def export_in_this_thread() -> Iterator[None]:
         stack.enter_context(set_attribute(_trace, "_compiling_state_context", _as_exporting))
         stack.enter_context(intercepted(_trace, "_override_builtin_ops", _override_here))
         stack.enter_context(intercepted(_symbolic_trace.Tracer, "trace", _trace_here))
-        for name in ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY"):  # of the outer one, where one export is in another
+        for name in ("_EXPORT_FLAGS", "_EXPORT_MODULE_HIERARCHY"):  # of the outer export, if nested
             stack.callback(setattr, _trace, name, getattr(_trace, name))
         yield
 
 
 def _trace_here(original: Callable[..., Any], tracer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Let torch.fx patch `nn.Module` for this thread alone."""
+    """Restrict torch.fx's patches of `nn.Module` to this thread."""
 
     def patch(patch: Any, patcher: Any, owner: Any, name: str, new: Any, **options: Any) -> None:
         patch(patcher, owner, name, _function(_Patch(getattr(owner, name), _here_only(new))), **options)
@@ -328,7 +328,7 @@ def _trace_here(original: Callable[..., Any], tracer: Any, *args: Any, **kwargs:
 
 @contextmanager
 def _override_here(original: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
-    """Let torch.export replace `max`, `min` and `math.pow` for this thread alone."""
+    """Restrict torch.export's patches of `max`, `min` and `math.pow` to this thread."""
     names: list[tuple[Any, str]] = [(builtins, "max"), (builtins, "min"), (math, "pow")]
     before = [getattr(owner, name) for owner, name in names]
     with original(), ExitStack() as stack:
@@ -338,23 +338,23 @@ def _override_here(original: Callable[[], AbstractContextManager[None]]) -> Iter
 
 
 def builtins_as_exported() -> AbstractContextManager[None]:
-    """Let `max`, `min` and `math.pow` take symbolic sizes in this thread, as torch.export does."""
+    """Make `max`, `min` and `math.pow` accept symbolic sizes in this thread, as torch.export does."""
     from torch._export.non_strict_utils import _override_builtin_ops
 
     return _override_here(_override_builtin_ops)
 
 
 def is_exporting_here(flag: bool) -> bool:
-    """Whether this thread exports; torch's own flag counts where capture has not set it."""
+    """Whether this thread exports; torch's flag counts if capture has not set it."""
     return _here.is_exporting or (flag and not _state.has_flags)
 
 
 def is_tracing_here(flag: bool) -> bool:
-    """Whether this thread traces with torch.fx; torch's flag counts where capture does not trace in another thread."""
+    """Whether this thread traces with torch.fx; torch's flag counts unless capture traces in another thread."""
     return flag and (_here.depth > 0 or not _state.has_flags)
 
 
-# Their code runs among the globals of torch's functions, so that they import what they call.
+# Their code runs with the globals of torch's functions, so they import what they call.
 
 
 def _is_compiling() -> bool:
@@ -392,7 +392,7 @@ if hasattr(_symbolic_trace, "_is_fx_tracing_flag"):  # up to 2.14 for the whole 
 
 @contextmanager
 def without_libraries() -> Iterator[None]:
-    """Disable mkldnn, nnpack and cudnn, as torch.export does; importing that takes a second."""
+    """Disable mkldnn, nnpack and cudnn, as torch.export does; importing its function takes a second."""
     libraries: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.nnpack, torch.backends.cudnn)
     with exclusive(), ExitStack() as stack:
         for library in libraries:

@@ -1,6 +1,6 @@
-"""One way to capture a model after another, from the best graph to the most stubborn, until one gives an IR.
+"""Try the capture steps in order until one returns an IR.
 
-A step that may leave the process in disorder, hang or crash runs in a forked child, and its IR comes back as text.
+A step that may hang, crash or corrupt the process runs in a forked child, which sends its IR as JSON.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from torch_ir.capture.program.provenance import user_line
 from torch_ir.capture.quiet import no_warning_of_threads
 from torch_ir.errors import CaptureWarning, Cause, ConversionError, ExportError, TorchIRError
 from torch_ir.ir import IR
+from torch_ir.ops.process_end import crash
 
 TIME_LIMIT = 600.0
 _log = logging.getLogger("torch_ir.capture")  # the command line shows it as progress
-_GRACE = 1.0  # seconds that a child has to say where it is when its time is up
+_GRACE = 1.0  # seconds for a stopped child to write its stack
 ANY_CAUSE = frozenset(Cause)
 _Failure = (ExportError, ConversionError)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One way to capture a model: it gives an IR, or raises ExportError or ConversionError with the reason."""
+    """One way to capture a model: returns an IR, or raises ExportError or ConversionError."""
 
     model: str
     name: str
@@ -43,7 +44,7 @@ class Step:
 
 
 def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = TIME_LIMIT) -> IR:
-    """The IR of the first step that gives one; if none does, the failure of the first, which is the plain one."""
+    """Return the IR of the first step that succeeds; if none does, raise the error of the first step."""
     plain: TorchIRError | None = None
     for number, step in enumerate(steps, 1):
         if plain is not None and plain.cause not in step.after:
@@ -56,39 +57,40 @@ def climb(steps: Sequence[Step], *, isolated: bool = False, time_limit: float = 
             continue
         if plain is not None:
             ir.extensions["captured_by"] = step.name
-            told = f"captured by {step.name}, because {steps[0].name} {plain}"
-            warnings.warn(told, CaptureWarning, stacklevel=3)
+            notice = f"captured by {step.name}, because {steps[0].name} {plain}"
+            warnings.warn(notice, CaptureWarning, stacklevel=3)
         return ir
     assert plain is not None  # there is a step, and it failed
     raise plain
 
 
 def _in_child(step: Step, time_limit: float) -> IR:
-    """What a step gives when it runs in a process of its own, which it may ruin."""
+    """Run a step in a forked child process."""
     if "fork" not in multiprocessing.get_all_start_methods() or multiprocessing.current_process().daemon:
-        return step.capture()  # there can be no such child
-    context = multiprocessing.get_context("fork")  # the model is there already, and need not be pickled
+        return step.capture()  # this process cannot fork
+    context = multiprocessing.get_context("fork")  # the child has the model without pickling
     ours, theirs = context.Pipe(duplex=False)
     with tempfile.TemporaryFile() as trace, ours:
         child = context.Process(target=_answer, args=(step, theirs, trace), daemon=True)
-        with no_warning_of_threads():  # the child needs none of them
+        with no_warning_of_threads():  # the child does not use them
             child.start()
         theirs.close()
         try:
             if not ours.poll(time_limit):
                 child.terminate()
                 child.join(_GRACE)
-                end = f"took longer than {time_limit:g} s and was stopped; is there a loop without end?"
+                end = f"took longer than {time_limit:g} s and was stopped; is there an endless loop?"
                 raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}")
-            kind, text, cause, told = ours.recv()
-        except (EOFError, OSError):  # it ended before or while it answered
+            kind, text, cause, warned = ours.recv()
+        except (EOFError, OSError):  # the child exited before it had sent everything
             child.join()
-            end = f"ended its process {_end(child.exitcode)}; a call there cannot be made while a model is captured"
+            status = child.exitcode or 0
+            end = f"{crash(status) or f'exited with status {status}'}; a call there does not work during a capture"
             raise ExportError(f"cannot capture {step.model}: {_place(trace)}{step.name} {end}") from None
         finally:
             child.kill()
             child.join()
-    for warning in told:
+    for warning in warned:
         warnings.warn(warning, CaptureWarning, stacklevel=4)
     if kind == "IR":
         return IR.from_json(text)
@@ -96,17 +98,17 @@ def _in_child(step: Step, time_limit: float) -> IR:
 
 
 def _answer(step: Step, pipe: Connection, trace: IO[bytes]) -> None:
-    """Run in the child: send the IR as text, or the kind, words and cause of the error; note where a crash was.
+    """Run in the child: send the IR as JSON, or the class, message and cause of the error; write the stack of a crash.
 
-    On SIGTERM it notes where it is, and ends. A timer of faulthandler would wait for ever on one of the parent's.
+    On SIGTERM, write the stack and exit. A timer of faulthandler would deadlock on a lock of the parent's.
     """
     faulthandler.enable(trace)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     faulthandler.register(signal.SIGTERM, file=trace, chain=True)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):  # a model would print once for every step, and what a crash prints is told in words
+    for stream in (1, 2):  # a model would print again in every step, and the error describes a crash
         os.dup2(nowhere, stream)
-    torch.set_num_threads(1)  # the threads of the parent are not here
+    torch.set_num_threads(1)  # the parent's thread pool does not exist here
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore")
         warnings.simplefilter("always", CaptureWarning)
@@ -118,15 +120,8 @@ def _answer(step: Step, pipe: Connection, trace: IO[bytes]) -> None:
 
 
 def _place(trace: IO[bytes]) -> str:
-    """The user's line in what the child noted, which begins with the innermost call."""
+    """Return the user's line in the stack that the child wrote, innermost call first."""
     trace.seek(0)
     lines = trace.read().decode(errors="replace").splitlines()
     place = user_line("\n".join(reversed(lines)))
     return f"{place}: " if place else ""
-
-
-def _end(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"with exit status {code}"
-    name = signal.Signals(-code).name
-    return f"with {name}, most likely for lack of memory" if name == "SIGKILL" else f"with {name}"

@@ -1,4 +1,4 @@
-"""What torch prints, logs and warns about its own internals while a model is captured, held back in one thread."""
+"""Suppress what torch prints, logs and warns about its internals during a capture, in this thread only."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _IGNORED = (".*LeafSpec.*", ".*assigned during export.*")
 
 
 class _Here(threading.local):
-    held: io.StringIO | None = None  # what this thread writes to stderr
+    held: io.StringIO | None = None  # buffers what this thread writes to stderr
 
 
 _here = _Here()
 
 
 class _StderrByThread:
-    """Writes to what a thread holds back, else to the stream that was there before."""
+    """Writes to the buffer of a quiet thread, else to the original stream."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -38,7 +38,7 @@ class _StderrByThread:
 
 
 class _MessageHere:
-    """The pattern of a warning in a thread that is quiet."""
+    """The pattern of a warning; it matches only in a quiet thread."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = re.compile(pattern, re.IGNORECASE)
@@ -49,9 +49,9 @@ class _MessageHere:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hold back what torch prints about its own internals; what a model prints is passed on when all went well.
+    """Suppress messages about torch's internals; what the model writes to stderr is printed after success.
 
-    Other threads print, log and warn as ever.
+    Other threads are not affected.
     """
     outer, held = _here.held, io.StringIO()
     with exclusive(), ExitStack() as stack:
@@ -74,12 +74,12 @@ def _without_chatter(original: Callable[..., Any], logger: logging.Logger, recor
 
 @contextmanager
 def _ignored(message: Any) -> Iterator[None]:
-    """Ignore warnings with such a message; `catch_warnings` would undo what other threads do to the filters."""
+    """Ignore warnings with this message; `catch_warnings` would undo changes that other threads make to the filters."""
     entry: Any = ("ignore", message, Warning, None, 0)
     filters: Any = warnings.filters
 
     def undo() -> None:
-        current: Any = warnings.filters  # another thread may have put a copy in its place
+        current: Any = warnings.filters  # another thread may have replaced the list by a copy
         for entries in (filters, current):
             entries[:] = [each for each in entries if each is not entry]
 
@@ -90,7 +90,7 @@ def _ignored(message: Any) -> Iterator[None]:
 
 @contextmanager
 def no_warning_of_threads() -> Iterator[None]:
-    """Fork without Python's warning that other threads are lost in the child."""
+    """Suppress Python's warning about forking a process with several threads."""
     outer = _here.held
     with exclusive(), _ignored(_MessageHere(".*multi-threaded.*")):
         _here.held = outer or io.StringIO()

@@ -1,6 +1,6 @@
-"""The steps of a capture in the order in which they are tried: from the best graph to the most stubborn.
+"""The capture steps in order: those with the best graphs first, those that accept the most models last.
 
-A step imports what it needs when it is tried: the first one, a fast recording, needs neither sympy nor fx graphs.
+A step imports its modules when it runs: the first one, the fast recording, needs neither sympy nor fx graphs.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from torch_ir.errors import Cause
 from torch_ir.ir import IR
 
 RECORDING, STRICTLY = "recording", "torch.export in strict mode"
-EVERY_WAY = "torch.export of every way that it can go"
+EVERY_WAY = "torch.export of every path"
 _UNSEEN_IN_STRICT_MODE = frozenset((Cause.BUFFER_CHANGES_FORM, Cause.MEMORY_REPLACED, Cause.SEEDED))
 
 
 class Request(NamedTuple):
-    """A model, its inputs, and how it is to be captured."""
+    """A model, its inputs, and the options of the capture."""
 
     model: nn.Module
     call: Call
     dynamic_shapes: Any
     capture: str
-    ways: int  # through the model's decisions on data, at most
+    ways: int  # the largest number of paths through the model's branches on data
     crosscheck: bool
     in_blocks: bool
-    is_fast: bool  # whether fast capture is tried first
+    is_fast: bool  # whether the fast recording is tried first
 
 
 def steps(request: Request) -> Iterator[Step]:
-    """Yield the steps that are to be tried, in order."""
+    """Yield the steps to try, in order."""
     if request.capture != "record":
         yield _step(request, "torch.export", by_torch_export)
         if request.ways > 1:
             yield _step(request, EVERY_WAY, every_way_by_torch_export, after=frozenset((Cause.BRANCH_ON_DATA,)))
-        if request.dynamic_shapes is None:  # in strict mode, what the model decides on sizes would go unseen
+        if request.dynamic_shapes is None:  # strict mode does not show the model's decisions on sizes
             after = ANY_CAUSE - _UNSEEN_IN_STRICT_MODE
             yield _step(request, STRICTLY, by_strict_torch_export, is_risky=True, after=after)
     if request.capture != "export" and request.dynamic_shapes is None:
@@ -53,7 +53,7 @@ def steps(request: Request) -> Iterator[Step]:
 
 
 def by_torch_export(request: Request) -> IR:
-    """`torch.export`, or a quick recording where that gives the same graph."""
+    """Capture by a fast recording, which gives the same graph, or by `torch.export`."""
     if request.is_fast:
         exactly = partial(_exactly, request)
         return quickly(request.model, request.call, exactly, _check(request), dynamic_shapes=request.dynamic_shapes)
@@ -61,21 +61,21 @@ def by_torch_export(request: Request) -> IR:
 
 
 def every_way_by_torch_export(request: Request) -> IR:
-    """`torch.export` once for each outcome of the model's decisions on data, joined."""
+    """Run `torch.export` once for each outcome of the model's branches on data, and join the graphs."""
     from torch_ir.capture.data_branches.explore_ways import explored
 
     return explored(partial(_exactly, request), request.ways)
 
 
 def by_strict_torch_export(request: Request) -> IR:
-    """`torch.export` in strict mode, which reads the code of forward; it may end the process."""
+    """Run `torch.export` in strict mode, which interprets the bytecode of forward; it may crash the process."""
     from torch_ir.capture.export.torch_export import export_to_ir
 
     return export_to_ir(request.model, request.call, None, in_strict_mode=True)
 
 
 def by_recording(request: Request) -> IR:
-    """One run of the model in ordinary Python, or one for each outcome of its decisions on data."""
+    """Record one run of the model in ordinary Python, or one for each outcome of its branches on data."""
     model, call = request.model, request.call
     recording = partial(_recorded, request)
     if request.capture != "record" or not request.is_fast or not has_no_values(model, call):
@@ -98,7 +98,7 @@ def _exactly(request: Request, path: Path | None = None) -> IR:
 
 
 def _check(request: Request) -> Callable[[], IR] | None:
-    """Return the capture that a quick recording is compared with, if that is asked for."""
+    """Return the capture to compare a fast recording with, if requested."""
     return partial(_exactly, request) if request.crosscheck else None
 
 
@@ -110,7 +110,7 @@ def _step(
     is_risky: bool = False,
     after: frozenset[Cause] = ANY_CAUSE,
 ) -> Step:
-    """Return a step that checks its graph against the model."""
+    """Return a step that checks its graph for frozen state and shared memory."""
     model, call = request.model, request.call
     checked = partial(with_state_checked, model, call, partial(_unshared, request, capture))
     return Step(type(model).__name__, name, checked, is_risky, after)

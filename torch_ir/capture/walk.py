@@ -1,16 +1,30 @@
-"""The modules of a model as a list: torch's own generators hand each module up through every level above it."""
+"""The modules of a model, and the weights that they hold, as lists: torch's generators are slow on deep models."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, MutableMapping
+from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
-from torch_ir.ops.torch_internals import module_table
+from torch_ir.ops.torch_internals import buffer_table, module_table, non_persistent_names, parameter_table
+
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+
+
+class Weight(NamedTuple):
+    """A parameter or buffer, and the entry of a module's table that holds it."""
+
+    key: str
+    tensor: torch.Tensor
+    kind: str  # "parameter", "buffer", or "temporary": a buffer that no state dict holds
+    table: MutableMapping[str, Any]
+    name: str
 
 
 def walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Every module with its path, in torch's order; one with several names comes under each."""
+    """Return every module with its path, in torch's order; a shared module is listed under each of its paths."""
     found = [("", model)]
     _add_children("", model, found)
     return found
@@ -24,14 +38,27 @@ def _add_children(prefix: str, module: nn.Module, found: list[tuple[str, nn.Modu
                 _add_children(f"{prefix}{name}.", child, found)
 
 
-_TABLES = frozenset(vars(nn.Module()))
+def modules(model: nn.Module) -> list[nn.Module]:
+    """Return every module once."""
+    return list(dict.fromkeys(module for _, module in walk(model)))
+
+
+def weights(model: nn.Module) -> Iterator[Weight]:
+    """Yield parameters, then buffers, under each of their keys; a table is read when its module is reached."""
+    found = walk(model)
+    for path, module in found:
+        parameters = parameter_table(module)
+        for name, tensor in list(parameters.items()):
+            if tensor is not None:
+                yield Weight(f"{path}.{name}" if path else name, tensor, "parameter", parameters, name)
+    for path, module in found:
+        buffers = buffer_table(module)
+        for name, buffer in list(buffers.items()):
+            if buffer is not None:
+                kind = "temporary" if name in non_persistent_names(module) else "buffer"
+                yield Weight(f"{path}.{name}" if path else name, buffer, kind, buffers, name)
 
 
 def own_attributes(module: nn.Module) -> list[tuple[str, Any]]:
-    """The attributes of a module beside those that every module has."""
-    return [item for item in module.__dict__.items() if item[0] not in _TABLES]
-
-
-def modules(model: nn.Module) -> list[nn.Module]:
-    """Every module once."""
-    return list(dict.fromkeys(module for _, module in walk(model)))
+    """Return the attributes of a module, without those that every module has."""
+    return [item for item in module.__dict__.items() if item[0] not in _MODULE_ATTRIBUTES]

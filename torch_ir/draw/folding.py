@@ -109,7 +109,7 @@ class _Unit:
         numbers = {tensor: number for number, tensor in enumerate((*self.reads, *self.makes))}
         facts = tuple((tensor.shape, tensor.dtype) for tensor in numbers)
         return facts, tuple(
-            (node.op_type, node.args, repr(node.attrs), mark, len(node.outputs), *(numbers[t] for t in node.inputs))
+            (node.computation, mark, len(node.outputs), *(numbers[t] for t in node.inputs))
             for node, mark in zip(self.nodes, self.marks, strict=True)
         )
 

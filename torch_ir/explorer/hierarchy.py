@@ -221,7 +221,7 @@ def _nodes_in(items: Iterable[Item]) -> Iterator[OpNode]:
 
 def _facts(node: OpNode) -> Hashable:
     made = tuple((tensor.shape, tensor.dtype) for tensor in node.outputs)
-    return node.op_type, node.args, repr(node.attrs), made, tuple(tensor.shape for tensor in node.inputs)
+    return node.computation, made, tuple(tensor.shape for tensor in node.inputs)
 
 
 def _longest_run(forms: Sequence[Hashable]) -> tuple[int, int]:

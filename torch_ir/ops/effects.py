@@ -9,18 +9,19 @@ from typing import Any
 import torch
 
 from torch_ir.ir import OpNode
+from torch_ir.ir.graph.operator_sets import DROPOUTS
 from torch_ir.ops.forbidden import COLLECTIVES, reaches
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload, schema_of
 
 # Operators that update running statistics in training, which their schemas do not say -> the training flag.
+RUNNING_STATISTICS = ("running_mean", "running_var")
 _STATISTICS = {
     "aten.batch_norm.default": "training",
     "aten.instance_norm.default": "use_input_stats",
     "aten._batch_norm_impl_index.default": "training",
     "aten.native_batch_norm.default": "training",
 }
-_DROPOUTS = frozenset(f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_"))
 # Their values are uninitialised memory.
 _UNINITIALISED = frozenset(
     f"aten.{name}"
@@ -58,6 +59,11 @@ def updates_statistics(operator: OpOverload, bound: Mapping[str, Any]) -> bool:
     """Whether a call with these arguments updates running statistics, which its schema does not say."""
     flag = _STATISTICS.get(str(operator))
     return flag is not None and bool(bound.get(flag)) and bound.get("running_mean") is not None
+
+
+def written_arguments(operator: OpOverload, bound: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the arguments that a call with these arguments writes to, running statistics included."""
+    return mutated_arguments(operator) or (RUNNING_STATISTICS if updates_statistics(operator, bound) else ())
 
 
 def gives_new_values(node: OpNode) -> bool:
@@ -124,7 +130,7 @@ def changes_elements(operator: OpOverload) -> bool:
 
 def gives_its_input(op_type: str, attrs: Mapping[str, Any]) -> bool:
     """Whether a call returns its input itself, which its schema does not say: dropout that is off."""
-    return op_type in _DROPOUTS and (attrs.get("train") is False or attrs.get("p") == 0.0)
+    return op_type in DROPOUTS and (attrs.get("train") is False or attrs.get("p") == 0.0)
 
 
 def may_pass_on(operator: OpOverload) -> bool:

@@ -147,6 +147,11 @@ def memory_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def dense_memory_key(value: Any) -> int | None:
+    """Return the same number for a strided tensor; None for any other value."""
+    return memory_key(value) if isinstance(value, torch.Tensor) and value.layout == torch.strided else None
+
+
 def count_as_parameter(tensor: torch.Tensor, is_parameter: bool = True) -> None:
     """Set what `isinstance(tensor, nn.Parameter)` reads from a tensor subclass (`_is_param`; 2.9 to 2.15)."""
     tensor._is_param = is_parameter

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import DROPOUTS
 
 # Views of all elements in the same order.
 _WHOLE = frozenset(
@@ -13,9 +14,8 @@ _WHOLE = frozenset(
     for name in (
         "detach.default", "alias.default", "to.dtype", "to.device", "to.dtype_layout", "to.other", "contiguous.default",
         "type_as.default", "conj_physical.default", "to_dense.default",
-        "dropout.default", "feature_dropout.default", "alpha_dropout.default", "feature_alpha_dropout.default",
     )
-)  # fmt: skip
+).union(DROPOUTS)  # fmt: skip
 
 
 class PutBack(NamedTuple):

@@ -14,6 +14,7 @@ import torch
 
 from torch_ir.errors import ExecutionError, TorchIRError
 from torch_ir.ir import IR, Dtype, OpNode
+from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.ops.tensor_data import from_tensor, to_tensor
 from torch_ir.ops.torch_types import TORCH_DTYPES
@@ -26,7 +27,6 @@ from torch_ir.run.weight_files import random_weights
 
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 _CUTS = frozenset(("relu", "hardtanh", "hardsigmoid"))
-_FLOATS = ("float64", "float32", "float16", "bfloat16")
 NOTHING = "both return only NaN, so nothing was compared"
 Inputs = Sequence[torch.Tensor]
 Weights = Mapping[str, torch.Tensor]
@@ -145,8 +145,8 @@ def retyped(ir: IR, dtype: str) -> IR:
 
     Constants are folded first, in their own dtypes.
     """
-    if dtype not in _FLOATS:
-        raise ExecutionError(f"unknown dtype {dtype!r}; expected one of {', '.join(_FLOATS)}")
+    if dtype not in FLOATS:
+        raise ExecutionError(f"unknown dtype {dtype!r}; expected one of {', '.join(FLOATS)}")
     copy = ir.clone()
     fold_constants(copy)
     _retype(copy, dtype)
@@ -155,14 +155,14 @@ def retyped(ir: IR, dtype: str) -> IR:
 
 def _retype(ir: IR, dtype: str) -> None:
     for tensor in ir.tensors():
-        if tensor.dtype in _FLOATS:
+        if tensor.dtype in FLOATS:
             if tensor.param is not None and tensor.param.data is not None:
                 data = from_tensor(to_tensor(tensor.param.data).to(TORCH_DTYPES[dtype]))
                 tensor.param = type(tensor.param)(tensor.param.keys, tensor.param.kind, data)
             tensor.dtype = dtype
     for node in ir.nodes:
         node.attrs = {
-            name: Dtype(dtype) if isinstance(value, Dtype) and value in _FLOATS else value
+            name: Dtype(dtype) if isinstance(value, Dtype) and value in FLOATS else value
             for name, value in node.attrs.items()
         }
         if not node.inputs and node.outputs[:1] and node.outputs[0].dtype == dtype and "dtype" in node.attrs:

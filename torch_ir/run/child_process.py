@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -18,13 +17,6 @@ _ENVIRONMENT = (
 )  # fmt: skip
 _STDERR_BYTES = 1 << 16  # of its standard error, the last ones are kept
 GRACE_SECONDS = 2.0  # seconds to report where it is, after a timeout
-_CRASHES = {
-    "SIGSEGV": "invalid memory access",
-    "SIGBUS": "access to unmapped memory",
-    "SIGABRT": "a library aborted",
-    "SIGFPE": "integer division by zero",
-    "SIGKILL": "killed, possibly because the machine is out of memory",
-}
 
 
 class Child:
@@ -90,17 +82,3 @@ class Child:
             self.stderr += piece
             del self.stderr[:-_STDERR_BYTES]
         stream.close()
-
-
-def signal_name(status: int) -> str:
-    """Return the name of the signal that ended a process; empty if none did."""
-    try:
-        return signal.Signals(-status).name if status < 0 else ""
-    except ValueError:
-        return f"signal {-status}"
-
-
-def crash(status: int, place: str = "") -> str:
-    """Describe how a signal ended a process, and the usual cause; empty if none did."""
-    name = signal_name(status)
-    return name and f"crashed with {name}{place}{f': {_CRASHES[name]}' if name in _CRASHES else ''}"

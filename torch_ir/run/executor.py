@@ -21,11 +21,12 @@ from torch_ir.ops.neutral_state import NeutralState, reads_default_dtype
 from torch_ir.ops.prepare_run import check_operators, with_named_arguments
 from torch_ir.ops.pytree import values_of_call
 from torch_ir.ops.registry import executor_of
+from torch_ir.ops.torch_internals import dense_memory_key
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
 from torch_ir.run.compiled_plan import Program, Sizes, Watch, computed, writes_in_place
 from torch_ir.run.isolated import run_isolated
 from torch_ir.run.memory import MemoryCheck
-from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
+from torch_ir.run.overlapping_inputs import refuse_shared_memory
 from torch_ir.run.ranks import NO_RANK, Rank
 from torch_ir.run.stored import StoredTensor, Weight, loaded
 from torch_ir.run.weight_files import WeightSource, fit_weights, has_pieces, load_weights, open_weights, weights_from
@@ -171,11 +172,11 @@ class IRExecutor:
     def _keep(self, changed: Mapping[TensorMeta, Any], outside: Sequence[Any]) -> None:
         """Keep the values that the model changed, copied if the caller holds the same memory and may write to it."""
         assert self._params is not None  # bound before the run
-        shared = {storage_of(value) for value in outside}
+        shared = {dense_memory_key(value) for value in outside}
         for index, param in enumerate(self.ir.params):
             if param in changed:
                 new = changed[param]
-                self._params[index] = new.clone() if storage_of(new) in shared else new
+                self._params[index] = new.clone() if dense_memory_key(new) in shared else new
 
 
 def _opened(ir: IR) -> IR:

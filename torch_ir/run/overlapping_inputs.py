@@ -9,13 +9,7 @@ import torch
 
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR, TensorMeta
-from torch_ir.ops.torch_internals import memory_key
-
-
-def storage_of(value: Any) -> int | None:
-    """Return a key that tensors have in common if they share storage; None if it is not dense."""
-    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return memory_key(value) if is_dense else None
+from torch_ir.ops.torch_internals import dense_memory_key
 
 
 def refuse_shared_memory(ir: IR, written: Sequence[TensorMeta], values: Sequence[Any], params: Iterable[Any]) -> None:
@@ -26,9 +20,9 @@ def refuse_shared_memory(ir: IR, written: Sequence[TensorMeta], values: Sequence
     names = {tensor: f"input {tensor.name!r}" for tensor in ir.graph_inputs}
     names.update((tensor, f"weight {tensor.key!r}") for tensor in ir.params)
     found = dict(zip(names, (*values, *params), strict=True))
-    targets = {memory: tensor for tensor in written if (memory := storage_of(found[tensor])) is not None}
+    targets = {memory: tensor for tensor in written if (memory := dense_memory_key(found[tensor])) is not None}
     for tensor in ir.graph_inputs:
-        target = targets.get(storage_of(found[tensor]) or 0, tensor)
+        target = targets.get(dense_memory_key(found[tensor]) or 0, tensor)
         if target is not tensor and _may_overlap(found[tensor], found[target]):
             raise ExecutionError(
                 f"{names[tensor]} shares memory with {names[target]}, to which the graph writes; it was captured "

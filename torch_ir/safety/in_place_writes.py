@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from torch_ir.analysis.memory.aliasing import shares_memory
 from torch_ir.errors import GraphError
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.ops.effects import changes_elements, mutated_arguments, writes_in_place
+from torch_ir.ops.effects import RUNNING_STATISTICS, changes_elements, mutated_arguments, writes_in_place
 from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
-
-_STATISTICS = ("running_mean", "running_var")  # updated in training by operators whose schemas do not say so
 
 
 def wrong_writes(ir: IR) -> Iterator[tuple[int, GraphError]]:
@@ -31,7 +29,7 @@ def _written(node: OpNode) -> list[TensorMeta]:
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload) or not writes_in_place(node) or not changes_elements(operator):
         return []
-    names = mutated_arguments(operator) or _STATISTICS
+    names = mutated_arguments(operator) or RUNNING_STATISTICS
     return [tensor for name, tensor in zip(node.args, node.inputs, strict=True) if name.partition(".")[0] in names]
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.ir.json.json_fields import Dim
 
 Shape = Sequence[Dim]
 Rule = Callable[[OpNode, TensorMeta], "Shape | None"]  # the output shape from the first input, if that is a plain case
-_FLOATS = frozenset(("float64", "float32", "float16", "bfloat16"))
 _RULES: dict[str, Rule] = {}
 
 
@@ -25,7 +25,7 @@ def is_plainly_so(node: OpNode) -> bool:
     if rule is None or len(node.outputs) != 1 or not node.inputs:
         return False
     first, made = node.inputs[0], node.outputs[0]
-    if first.dtype not in _FLOATS or any(tensor.dtype != first.dtype for tensor in (*node.inputs, made)):
+    if first.dtype not in FLOATS or any(tensor.dtype != first.dtype for tensor in (*node.inputs, made)):
         return False
     shape = rule(node, first)
     return shape is not None and tuple(shape) == made.shape

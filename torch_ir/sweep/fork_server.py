@@ -23,7 +23,8 @@ import torch.export  # needed by models of transformers
 
 from torch_ir.capture import extract_ir
 from torch_ir.ir.files.temporary_folders import TemporaryFolder
-from torch_ir.run.child_process import GRACE_SECONDS, crash
+from torch_ir.ops.process_end import crash
+from torch_ir.run.child_process import GRACE_SECONDS
 from torch_ir.run.reply import shortened
 from torch_ir.sweep import child
 from torch_ir.sweep.case import Case

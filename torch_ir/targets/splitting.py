@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from torch_ir.errors import ConversionError
@@ -17,14 +17,13 @@ class Splitter:
     def __init__(self, ir: IR) -> None:
         self._device = ir.device
         self._names = {tensor.name for tensor in ir.tensors()}
-        self._known: dict[tuple[str, ...], IR | str] = {}
+        self._known: dict[Hashable, IR | str] = {}
         self._open: set[str] = set()  # operators being decomposed, to detect recursion
 
     @contextmanager
     def split(self, node: OpNode) -> Iterator[IR]:
         """Yield the graph of finer nodes; raise ConversionError if there is none."""
-        given = [f"{name} {t.shape} {t.stride} {t.dtype}" for name, t in zip(node.args, node.inputs, strict=True)]
-        key = (node.op_type, repr(node.attrs), *given)
+        key = (node.computation, *((t.shape, t.stride, t.dtype) for t in node.inputs))
         if key not in self._known:
             self._known[key] = decomposed(node, self._device)
         body = self._known[key]

@@ -208,7 +208,7 @@ class _Settling:
 
     def _parts(self, node: OpNode, why: str, around: frozenset[str]) -> tuple[dict[str, None], dict[str, str]]:
         """Return the supported operators of a node's decomposition, and the unsupported ones with reasons."""
-        key = (node.op_type, repr(node.attrs), *((t.shape, t.stride, t.dtype) for t in node.inputs), node.args)
+        key = (node.computation, *((t.shape, t.stride, t.dtype) for t in node.inputs))
         if key not in self.known:
             self.known[key] = self._decomposed(node, why, around | {node.op_type})
         return self.known[key]

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from torch_ir.ops.torch_internals import memory_key, pytree, storage_key
-from torch_ir.run.overlapping_inputs import storage_of
+from torch_ir.ops.torch_internals import dense_memory_key, memory_key, pytree, storage_key
 
 _Tree = TypeVar("_Tree")
 
@@ -30,7 +29,7 @@ def copied_apart(tree: Any, held: Container[int | None]) -> Any:
     """Replace nested tensors that use the memory of others by copies."""
 
     def copy(tensor: torch.Tensor) -> torch.Tensor:
-        storage = storage_of(tensor)
+        storage = dense_memory_key(tensor)
         return tensor.detach().clone() if storage is None or storage in held else tensor
 
     return pytree.tree_map_only(torch.Tensor, copy, tree)

@@ -13,10 +13,9 @@ from torch import nn
 
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, evaluate
-from torch_ir.ops.torch_internals import MODULE_TABLES, pytree
+from torch_ir.ops.torch_internals import MODULE_TABLES, dense_memory_key, pytree
 from torch_ir.run.compiled_plan import Sizes
 from torch_ir.run.executor import flatten_call, read_sizes
-from torch_ir.run.overlapping_inputs import storage_of
 from torch_ir.verify.reference_run import Call, named_tensors
 
 Weights = dict[str, torch.Tensor]
@@ -152,11 +151,11 @@ def _drawn_weights(ir: IR, model: nn.Module, generator: torch.Generator) -> Weig
     keys = {key for param in ir.params if param.param and param.param.in_state_dict for key in param.param.keys}
     kept = {id(tensor) for module in model.modules() if _keeps_tensors(module) for tensor in _registered(module)}
     tensors = {id(tensor): tensor for _, tensor in named_tensors(model)}
-    owners = Counter(storage_of(tensor) for tensor in tensors.values())
+    owners = Counter(dense_memory_key(tensor) for tensor in tensors.values())
     made: dict[torch.Tensor, torch.Tensor] = {}
     for name, tensor in named_tensors(model):
         is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.is_floating_point()
-        if owners[storage_of(tensor)] > 1:
+        if owners[dense_memory_key(tensor)] > 1:
             continue
         if name in keys and is_plain and tensor not in made and id(tensor) not in kept and is_constant(tensor):
             factors, offsets = torch.rand(2, *tensor.shape, generator=generator, dtype=torch.float64)

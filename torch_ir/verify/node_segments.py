@@ -39,10 +39,7 @@ class Segment:
         """Return a key that is equal for blocks with equal computations and equal sources relative to the block."""
         numbers = {tensor: number for number, tensor in enumerate([*self.reads, *_made(self.nodes)])}
         facts = [(tensor.shape, tensor.dtype, tensor.stride) for tensor in numbers]
-        steps = [
-            (node.op_type, node.args, repr(node.attrs), tuple(map(numbers.__getitem__, node.inputs)))
-            for node in self.nodes
-        ]
+        steps = [(node.computation, tuple(map(numbers.__getitem__, node.inputs))) for node in self.nodes]
         return tuple(self.sources), tuple(facts), tuple(steps), tuple(numbers[tensor] for tensor in self.wanted)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Iterable
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from torch_ir.ops.references import TABLES, cells_of, held_by
+
 # Objects of these packages are not searched: models do not keep state in them.
 _FOREIGN = frozenset((*sys.stdlib_module_names, "torch", "numpy"))
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), type)
-_TABLES = (dict, OrderedDict, defaultdict, Counter)  # exactly these types: subclasses may override `clear`
+_HOLDERS = (dict, list, deque, set, tuple, frozenset, MethodType, functools.partial)
 
 
 class Reachable:
@@ -38,37 +40,25 @@ class Reachable:
         if isinstance(value, _PLAIN) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
-        if isinstance(value, torch.Tensor):
+        kind = type(value)
+        if kind in TABLES:
+            self.tables.append(value)
+        elif kind in (list, deque):
+            self.sequences.append(value)
+        elif kind is set:
+            self.sets.append(value)
+        elif isinstance(value, torch.Tensor):  # it holds the parts of a subclass, and user attributes
             self.tensors.append(value)
-            self._pending += vars(value).values()  # the parts of a subclass, and user attributes
         elif isinstance(value, torch.Generator):
             self.generators.append(value)
-        elif isinstance(value, (dict, list, deque, set, tuple, frozenset)):
-            self._visit_container(value)
-        elif isinstance(value, (FunctionType, MethodType, functools.partial)):
-            self._visit_callable(value)
-        elif isinstance(value, nn.Module) or _root(type(value)) not in _FOREIGN:
+        elif isinstance(value, FunctionType):
+            self.cells += [cell for _, cell, _ in cells_of(value)]
+            self._pending.append(vars(value))
+        elif isinstance(value, nn.Module) or _root(kind) not in _FOREIGN:
             self._visit_object(value)
-
-    def _visit_container(self, value: Any) -> None:
-        if type(value) in _TABLES:
-            self.tables.append(value)
-        elif type(value) in (list, deque):
-            self.sequences.append(value)
-        elif type(value) is set:
-            self.sets.append(value)
-        self._pending += value.values() if isinstance(value, dict) else value
-
-    def _visit_callable(self, value: Any) -> None:
-        if isinstance(value, FunctionType):
-            filled = [cell for cell in value.__closure__ or () if _is_filled(cell)]
-            self.cells += filled
-            self._pending += [cell.cell_contents for cell in filled]
-            self._pending += [value.__defaults__, value.__kwdefaults__, vars(value)]
-        elif isinstance(value, MethodType):
-            self._pending += [value.__self__, value.__func__]
-        else:
-            self._pending += [value.func, value.args, value.keywords]
+        elif not isinstance(value, _HOLDERS):
+            return
+        self._pending += [held for _, held in held_by(value)]
 
     def _visit_object(self, value: Any) -> None:
         attributes = getattr(value, "__dict__", None)
@@ -85,13 +75,6 @@ class Reachable:
 
 def _root(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
-
-
-def _is_filled(cell: CellType) -> bool:
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:  # a variable that is not assigned yet
-        return False
 
 
 def distinct(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

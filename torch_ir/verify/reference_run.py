@@ -13,8 +13,8 @@ from torch import nn
 from torch_ir.errors import ExecutionError
 from torch_ir.ir import IR
 from torch_ir.ops.fast_paths import plain_attention
+from torch_ir.ops.torch_internals import dense_memory_key
 from torch_ir.run.executor import flatten_call
-from torch_ir.run.overlapping_inputs import storage_of
 from torch_ir.run.tolerances import compare
 from torch_ir.verify.copies import copied, copied_apart
 from torch_ir.verify.model_state import ModelState
@@ -51,7 +51,7 @@ class Witness:
             is_written = isinstance(new, torch.Tensor) and bool(compare(old, new, 0.0, 0.0).reason)
             self.changed += [f"input {index}"] if is_written else []
             self.after[f"input {index}"] = new.detach().clone() if is_written else new
-        self.output = copied_apart(output, {*before.memory.storages(), *map(storage_of, inputs)})
+        self.output = copied_apart(output, {*before.memory.storages(), *map(dense_memory_key, inputs)})
 
 
 class Original:
@@ -113,8 +113,8 @@ def _fits(tensor: torch.Tensor, value: torch.Tensor) -> bool:
 
 def _refuse_shared_memory(model: nn.Module, moved: Sequence[torch.Tensor]) -> None:
     everything = distinct([*(tensor for _, tensor in named_tensors(model)), *Reachable(model).tensors])
-    storages = Counter(map(storage_of, everything))
-    if any(storages[storage_of(tensor)] > 1 for tensor in moved):
+    storages = Counter(map(dense_memory_key, everything))
+    if any(storages[dense_memory_key(tensor)] > 1 for tensor in moved):
         raise ExecutionError(f"tensors of {type(model).__name__} share memory, so their dtype cannot be changed")
 
 

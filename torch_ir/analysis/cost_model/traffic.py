@@ -10,6 +10,7 @@ from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.shapes.size_polynomials import product, total
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ir.graph.attr_types import DTYPES
+from torch_ir.ir.graph.operator_sets import DROPOUTS
 from torch_ir.ir.json.json_fields import Dim
 
 VIEWS = frozenset(
@@ -31,9 +32,6 @@ SOMETIMES_VIEWS = frozenset(
         "contiguous", "flatten", "ravel", "reshape", "reshape_as", "resolve_conj", "resolve_neg", "to", "type_as",
     )
 )  # fmt: skip
-_DROPOUTS = frozenset(
-    f"aten.{name}dropout" for name in ("", "alpha_", "feature_", "feature_alpha_")
-)  # a no-op except in training
 _WAITING = "_c10d_functional.wait_tensor"  # returns its input
 # They read as much of this argument as they return.
 _LOOK_UPS = {
@@ -62,7 +60,7 @@ def traffic(node: OpNode) -> tuple[Dim, Dim]:
 def is_view(node: OpNode) -> bool:
     """Whether a node returns a view of its input."""
     name = base_name(node.op_type)
-    if name in _DROPOUTS:
+    if node.op_type in DROPOUTS:  # a no-op except in training
         return node.attrs.get("train") is False
     if name not in SOMETIMES_VIEWS or not node.inputs or not node.outputs:
         return name in VIEWS or name == _WAITING

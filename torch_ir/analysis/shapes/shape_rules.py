@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from torch_ir.analysis.shapes.mute_logger import Silence
 from torch_ir.analysis.shapes.onednn_shapes import RULES
 from torch_ir.errors import first_line
 from torch_ir.ir import Device
 from torch_ir.ops.calling import empty, keywords, results
 from torch_ir.ops.dim_range_checks import check_dims
 from torch_ir.ops.neutral_state import NeutralState
+from torch_ir.ops.quiet_loggers import Silence
 from torch_ir.ops.torch_internals import (
     FAKE_TENSOR_LOGGER,
     FakeTensor,

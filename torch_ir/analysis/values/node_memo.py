@@ -15,7 +15,7 @@ def form_of(node: OpNode) -> Hashable:
     numbers: dict[TensorMeta, int] = {}
     read = tuple([numbers.setdefault(tensor, len(numbers)) for tensor in node.inputs])
     tensors = tuple([(tensor.shape, tensor.dtype, tensor.stride) for tensor in (*numbers, *node.outputs)])
-    return node.op_type, node.args, repr(node.attrs), read, tensors
+    return node.computation, read, tensors
 
 
 def once_per_form(ask: Callable[[OpNode], T]) -> Callable[[OpNode], T]:

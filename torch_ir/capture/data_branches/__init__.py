@@ -1,1 +1,1 @@
-"""Models whose Python decides on data: one run for each way, joined in one graph."""
+"""Models whose Python code branches on data: one run for each path, joined in one graph."""

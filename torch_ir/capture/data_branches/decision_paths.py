@@ -1,39 +1,39 @@
-"""The way of one run through the decisions that a model takes on data."""
+"""The path of one run through a model's branches on data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-MOST_DECISIONS = 256  # of one run; a loop that is told to go on goes on for ever
+MOST_DECISIONS = 256  # in one run; a loop whose condition is forced never ends
 
 
 class NoValueError(Exception):
-    """Python asks for the value of a tensor that has none."""
+    """Python reads the value of a tensor that has none."""
 
 
 class EndlessError(Exception):
-    """A run that is told which way to go does not come to an end."""
+    """A run with forced outcomes does not end."""
 
 
 class Path:
-    """What a run is told to take, and what it took.
+    """The outcomes that a run is forced to take, and those that it took.
 
-    Beyond what it is told, a run goes where its data leads; without data it takes False, if it may choose at all. With
-    `is_retraced`, its graph goes through torch's functionalisation even if it writes to nothing.
+    After the forced outcomes, a run follows its data; without data it takes False if `may_choose`. With `is_retraced`,
+    its graph goes through torch's functionalisation even without writes.
     """
 
-    def __init__(self, told: Sequence[bool] = (), *, may_choose: bool = False, is_retraced: bool = False) -> None:
-        self.told = tuple(told)
+    def __init__(self, forced: Sequence[bool] = (), *, may_choose: bool = False, is_retraced: bool = False) -> None:
+        self.forced = tuple(forced)
         self.may_choose = may_choose
         self.is_retraced = is_retraced
         self.taken: list[bool] = []
 
     def take(self, actual: Callable[[], bool] | None) -> bool:
-        """The outcome of the next decision; `actual` asks the data, if there is any."""
+        """Return the outcome of the next decision; `actual` reads it from the data, if there is any."""
         if len(self.taken) == MOST_DECISIONS:
-            raise EndlessError(f"Python decides on data more than {MOST_DECISIONS} times in one run")
-        if len(self.taken) < len(self.told):
-            outcome = self.told[len(self.taken)]
+            raise EndlessError(f"Python branches on data more than {MOST_DECISIONS} times in one run")
+        if len(self.taken) < len(self.forced):
+            outcome = self.forced[len(self.taken)]
         elif actual is not None:
             outcome = actual()
         elif self.may_choose:
@@ -44,6 +44,6 @@ class Path:
         return outcome
 
     def again(self) -> Path:
-        """The same way from its start."""
+        """Return the same path from its start."""
         self.taken.clear()
         return self

@@ -1,9 +1,9 @@
-"""Graphs of several runs of one model, joined: what they share stays, what differs becomes branches of `cond`.
+"""Join the graphs of several runs of one model: common nodes stay, differences become branches of `cond`.
 
     if x.sum() > 0: y = x + 1          gt = aten.gt.Scalar(...)
     else:           y = x - 1    ->    y = higher_order.cond(pred=gt, true_fn=@if_true, false_fn=@if_false, ...)
 
-Runs that took the same outcomes up to a decision did the same up to there, so that their nodes have the same names.
+Runs with the same outcomes up to a decision have the same nodes up to there, with the same names.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _ROW_MAJOR = "aten.contiguous.default"
 
 
 class WaysDifferError(ConversionError):
-    """Runs with the same outcomes did not do the same."""
+    """Runs with the same outcomes have different nodes."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """The outcomes that a run took, and its graph, which guards each of them with a decision node."""
+    """The outcomes of a run, and its graph, which guards each with a decision node."""
 
     taken: Outcomes
     ir: IR
 
 
 def join(ways: Sequence[Way]) -> IR:
-    """One graph that goes each of these ways; a decision of which only one outcome is known stays guarded."""
+    """Return one graph for all these paths; a decision with only one known outcome stays guarded."""
     if len(ways) == 1:
         return ways[0].ir
     first = ways[0].ir
@@ -66,23 +66,25 @@ def join(ways: Sequence[Way]) -> IR:
 
 @dataclass
 class _Region:
-    """A graph or branch in the making: its nodes, and the tensors that they may read, by name."""
+    """A graph or branch under construction: its nodes, and the tensors that they may read, by name."""
 
     outer: _Region | None = None
     nodes: list[OpNode] = field(default_factory=list)
     tensors: dict[str, TensorMeta] = field(default_factory=dict)
-    inputs: dict[str, TensorMeta] = field(default_factory=dict)  # of a branch: what it reads of the graph around it
+    inputs: dict[str, TensorMeta] = field(default_factory=dict)  # of a branch: tensors of the enclosing graph
     functions: dict[str, IR] = field(default_factory=dict)
 
     def tensor(self, name: str) -> TensorMeta:
         if name not in self.tensors:
             if self.outer is None:
-                raise WaysDifferError(f"two ways through the model differ in {name!r} before they part")
+                raise WaysDifferError(
+                    f"two paths through the model differ in {name!r} before their first different outcome"
+                )
             self.tensors[name] = self.inputs[name] = _bare(self.outer.tensor(name))
         return self.tensors[name]
 
     def add(self, node: OpNode, functions: dict[str, IR]) -> None:
-        """A copy of a node, with the functions that it names."""
+        """Add a copy of a node, with the functions that it refers to."""
 
         def copied(tensor: TensorMeta) -> TensorMeta:
             if tensor.producer is node:
@@ -95,7 +97,7 @@ class _Region:
         self.functions.update((name, functions[name].clone()) for name in named)
 
     def symbols(self, known: Iterable[Symbol]) -> list[Symbol]:
-        """The symbols that are read off something in this region."""
+        """Return the symbols that are bound in this region."""
         made = {tensor.name: tensor for tensor in self.tensors.values() if tensor.name not in self.inputs}
         return [
             replace(symbol, tensor=made[symbol.tensor.name])
@@ -105,14 +107,14 @@ class _Region:
 
 
 class _Joiner:
-    """Joins ways region by region; every branch gives all results of the model, new values of buffers among them."""
+    """Joins paths region by region; every branch returns all results of the model and new values of buffers."""
 
     def __init__(self, written: Sequence[str]) -> None:
         self.written = written
         self.count = 0
 
     def fill(self, region: _Region, ways: Sequence[Way], start: int, depth: int) -> list[TensorMeta]:
-        """Put what these ways do from their node `start` on into a region; return the results."""
+        """Add the nodes of these paths from `start` on to a region; return the results."""
         ir = ways[0].ir
         end = _decision(ways[0], depth)
         _check_alike(ways, start, end)
@@ -129,7 +131,7 @@ class _Joiner:
     def _part(
         self, region: _Region, decision: OpNode, kept: Sequence[Sequence[Way]], start: int, depth: int
     ) -> list[TensorMeta]:
-        """A call of `cond` with a function for each outcome."""
+        """Add a call of `cond` with a function for each outcome."""
         number, self.count = self.count, self.count + 1
         branches = [_Region(region) for _ in kept]
         given = [self.fill(branch, ways, start, depth) for branch, ways in zip(branches, kept, strict=True)]
@@ -163,12 +165,12 @@ class _Joiner:
 
 
 def _decision(way: Way, depth: int) -> int:
-    """Where a way takes its decision number `depth`; past its last node, if it takes no such."""
+    """Return the position of decision number `depth` of a path; past its last node if there is none."""
     if depth == len(way.taken):
         return len(way.ir.nodes)
     places = [index for index, node in enumerate(way.ir.nodes) if _is_explored(node)]
     if len(places) != len(way.taken):
-        raise ConversionError("a decision on data was lost on the way to the graph")
+        raise ConversionError("a decision on data is missing in the graph")
     return places[depth]
 
 
@@ -177,11 +179,11 @@ def _is_explored(node: OpNode) -> bool:
 
 
 def _check_alike(ways: Sequence[Way], start: int, end: int) -> None:
-    """Runs with the same outcomes must have done the same."""
+    """Check that runs with the same outcomes have the same nodes."""
     expected = [_signature(node) for node in ways[0].ir.nodes[start:end]]
     for way in ways[1:]:
         if [_signature(node) for node in way.ir.nodes[start:end]] != expected:
-            raise WaysDifferError("two runs of the model differ before they decide differently; is there randomness?")
+            raise WaysDifferError("two runs of the model differ before their first different outcome; is it random?")
 
 
 def _signature(node: OpNode) -> object:
@@ -190,12 +192,14 @@ def _signature(node: OpNode) -> object:
 
 
 def _check_results(ways: Sequence[Way]) -> None:
-    """Branches of one graph give results of one form."""
+    """Check that all paths return the same structure, shapes and dtypes."""
     forms = [(way.ir.output_tree, [_form(tensor) for tensor in way.ir.graph_outputs]) for way in ways]
     for form in forms[1:]:
         if form != forms[0]:
-            told = [", ".join(f"{dtype}{list(shape)}" for shape, dtype in tensors) for _, tensors in (forms[0], form)]
-            raise ConversionError(f"the model returns another form with another outcome: {' and '.join(told)}")
+            shown = [", ".join(f"{dtype}{list(shape)}" for shape, dtype in tensors) for _, tensors in (forms[0], form)]
+            raise ConversionError(
+                f"the model returns different shapes or dtypes for different outcomes: {' and '.join(shown)}"
+            )
 
 
 def _form(tensor: TensorMeta) -> tuple[tuple[int | str, ...], str]:
@@ -203,7 +207,7 @@ def _form(tensor: TensorMeta) -> tuple[tuple[int | str, ...], str]:
 
 
 def _agree(branches: Sequence[_Region], given: Sequence[list[TensorMeta]]) -> None:
-    """Let either branch give each result with the same strides: row-major, where they differ."""
+    """Make both branches return each result with the same strides: row-major, if they differ."""
     for index, pair in enumerate(zip(*given, strict=True)):
         if len({tensor.stride for tensor in pair}) > 1:
             for branch, results in zip(branches, given, strict=True):
@@ -220,7 +224,7 @@ def _row_major(branch: _Region, tensor: TensorMeta) -> TensorMeta:
 
 
 def _joined_params(ways: Sequence[Way]) -> list[TensorMeta]:
-    """The weights of all ways; constants that share a name but not their values get names of their own."""
+    """Return the weights of all paths; constants with the same name but other values are renamed."""
     joined: dict[str, TensorMeta] = {}
     for way in ways:
         for tensor in way.ir.params:
@@ -234,7 +238,7 @@ def _joined_params(ways: Sequence[Way]) -> list[TensorMeta]:
 
 
 def _bare(tensor: TensorMeta, name: str | None = None) -> TensorMeta:
-    """The same description, of something that is no weight."""
+    """Return the same description, without the role of a weight."""
     copy = tensor.copy(name)
     copy.param = None
     return copy

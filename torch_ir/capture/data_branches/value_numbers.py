@@ -1,7 +1,7 @@
-"""Number the values that runs of a model compute, so that the results of two runs can be compared without values.
+"""Value numbering for runs of a model, to compare the results of two runs on tensors without values.
 
-Two tensors have the same number if the same operators made them of the same inputs, weights and constants. Memory
-is what is numbered, so that a write shows in every view.
+Two tensors have the same number if the same operators computed them from the same inputs, weights and constants. The
+number belongs to the storage, so that a write changes it for every view.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import py_sym_types
 
-from torch_ir.ops.effects import mutated_arguments, updates_statistics
+from torch_ir.ops.effects import written_arguments
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
     FakeTensor,
@@ -25,12 +25,12 @@ from torch_ir.ops.torch_internals import (
     unset_fake_temporarily,
 )
 
-_MOST_ELEMENTS = 4096  # of a constant that is known by its values
+_MOST_ELEMENTS = 4096  # of a constant that is identified by its values
 
 
 @dataclass
 class _Memory:
-    """What lies in a storage, which is kept so that its address is not used again."""
+    """The number of a storage, which is kept alive so that its address is not reused."""
 
     storage: Any
     number: int
@@ -38,7 +38,7 @@ class _Memory:
 
 
 class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
-    """Watches the operators of one run after another."""
+    """Numbers the results of operators, over several runs."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
@@ -47,18 +47,18 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         self._random_calls = 0
 
     def give(self, tensor: torch.Tensor, name: Any, is_input: bool) -> None:
-        """Name what a tensor holds at the start of a run."""
+        """Number a tensor at the start of a run."""
         self._set(tensor, self._number(("given", name)), is_input)
 
     def begin(self) -> None:
-        """Start another run: what the last one made of its inputs is nothing that this one can know."""
+        """Start another run: values that the last one computed from its inputs get new numbers."""
         self._random_calls = 0
         for memory in self._memory.values():
             if memory.is_of_inputs:
                 memory.number = self._number(("of an earlier run", memory.number))
 
     def digest(self, value: Any) -> Any:
-        """What tells one result from another, of any structure."""
+        """Return a key for a nested result."""
         leaves, structure = pytree.tree_flatten(value)
         return str(structure), [self._key(leaf) for leaf in leaves]
 
@@ -67,7 +67,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
     ) -> Any:
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):
-            raise NotImplementedError(f"{func} has a body of its own")
+            raise NotImplementedError(f"{func} is a higher-order operator")
         is_random = torch.Tag.nondeterministic_seeded in func.tags
         self._random_calls += is_random
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -76,10 +76,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         known = {memory_key(tensor) for tensor in tensors}
         result = func(*args, **kwargs)
         bound = bind(func, args, kwargs)
-        written = mutated_arguments(func) or (
-            ("running_mean", "running_var") if updates_statistics(func, bound) else ()
-        )
-        for name in written:
+        for name in written_arguments(func, bound):
             for place, tensor in enumerate(pytree.tree_leaves(bound.get(name))):
                 if isinstance(tensor, torch.Tensor):
                     self._set(tensor, self._number((key, name, place)), is_of_inputs)
@@ -89,7 +86,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         return result
 
     def _of(self, tensor: torch.Tensor) -> _Memory:
-        """What is known of the memory of a tensor; what was there before is a constant."""
+        """Return the entry of a tensor's memory; memory from before the run is a constant."""
         storage = tensor.untyped_storage()
         if storage_key(storage) not in self._memory:
             is_known = not isinstance(tensor, FakeTensor) and not tensor.is_meta and tensor.numel() <= _MOST_ELEMENTS
@@ -116,7 +113,7 @@ class ValueNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
 
 
 def _size(size: Any) -> Any:
-    """A size that only the data decides has another symbol in every run."""
+    """Return a size; a data-dependent one, whose symbol differs in every run, as a common marker."""
     return size if type(size) is int else "?"
 
 

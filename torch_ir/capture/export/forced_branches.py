@@ -1,4 +1,4 @@
-"""Tell torch.export which way to go where Python decides on data, and let the graph say so."""
+"""Force the outcomes of branches on data in torch.export, and record each as a decision node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that attributes hold beside the tables of their modules: torch.export puts other tensors into the tables."""
+"""Weights that attributes hold besides the tables of their modules, whose tensors torch.export replaces."""
 
 from __future__ import annotations
 
@@ -9,27 +9,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from torch_ir.capture.walk import modules
-from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree
-
-_OWN = frozenset(vars(nn.Module()))
+from torch_ir.capture.walk import modules, own_attributes, weights
+from torch_ir.ops.torch_internals import pytree
 
 
 @contextmanager
 def held_weights_followed(model: nn.Module) -> Iterator[None]:
-    """When forward begins, let lists, tuples and dicts hold the tensors that the tables then have for their weights."""
-    slots = {
-        id(weight): (table, name)
-        for module in modules(model)
-        for table in (parameter_table(module), buffer_table(module))
-        for name, weight in table.items()
-        if weight is not None
-    }
+    """When forward begins, replace weights in lists, tuples and dicts by the tensors that the tables then hold."""
+    slots = {id(weight.tensor): (weight.table, weight.name) for weight in weights(model)}
     held = [
         (module.__dict__, name, value)
         for module in modules(model)
-        for name, value in module.__dict__.items()
-        if name not in _OWN and isinstance(value, (list, tuple, dict)) and _holds(value, slots)
+        for name, value in own_attributes(module)
+        if isinstance(value, (list, tuple, dict)) and _holds(value, slots)
     ]
 
     def now(tensor: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""A model by way of torch.export: the program that it traces, and the IR of that, without reading a weight."""
+"""Capture by torch.export: trace a model with fake weights, and convert the exported program."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, pytree
 def export_to_ir(
     model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None = None, *, in_strict_mode: bool = False
 ) -> IR:
-    """The IR by way of `torch.export`, in one of its modes; with a path, along that."""
+    """Capture a model by `torch.export`; with a path, force the outcomes of its branches on data."""
     refuse_scripted(model)
     asked = requested_minimums(dynamic_shapes)
     try:
@@ -61,7 +61,7 @@ def export_to_ir(
 def _converted(
     minimums: dict[str, int], model: nn.Module, call: Call, dynamic_shapes: Any, path: Path | None, in_strict_mode: bool
 ) -> IR:
-    """One run of `torch.export`, as an IR; none of its tensors outlives it."""
+    """Run `torch.export` once and convert the result; none of its tensors is kept."""
     noted = nullcontext(AmbientNotes()) if in_strict_mode else ambient_notes()  # strict mode would trace the notes
     with capturing(), contained(model) as tensors, tensors.of_every_mode(), noted as notes:
         program = trace(model, call, dynamic_shapes, path, in_strict_mode)
@@ -78,7 +78,7 @@ def _converted(
 
 
 def _drop_values(program: ExportedProgram) -> None:
-    """Let the nodes of a program that is converted hold no tensors: handlers of the user's may keep nodes."""
+    """Remove tensors from the nodes of a converted program: handlers of the user's may keep the nodes."""
     for module in graphs(program.graph_module):
         for node in module.graph.nodes:
             node.meta.clear()
@@ -91,19 +91,19 @@ def trace(
     path: Path | None = None,
     in_strict_mode: bool = False,
 ) -> ExportedProgram:
-    """`torch.export` in one of its modes; what goes wrong there is explained."""
+    """Run `torch.export`, and explain its errors."""
     with weight_free(model) as (mode, fakes), ExitStack() as stack:
         if path is not None:
             stack.enter_context(ForcedOutcomes(path))
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
             stack.enter_context(torch.device("cpu"))
-        # strict mode does not tell what the model asked; it may have asked for strides
+        # strict mode does not show what the model read; assume that it read strides
         questions = nullcontext([definition(model) or type(model).__name__]) if in_strict_mode else layout_questions()
         if not in_strict_mode:
             stack.enter_context(export_in_this_thread())
             stack.enter_context(held_weights_followed(model))
             stack.enter_context(assignments_written(model))
-        # torch.export runs forward on stand-ins of modules that have several names, which forget what it changes
+        # torch.export replaces modules that have several paths by copies, and changes to these are lost
         is_blind = in_strict_mode or len(walk(model)) > len(modules(model))
         stack.enter_context(left_as_it_was(model, when_forward_ends=not in_strict_mode, is_blind=is_blind))
         stack.enter_context(constants_kept(model))
@@ -121,7 +121,7 @@ def trace(
             program.graph_module.meta[COPIES] = copies.written_later() if copies else ""
         except ConversionError:
             raise
-        except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
+        except (Exception, SystemExit) as error:  # whatever forward raises
             raise explained(error, model) from error
         refuse_untracked(program, model, fakes)
     _forget_gradients(program)
@@ -131,7 +131,7 @@ def trace(
 
 
 def _forget_gradients(program: ExportedProgram) -> None:
-    """Let no weight of a traced program require a gradient, or torch would trace a backward pass next."""
+    """Clear `requires_grad` of a program's weights, or functionalisation would trace a backward pass."""
     values = (node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder")
     for tensor in (*values, *program.state_dict.values()):
         if isinstance(tensor, FakeTensor) and tensor.is_leaf:
@@ -139,7 +139,7 @@ def _forget_gradients(program: ExportedProgram) -> None:
 
 
 def _each_its_own(call: Call, mode: FakeTensorMode) -> Call:
-    """The inputs, fake where they are on meta; torch would take tensors that share memory for views of one input."""
+    """Return the inputs, fake where they are on meta, without shared memory, which torch would trace as views."""
     own = OwnMemory()
     made: Call = pytree.tree_map_only(
         torch.Tensor, lambda tensor: fake_copy(tensor, mode) if tensor.is_meta else own(tensor), call

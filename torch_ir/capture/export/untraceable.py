@@ -1,4 +1,4 @@
-"""Tensors that torch cannot trace, found by name before it tries."""
+"""Refuse tensors and modules that no capture step supports, by name and before the first step."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.spars
 
 
 def refuse_nameless(inputs: Any) -> None:
-    """Raise ExportError at the first input whose parts have no names, under which they would be in the graph."""
+    """Raise ExportError for an input of a pytree class without key paths, which name the graph's inputs."""
     try:
         pytree.tree_flatten_with_path(inputs)
-    except ValueError as error:  # torch's way to say that a class was registered without them
+    except ValueError as error:  # a class was registered without key paths
         raise ExportError(
-            "an input is of a class whose parts have no names; give register_pytree_node a flatten_with_keys_fn as "
-            f"well ({first_line(error)})"
+            "an input is of a pytree class without key paths; pass flatten_with_keys_fn to register_pytree_node "
+            f"({first_line(error)})"
         ) from None
 
 
 def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
-    """Raise ExportError at the first tensor that no step of the capture can follow."""
+    """Raise ExportError for the first tensor that no capture step supports."""
     for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
         if isinstance(leaf, torch.Tensor):
             _refuse_tensor(f"input{pytree.keystr(path[1:])}", leaf)
@@ -41,12 +41,12 @@ def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
         if isinstance(value, torch.ScriptObject):
             kind = script_type(value).rpartition(".")[2]
             raise ExportError(
-                f"{name!r} is a {kind}: weights that are packed for one kind of kernel cannot be traced; capture the "
+                f"{name!r} is a {kind}: weights packed for a kernel cannot be traced; capture the "
                 "model before it is converted, or quantise it with torchao"
             )
         if is_lazy(value):
             raise ExportError(
-                f"{name!r} has no shape yet; call the model once on real inputs, so that lazy modules get theirs"
+                f"{name!r} has no shape yet; call the model once on real inputs to initialise its lazy modules"
             )
         if isinstance(value, torch.Tensor):
             _refuse_tensor(repr(name), value)
@@ -58,21 +58,21 @@ def refuse_untraceable(model: nn.Module, inputs: Any) -> None:
 
 
 def refuse_scripted(model: nn.Module) -> None:
-    """Raise ExportError at the first module that torch.export cannot follow, though a recording does."""
+    """Raise ExportError for the first TorchScript module, which only a recording of real values supports."""
     for name, module in walk(model):
         if isinstance(module, torch.jit.ScriptModule):
             raise ExportError(
-                f"{name or 'the model'!r} is TorchScript, which cannot be traced without values; use the module it was "
-                "made of, or capture on real tensors",
+                f"{name or 'the model'!r} is TorchScript, which cannot be traced without values; use the original "
+                "module, or capture on real tensors",
                 cause=Cause.NO_VALUE,
             )
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """What the modules of a model hold directly and could be a tensor, by its path."""
+    """Yield the attributes of a model's modules that may be tensors, with their paths."""
     for path, module in walk(model):
         if isinstance(module, torch.jit.ScriptModule):
-            continue  # it is TorchScript through and through
+            continue  # its attributes are TorchScript, too
         tables = (parameter_table(module).items(), buffer_table(module).items(), own_attributes(module))
         for items in tables:
             for name, value in items:

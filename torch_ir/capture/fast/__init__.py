@@ -1,1 +1,1 @@
-"""The quick road: a model recorded on tensors without memory, with every operator's shape rule asked once."""
+"""The fast recording: one run on tensors without memory, with a memoised shape rule for each operator call."""

@@ -1,9 +1,8 @@
-"""A tape as an IR: weights and inputs under the names that torch.export gives them, calls as nodes."""
+"""`Assembly`: turns a tape into an IR, with the names that torch.export gives to weights, inputs and calls."""
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -17,24 +16,17 @@ from torch_ir.capture.fast.shape_recorder import Recorder
 from torch_ir.capture.fast.shape_tensors import STALE, Form, Ghost, NotCoveredError, SizeCannotVaryError, form_of_input
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC, Size, live_size
 from torch_ir.capture.naming.constant_keys import ConstantKeys
-from torch_ir.capture.naming.export_names import Names, input_names, weight_name
+from torch_ir.capture.naming.export_names import Names, functional_name, input_names, weight_name
 from torch_ir.capture.naming.running_modules import Scope
 from torch_ir.capture.program.functional_writes import Writes, without_writes
-from torch_ir.capture.walk import own_attributes, walk
+from torch_ir.capture.walk import own_attributes, walk, weights
 from torch_ir.ir import IR, Branch, OpNode, Origin, Param, Slot, TensorMeta
 from torch_ir.ir.graph.node import copy_value
 from torch_ir.ops.effects import changes_elements
 from torch_ir.ops.pytree import to_structure
 from torch_ir.ops.registry import get_conversion_fn
 from torch_ir.ops.tensor_data import from_tensor
-from torch_ir.ops.torch_internals import (
-    FakeTensor,
-    buffer_table,
-    count_as_parameter,
-    non_persistent_names,
-    parameter_table,
-    pytree,
-)
+from torch_ir.ops.torch_internals import FakeTensor, count_as_parameter, pytree
 from torch_ir.ops.torch_types import to_name
 
 if TYPE_CHECKING:
@@ -49,14 +41,14 @@ _LITERAL = torch.ops.aten.lift_fresh_copy.default
 
 
 class Assembly:
-    """One graph in the making: what it is given, and what each value on the tape is."""
+    """A graph under construction: its inputs and weights, and the tensor of each value on the tape."""
 
     def __init__(self, model: nn.Module, recorder: Recorder) -> None:
         self.model = model
         self.recorder = recorder
         self.tape = recorder.tape
         self.names = Names()
-        self.sizes: WrittenSizes | None = None  # that vary, once the run is done
+        self.sizes: WrittenSizes | None = None  # open sizes, after the run
         self.tensors: dict[int, TensorMeta] = {}
         self.inputs: list[TensorMeta] = []
         self._inputs: list[tuple[str, int | None, Any]] = []
@@ -68,20 +60,12 @@ class Assembly:
     # -- before the run -----------------------------------------------------------------------------------------------
 
     def weights(self) -> Iterator[tuple[MutableMapping[str, Any], str, Ghost]]:
-        """A ghost for every parameter and buffer: where it belongs, its name there, and the ghost."""
-        modules = walk(self.model)
-        for path, module in modules:
-            for name, tensor in list(parameter_table(module).items()):
-                if tensor is not None:
-                    yield parameter_table(module), name, self._ghost(f"{path}.{name}".lstrip("."), tensor, "parameter")
-        for path, module in modules:
-            for name, buffer in list(buffer_table(module).items()):
-                if buffer is not None:
-                    kind = "temporary" if name in non_persistent_names(module) else "buffer"
-                    yield buffer_table(module), name, self._ghost(f"{path}.{name}".lstrip("."), buffer, kind)
+        """Yield a ghost for every parameter and buffer, with the table and the name under which to put it."""
+        for weight in weights(self.model):
+            yield weight.table, weight.name, self._ghost(weight.key, weight.tensor, weight.kind)
 
     def held_elsewhere(self) -> Iterator[tuple[MutableMapping[str, Any], str, Any]]:
-        """Attributes that hold weights, too, with the ghosts of these: forward may ask whether they are the same."""
+        """Yield attributes that also hold weights, with ghosts in their place: forward may compare identities."""
         for _, module in walk(self.model):
             for name, value in own_attributes(module):
                 if type(value) in (list, tuple, dict) and value and self._is_held(value):
@@ -95,28 +79,30 @@ class Assembly:
         return self._weights[id(tensor)].ghost if id(tensor) in self._weights else tensor
 
     def _ghost(self, key: str, tensor: torch.Tensor, kind: str) -> Ghost:
-        """One ghost for each tensor, so that tied weights stay tied."""
+        """Return the ghost of a tensor; tied weights have one."""
         weight = self._weights.get(id(tensor))
         if weight is not None:
             if kind == "temporary" or weight.kind == "temporary":
-                raise NotCoveredError(f"{key!r} is one with {weight.keys[0]!r}, and no state dict holds both")
+                raise NotCoveredError(
+                    f"{key!r} is the same tensor as {weight.keys[0]!r}, and one of them is not in the state dict"
+                )
             weight.keys.append(key)
             return weight.ghost
         if type(tensor) not in _PLAIN:
             raise NotCoveredError(f"{key!r} is a {type(tensor).__name__}")
         ghost = self.tape.given(tensor)
-        if type(tensor) is nn.Parameter or isinstance(tensor, nn.Parameter):  # torch takes long to answer the second
+        if type(tensor) is nn.Parameter or isinstance(tensor, nn.Parameter):  # the second is slow
             count_as_parameter(ghost)
-        self.recorder.ghosts[id(tensor)] = ghost  # modules may hold it elsewhere, too
+        self.recorder.ghosts[id(tensor)] = ghost  # other objects may hold it, too
         self._weights[id(tensor)] = self._weights[id(ghost)] = _Weight(ghost, ghost.value, [key], kind, tensor)
         return ghost
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """The inputs, as ghosts where they are tensors."""
+        """Return the inputs with ghosts for tensors."""
         leaves, self._in_spec = pytree.tree_flatten((args, kwargs))
         names = input_names(self.model, args, kwargs)
         if len(names) != len(leaves):
-            raise NotCoveredError("inputs that are not the arguments of forward")
+            raise NotCoveredError("inputs that do not match the arguments of forward")
         replaced = []
         forms = [None] * len(leaves) if self.recorder.sizes is None else self.recorder.sizes.inputs
         for name, leaf, form in zip(names, leaves, forms, strict=True):
@@ -134,15 +120,15 @@ class Assembly:
     # -- after it -----------------------------------------------------------------------------------------------------
 
     def ir(self, result: Any, minimums: Mapping[str, int], decisions: Sequence[Any]) -> IR:
-        """The graph of what has been recorded, which returned `result`.
+        """Return the graph of the recorded run, which returned `result`.
 
-        `minimums` are the least sizes that were asked for, `decisions` what the model decided on sizes.
+        `minimums` are the requested lower bounds of sizes, `decisions` the model's decisions on sizes.
         """
         if self.recorder.sizes is not None:
             self.sizes = _written(self.recorder.sizes)
         for weight in self._weights.values():
             if self.tape.memory[weight.ghost.value] != self.tape.memory[weight.value]:
-                raise NotCoveredError(f"forward puts other memory under {weight.keys[0]!r}")
+                raise NotCoveredError(f"forward replaces the memory of {weight.keys[0]!r}")
         leaves, out_spec = pytree.tree_flatten(result)
         leaves = [live_size(leaf) if type(leaf) in SYMBOLIC else leaf for leaf in leaves]
         strange = next((leaf for leaf in leaves if not isinstance(leaf, (torch.Tensor, Size, *_CONSTANTS))), None)
@@ -163,7 +149,7 @@ class Assembly:
             nodes, [*params, *self.inputs], [self.tensors[value] for value in values], self._writes, self.names.taken
         )
         if any(target.param is not None and target.param.kind == "constant" for target, _ in functional.mutations):
-            raise NotCoveredError("forward writes to a tensor that no module holds")
+            raise NotCoveredError("forward writes to a tensor that is not a registered buffer")
         slots = map(Slot, itertools.count())
         output_leaves = [next(slots) if type(leaf) is Ghost else to_name(self._value(leaf)) for leaf in returned]
         ir = IR(
@@ -183,7 +169,7 @@ class Assembly:
         return ir.check()
 
     def _input(self, name: str, value: int | None, leaf: Any) -> Any:
-        """The leaf of the input structure: a slot for a tensor, else the value itself."""
+        """Return the leaf of the input structure: a slot for a tensor, else the value itself."""
         name = self.names.placeholder(name)
         if value is None:
             return to_name(leaf)
@@ -201,7 +187,7 @@ class Assembly:
         return made
 
     def _constants(self, live: list[bool]) -> Iterator[TensorMeta]:
-        """Tensors that were there before: under the name that a module has for them, or numbered."""
+        """Yield the constants: tensors from before the run, with the attribute's name or numbered."""
         if not self.tape.constants:
             return
         unread = [step for step, stays in zip(self.tape.steps, live, strict=True) if not stays]
@@ -225,11 +211,11 @@ class Assembly:
         return TensorMeta(name, form.shape, form.dtype_name, stride=form.written_stride)
 
     def _value(self, value: Any) -> Any:
-        """An attribute or returned value as the IR has it."""
+        """Return an attribute or returned value in the form of the IR."""
         return self.sizes.scalar(value) if self.sizes is not None else copy_value(value)
 
     def _live(self, returned: list[int]) -> list[bool]:
-        """Whether each step stays: torch.export drops literals and copies for autograd that nobody reads, no more."""
+        """Return whether each step is kept: torch.export drops unread literals and `detach` calls, nothing else."""
         steps, live, read = self.tape.steps, [True] * len(self.tape.steps), set(returned)
         literals = {step.first for step in steps if step.rule.func is _LITERAL}
         if not literals and not any(step.rule.func is _DETACH for step in steps):
@@ -257,7 +243,7 @@ class Assembly:
     def _node(self, step: Step, name: str) -> OpNode:
         rule = step.rule
         if rule.new_value is not None:
-            name = self.names.left.free(_plain(name))
+            name = self.names.left.free(functional_name(name))
         place = (step.scope, step.line)
         origin = self._origins.get(place)
         if origin is None:
@@ -293,12 +279,12 @@ class Assembly:
         return [self._tensor(element, step.first + number) for number, element in enumerate(names)]
 
     def _elements(self, name: str, step: Step) -> list[str]:
-        """What the results of a call are called: after it, and numbered where there may be several."""
+        """Return the names of a call's results: its own name, with a number if there may be several."""
         elements = step.rule.elements
         return [name if element is None else self.names.fresh(f"{name}_{element}") for element in elements]
 
     def _modules(self) -> dict[str, str]:
-        """The modules whose calls are in the graph: path -> full name of the class."""
+        """Return the modules whose calls are in the graph: path -> full class name."""
         scopes = dict.fromkeys([step.scope for step in self.tape.steps])
         found: dict[str, str] = {}
         seen: set[Scope] = set()
@@ -312,7 +298,7 @@ class Assembly:
 
 @dataclass(eq=False)
 class _Weight:
-    """A parameter or buffer: what stood for it, the value that it was at first, its keys, its kind, and the tensor."""
+    """A parameter or buffer: its ghost, first value, keys, kind and tensor."""
 
     ghost: Ghost
     value: int
@@ -322,16 +308,11 @@ class _Weight:
 
 
 def _written(sizes: OpenSizes) -> WrittenSizes:
-    """The sizes as torch knows them at the end, if they vary as asked."""
-    from torch_ir.capture.fast.size_environment import Violation  # slow, and of no use where sizes are fixed
+    """Return the open sizes after the run; raise if they cannot vary as requested."""
+    from torch_ir.capture.fast.size_environment import Violation  # slow to import, and only needed for open sizes
     from torch_ir.capture.fast.written_sizes import WrittenSizes
 
     result = sizes.result()
     if isinstance(result, Violation):
         raise SizeCannotVaryError(f"a size cannot vary as asked: {result.told}")
     return WrittenSizes(result)
-
-
-def _plain(name: str) -> str:
-    """The name of an in-place call without its mark: `relu_` and `relu__1` as `relu` and `relu_1`."""
-    return re.sub(r"_(?=(_\d+)?$)", "", name)

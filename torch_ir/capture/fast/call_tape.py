@@ -1,4 +1,4 @@
-"""What a run wrote down: values as numbers, calls as rules applied to them."""
+"""The tape of a fast recording: calls as shape rules applied to numbered values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_ir.capture.naming.running_modules import Scope
 
 
 class Step(NamedTuple):
-    """One call: its inputs and, from the first on, its outputs are values."""
+    """One call: the values of its inputs, and the first value of its outputs, which are consecutive."""
 
     rule: Rule
     inputs: list[int]
@@ -23,17 +23,19 @@ class Step(NamedTuple):
 
 
 class Tape:
-    """Values and calls in order; each value has a form, and a number for the memory that it lies in."""
+    """Values and calls in order; each value has a form and the number of its memory."""
 
     def __init__(self) -> None:
         self.run = Run()
         self.forms: list[Form] = []
         self.memory: list[int] = []
         self.steps: list[Step] = []
-        self.constants: dict[int, tuple[torch.Tensor, Scope | None]] = {}  # there before the run, and first read where
+        self.constants: dict[
+            int, tuple[torch.Tensor, Scope | None]
+        ] = {}  # tensor from before the run, and where it is first read
 
     def given(self, tensor: torch.Tensor, form: Form | None = None) -> Ghost:
-        """A ghost for a tensor that the graph is given; in another form than its own, if need be."""
+        """Return a ghost for an input or weight of the graph, optionally in another form than its own."""
         value = len(self.forms)
         self.forms.append(form or form_of(tensor))
         self.memory.append(value)

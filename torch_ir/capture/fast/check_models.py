@@ -1,6 +1,6 @@
-"""Tiny models, each with habits of torch.export that fast capture copies; see `exactness_check`.
+"""Tiny models for `exactness_check`, each with details of torch.export that the fast recording reproduces.
 
-Their `forward` counts as the user's code, so that source lines are compared, too.
+Their `forward` counts as the user's code, so that source lines are compared as well.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _users(function: _Function) -> _Function:
 
 
 class _Names(nn.Module):
-    """Nested inputs, names that collide or are words of Python, weights with two keys or odd ones."""
+    """Nested inputs, colliding or reserved names, weights with two keys or unusual ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ def _helper(x: Tensor) -> Tensor:
 
 
 class _Modules(nn.Module):
-    """Modules that are called twice, have two paths, are made in forward, or have hooks."""
+    """Modules that are called twice, have two paths, are created in forward, or have hooks."""
 
     def __init__(self) -> None:
         super().__init__()

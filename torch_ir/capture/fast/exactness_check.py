@@ -1,7 +1,7 @@
-"""Whether fast capture may be used with the installed torch.
+"""Whether the fast recording is exact with the installed torch.
 
-Fast capture copies habits of `torch.export`: how it names things, which literals it drops, which assertions it adds. On
-a torch version that was never tested, it is compared with `torch.export` on tiny models, once per installation.
+The fast recording reproduces details of `torch.export`: names, dropped literals, added assertions. On an untested torch
+version, it is compared with `torch.export` on tiny models, once per installation.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MOST_CHARACTERS = 500  # of a difference
 
 @cache
 def is_exact(version: str) -> bool:
-    """Whether fast capture gives the bytes of torch.export; if not, a warning says so once per process."""
+    """Whether the fast recording equals torch.export byte for byte; if not, warn once per process."""
     difference = _remembered(version)
     if difference:
         warnings.warn(
-            f"torch {version} was never tested with torch_ir {__version__}, and fast capture does not give the graphs "
-            f"of torch.export there ({difference}); torch.export is used, which is slower. Install a newer torch_ir, "
+            f"torch {version} was never tested with torch_ir {__version__}, and the fast recording differs from "
+            f"torch.export there ({difference}); torch.export is used, which is slower. Install a newer torch_ir, "
             f"or a tested torch: {', '.join(TESTED_TORCH)}",
             CaptureWarning,
             stacklevel=4,
@@ -51,14 +51,14 @@ def _remembered(version: str) -> str:
         return known[:_MOST_CHARACTERS]
     try:
         found = difference_from_export()
-    except Exception as error:  # of any kind: torch has changed; not remembered, because the cause may be elsewhere
+    except Exception as error:  # torch has changed; not cached, because the cause may be elsewhere
         return f"the check failed with {type(error).__name__}: {first_line(error)}"[:_MOST_CHARACTERS]
     table.keep(key, found[:_MOST_CHARACTERS])
     return found
 
 
 def difference_from_export() -> str:
-    """Capture each check model both ways; return the first difference, or nothing."""
+    """Capture each check model both ways; return the first difference, or an empty string."""
     with NeutralState(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for model, args, kwargs in check_models():

@@ -1,4 +1,4 @@
-"""record_fast: a model and its inputs in, the IR that torch.export would have given out, or the reason why not."""
+"""`record_fast`: record a model on shape-only tensors; the IR is byte-identical to that of torch.export."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _VIEWS_FOR_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView)
 _REFUSED: tuple[tuple[Any, str, str], ...] = (
     (torch.autocast, "__enter__", "a region of autocast"),
-    *((owner, name, told) for told, (owner, name) in TRANSFORMS.items()),
+    *((owner, name, text) for text, (owner, name) in TRANSFORMS.items()),
 )
 
 
@@ -60,17 +60,17 @@ def record_fast(
     dynamic_shapes: Any = None,
     with_functions: bool = False,
 ) -> IR:
-    """The IR of a model's run, or a NotCoveredError that says why this road is not for it.
+    """Return the IR of a model; raise NotCoveredError with the reason if it cannot be recorded exactly.
 
     `dynamic_shapes` are the sizes that vary, as `torch.export` takes them.
-    `with_functions` notes which torch function made each call, which torch.export does not.
+    `with_functions` records the torch function of each call, which torch.export does not.
     """
     if dynamic_shapes is None:
         return _record(model, args, kwargs, None, with_functions)
     minimums = requested_minimums(dynamic_shapes)
     try:
         return _record(model, args, kwargs, dynamic_shapes, with_functions, minimums)
-    except SizeCannotVaryError:  # as far as torch can prove: the same steps as for torch.export
+    except SizeCannotVaryError:  # as far as torch can prove; continue as with torch.export
         ir = _record(model, args, kwargs, loosened(dynamic_shapes), with_functions, minimums)
     try:
         keep_promises(ir, model, (tuple(args), kwargs), dynamic_shapes)
@@ -96,7 +96,7 @@ def _record(
                 ir, refusal = _recorded(model, args, kwargs, recorder, minimums or {}, decisions), None
         except TorchIRError as error:
             kind = SizeCannotVaryError if isinstance(error, SizeCannotVaryError) else NotCoveredError
-            ir, refusal = None, kind(str(error))  # without the frames of forward, which hold tensors
+            ir, refusal = None, kind(str(error))  # without the traceback, whose frames hold tensors
         finally:
             recorder.tape.run.sizes = None
             del recorder
@@ -109,10 +109,10 @@ def _record(
 
 
 def _open_sizes(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], asked: Any) -> OpenSizes | None:
-    """The sizes of a run that vary; None where all are fixed."""
+    """Return the open sizes of a run; None if all are fixed."""
     if asked is None:
         return None
-    from torch_ir.capture.fast.size_environment import request_of  # slow, and of no use where sizes are fixed
+    from torch_ir.capture.fast.size_environment import request_of  # slow to import, and only needed for open sizes
     from torch_ir.capture.fast.varying_sizes import OpenSizes
 
     try:
@@ -120,7 +120,7 @@ def _open_sizes(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], a
             return OpenSizes(request_of(model, args, kwargs, asked))
     except NotCoveredError:
         raise
-    except Exception as error:  # torch refuses what was asked, and torch.export says how
+    except Exception as error:  # torch rejects the request, and torch.export will explain it
         raise NotCoveredError(f"{type(error).__name__}: {error}") from error
 
 
@@ -133,7 +133,7 @@ def _recorded(
     decisions: Sequence[Any],
 ) -> IR:
     if any(isinstance(module, fx.GraphModule) for module in modules(model)):
-        raise NotCoveredError("a graph of torch.fx, which tells itself where its calls come from")
+        raise NotCoveredError("a torch.fx GraphModule, which has its own source lines")
     assembly = Assembly(model, recorder)
     run = recorder.tape.run
     copies = no_op_copies(recorder.version)
@@ -142,7 +142,7 @@ def _recorded(
         try:
             with builtins_as_exported() if recorder.sizes is not None else nullcontext():
                 returned = recorder.run(*given)
-        except (Exception, SystemExit) as error:  # a model may fail on ghosts that runs on other tensors
+        except (Exception, SystemExit) as error:  # a model may fail on ghosts and run on other tensors
             raise run.refusal or NotCoveredError(f"{type(error).__name__}: {error}") from error
         if run.refusal is not None:
             raise run.refusal
@@ -153,7 +153,7 @@ def _recorded(
 
 @contextmanager
 def _as_ghosts(assembly: Assembly) -> Iterator[None]:
-    """Swap every parameter and buffer for a ghost; put the originals back on leaving."""
+    """Replace every parameter and buffer by a ghost; restore the originals at the end."""
     swapped: list[tuple[MutableMapping[str, Any], str, Any]] = []
     ghosts: list[Ghost] = []
     others: list[tuple[MutableMapping[str, Any], str, Any]] = []
@@ -168,9 +168,7 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
         yield
         for (table, name, tensor), ghost in zip(swapped, ghosts, strict=True):
             if table.get(name) is not ghost or ghost.requires_grad is not tensor.requires_grad:
-                raise NotCoveredError(
-                    "forward puts another tensor in the place of a parameter or buffer, or freezes one"
-                )
+                raise NotCoveredError("forward replaces a parameter or buffer, or changes its requires_grad")
     finally:
         for table, name, old in reversed((*swapped, *others)):
             table[name] = old
@@ -178,13 +176,13 @@ def _as_ghosts(assembly: Assembly) -> Iterator[None]:
 
 @contextmanager
 def _as_when_exported() -> Iterator[list[str]]:
-    """Let the model see what it sees when torch.export runs it; yields the lines that ask for strides."""
+    """Run the model in the environment of torch.export; yield the lines that read strides."""
     with ExitStack() as stack:
         if torch.get_default_device().type == "meta":  # literals in forward must keep their values
             stack.enter_context(torch.device("cpu"))
         for context in (quiet(), torch.no_grad(), plain_attention(), _refused(), exporting(), without_libraries()):
             stack.enter_context(context)
-        if is_compiler_loaded():  # else nothing can be compiled
+        if is_compiler_loaded():  # else there is no compiled code
             stack.enter_context(uncompiled())
         stack.enter_context(AutoDispatchBelowAutograd())
         stack.enter_context(ExcludeDispatchKeyGuard(_VIEWS_FOR_AUTOGRAD))
@@ -192,9 +190,9 @@ def _as_when_exported() -> Iterator[list[str]]:
 
 
 def _refused() -> AbstractContextManager[None]:
-    """End the run where a region of autocast or a transform of torch.func begins: torch writes them in its own way."""
-    return all_intercepted({(owner, name): partial(_refuse, told) for owner, name, told in _REFUSED})
+    """Refuse autocast regions and transforms of torch.func, which torch.export records in a special form."""
+    return all_intercepted({(owner, name): partial(_refuse, text) for owner, name, text in _REFUSED})
 
 
-def _refuse(told: str, *_: Any) -> NoReturn:
-    raise NotCoveredError(told)
+def _refuse(text: str, *_: Any) -> NoReturn:
+    raise NotCoveredError(text)

@@ -1,9 +1,9 @@
-"""Shape rules for the most common operators on plain tensors, asked before torch's fake tensors are.
+"""Shape rules for the most common operators on plain tensors, tried before torch's fake tensors.
 
 The first fake tensor of a process imports sympy and `torch._dynamo`, which takes longer than most captures, and so do
-the meta kernels that torch writes in Python. The rules here need neither: views have kernels in C++, and for the rest a
-few lines say the shape, dtype and strides. A rule holds for the tensors that it accepts; all others, and all errors,
-are left to fake tensors. Tests compare each rule with them, over dtypes, shapes and strides.
+torch's meta kernels in Python. These rules need neither: views have C++ kernels, and for the rest a few lines compute
+shape, dtype and strides. A rule is valid for the tensors that it accepts; all others, and all errors, go to fake
+tensors. Tests compare each rule with these, over dtypes, shapes and strides.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _Sizes = Sequence[int]
 
 
 class _NoRuleError(Exception):
-    """A call that no rule here is for."""
+    """A call without a rule here."""
 
 
 def call_on_meta(func: OpOverload, forms: Sequence[Form], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of a call on tensors on meta of these forms, or raise: then fake tensors are to be asked."""
+    """Return the result of a call on meta tensors of these forms, or raise: then use fake tensors."""
     rule = RULES.get(func)
     if rule is None or not all(form.device == _CPU and form.dtype in _DTYPES for form in forms):
         raise _NoRuleError
@@ -57,7 +57,7 @@ def _is_row_major(tensor: torch.Tensor) -> bool:
 
 
 def _is_permuted(tensor: torch.Tensor) -> bool:
-    """Whether a tensor without sizes of 0 and 1 is a row-major one with its dimensions in another order."""
+    """Whether a tensor without sizes 0 and 1 is a permuted row-major tensor."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if stride != expected or size < 2:
@@ -132,7 +132,7 @@ def _broadcast(dtype: torch.dtype, *operands: Any) -> torch.Tensor:
 
 
 def _broadcast_shape(*shapes: _Sizes) -> list[int]:
-    """The shape to which operands are expanded; torch's own function imports sympy."""
+    """Return the shape to which operands are expanded; torch's function imports sympy."""
     longest = max(map(len, shapes))
     padded = [(*([1] * (longest - len(shape))), *shape) for shape in shapes]
     found = [{*sizes} - {1} for sizes in zip(*padded, strict=True)]
@@ -178,11 +178,13 @@ def _each(option: _Sizes, count: int) -> list[int]:
 
 
 def _windows(size: int, window: int, every: int, around: int, step: int = 1, is_ceil: bool = False) -> int:
-    """How many windows there are in a dimension."""
+    """Return the number of windows in a dimension."""
     _require(every > 0 and step > 0 and around >= 0 and window > 0)
     room = size + 2 * around - step * (window - 1) - 1
     count = room // every + 1
-    if is_ceil and room % every and count * every < size + around:  # a window begins inside, or in the padding before
+    if (
+        is_ceil and room % every and count * every < size + around
+    ):  # a window must start inside, or in the padding before
         count += 1
     _require(room >= 0 and count > 0)
     return count
@@ -309,7 +311,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Attention by torch's fused kernel for cpu, where torch chooses that one."""
+    """Attention by torch's fused cpu kernel, if torch chooses that one."""
     _floats(query, key, value)
     _require(query.dim() == 4 and query.shape[-1] == value.shape[-1])
     given, choice = (query, key, value, attn_mask, dropout_p, is_causal), _aten._fused_sdp_choice.default
@@ -331,7 +333,7 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> torch.Tensor:
 
 
 def _reshaped(func: OpOverload, tensor: torch.Tensor, *args: Any) -> torch.Tensor:
-    """A view or a copy; fake tensors keep other strides where a size is 1."""
+    """Return a view or a copy; fake tensors keep other strides for sizes of 1."""
     _require(_is_row_major(tensor) or _is_permuted(tensor))
     made: torch.Tensor = func(tensor, *args)
     return made

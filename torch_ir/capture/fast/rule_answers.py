@@ -1,4 +1,4 @@
-"""What an operator gives for inputs of some form: asked of torch once, then remembered for the whole process."""
+"""Shape rules: the results of an operator for inputs of given forms, inferred once and cached for the process."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _CASTS = (torch.ops.aten.to.device, torch.ops.aten.to.dtype, torch.ops.aten.to.d
 _ASSERT = torch.ops.aten._assert_tensor_metadata.default
 _PLAIN = frozenset((int, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
 _TRUE, _FALSE = ("true",), ("false",)
-_MOST_KNOWN = 1 << 16  # rules; a model asks for hundreds
+_MOST_KNOWN = 1 << 16  # rules; a model needs hundreds
 _ATTRIBUTES = (bool, int, float, complex, str, type(None))
 
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """One result: its form, and the place among the inputs of the one that it is, or shares memory with."""
+    """One result: its form, and the index of the input that it is, or shares memory with."""
 
     form: Form
     same_as: int | None = None
@@ -52,20 +52,20 @@ class Output:
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """One kind of call: an operator with everything but its tensors, and what comes out."""
+    """One kind of call: an operator with all arguments but its tensors, and its results."""
 
     func: OpOverload
     op_type: str
     name: str
-    args: tuple[str, ...]  # the argument that each input is
-    order: tuple[int, ...]  # which of the tensors in the call each input is
+    args: tuple[str, ...]  # the argument name of each input
+    order: tuple[int, ...]  # the position of each input among the tensors of the call
     attrs: Mapping[str, Any]
     outputs: tuple[Output | None, ...]
-    makes_list: type | None  # what the results come in, where there are several
-    answer: Any = None  # of a call that gives no tensor and leaves no node
+    makes_list: type | None  # the type of the container, if there are several results
+    answer: Any = None  # of a call that returns no tensor and has no node
     is_question: bool = False
-    new_value: Form | None = None  # of a call that writes: the form of what its functional twin gives
-    assertion: Rule | None = None  # what torch.export puts before a cast
+    new_value: Form | None = None  # of a call that writes: the form of its functional twin's result
+    assertion: Rule | None = None  # that torch.export inserts before a cast
 
     @cached_property
     def is_in_order(self) -> bool:
@@ -74,7 +74,7 @@ class Rule:
 
     @cached_property
     def only_output(self) -> Output | None:
-        """The output of a call that makes one new tensor, and writes to none."""
+        """Return the output of a call that returns one new tensor and writes to none."""
         is_plain = len(self.outputs) == 1 and self.makes_list is None and self.new_value is None
         output = self.outputs[0] if is_plain else None
         return output if output is not None and output.same_as is None else None
@@ -86,19 +86,19 @@ class Rule:
 
     @cached_property
     def has_sizes(self) -> bool:
-        """Whether any attribute is a size that varies, or has one."""
+        """Whether an attribute is or contains an open size."""
         return any(map(_has_size, self.attrs.values()))
 
     @cached_property
     def elements(self) -> list[int | None]:
-        """The numbers of the results that are there, among several; None stands for a result that is alone."""
+        """Return the indices of the present results; None for a single result."""
         if self.makes_list is None:
             return [None] if self.outputs else []
         return [index for index, output in enumerate(self.outputs) if output is not None]
 
 
 class _Answer(NamedTuple):
-    """What torch gives for a call: the value of a write, the result, and the tensors that were passed."""
+    """The inferred result of a call: the new value of a write, the result, and the tensors that were passed."""
 
     new_value: Form | None
     result: Any
@@ -106,20 +106,20 @@ class _Answer(NamedTuple):
 
 
 class UnknownTensorError(Exception):
-    """A tensor that is no ghost."""
+    """A tensor that is not a ghost."""
 
 
 def key_of(value: Any, tensors: list[Ghost]) -> Any:
-    """What tells one call from another: forms for tensors, which are collected, and values with their types."""
+    """Return a cache key for an argument: forms for tensors, which are collected, and values with their types."""
     kind = type(value)
     if kind is Ghost:
         tensors.append(value)
         return value.form
     if kind in _PLAIN:
         return value
-    if kind is bool:  # which is equal to a number
+    if kind is bool:  # True == 1
         return _TRUE if value else _FALSE
-    if kind is float or kind is complex:  # 0.0 is equal to -0.0 and to 0
+    if kind is float or kind is complex:  # 0.0 == -0.0 == 0
         return (kind, repr(value))
     if kind is list or kind is tuple or kind is torch.Size:
         return tuple([key_of(item, tensors) for item in value])
@@ -131,17 +131,17 @@ def key_of(value: Any, tensors: list[Ghost]) -> Any:
 
 
 class Inference:
-    """The rules that one run asks for; those of torch's own operators are kept for the runs to come."""
+    """The rules of one run; those of torch's own operators are cached for later runs."""
 
     known: ClassVar[dict[Key, Rule]] = {}
 
     def __init__(self, sizes: OpenSizes | None = None) -> None:
-        self._custom: dict[Key, Rule] = {}  # that of a custom operator may be registered anew
+        self._custom: dict[Key, Rule] = {}  # a custom operator may be registered again
         self._fakes = FixedFakes()
         self._sizes = sizes
 
     def rule(self, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Rule:
-        """What a call gives, if need be asked of torch."""
+        """Return the rule of a call, from the cache or from torch."""
         if self._sizes is not None and any(map(_is_open, key)):
             return self._open_rule(self._sizes, key, func, args, kwargs)
         rules = self.known if func.namespace == "aten" else self._custom
@@ -156,7 +156,7 @@ class Inference:
     def _open_rule(
         self, sizes: OpenSizes, key: Key, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Rule:
-        """The same for sizes that vary, with what is known of them now."""
+        """Return the same for open sizes, with the present knowledge about them."""
 
         def question() -> Callable[[Any], Rule]:
             return Question(func, args, kwargs, sizes.current_form, sizes.current_of).asked
@@ -165,7 +165,7 @@ class Inference:
 
 
 def _is_open(part: Any) -> bool:
-    """Whether a part of a key has sizes that vary."""
+    """Whether a part of a key has open sizes."""
     kind = type(part)
     if kind is Form:
         return part.is_open  # type: ignore[no-any-return]
@@ -183,7 +183,7 @@ class FixedFakes:
         return fake_mode()
 
     def by_own_rule(self, question: Question) -> _Answer | None:
-        """Ask our own shape rule; None where there is none, or none for these tensors."""
+        """Apply our own shape rule; None if there is none for these tensors."""
         func, twin, forms = question.func, question.twin, question.forms
         metas = [form.fake() for form in forms]
         given, words = question.filled(metas, self)
@@ -207,7 +207,7 @@ class FixedFakes:
 
 
 class Question:
-    """A call whose rule is asked of torch; it holds forms and sizes, and no tensor."""
+    """A call whose rule is to be inferred; it holds forms and sizes, and no tensor."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class Question:
         size: Callable[[Any], Any] | None = None,
     ) -> None:
         if is_forbidden(str(func)):
-            raise NotCoveredError(f"{func} may be in no graph")
+            raise NotCoveredError(f"{func} is not allowed in a graph")
         if torch.Tag.data_dependent_output in func.tags:
             raise NotCoveredError(f"{func} depends on the data")
         self.func = func
@@ -231,11 +231,11 @@ class Question:
             raise NotCoveredError(f"{func} updates running statistics")
 
     def asked(self, source: Any) -> Rule:
-        """Ask our own shape rules or fake tensors; of these, what torch.export asks."""
+        """Infer the rule with our own shape rules, else with fake tensors, as torch.export does."""
         func = self.func
         new_value, result, given = source.by_own_rule(self) or self._on_fakes(source)
         if any(source.form_of(fake) is not source.current(form) for fake, form in zip(given, self.forms, strict=True)):
-            raise NotCoveredError(f"{func} changes the shape of what it is given")
+            raise NotCoveredError(f"{func} changes the shape of its input")
         rule = replace(_described(func, self.twin, self.bound, result, given, source.form_of), new_value=new_value)
         if func in _CASTS:
             rule = replace(rule, assertion=_assertion(self.forms[0].dtype, self.forms[0].device))
@@ -254,7 +254,7 @@ class Question:
         return _Answer(new_value, result, fakes)
 
     def filled(self, tensors: Sequence[torch.Tensor], source: Any) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments with tensors and torch's numbers in their places."""
+        """Return the arguments with tensors and torch's numbers filled in."""
         words = {name: _filled(value, tensors, source) for name, value in self.kwargs.items()}
         return [_filled(value, tensors, source) for value in self.args], words
 
@@ -267,11 +267,11 @@ def _needs_data() -> tuple[type[Exception], ...]:
 
 
 class _Place(int):
-    """Which of the tensors of a call stands here."""
+    """The index of a tensor of a call, in place of the tensor."""
 
 
 class _Places:
-    """The tensors of a call, counted through its arguments and then its keywords."""
+    """Replaces the tensors of a call by their indices: arguments first, then keywords."""
 
     def __init__(self, form: Callable[[Form], Form], size: Callable[[Any], Any] | None) -> None:
         self.forms: list[Form] = []
@@ -292,14 +292,14 @@ class _Places:
 
 
 def _filled(value: Any, fakes: Sequence[torch.Tensor], source: Any) -> Any:
-    """Arguments with fake tensors and torch's numbers in their places."""
+    """Return an argument with fake tensors and torch's numbers filled in."""
     if type(value) is _Place:
         return fakes[value]
     return [_filled(item, fakes, source) for item in value] if isinstance(value, list) else source.number(value)
 
 
 def _functional_twin(func: OpOverload) -> OpOverload:
-    """The operator that computes what an in-place call leaves behind."""
+    """Return the operator that computes the new value of an in-place call."""
     twin = functional_twin(func) if mutated_arguments(func) == ("self",) else None
     if twin is None:
         raise NotCoveredError(f"{func} writes to its arguments")
@@ -324,7 +324,7 @@ def _described(
     results = list(result) if is_several else [result]
     is_question = not all(item is None or isinstance(item, torch.Tensor) for item in results)
     if is_question and any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(result)):
-        raise NotCoveredError(f"{func} gives a list of tensors beside others")
+        raise NotCoveredError(f"{func} returns a list of tensors and other results")
     return Rule(
         func,
         str(twin),
@@ -341,14 +341,14 @@ def _described(
 
 @cache
 def _assertion(dtype: torch.dtype, device: torch.device) -> Rule:
-    """That a tensor is what it was when it was cast."""
+    """Return the rule of the assertion that torch.export inserts before a cast."""
     facts = {"dtype": dtype, "device": device, "layout": torch.strided}
     bound = bind(_ASSERT, (_Place(0),), facts)
     return replace(_described(_ASSERT, _ASSERT, bound, None, ()), name="_assert_tensor_metadata_default")
 
 
 def _sort(name: str, value: Any, inputs: dict[str, int], attrs: dict[str, Any]) -> None:
-    """Tensors by argument name, and everything else; a list with tensors goes element by element."""
+    """Sort an argument into tensors and other values; a list with tensors is split into elements."""
     if type(value) is _Place:
         inputs[name] = int(value)
     elif isinstance(value, (list, tuple)) and _has_place(value):

@@ -1,4 +1,4 @@
-"""One run of a model on ghosts: every operator call goes onto a tape, with the module and the line that made it."""
+"""`Recorder`: runs a model on ghosts, and records every operator call with its module and source line."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from torch_ir.capture.fast.call_tape import Step, Tape
 from torch_ir.capture.fast.rule_answers import Inference, Key, Rule, UnknownTensorError, key_of
 from torch_ir.capture.fast.shape_tensors import STALE, Ghost, NotCoveredError
 from torch_ir.capture.fast.symbolic_size import SYMBOLIC
+from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
-from torch_ir.capture.program.provenance import function_name
 from torch_ir.ops.torch_internals import OpOverload, TorchDispatchMode, pytree, rewritten_for_sizes
 
 if TYPE_CHECKING:
     from torch_ir.capture.fast.varying_sizes import OpenSizes
 
-# Asked at every call: the functions themselves, not what captures put in their place.
+# Called for every operator: the original functions, not their patches.
 _is_grad_enabled, _default_dtype = torch.is_grad_enabled, torch.get_default_dtype
-_DEPTH = 2  # frames from `_write` to the nearest code that can have called an operator
+_DEPTH = 2  # frames from `_write` to the nearest possible caller of an operator
 _known_rules = Inference.known
 _INDEX = torch.Tensor.__getitem__
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -33,7 +33,7 @@ _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not annotate it
-    """Watches a run; whatever it cannot follow exactly ends the run with a NotCoveredError."""
+    """Records a run; raises NotCoveredError for anything that it cannot record exactly."""
 
     def __init__(self, model: nn.Module, with_functions: bool = False, sizes: OpenSizes | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
@@ -43,7 +43,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self.modules = _ModuleCalls(model)
         self.literals = Literals()
         self._inference = Inference(sizes)
-        self.ghosts: dict[int, Ghost] = {}  # of tensors that were there before, by identity
+        self.ghosts: dict[int, Ghost] = {}  # of tensors from before the run, by identity
         self._functions = Functions() if with_functions else None
         self._writes: Counter[int] = Counter()  # by the memory that was written to
         self._lines = SourceLines(Recorder.run.__code__)
@@ -54,22 +54,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             return self.model(*args, **kwargs)
 
     def version(self, tensor: torch.Tensor) -> int:
-        """How often the memory of a tensor was written to."""
+        """Return the number of writes to the memory of a tensor."""
         return self._writes[self.tape.memory[tensor.value]] if isinstance(tensor, Ghost) else 0
 
     supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # to see to that at every call would take longer than the call
+        return False  # the check would take longer than the call
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         if not isinstance(func, OpOverload):
-            raise NotCoveredError(f"{func} has a body of its own")
+            raise NotCoveredError(f"{func} is a higher-order operator")
         if _is_grad_enabled():
-            raise NotCoveredError("a region that asks for gradients")
+            raise NotCoveredError("a region with gradients enabled")
         if func is _LIFT:
             func = _LIFT_COPY
         tensors: list[Ghost] = []
@@ -79,7 +79,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
                 key += tuple([(name, key_of(value, tensors)) for name, value in kwargs.items()])
         except UnknownTensorError:
             return self._with_constants(func, args, kwargs or {})
-        if not self.literals:  # as in most calls: then all that counts is the rule
+        if not self.literals:  # the common case: only the rule counts
             rule = _known_rules.get(key)
             if rule is not None and not rule.is_question:
                 return self._write(rule, tensors)
@@ -94,7 +94,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         rule = _known_rules.get(key) or self._inference.rule(key, func, args, kwargs)
         if rule.is_question:
             return rule.answer
-        if known is None:  # the result is no local: this frame may outlive the call, and torch copies what is shared
+        if known is None:  # the result is not a local: this frame may outlive the call, and torch copies shared results
             return self._write(rule, tensors)
         result = self._write(rule, tensors)
         self.literals.keep(result, known)
@@ -112,9 +112,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             values.append(tensor.value)
         inputs = values if rule.is_in_order else [values[place] for place in rule.order]
         first = len(tape.forms)
-        function = self._functions.running if self._functions is not None else ""
+        function = self._functions.calls.running if self._functions is not None else ""
         tape.steps.append(Step(rule, inputs, first, self.modules.scope, self._lines.here(_DEPTH), function))
-        if rule.only_output is not None:  # as most rules have
+        if rule.only_output is not None:  # the common case
             form, view_of = rule.only_output.form, rule.only_output.view_of
             tape.forms.append(form)
             tape.memory.append(first if view_of is None else tape.memory[values[view_of]])
@@ -139,7 +139,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         return rule.makes_list(made)
 
     def _with_constants(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A call that also takes tensors which were there before, as constants."""
+        """Record a call with tensors from before the run, which become constants."""
         given = [self.known(value) for value in args]
         words = {name: self.known(value) for name, value in kwargs.items()}
         tensors: list[Ghost] = []
@@ -147,7 +147,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             key = (func, _default_dtype(), *[key_of(value, tensors) for value in given])
             key += tuple([(name, key_of(value, tensors)) for name, value in words.items()])
         except UnknownTensorError:
-            raise NotCoveredError(f"{func} is called on a tensor that no operator of the model has made") from None
+            raise NotCoveredError(f"{func} is called on a tensor that no recorded operator made") from None
         if func is not _LIFT_COPY:
             return self._called(key, func, given, words, tensors)
         result = self._called(key, func, given, words, tensors)
@@ -155,7 +155,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         return result
 
     def known(self, value: Any) -> Any:
-        """What a ghost stands for is known; a real tensor is a constant of the graph."""
+        """Replace tensors from before the run by ghosts: weights by theirs, real tensors by those of new constants."""
         if isinstance(value, (list, tuple)):
             return [self.known(item) for item in value]
         if id(value) in self.ghosts:
@@ -163,36 +163,27 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if type(value) is not torch.Tensor:
             return value
         if value.is_meta:
-            raise NotCoveredError("a tensor on meta that is no weight and no input")
+            raise NotCoveredError("a meta tensor that is neither a weight nor an input")
         ghost = self.ghosts[id(value)] = self.tape.given(value)
         self.tape.constants[ghost.value] = (value, self.modules.scope)
         return ghost
 
 
 class Functions(TorchFunctionMode):
-    """Which torch function the model has called, with the number of the call."""
+    """Tracks the running torch function."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.running = ""
-        self._calls: Counter[str] = Counter()
+        self.calls = FunctionCalls()
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        name = function_name(func)
-        if not name:
-            return func(*args, **(kwargs or {}))
-        self.running = f"{name}@{self._calls[name]}"
-        self._calls[name] += 1
-        try:
-            return func(*args, **(kwargs or {}))
-        finally:
-            self.running = ""
+        return self.calls.call(func, args, kwargs or {})
 
 
 class SizeIndexing(TorchFunctionMode):
-    """Indices and literals with sizes that vary, the way torch.export rewrites them."""
+    """Rewrites indices and literals that contain open sizes, as torch.export does."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -204,11 +195,11 @@ class SizeIndexing(TorchFunctionMode):
 
 
 class Literals(dict[int, torch.Tensor]):
-    """Values of single numbers that the model wrote down itself, so that it may ask for them: value -> tensor."""
+    """Scalar literals of the model and values computed from them, which it may read: value -> tensor."""
 
     def result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Ghost]) -> Any:
-        """What a call gives on nothing but literals; None for any other call."""
-        for tensor in tensors:  # of most calls, the first is none
+        """Return the result of a call whose tensors are all literals; None for any other call."""
+        for tensor in tensors:
             if tensor.value not in self:
                 return None
         if not tensors or torch.Tag.nondeterministic_seeded in func.tags:
@@ -227,4 +218,4 @@ class _ModuleCalls(ModuleCalls):
     def unclear(self, paths: list[str]) -> None:
         if len(paths) == 1:
             raise NotCoveredError(f"{paths[0]!r} is called from a reference outside the module tree")
-        raise NotCoveredError(f"a module that goes by the names {', '.join(paths)}")
+        raise NotCoveredError(f"a shared module with the paths {', '.join(paths)}")

@@ -1,4 +1,4 @@
-"""Tensors that have a shape, dtype, strides and device, and nothing else: no memory, no values, no autograd."""
+"""Ghosts: tensors with a shape, dtype, strides and device, but without memory, values or autograd."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from torch_ir.ops.torch_internals import (
 )
 from torch_ir.ops.torch_types import dtype_name
 
-_WITHOUT_STORAGE = {"storage_size": 0}  # else torch computes it from the sizes
+_WITHOUT_STORAGE = {"storage_size": 0}  # otherwise torch computes it from the sizes
 _CPU = torch.device("cpu")
 STALE = "a tensor that was kept from an earlier capture and has no values; do not keep what forward computes"
 
 
 class Run:
-    """One recording, which all of its ghosts refer to: they are of no use in another one, nor afterwards."""
+    """One recording; its ghosts refer to it and are invalid in any other and afterwards."""
 
     def __init__(self) -> None:
-        self.refusal: NotCoveredError | None = None  # a model may catch it and go on, which must not go unseen
-        self.sizes: Any = None  # that vary: `OpenSizes`
+        self.refusal: NotCoveredError | None = None  # kept, because the model may catch the exception and continue
+        self.sizes: Any = None  # `OpenSizes`, if sizes vary
         self.is_over = False
 
 
 class _Current(threading.local):
-    run: Run | None = None  # that of this thread
+    run: Run | None = None  # of this thread
 
 
 _current = _Current()
 
 
 class NotCoveredError(TorchIRError):
-    """Something that the quick road does not cover; its message says what, and another road is taken."""
+    """The fast recording does not support something, which the message names; another step captures the model."""
 
     def __init__(self, reason: str, run: Run | None = None) -> None:
         super().__init__(reason)
@@ -53,12 +53,12 @@ class NotCoveredError(TorchIRError):
 
 
 class SizeCannotVaryError(NotCoveredError):
-    """A size cannot vary as it was asked to, or torch cannot prove that it can."""
+    """A size cannot vary as requested, or torch cannot prove that it can."""
 
 
 @contextmanager
 def running(run: Run) -> Iterator[None]:
-    """Let what is refused in this thread be refused for a recording; afterwards its ghosts are of no use."""
+    """Make this the current recording of the thread; afterwards, its ghosts are invalid."""
     outer, _current.run = _current.run, run
     try:
         yield
@@ -67,7 +67,7 @@ def running(run: Run) -> Iterator[None]:
 
 
 class Form:
-    """What a shape rule reads and gives; equal forms are one object, so that they can be compared by identity."""
+    """The metadata of a tensor; equal forms are one object, so that they are compared by identity."""
 
     def __init__(
         self, shape: tuple[Any, ...], stride: tuple[Any, ...], dtype: torch.dtype, device: torch.device, offset: Any
@@ -78,11 +78,11 @@ class Form:
         self.device = device
         self.offset = offset
         self.dtype_name = dtype_name(dtype)
-        self.is_open = not all(type(size) is int for size in (*shape, *stride, offset))  # it has sizes that vary
+        self.is_open = not all(type(size) is int for size in (*shape, *stride, offset))  # whether it has open sizes
 
     @cached_property
     def written_stride(self) -> tuple[int, ...] | None:
-        """Strides as the IR has them: None where elements lie in row-major order."""
+        """Return the strides for the IR: None for row-major order."""
         expected = 1
         for size, stride in zip(reversed(self.shape), reversed(self.stride), strict=True):
             if size != 1 and stride != expected and 0 not in self.shape:
@@ -91,7 +91,7 @@ class Form:
         return None
 
     def ghost(self, value: int, run: Run, requires_grad: bool = False) -> Ghost:
-        """A tensor of this form that stands for a value on the tape."""
+        """Return a tensor of this form for a value on the tape."""
         shape: Any = self.shape
         stride: Any = self.stride
         offset = self.offset
@@ -110,14 +110,14 @@ class Form:
             requires_grad,
             **_WITHOUT_STORAGE if self.is_open else {},
         )
-        forbid_data_pointer(made)  # code that looks for its memory must not find address 0
+        forbid_data_pointer(made)  # reading its address must raise, not return 0
         made.form = self
         made.value = value
         made.run = run
         return made
 
     def fake(self) -> torch.Tensor:
-        """A tensor on meta for shape rules; what is taken for fake has its device said elsewhere."""
+        """Return a meta tensor of this form, for shape rules."""
         if not self.offset:
             return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device="meta")
         reach = self.offset + 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride, strict=True))
@@ -125,11 +125,11 @@ class Form:
         return whole.as_strided(self.shape, self.stride, self.offset)
 
 
-_forms: WeakValueDictionary[tuple[Any, ...], Form] = WeakValueDictionary()  # as long as a tape or a rule holds them
+_forms: WeakValueDictionary[tuple[Any, ...], Form] = WeakValueDictionary()  # alive while a tape or rule uses them
 
 
 def form_of(tensor: torch.Tensor) -> Form:
-    """The form of a tensor; what is on meta is taken for cpu."""
+    """Return the form of a tensor; meta becomes cpu."""
     if type(tensor) is Ghost:
         return tensor.form
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg() or tensor.is_quantized:
@@ -142,13 +142,13 @@ def form_of(tensor: torch.Tensor) -> Form:
 
 
 def form_of_input(tensor: torch.Tensor) -> Form:
-    """The form of an input, which begins at the start of its memory wherever the example does."""
+    """Return the form of an input, with storage offset 0 whatever the example's is."""
     form = form_of(tensor)
     return interned_form((form.shape, form.stride, form.dtype, form.device, 0)) if form.offset else form
 
 
 def interned_form(key: tuple[Any, ...]) -> Form:
-    """The form with this shape, stride, dtype, device and offset."""
+    """Return the form with this shape, stride, dtype, device and offset."""
     found = _forms.get(key)
     if found is None:
         found = _forms[key] = Form(*key)
@@ -156,7 +156,7 @@ def interned_form(key: tuple[Any, ...]) -> Form:
 
 
 class Ghost(torch.Tensor):
-    """A tensor without memory that stands for a value on a tape."""
+    """A tensor without memory, for a value on a tape."""
 
     form: Form
     value: int
@@ -167,7 +167,7 @@ class Ghost(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]  # torch annotates another method
         cls, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Called where no recorder watches, as in another thread: let it go on, and let the run be refused later."""
+        """Handle a call outside the recorder, as in another thread: continue, and refuse the run later."""
         ghosts = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Ghost)]
         if any(ghost.run.is_over for ghost in ghosts):
             raise ConversionError(f"{func} is called on {STALE}")
@@ -180,7 +180,7 @@ class Ghost(torch.Tensor):
         return f"Ghost({tuple(self.form.shape)}, {self.form.dtype})"
 
     def _memory(self) -> Any:
-        raise NotCoveredError("the model asks for the memory of a tensor")
+        raise NotCoveredError("the model reads the memory of a tensor")
 
     untyped_storage = storage = _typed_storage = data_ptr = _memory
 
@@ -190,9 +190,9 @@ class Ghost(torch.Tensor):
     def _set_data(self, value: torch.Tensor) -> None:
         raise NotCoveredError("forward assigns the data of a tensor")
 
-    data = property(_detached, _set_data)  # torch's own looks for memory
+    data = property(_detached, _set_data)  # torch's property reads memory
 
     def _values(self, *args: Any, **options: Any) -> Any:
-        raise NotCoveredError("the model asks for the values of a tensor")
+        raise NotCoveredError("the model reads the values of a tensor")
 
     tolist = numpy = __array__ = __dlpack__ = _values

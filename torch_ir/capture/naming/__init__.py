@@ -1,1 +1,1 @@
-"""Names of weights, inputs, calls and modules as torch.export gives them, whatever records the model."""
+"""The names that torch.export gives to weights, inputs, calls and modules, for every recorder."""

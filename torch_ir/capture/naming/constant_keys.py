@@ -1,4 +1,4 @@
-"""Keys of tensors that are neither weights nor inputs: the attribute that holds them, else where they are read."""
+"""Keys of constants: the attribute that holds the tensor, else the module that reads it first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch_ir.capture.walk import walk
 
 
 class ConstantKeys:
-    """Gives each constant the key that torch.export gives it; ask in the order in which forward reads them."""
+    """Assigns the keys of torch.export to constants; call `key` in the order in which forward reads them."""
 
     def __init__(self, model: nn.Module) -> None:
         self._attributes: Any = WeakTensorKeyDictionary()
@@ -24,6 +24,6 @@ class ConstantKeys:
                     self._attributes[value] = f"{path}.{name}".lstrip(".")
 
     def key(self, tensor: torch.Tensor, module: str) -> str:
-        """Return the key of a constant that is read first in the module of this path."""
+        """Return the key of a constant that the module at this path reads first."""
         held: str | None = self._attributes.get(tensor)
         return held or f"{module}.lifted_tensor_{next(self._numbers)}".lstrip(".")

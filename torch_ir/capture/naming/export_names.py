@@ -21,17 +21,17 @@ from torch_ir.ops.torch_internals import (
 
 
 class Names:
-    """The names of one graph: weights and inputs first, then calls, which give way to them."""
+    """The names of one graph: weights and inputs first, then calls, which are renamed on a collision."""
 
     def __init__(self) -> None:
         self.taken: set[str] = set()
         self.left = FreeNames(self.taken)
         self._given: dict[str, str] = {}
         self._numbers: dict[str, int] = defaultdict(int)
-        self._unsettled: list[str] = []  # placeholders that met no other so far
+        self._unsettled: list[str] = []  # placeholders without a collision so far
 
     def placeholder(self, wanted: str) -> str:
-        """A name for what the graph is given."""
+        """Return the name of a placeholder."""
         if wanted not in self.taken and not self._given:
             self.taken.add(wanted)
             self._unsettled.append(wanted)
@@ -39,7 +39,7 @@ class Names:
         return self._settled(wanted, is_placeholder=True)
 
     def calls(self, wanted: Iterable[str]) -> list[str]:
-        """Names for the calls of a graph in order, after the operators."""
+        """Return the names of a graph's calls, in order, from those of their operators."""
         counts: dict[str, int] = {}
         found = []
         for base in wanted:
@@ -57,7 +57,7 @@ class Names:
         return name
 
     def _settled(self, name: str, is_placeholder: bool) -> str:
-        """A name as torch.export settles it where two are the same; it must then have seen those before."""
+        """Resolve a collision as torch.export does; its function must have seen all names before this one."""
         for earlier in self._unsettled:
             self.taken.discard(earlier)
             rename_without_collisions(self._given, self._numbers, self.taken, earlier, earlier, True)
@@ -68,15 +68,20 @@ class Names:
 
 @cache
 def _first(base: str) -> int:
-    """The number of the first call of that name: none, unless the bare name is a word of Python."""
+    """Return the number of the first call with this name: 0, unless the bare name is reserved in Python."""
     name = FxNamespace().create_name(base, None)
     return int(name[len(base) + 1 :]) if name != base else 0
 
 
 @cache
 def call_name(packet: str) -> str:
-    """How a call of an operator is called before it is numbered."""
+    """Return the name of a call of an operator, before it is numbered."""
     return name_of_target(packet)
+
+
+def functional_name(name: str) -> str:
+    """Return the name of an in-place call without its mark: `relu` for `relu_`, `relu_1` for `relu__1`."""
+    return re.sub(r"_(?=(_\d+)?$)", "", name)
 
 
 def weight_name(prefix: str, key: str) -> str:
@@ -87,14 +92,14 @@ def weight_name(prefix: str, key: str) -> str:
 
 
 def input_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
-    """What the leaves of the inputs are called: after the arguments of forward, and where in them they lie."""
+    """Return the names of the input leaves: the argument of forward, then the path inside it."""
     bound = bind_signature_to_inputs(model, args, kwargs)  # type: ignore[no-untyped-call]  # torch's own
     paths = pytree.tree_flatten_with_path(bound)[0]
     return ["_".join(map(_step, path)) for path, _ in paths]
 
 
 def _step(key: Any) -> str:
-    """One step into a container: a key, an index or a field."""
+    """Return one step of a key path as text: the index, key or field."""
     if isinstance(key, pytree.MappingKey):
         return re.sub(r"[^a-zA-Z0-9]", "_", str(key.key)).lower()
     return str(key.idx if isinstance(key, pytree.SequenceKey) else key.name).lower()

@@ -1,4 +1,4 @@
-"""The module call that is running, under the path that torch.export's `nn_module_stack` has for it."""
+"""The running module call, with the path that torch.export writes into `nn_module_stack`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Scope:
         self.call = call
         self.kind = kind  # the full name of its class
         self.outside = outside
-        # the calls around this one that are not the first of their module, outermost first
+        # enclosing calls that are not the first of their module, outermost first
         self.outer: tuple[str, ...] = ()
         if outside is not None:
             self.outer = (*outside.outer, f"{outside.module}@{outside.call}") if outside.call else outside.outer
 
     def around(self) -> Iterator[Scope]:
-        """Yield this call and those that it is inside of, innermost first."""
+        """Yield this call and the enclosing ones, innermost first."""
         scope: Scope | None = self
         while scope is not None:
             yield scope
@@ -42,7 +42,7 @@ class Scope:
 
     @cached_property
     def stack(self) -> Mapping[str, tuple[str, str]]:
-        """The same as torch.export's `nn_module_stack`: the outermost call first."""
+        """Return torch.export's `nn_module_stack`: the outermost call first."""
         scopes = reversed(list(self.around()))
         return {
             f"{scope.module}@{scope.call}" if scope.call else scope.module: (scope.module, scope.kind)
@@ -80,7 +80,7 @@ class ModuleCalls:
 
     def _entered(self, module: nn.Module, outside: Scope | None) -> Scope | None:
         paths = self._paths.get(module)
-        if paths is None:  # forward has made it, and it has no path
+        if paths is None:  # created in forward, so it has no path
             return outside
         path = paths[0] if self._accesses is None else self._path(self._accesses, module, outside)
         number = self._calls[path]
@@ -94,4 +94,4 @@ class ModuleCalls:
         return path
 
     def unclear(self, paths: list[str]) -> None:
-        """A module with several paths is called, and torch.export may write another one than is noted."""
+        """Called for a shared module whose path in torch.export's graph is not certain."""

@@ -1,4 +1,4 @@
-"""The user's source line that torch.export notes for a call: the innermost frame of a `forward` outside torch."""
+"""The source line that torch.export records for a call: the innermost frame of a user's `forward`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch_ir.capture.program.provenance import is_users, user_line
 
 
 class SourceLines:
-    """The running line of a `forward` of the user's, up to the frame that runs `outermost`."""
+    """Finds the running line of a user's `forward`, up to the frame that runs `outermost`."""
 
     def __init__(self, outermost: CodeType) -> None:
         self._outermost = outermost
-        # by the identity of code objects, whose hash is that of their content: the lines by instruction, of the user's
+        # identity of a code object (hashing its content is slow) -> line by instruction; None if it is not the user's
         self._lines: dict[int, dict[int, str] | None] = {}
-        self._seen: list[CodeType] = []  # kept, so that identities are not reused
+        self._seen: list[CodeType] = []  # keeps the code objects alive, so that identities are not reused
 
     def here(self, depth: int = 1) -> str:
         """Return the line as `package/file.py:12`, empty if none runs; look from this many frames above the caller."""
@@ -24,7 +24,7 @@ class SourceLines:
             return ""
         lines = self._lines[id(frame.f_code)]
         assert lines is not None  # the frame is the user's
-        line = lines.get(frame.f_lasti)  # the line number takes longer to find
+        line = lines.get(frame.f_lasti)  # computing the line number is slower
         if line is None:
             line = lines[frame.f_lasti] = user_line(_entry(frame))
         return line

@@ -1,1 +1,1 @@
-"""A traced or recorded program as an IR, in functional form."""
+"""Convert a traced or recorded program to an IR in functional form."""

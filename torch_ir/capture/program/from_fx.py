@@ -1,4 +1,4 @@
-"""A torch.fx graph module as an IR: of `symbolic_trace`, of `make_fx`, or as torch.compile hands it to a back end."""
+"""`from_fx`: convert a torch.fx GraphModule of `symbolic_trace`, `make_fx` or a back end of torch.compile."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from torch_ir.ir import IR, TensorMeta
 from torch_ir.ir.graph.io_tree import call
 from torch_ir.ops.torch_internals import FakeTensor, PyTreeCodeGen, codegen_of, pytree, tracing
 
-_LOCAL = re.compile(r"^L\['\w+'\]\.?")  # how torch.compile calls the variable that holds the model
+_LOCAL = re.compile(r"^L\['\w+'\]\.?")  # torch.compile's name for the variable that holds the model
 _SIZE = torch.ops.aten.sym_size.int
 
 
 def from_fx(graph_module: fx.GraphModule, example_inputs: Sequence[Any] | None = None, *, model_name: str = "") -> IR:
-    """The IR of a graph module, whatever its nodes call: modules, methods, functions or ATen operators.
+    """Convert a graph module to an IR; its nodes may call modules, methods, functions or ATen operators.
 
-    Example inputs may be left out where placeholders have a `meta["val"]` or `meta["example_value"]`, which torch's own
-    tracers leave there; sizes that vary there vary in the IR. Module paths and source lines are those of the nodes.
-    A number that another input shows as its size, as torch.compile passes them, is an input that nobody reads.
+    Example inputs are optional if placeholders have a `meta["val"]` or `meta["example_value"]`, as torch's tracers
+    write them; sizes that vary there vary in the IR. Module paths and source lines are those of the nodes.
+    A number that is the size of another input, as torch.compile passes them, becomes an unread input.
     """
     if not isinstance(graph_module, fx.GraphModule):
         raise ExportError(f"from_fx takes a torch.fx.GraphModule, not {graph_module!r:.80}")
@@ -38,7 +38,7 @@ def from_fx(graph_module: fx.GraphModule, example_inputs: Sequence[Any] | None =
     args, kwargs = _nested(module, [_sample(given.value) for given in left])
     dynamic_shapes = _dynamic_shapes(module, [given.known for given in left])
     try:
-        with tracing(None):  # in a back end of torch.compile, a trace is under way whose guards are none of ours
+        with tracing(None):  # a back end of torch.compile runs inside a trace, whose guards must not change
             ir = extract_ir(module, args, kwargs=kwargs, strict=False, model_name=name, dynamic_shapes=dynamic_shapes)
     except ExportError as error:
         raise _of_numbers(module, error) from error
@@ -50,7 +50,7 @@ def from_fx(graph_module: fx.GraphModule, example_inputs: Sequence[Any] | None =
 
 
 class _Input(NamedTuple):
-    """A placeholder: what its tracer knew of it, and the value to capture with."""
+    """A placeholder: the value that its tracer recorded, and the value to capture with."""
 
     name: str
     known: Any
@@ -62,18 +62,18 @@ def _inputs(graph_module: fx.GraphModule, example_inputs: Sequence[Any] | None, 
     known = [node.meta.get("val", node.meta.get("example_value")) for node in nodes]
     values = known if example_inputs is None else pytree.tree_leaves(tuple(example_inputs))
     if len(values) != len(nodes):
-        raise ExportError(f"{name} takes {len(nodes)} inputs, and {len(values)} example inputs are given")
+        raise ExportError(f"{name} takes {len(nodes)} inputs, but example_inputs has {len(values)}")
     inputs = [_Input(*each) for each in zip((node.name for node in nodes), known, values, strict=True)]
     unknown = next((given.name for given in inputs if given.value is None and example_inputs is None), None)
     if unknown is not None:
-        raise ExportError(f"nothing tells what the input {unknown!r} of {name} is like; give example_inputs")
+        raise ExportError(f"the input {unknown!r} of {name} has no metadata; pass example_inputs")
     return inputs
 
 
 def _without_numbers(graph_module: fx.GraphModule, inputs: Sequence[_Input]) -> tuple[fx.GraphModule, dict[int, str]]:
-    """A module that reads sizes off tensors rather than be given them, and the places of the numbers that it was given.
+    """Return a module that reads sizes from tensors instead of number inputs, and the positions of those inputs.
 
-    It is in training mode where a module that it calls is: the graph itself has no mode.
+    It is in training mode if a module that it calls is: the graph itself has no mode.
     """
     module = fx.GraphModule(graph_module, copy.deepcopy(graph_module.graph))
     module.training = any(
@@ -99,12 +99,12 @@ def _without_numbers(graph_module: fx.GraphModule, inputs: Sequence[_Input]) -> 
 
 
 def _varies(size: Any) -> bool:
-    """Whether a size is symbolic, and its tracer did not find out that it has one value."""
+    """Whether a size is symbolic and its tracer did not specialise it."""
     return is_symbolic(size) and not size.node.expr.is_number
 
 
 def _sample(value: Any) -> Any:
-    """A value to capture with: what is only known by its shape is on meta."""
+    """Return a value to capture with: a meta tensor if only the metadata is known."""
     if is_symbolic(value):
         return _hint(value)
     if isinstance(value, FakeTensor):
@@ -116,12 +116,12 @@ def _sample(value: Any) -> Any:
 def _hint(number: Any) -> Any:
     found = number.node.hint if is_symbolic(number) else number
     if found is None:
-        raise ExportError(f"the size {number} is made of data outside of the graph module; give example_inputs")
+        raise ExportError(f"the size {number} depends on data outside the graph module; pass example_inputs")
     return found
 
 
 def _nested(module: fx.GraphModule, values: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The inputs as `forward` takes them: a module of torch.export has arguments that are nested."""
+    """Return the arguments of `forward`; those of a torch.export module are nested."""
     codegen = codegen_of(module.graph)
     if not isinstance(codegen, PyTreeCodeGen):
         return tuple(values), {}
@@ -130,7 +130,7 @@ def _nested(module: fx.GraphModule, values: list[Any]) -> tuple[tuple[Any, ...],
 
 
 def _dynamic_shapes(module: fx.GraphModule, known: Sequence[Any]) -> Any:
-    """The sizes that vary, by the names that they have; None where none does."""
+    """Return the sizes that vary, by name; None if none does."""
     environment = shape_environment(value for value in known if isinstance(value, Tensor))
     names = SymbolNames(environment)
     specs = [_spec(value, names, environment) for value in known]
@@ -144,7 +144,7 @@ def _dynamic_shapes(module: fx.GraphModule, known: Sequence[Any]) -> Any:
 
 
 def _spec(value: Any, names: SymbolNames, environment: Any) -> Any:
-    """What torch.export is told of one input."""
+    """Return the dynamic_shapes entry of one input."""
     if _varies(value):
         return Dim.DYNAMIC
     if not isinstance(value, Tensor):
@@ -153,7 +153,7 @@ def _spec(value: Any, names: SymbolNames, environment: Any) -> Any:
 
 
 def _dim(size: Any, names: SymbolNames, environment: Any) -> Any:
-    """A dimension that the user named, with its range; of any other, torch finds out where the graph holds."""
+    """Return a named dimension with its range if the user named it, else Dim.AUTO."""
     symbol = size.node.expr
     if str(symbol) not in names.names:
         return Dim.AUTO
@@ -162,7 +162,7 @@ def _dim(size: Any, names: SymbolNames, environment: Any) -> Any:
 
 
 def _refuse_fixed_sizes(ir: IR, inputs: Sequence[_Input]) -> None:
-    """End where a size that varies in the graph module has one value in the graph: its results would be wrong."""
+    """Raise if a size that varies in the graph module is fixed in the graph: its results would be wrong."""
     tensors = {tensor.name: tensor for tensor in ir.graph_inputs}
     for given in inputs:
         if given.name in tensors and isinstance(given.known, Tensor):
@@ -170,25 +170,25 @@ def _refuse_fixed_sizes(ir: IR, inputs: Sequence[_Input]) -> None:
                 if _varies(size) and isinstance(tensors[given.name].shape[dim], int):
                     fixed = tensors[given.name].shape[dim]
                     raise ExportError(
-                        f"dimension {dim} of {given.name!r} varies in the graph module, and the graph holds only where "
-                        f"it is {fixed}; trace with sizes that do not vary"
+                        f"dimension {dim} of {given.name!r} varies in the graph module, but the graph is valid "
+                        f"only for {fixed}; trace with fixed sizes"
                     )
 
 
 def _of_numbers(module: fx.GraphModule, error: ExportError) -> ExportError:
-    """The error, or what is behind it: torch.compile gives Python's floats as tensors where sizes vary."""
+    """Return the error, or an explanation: torch.compile passes Python floats as tensors if sizes vary."""
     asked = [node for node in module.graph.nodes if node.op == "call_method" and node.target == "item"]
     if not any(node.args[0].op == "placeholder" for node in asked):
         return error
     return ExportError(
-        "torch.compile(dynamic=True) made inputs of Python's floats, such as the eps of a layer, which operators need "
+        "torch.compile(dynamic=True) made inputs of Python floats, such as the eps of a layer, which operators need "
         "as numbers; set torch._dynamo.config.specialize_float = True",
         cause=error.cause,
     )
 
 
 def _told_by_path(ir: IR) -> IR:
-    """The graph with module paths that begin at the model, not at the variable that held it."""
+    """Make module paths start at the model, not at the variable that held it."""
     for node in ir.all_nodes():
         outer = tuple(_LOCAL.sub("", text) for text in node.origin.outer)
         node.origin = node.origin._replace(module=_LOCAL.sub("", node.origin.module), outer=outer)

@@ -1,7 +1,7 @@
-"""The functional standard form: every value is made once and never written to.
+"""The functional form: each value is computed once and never written to.
 
-Calls that write become their functional twins while the graph is converted, and readers read the new values, which
-keeps operators whole (see `writes.py`). What cannot be followed that way goes through torch's own functionalisation.
+A call that writes becomes its functional variant (twin) during conversion, and readers read the new value, so that
+operators stay whole (see `functional_writes.py`). Other writes go through torch's functionalisation.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from torch_ir.ops.torch_internals import (
     updated,
 )
 
-# Regions that only steer autograd or autocast: functionalisation dissolves them.
+# Regions that only control autograd or autocast: functionalisation removes them.
 _REGIONS = frozenset(("wrap_with_set_grad_enabled", "wrap_with_autocast"))
 _INSTANCE_NORM = torch.ops.aten.instance_norm.default
-# Views that torch puts back by adding up differences, or without what they leave out.
+# Views whose inverse in torch's functionalisation adds up differences, or loses elements.
 _PUT_BACK_BADLY = frozenset(
     (
         *(torch.ops.aten.expand.default, torch.ops.aten.expand_as.default, torch.ops.aten.broadcast_to.default),
@@ -49,7 +49,7 @@ _COMPOSITE = DispatchKey.CompositeImplicitAutograd
 
 @dataclass(frozen=True)
 class Twin:
-    """What a call that writes becomes: an operator that does not, and the value that it gives."""
+    """The functional variant of a call that writes, and its result."""
 
     operator: OpOverload
     value: torch.Tensor
@@ -59,7 +59,7 @@ Twins = dict[fx.Node, Twin]
 
 
 def standard_form(program: ExportedProgram) -> tuple[ExportedProgram, Twins | None]:
-    """A program that says all that it reads, and the twins of its calls that write; None if one has no twin."""
+    """Return a program with explicit inputs, and the twins of its writing calls; None if one has no twin."""
     for step in (with_explicit_inputs, with_wide_results, without_writes_in_branches):
         program = step(program)
     twins: Twins = {}
@@ -68,14 +68,14 @@ def standard_form(program: ExportedProgram) -> tuple[ExportedProgram, Twins | No
 
 
 def functionalised(program: ExportedProgram) -> ExportedProgram:
-    """A program that writes to nothing, made by torch itself, which names nodes anew."""
+    """Return a program without writes, made by torch's functionalisation, which renames nodes."""
     for module in graphs(program.graph_module):
         _refuse_lost_writes(module)
     return _functionalise(_without_idle_dropout(program))
 
 
 def _functionalise(program: ExportedProgram) -> ExportedProgram:
-    """Torch's own way, with operators kept whole; a custom operator that writes becomes one call that gives copies."""
+    """Run torch's functionalisation without decompositions; a custom operator that writes returns copies."""
     from torch_ir.ops.torch_internals import export_config
 
     whole_arguments = export_config.patch(enable_auto_functionalized_v2_for_export=False)
@@ -83,33 +83,37 @@ def _functionalise(program: ExportedProgram) -> ExportedProgram:
         with whole_arguments, quiet():
             functional: ExportedProgram = program.run_decompositions({_INSTANCE_NORM: _instance_norm})
             return functional
-    except Exception as error:  # torch says it in many ways
+    except Exception as error:  # torch raises many types
         raise ConversionError(f"torch cannot functionalise the captured graph: {first_line(error)}") from error
 
 
 def _refuse_lost_writes(module: fx.GraphModule) -> None:
-    """End where torch would give other numbers than the model."""
+    """Raise where torch's functionalisation would compute other numbers than the model."""
     for node in module.graph.nodes:
         written = mutated_arguments(node.target) if isinstance(node.target, OpOverload) else ()
         for name in written:
             views = list(_views(bind(node.target, node.args, node.kwargs).get(name)))
-            told = ""
+            reason = ""
             if any(view.target in _PUT_BACK_BADLY or _repeats_elements(view.meta["val"]) for view in views):
-                told = "forward writes to an expanded or unfolded tensor, which torch does not follow; clone it first"
+                reason = (
+                    "forward writes to an expanded or unfolded tensor, which torch cannot functionalise; clone it first"
+                )
             elif any(map(_is_idle_dropout, views)) and _has_another_form(node, views[0]):
-                told = "forward gives another shape to what idle dropout passed on, its input; clone it first"
-            if told:
+                reason = (
+                    "forward changes the shape of the result of an inactive dropout, which is its input; clone it first"
+                )
+            if reason:
                 line = user_line(node.meta.get("stack_trace") or "")
-                raise ConversionError(f"{line}: {told}" if line else told)
+                raise ConversionError(f"{line}: {reason}" if line else reason)
 
 
 def _has_another_form(call: fx.Node, written: fx.Node) -> bool:
-    """Whether a call in place changes the shape or strides of what it is given, as `t_` does."""
+    """Whether an in-place call changes the shape or strides of its input, as `t_` does."""
     return _has_tensor(call) and bool(_form(call.meta["val"]) != _form(written.meta["val"]))
 
 
 def _views(written: Any) -> Iterator[fx.Node]:
-    """A tensor, and those in its memory that it was taken of."""
+    """Yield a tensor, and the tensors that it is a view of."""
     node = written if _memory(written) else None
     while node is not None:
         yield node
@@ -118,13 +122,13 @@ def _views(written: Any) -> Iterator[fx.Node]:
 
 
 def _memory(node: Any) -> int | None:
-    """What is equal where two tensors share memory; inside of torch.vmap they have none of their own."""
+    """Return a key that is equal for tensors that share memory; None inside torch.vmap, which has none."""
     is_plain = has_storage(node) and isinstance(node.meta["val"], FakeTensor)
     return memory_key(node.meta["val"]) if is_plain else None
 
 
 def _repeats_elements(tensor: torch.Tensor) -> bool:
-    """Whether one element in memory stands for several, as in an expanded tensor."""
+    """Whether elements overlap in memory, as in an expanded tensor."""
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     return any(type(stride) is int and stride == 0 and _is_several(size) for size, stride in sizes)
 
@@ -134,14 +138,14 @@ def _is_several(size: int | torch.SymInt) -> bool:
 
 
 def _instance_norm(*args: Any) -> Any:
-    """Where it updates running statistics, its schema does not say so: write it out; else keep it whole."""
+    """Decompose it if it updates running statistics, which its schema does not declare; else keep it whole."""
     if not updates_statistics(_INSTANCE_NORM, bind(_INSTANCE_NORM, args, {})):
         return NotImplemented
     return call_kernel(_INSTANCE_NORM, _COMPOSITE, *args)
 
 
 def _without_idle_dropout(program: ExportedProgram) -> ExportedProgram:
-    """A program where dropout that drops nothing is its input, as when run; functionalisation takes it for a copy."""
+    """Replace inactive dropout by its input, which it returns; functionalisation would treat it as a copy."""
     if not any(_passes_on(node) for module in graphs(program.graph_module) for node in module.graph.nodes):
         return program
     changed = copied(program.graph_module)
@@ -153,7 +157,7 @@ def _without_idle_dropout(program: ExportedProgram) -> ExportedProgram:
 
 
 def _passes_on(node: fx.Node) -> bool:
-    """Whether a call gives the very tensor that it is given, though its schema does not say so."""
+    """Whether a call returns its input itself, which its schema does not declare."""
     if _is_idle_dropout(node):
         return True
     if not isinstance(node.target, OpOverload) or not may_pass_on(node.target):
@@ -170,7 +174,7 @@ def _is_idle_dropout(node: fx.Node) -> bool:
 
 
 def _add_twins(module: fx.GraphModule, twins: Twins) -> bool:
-    """Whether every call of a graph that writes has a twin; these are added to `twins`."""
+    """Add the twins of a graph's writing calls to `twins`; False if one has none."""
     known: dict[str, torch.Tensor] = {}
     for node in module.graph.nodes:
         target = node.target
@@ -188,7 +192,7 @@ def _add_twins(module: fx.GraphModule, twins: Twins) -> bool:
 
 
 def _add_twin(node: fx.Node, target: OpOverload, twins: Twins, known: dict[str, torch.Tensor]) -> bool:
-    """Ask what the twin gives; the same question is asked once."""
+    """Infer the result of a twin; equal calls are inferred once."""
     written = bind(target, node.args, node.kwargs).get("self")
     twin = functional_twin(target) if mutated_arguments(target) == ("self",) else None
     if twin is None or not isinstance(written, fx.Node) or not has_storage(written):
@@ -203,7 +207,7 @@ def _add_twin(node: fx.Node, target: OpOverload, twins: Twins, known: dict[str, 
 
 
 def _may_return_its_input(target: Any) -> bool:
-    """Such as dropout in inference, though its schema and its fake kernel do not say so."""
+    """Whether an operator may return its input although its schema and fake kernel do not say so, such as dropout."""
     return isinstance(target, OpOverload) and torch.Tag.maybe_aliasing_or_mutating in target.tags
 
 
@@ -216,7 +220,7 @@ def has_storage(node: Any) -> bool:
 
 
 def _form(value: Any) -> Any:
-    """Dtype, shape and strides, comparable without asking what symbolic sizes may be."""
+    """Return dtype, shape and strides as text: comparing symbolic sizes would add guards."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return str(value)
     return value.dtype, _written(value.shape), _written(value.stride())
@@ -237,6 +241,6 @@ def functional_twin(target: OpOverload) -> OpOverload | None:
 
 
 def _signature(target: OpOverload) -> list[tuple[str, str]]:
-    """The arguments with their types; what is written to goes by another name in some twins."""
+    """Return the arguments with their types; some twins have another name for the written one."""
     first, *others = schema_of(target).arguments
     return [("", str(first.type)), *((argument.name, str(argument.type)) for argument in others)]

@@ -1,7 +1,7 @@
-"""Calls that write, as calls that give new values: the functional form, with every operator kept whole.
+"""Functionalise a graph without decomposing operators.
 
-Whoever reads memory after a write reads a value made after it: what was written itself, a view of it taken anew, or
-what it was a view of, with the new part put in.
+A read of memory after a write reads a new value: the written tensor itself, a new view of it, or the tensor that it
+was a view of with the new part inserted.
 
     before   part = aten.slice.Tensor(self=whole, end=2);  aten.copy_.default(self=part, src=x);  whole is read
     after    whole_1 = aten.slice_scatter.default(self=whole, src=x, end=2);                      whole_1 is read
@@ -24,12 +24,12 @@ _COPY = "aten.copy.default"
 
 
 class UnfollowedWriteError(ConversionError):
-    """A write whose effect on other names of the same memory cannot be told."""
+    """A write whose effect on other tensors of the same memory is unknown."""
 
 
 @dataclass
 class Writes:
-    """What a capture knows of memory: where each tensor lies, and what each call that writes is given to write to."""
+    """Aliasing facts of a capture: the memory of each tensor, and the target of each call that writes."""
 
     memory: dict[TensorMeta, Hashable] = field(default_factory=dict)
     written: dict[OpNode, TensorMeta] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class Writes:
 
 @dataclass
 class Functional:
-    """Nodes that write to nothing, what stands for the returned tensors, and new values of what was given."""
+    """Nodes without writes, the returned tensors, and the new values of inputs and weights."""
 
     nodes: list[OpNode]
     returned: list[TensorMeta]
     mutations: list[tuple[TensorMeta, TensorMeta]]
-    layout: str = ""  # the line on whose strides it depends what a write changes
+    layout: str = ""  # the line whose strides determine what a write changes
 
 
 def without_writes(
@@ -52,9 +52,9 @@ def without_writes(
     writes: Writes,
     taken: set[str],
 ) -> Functional:
-    """Let every reader of memory that is written to read the value that it has then; names that are taken are not used.
+    """Make each read of written memory read its current value; new names avoid those in `taken`.
 
-    Nodes that stand for a writing call are given as their functional twins already: only their readers are wrong.
+    Writing calls are passed as their functional twins already: only their readers have to change.
     """
     if not writes.written:
         return Functional(nodes, list(returned), [])
@@ -65,7 +65,7 @@ def without_writes(
 
 
 class _View(NamedTuple):
-    """How a tensor was taken of another one: by which node, as which of its inputs, and the tensor."""
+    """How a tensor is a view of another: the node, the input index, and the other tensor."""
 
     node: OpNode
     place: int
@@ -73,7 +73,7 @@ class _View(NamedTuple):
 
 
 class _Rewriting:
-    """One pass over a graph: which tensor holds now what each tensor of written memory held when it was made."""
+    """One pass over a graph: the current value of each tensor in written memory."""
 
     def __init__(self, given: Sequence[TensorMeta], writes: Writes, taken: set[str]) -> None:
         self.given = given
@@ -85,7 +85,7 @@ class _Rewriting:
         self.now: dict[TensorMeta, tuple[int, TensorMeta]] = {}
         self.roots: dict[Hashable, TensorMeta] = {}
         self.views_of: dict[TensorMeta, _View] = {}
-        self.aliases: dict[TensorMeta, TensorMeta] = {}  # from what a writing call gives to what it was given
+        self.aliases: dict[TensorMeta, TensorMeta] = {}  # result of a writing call -> its target
         self.nodes: list[OpNode] = []
         self.views: list[OpNode] = []
         for tensor in given:
@@ -114,14 +114,14 @@ class _Rewriting:
                 self._add_view(node, before, output)
 
     def _add_view(self, node: OpNode, inputs: Sequence[TensorMeta], output: TensorMeta) -> None:
-        """A tensor in memory that is written to some time: a new root, or a view of one that is known."""
+        """Add a tensor in memory that is written to: a new root, or a view of a known one."""
         memory = self._memory(output)
         places = [place for place, tensor in enumerate(inputs) if self._memory(tensor) == memory]
         if not places:
             self._begin(output)
             return
         if len(places) > 1:
-            raise UnfollowedWriteError(f"{node!r} gives memory that several of its inputs lie in")
+            raise UnfollowedWriteError(f"{node!r} returns memory that several of its inputs share")
         self.views_of[output] = _View(node, places[0], inputs[places[0]])
         self.now[output] = (self.versions[memory], output)
         self.views.append(node)
@@ -131,12 +131,12 @@ class _Rewriting:
         if memory not in self.touched:
             return
         if memory in self.roots:
-            raise UnfollowedWriteError(f"{tensor.name!r} and {self.roots[memory].name!r} are one memory")
+            raise UnfollowedWriteError(f"{tensor.name!r} and {self.roots[memory].name!r} share memory")
         self.roots[memory] = tensor
         self.now[tensor] = (0, tensor)
 
     def _current(self, tensor: TensorMeta, reader: OpNode) -> TensorMeta:
-        """What holds now what this tensor would hold: itself, or a view that is taken anew."""
+        """Return the current value of a tensor: itself, or a new view."""
         tensor = self.aliases.get(tensor, tensor)
         if not self._is_touched(tensor):
             return tensor
@@ -162,7 +162,7 @@ class _Rewriting:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def _write(self, node: OpNode, target: TensorMeta) -> None:
-        """Let the memory have what a call gives: where it was given a view, put that back, step by step."""
+        """Make the result of a call the value of its target; through views, insert it into each base in turn."""
         target = self.aliases.get(target, target)
         memory, result = self._memory(target), node.output
         chain = list(self._chain(target))
@@ -181,24 +181,24 @@ class _Rewriting:
             value = self._put_back(view, part, before[view.source], value, node)
             part = view.source
         if not _is_like(value, part):
-            raise UnfollowedWriteError(f"{node!r} gives another dtype or layout than it writes to")
+            raise UnfollowedWriteError(f"{node!r} returns another dtype or layout than that of its target")
         self._hold(part, value)
 
     def _value(self, node: OpNode, target: TensorMeta) -> TensorMeta:
-        """The new value of what is written: of a copy that changes nothing on the way, what is copied."""
+        """Return the new value of a target; for a `copy_` without conversion, its source."""
         source = node["src"] if node.op_type == _COPY else None
         if source is not None and (source.shape, source.dtype) == (target.shape, target.dtype):
             return source if target in self.views_of or _is_like(source, target) else node.output
         return node.output
 
     def _chain(self, tensor: TensorMeta) -> Iterator[_View]:
-        """The views by which a tensor was made, the last one first."""
+        """Yield the views by which a tensor was made, the last one first."""
         while tensor in self.views_of:
             yield self.views_of[tensor]
             tensor = self.views_of[tensor].source
 
     def _hold(self, tensor: TensorMeta, value: TensorMeta) -> None:
-        """From now on, what a tensor holds is this value; if that lies otherwise, a view is taken anew when needed."""
+        """Set the current value of a tensor; if its layout differs, a new view is made when needed."""
         if _is_like(value, tensor):
             self.now[tensor] = (self.versions[self._memory(tensor)], value)
 
@@ -206,12 +206,12 @@ class _Rewriting:
         self, view: _View, part: TensorMeta, whole: TensorMeta, value: TensorMeta, writer: OpNode
     ) -> TensorMeta:
         if (value.shape, value.dtype) != (part.shape, part.dtype):
-            raise UnfollowedWriteError(f"{writer!r} gives another dtype than it writes to")
+            raise UnfollowedWriteError(f"{writer!r} returns another dtype than that of its target")
         if gives_all(view.node):
             return value
         found = put_back(view.node, part.index, whole)
         if found is None or not (found.takes_whole or _is_like(value, part)):
-            raise UnfollowedWriteError(f"{writer!r} writes to what {view.node!r} gives")
+            raise UnfollowedWriteError(f"{writer!r} writes to the result of {view.node!r}")
         name = self.names.free(found.op_type.split(".")[1])
         made = view.source.copy(name)
         made.param = None
@@ -225,7 +225,7 @@ class _Rewriting:
         self.views.append(node)
 
     def _drop_unread(self, kept: set[TensorMeta]) -> None:
-        """Views that were taken to be written to, and parts that nobody reads again, need not stay."""
+        """Remove views that were only written to, and inserted parts that are not read."""
         dropped = set()
         for node in sorted(set(self.views), key={node: at for at, node in enumerate(self.nodes)}.__getitem__)[::-1]:
             if not any(output.consumers or output in kept for output in node.outputs):

@@ -1,9 +1,8 @@
-"""The calls of one fx graph as nodes of the IR."""
+"""Convert the calls of one fx graph to nodes of the IR."""
 
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Union
 
@@ -11,6 +10,7 @@ import torch
 from torch import fx
 
 from torch_ir.capture.export.symbolic_sizes import Bindings, SymbolNames, is_symbolic
+from torch_ir.capture.naming.export_names import functional_name
 from torch_ir.capture.program.functional import Twins, has_storage
 from torch_ir.capture.program.functional_writes import Functional, UnfollowedWriteError, Writes, without_writes
 from torch_ir.capture.program.node_info import NodeInfo
@@ -28,7 +28,7 @@ from torch_ir.ops.torch_types import dtype_name, to_name
 _SCALARS = {int: "int64", float: "float64", bool: "bool", torch.SymInt: "int64", torch.SymFloat: "float64",
             torch.SymBool: "bool"}  # fmt: skip
 _NO_TRAINING = torch.ops.aten._native_batch_norm_legit_no_training.default
-# What an output is: a tensor, nothing, or a list of these.
+# An output: a tensor, None, or a list of these.
 Made = Union[TensorMeta, None, tuple["Made", ...]]
 _OFFSET = torch.ops.aten.sym_storage_offset.default
 _ASSERT = torch.ops.aten._assert_scalar.default
@@ -38,7 +38,7 @@ _IN_ORDER = torch.ops.higher_order.with_effects
 
 
 class Calls:
-    """The conversion of one fx graph: which IR tensors stand for the values of its nodes."""
+    """The conversion of one fx graph: the IR tensors of its nodes."""
 
     def __init__(self, module: fx.GraphModule, names: SymbolNames, twins: Twins) -> None:
         self.module = module
@@ -56,7 +56,7 @@ class Calls:
     # -- values -----------------------------------------------------------------------------------------------------
 
     def tensor(self, name: str, value: Any) -> TensorMeta:
-        """Describe a value; remember which symbols can be read off it."""
+        """Return the description of a value; record which symbols its shape binds."""
         if isinstance(value, torch.Tensor):
             made = TensorMeta(
                 name, map(self.names.dim, value.shape), dtype_name(value.dtype), stride=self._stride(value)
@@ -83,7 +83,7 @@ class Calls:
     def alias(self, node: fx.Node) -> TensorMeta:
         made = self.tensors[node][0] if node in self.tensors else None
         if not isinstance(made, TensorMeta):
-            raise ConversionError(f"{node.name} ({node.target}) is read as a tensor, but makes none")
+            raise ConversionError(f"{node.name} ({node.target}) is read as a tensor, but returns none")
         return made
 
     # -- calls ------------------------------------------------------------------------------------------------------
@@ -96,20 +96,20 @@ class Calls:
             elif node.op == "get_attr":
                 self._read_attribute(node)
             elif node.op in ("call_module", "call_method"):
-                raise ConversionError(f"{node.name} is a {node.op}, which no exported program holds")
+                raise ConversionError(f"{node.name} is a {node.op}, which does not occur in exported programs")
 
     def _convert_call(self, node: fx.Node) -> Iterator[OpNode]:
         value = node.meta.get("val")
         if node.target is operator.getitem:
             self._pick(node)
         elif node.target is _ASSERT and self._is_about_storage(node.args[0]):
-            return  # where a view begins in its storage is nothing that a graph shows
+            return  # a graph does not show storage offsets
         elif is_symbolic(value) and not node.meta.get("unbacked_bindings"):
-            return  # arithmetic on sizes: readers carry the expression
+            return  # arithmetic on sizes: its readers have the expression
         elif isinstance(node.target, (OpOverload, HigherOrderOperator)):
             yield self._call(node, node.target, value)
         else:
-            raise ConversionError(f"{node.name} calls {node.target}, which is no torch operator")
+            raise ConversionError(f"{node.name} calls {node.target}, which is not a torch operator")
 
     def _is_about_storage(self, condition: Any) -> bool:
         value: Any = condition.meta.get("val") if isinstance(condition, fx.Node) else None
@@ -126,23 +126,23 @@ class Calls:
 
     def _call(self, node: fx.Node, target: Any, value: Any) -> OpNode:
         twin, args = target, node.args
-        if node in self.twins:  # it writes: what it would leave behind is its result
+        if node in self.twins:  # it writes: the new value becomes its result
             twin, value = self.twins[node].operator, self.twins[node].value
-        if target is _ON_COPIES:  # a custom operator that writes: its new values come out after its results
+        if target is _ON_COPIES:  # a custom operator that writes: its new values follow its results
             twin, args = node.args[0], ()
-        elif target is _IN_ORDER:  # a token goes in and comes out, so that effects keep their order; nodes do anyway
+        elif target is _IN_ORDER:  # tokens keep the order of effects, which nodes do anyway
             twin, args, value = node.args[1], node.args[2:], (None, *value[1:])
         elif target is _ON_BASES:
             raise ConversionError(
-                f"{node.name} calls an operator that writes, {node.args[0]}, the way run_decompositions() leaves it; "
-                "convert the program as torch.export.export gave it"
+                f"{node.name} calls an operator that writes, {node.args[0]}, in the form of run_decompositions(); "
+                "convert the program that torch.export.export returned"
             )
         inputs, attrs = self._arguments(node, bind(twin, args, node.kwargs))
-        name = self.names_left.free(_plain(node.name)) if node in self.twins else node.name
+        name = self.names_left.free(functional_name(node.name)) if node in self.twins else node.name
         outputs = self._outputs(name, value)
         made = list(_present(outputs))
         op_type, inputs, attrs, made = _whole_batch_norm(node, operator_name(twin), inputs, attrs, made)
-        if twin is _ASSERT and isinstance(attrs["self"], Expr):  # torch's message speaks of its own names
+        if twin is _ASSERT and isinstance(attrs["self"], Expr):  # torch's message contains its internal names
             attrs["assert_msg"] = f"the graph holds only where {attrs['self']}"
         self.tensors[node] = outputs
         ordinary = OpNode(name, op_type, inputs.values(), made, attrs, args=inputs, origin=origin_of(node.meta))
@@ -153,24 +153,24 @@ class Calls:
     def without_writes(
         self, nodes: list[OpNode], given: Sequence[TensorMeta], tail: Sequence[TensorMeta]
     ) -> Functional:
-        """The nodes with every write followed to its readers; `tail` are the tensors that the graph returns."""
+        """Return the nodes in functional form; `tail` are the tensors that the graph returns."""
         if self.writes.written:
             self.writes.memory = dict(self._memory())
         return without_writes(nodes, given, tail, self.writes, self.taken)
 
     def layout_of_functions(self) -> str:
-        """The line of a body on whose strides it depends what a write changes; it is told of the whole graph."""
+        """Return the line of a body whose strides determine what a write changes; it applies to the whole graph."""
         lines = [body.fixed_layout for body in self.functions.values()]
         for body in self.functions.values():
             body.fixed_layout = ""
         return next(filter(None, lines), "")
 
     def _memory(self) -> Iterator[tuple[TensorMeta, Any]]:
-        """The memory that each tensor lies in; of a call that gives the very tensor that it is given, that one's."""
+        """Yield the memory of each tensor; a call that returns its input has the memory of its input."""
         known: dict[TensorMeta, Any] = {}
         owners: dict[
             int, Any
-        ] = {}  # torch lets copies of constants share memory, and what gives its input have its own
+        ] = {}  # in fake mode, copies of constants share memory, and operators that return their input do not
         for node, made in self.tensors.items():
             if has_storage(node) and isinstance(made[0], TensorMeta):
                 tensor, maker, storage = made[0], made[0].producer, memory_key(node.meta["val"])
@@ -189,7 +189,7 @@ class Calls:
         return tuple(self._element(f"{name}_{index}", item) for index, item in enumerate(value))
 
     def _element(self, name: str, value: Any) -> Made:
-        """One of several outputs, which may be a list again, or absent."""
+        """Return one of several outputs, which may be a list or None."""
         if value is None:
             return None
         return self._outputs(name, value) if isinstance(value, (list, tuple)) else self.tensor(self._fresh(name), value)
@@ -203,7 +203,7 @@ class Calls:
     # -- arguments --------------------------------------------------------------------------------------------------
 
     def _arguments(self, node: fx.Node, bound: Mapping[str, Any]) -> tuple[dict[str, TensorMeta], dict[str, Any]]:
-        """Tensors by argument name, and everything else by argument name; lists with tensors go element by element."""
+        """Return tensors and other values by argument name; lists with tensors are split into elements."""
         inputs: dict[str, TensorMeta] = {}
         attrs: dict[str, Any] = {}
         pending = list(bound.items())[::-1]
@@ -248,7 +248,7 @@ class Calls:
         )
 
     def _read_attribute(self, node: fx.Node) -> None:
-        """A sub-graph becomes a function."""
+        """Convert a sub-graph to a function."""
         assert isinstance(node.target, str)
         found: Any = self.module
         for part in node.target.split("."):
@@ -261,7 +261,7 @@ class Calls:
 
 
 def _convert_function(module: fx.GraphModule, names: SymbolNames, twins: Twins) -> IR:
-    """A sub-graph as an IR of its own; what it reads comes in as inputs."""
+    """Convert a sub-graph to an IR; everything that it reads is an input."""
     table = Calls(module, names, twins)
     inputs = []
     for node in module.graph.nodes:
@@ -272,13 +272,13 @@ def _convert_function(module: fx.GraphModule, names: SymbolNames, twins: Twins) 
     returned: Any = next(node for node in module.graph.nodes if node.op == "output").args[0]
     outputs: list[TensorMeta] = []
     if isinstance(returned, (list, tuple)):
-        kind = "list" if isinstance(returned, list) else "tuple"  # an operator may insist on the one or the other
+        kind = "list" if isinstance(returned, list) else "tuple"  # operators may require one of them
         tree: Tree = Branch(kind, tuple(returned_leaf(table, value, outputs) for value in returned))
     else:
         tree = returned_leaf(table, returned, outputs)
     functional = table.without_writes(nodes, inputs, outputs)
     if functional.mutations:
-        raise UnfollowedWriteError("a body writes to what it is given")
+        raise UnfollowedWriteError("a body writes to its inputs")
     return IR(
         functional.nodes,
         inputs,
@@ -291,7 +291,7 @@ def _convert_function(module: fx.GraphModule, names: SymbolNames, twins: Twins) 
 
 
 def returned_leaf(table: Calls, value: Any, outputs: list[TensorMeta]) -> Tree:
-    """What stands for one returned value: a slot for a tensor, else the value itself."""
+    """Return the leaf for one returned value: a slot for a tensor, else the value itself."""
     if isinstance(value, fx.Node) and not is_symbolic(value.meta.get("val")):
         outputs.append(table.alias(value))
         return Slot(len(outputs) - 1)
@@ -301,12 +301,12 @@ def returned_leaf(table: Calls, value: Any, outputs: list[TensorMeta]) -> Tree:
 
 
 def _converted(node: fx.Node, ordinary: OpNode) -> OpNode:
-    """The node that a registered conversion makes of a call, else the ordinary one."""
+    """Return the node of a registered conversion, else the ordinary one."""
     function = get_conversion_fn(ordinary.op_type)
     if function is None:
         return ordinary
     inputs, outputs, names = ordinary.inputs, ordinary.outputs, ordinary.args
-    ordinary.inputs = ()  # let go: another node is to read them
+    ordinary.inputs = ()  # another node will read them
     info = NodeInfo(
         ordinary.name,
         node.op,
@@ -319,7 +319,9 @@ def _converted(node: fx.Node, ordinary: OpNode) -> OpNode:
     )
     converted = function(info)
     if not isinstance(converted, OpNode):
-        raise ConversionError(f"the conversion registered for {ordinary.op_type} gave {converted!r:.80}, not an OpNode")
+        raise ConversionError(
+            f"the conversion registered for {ordinary.op_type} returned {converted!r:.80}, not an OpNode"
+        )
     if not converted.has_named_args and converted.inputs == inputs:
         converted.set_inputs(inputs, names)
     converted.origin = ordinary.origin
@@ -331,7 +333,7 @@ def _expressions(sizes: Sequence[Any]) -> list[Any]:
 
 
 def _present(outputs: tuple[Made, ...]) -> Iterator[TensorMeta]:
-    """The tensors among outputs, in order."""
+    """Yield the tensors among outputs, in order."""
     for output in outputs:
         if isinstance(output, tuple):
             yield from _present(output)
@@ -339,15 +341,10 @@ def _present(outputs: tuple[Made, ...]) -> Iterator[TensorMeta]:
             yield output
 
 
-def _plain(name: str) -> str:
-    """The name of an in-place call without its mark: `relu_` and `relu__1` as `relu` and `relu_1`."""
-    return re.sub(r"_(?=(_\d+)?$)", "", name)
-
-
 def _whole_batch_norm(
     node: fx.Node, op_type: str, inputs: dict[str, TensorMeta], attrs: dict[str, Any], made: list[TensorMeta]
 ) -> tuple[str, dict[str, TensorMeta], dict[str, Any], list[TensorMeta]]:
-    """Functionalisation splits `batch_norm` in inference; put it together when only the result is read."""
+    """Restore `batch_norm` in inference, which functionalisation splits, if only its result is read."""
     if node.target is not _NO_TRAINING or any(user.args[1] != 0 for user in node.users):
         return op_type, inputs, attrs, made
     whole = {"training": False, **attrs, "cudnn_enabled": False}

@@ -1,4 +1,4 @@
-"""A program that says all that it reads: inner tensors of weights, and constants inside branches, become inputs."""
+"""Make implicit inputs explicit: inner tensors of weights, and constants inside branches, become inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_ir.errors import ConversionError
 from torch_ir.ops.tensor_subclasses import is_made_of_others, plain_tensors
 from torch_ir.ops.torch_internals import HigherOrderOperator, detect_fake_mode, updated
 
-# Operators with bodies -> the arguments that list what the bodies are given; none if that is all that follows.
+# Operators with bodies -> the arguments that list the operands of the bodies; none if all the rest are operands.
 _OPERANDS = {
     "cond": (3,),
     "while_loop": (3,),
@@ -31,14 +31,14 @@ _INNER = "access_subclass_inner_tensor"
 
 
 def with_explicit_inputs(program: ExportedProgram) -> ExportedProgram:
-    """The program itself, or a copy with more inputs."""
+    """Return the program itself, or a copy with more inputs."""
     has_parts = any(map(_is_composite, program.graph_module.graph.nodes))
     has_constants = any(map(_constants, graphs(program.graph_module)))
     return _Explicit(program).result() if has_parts or has_constants else program
 
 
 class _Explicit:
-    """One program on its way: its graph, what each input is, and the values behind them."""
+    """One program during the conversion: its graph, the specification of each input, and their values."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self.program = program
@@ -64,14 +64,14 @@ class _Explicit:
         state_dict = _plain_parameters(self.program.state_dict)
         return updated(self.program, self.module, signature, state_dict=state_dict, constants=self.constants)
 
-    # -- weights that are made of others ------------------------------------------------------------------------------
+    # -- weights that wrap other tensors ------------------------------------------------------------------------------
 
     def _take_apart(self, node: fx.Node) -> None:
-        """An input for each inner tensor, in place of the one for the whole."""
+        """Replace an input by one for each of its inner tensors."""
         spec = self.specs[node.name]
         if spec.kind is InputKind.USER_INPUT:
             kind = type(node.meta["val"]).__name__
-            raise ConversionError(f"input {node.name!r} is a {kind}, which is made of other tensors; pass these")
+            raise ConversionError(f"input {node.name!r} is a {kind}, which wraps other tensors; pass those")
         parts = plain_tensors({str(spec.target): node.meta["val"]})
         inputs = {}
         with self.module.graph.inserting_before(node):
@@ -85,7 +85,7 @@ class _Explicit:
     def _replace(self, node: fx.Node, key: str, inputs: dict[str, fx.Node]) -> None:
         for user in list(node.users):
             if _INNER not in str(user.target):
-                raise ConversionError(f"{user.name} reads {key!r} whole, which is a {type(node.meta['val']).__name__}")
+                raise ConversionError(f"{user.name} reads {key!r}, a {type(node.meta['val']).__name__}, as a whole")
             inner = f"{key}.{user.args[1]}"
             if inner in inputs:
                 user.replace_all_uses_with(inputs[inner])
@@ -102,7 +102,7 @@ class _Explicit:
     # -- constants inside branches ------------------------------------------------------------------------------------
 
     def _lift(self, module: fx.GraphModule) -> None:
-        """Constants that bodies hold become constants of the graph that calls them, given as operands."""
+        """Move constants of bodies into the calling graph, and pass them as operands."""
         for call in list(module.graph.nodes):
             bodies = _bodies(module, call)
             group = tuple(bodies.values())
@@ -114,7 +114,7 @@ class _Explicit:
                 _give(module, call, self.lifted[group])
 
     def _as_operands(self, bodies: dict[str, fx.GraphModule]) -> dict[str, torch.Tensor]:
-        """Let every body of a call take the constants of all of them."""
+        """Add the constants of all bodies of a call as inputs to each of them."""
         found: dict[str, torch.Tensor] = {}
         for target, body in bodies.items():
             for name, readers in _constants(body).items():
@@ -133,7 +133,7 @@ class _Explicit:
         return made
 
     def _add_constant(self, name: str, readers: list[fx.Node]) -> None:
-        """A constant of the outermost graph is an input of its own, before those of the user."""
+        """Add a constant of the outermost graph as an input before the user's."""
         kinds = {node: self.specs[node.name].kind for node in placeholders(self.module)}
         first = next((node for node, kind in kinds.items() if kind is InputKind.USER_INPUT), readers[0])
         value = self.constants[name] = getattr(self.module, name)
@@ -144,7 +144,7 @@ class _Explicit:
 
 
 def _replace_all(module: fx.GraphModule, name: str, readers: list[fx.Node], made: fx.Node) -> None:
-    """Put an input in the place of an attribute."""
+    """Replace an attribute by an input."""
     for node in readers:
         node.replace_all_uses_with(made)
         module.graph.erase_node(node)
@@ -152,7 +152,7 @@ def _replace_all(module: fx.GraphModule, name: str, readers: list[fx.Node], made
 
 
 def copied(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy whose nodes keep their names, which fx changes where they are words of Python, such as `input`."""
+    """Return a copy whose nodes keep their names; fx renames those that are Python builtins, such as `input`."""
     twin = copy.deepcopy(module)
     for old, new in zip(graphs(module), graphs(twin), strict=True):
         for node, made in zip(old.graph.nodes, new.graph.nodes, strict=True):
@@ -166,7 +166,7 @@ def graphs(module: nn.Module) -> list[fx.GraphModule]:
 
 
 def _give(module: fx.GraphModule, call: fx.Node, constants: dict[str, torch.Tensor]) -> None:
-    """Pass constants, which become attributes of the calling graph, to a call."""
+    """Add constants to the calling graph as attributes, and to a call as operands."""
     given = []
     for name, value in constants.items():
         module.register_buffer(name, value)
@@ -180,7 +180,7 @@ def _give(module: fx.GraphModule, call: fx.Node, constants: dict[str, torch.Tens
 
 
 def _bodies(module: fx.GraphModule, call: fx.Node) -> dict[str, fx.GraphModule]:
-    """The graphs that a call names, by the names that they go by."""
+    """Return the graphs that a call refers to, by name."""
     if not isinstance(call.target, HigherOrderOperator) or str(call.target) not in _OPERANDS:
         return {}
     named = [str(argument.target) for argument in call.all_input_nodes if argument.op == "get_attr"]
@@ -189,7 +189,7 @@ def _bodies(module: fx.GraphModule, call: fx.Node) -> dict[str, fx.GraphModule]:
 
 
 def _constants(module: fx.GraphModule) -> dict[str, list[fx.Node]]:
-    """The tensors of a graph that are no inputs, by name, with the nodes that read them."""
+    """Return the tensor attributes of a graph, with the nodes that read them."""
     found: dict[str, list[fx.Node]] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(getattr(module, str(node.target), None), torch.Tensor):
@@ -206,7 +206,7 @@ def _is_composite(node: fx.Node) -> bool:
 
 
 def _plain_parameters(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A state dict of plain tensors, where what was one tensor is still one."""
+    """Return a state dict of plain tensors that keeps tied tensors tied."""
     made: dict[int, torch.Tensor] = {}
     plain = plain_tensors(state_dict)
     inner = plain.keys() - state_dict.keys()

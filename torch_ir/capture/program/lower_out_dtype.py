@@ -1,6 +1,6 @@
-"""`out_dtype(op, dtype, ...)` as what it means: casts of its operands, the operator, a cast of the result.
+"""Lower `out_dtype(op, dtype, ...)` to casts of its operands, the operator, and a cast of the result.
 
-The operator is an argument there, and no attribute of a node can be an operator.
+Its first argument is an operator, which cannot be an attribute of a node.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch_ir.ops.torch_internals import TYPE_PROMOTION_KIND, elementwise_dtypes
 
 
 def with_wide_results(program: ExportedProgram) -> ExportedProgram:
-    """The program itself, or a copy without `out_dtype`."""
+    """Return the program itself, or a copy without `out_dtype`."""
     if not any(node.target is out_dtype for module in graphs(program.graph_module) for node in module.graph.nodes):
         return program
     changed = copied(program.graph_module)
@@ -47,4 +47,4 @@ def _write_out(graph: fx.Graph, node: fx.Node) -> None:
         result = call(torch.ops.aten.to.dtype, call(op, *widened), dtype)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
-    result.name = node.name  # by which the signature knows it
+    result.name = node.name  # the signature refers to it

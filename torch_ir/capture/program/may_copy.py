@@ -1,11 +1,11 @@
-"""Writes whose effect depends on whether an operator copied: `reshape` gives a view of one layout, a copy of another.
+"""Writes whose effect depends on whether an operator copied: `reshape` returns a view or a copy, by layout.
 
     y = x.reshape(-1)
     y.add_(1)
     return x          # is x + 1 where x is contiguous, and x where it is not
 
-A graph holds what happened in the layout of the capture, so it may run only on inputs of that layout. Some operators
-share memory with their input without a word in their schema; what is written there cannot be followed at all.
+A graph is specialised to the layout at capture, so it may run only on inputs of that layout. Some operators share
+memory with their input although their schema does not declare it; writes to their results are refused.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch_ir.errors import ConversionError
 from torch_ir.ir import OpNode, TensorMeta
 from torch_ir.ops.effects import may_alias, mutated_arguments
 from torch_ir.ops.schema import bind
-from torch_ir.ops.torch_internals import FakeTensor, HigherOrderOperator, OpOverload, memory_key
+from torch_ir.ops.torch_internals import FakeTensor, HigherOrderOperator, OpOverload, dense_memory_key
 
-# Give a view where the layout of their input allows it, else a copy.
+# Return a view if the layout of their input allows it, else a copy.
 _BY_LAYOUT = frozenset(("aten.contiguous", "aten.flatten", "aten.ravel", "aten.reshape", "aten.reshape_as"))
-_CASTS = frozenset(("aten.to",))  # likewise where they ask for a memory format
-# May give their input's memory, which their schemas do not say.
+_CASTS = frozenset(("aten.to",))  # likewise with a memory format
+# May return their input's memory, which their schemas do not declare.
 _UNTOLD = frozenset(
     f"aten.{name}"
     for name in (
@@ -35,25 +35,25 @@ _UNTOLD = frozenset(
         "unsafe_split", "unsafe_split_with_sizes",
     )
 )  # fmt: skip
-_COMBINING = frozenset(("aten.einsum", "aten.flatten_dense_tensors"))  # of several tensors, they make a new one
+_COMBINING = frozenset(("aten.einsum", "aten.flatten_dense_tensors"))  # of several tensors, they return a new one
 _KEEPING = (None, torch.preserve_format, "preserve_format")
 
 
 class _Copy(NamedTuple):
-    """A result that is either a view of `source` or a copy, made at a time by a line of the model."""
+    """A result that is either a view of `source` or a copy, with its time and source line."""
 
     source: Hashable
     time: int
     line: str
-    is_told: bool  # by the schema of its operator
+    is_declared: bool  # whether the operator's schema declares it
 
 
 class Sharing:
-    """Which tensors share memory in a run, certainly or perhaps; writes and reads in the order of the run."""
+    """Tensors that certainly or possibly share memory in a run, with writes and reads in order."""
 
     def __init__(self) -> None:
-        self._surely: dict[Hashable, Hashable] = {}  # tensor -> the one that it is certainly a view of, in the end
-        self._perhaps: dict[Hashable, Hashable] = {}  # likewise, if nothing was copied
+        self._surely: dict[Hashable, Hashable] = {}  # tensor -> the base that it is certainly a view of
+        self._perhaps: dict[Hashable, Hashable] = {}  # tensor -> the base that it is a view of if nothing was copied
         self._copies: dict[Hashable, _Copy] = {}
         self._writes: dict[Hashable, list[tuple[int, Hashable]]] = {}
         self._time = 0
@@ -61,9 +61,9 @@ class Sharing:
     def view(self, made: Hashable, source: Hashable) -> None:
         self._surely[made], self._perhaps[made] = self._root(source), self._whole(source)
 
-    def maybe_view(self, made: Hashable, source: Hashable, line: str, is_told: bool) -> None:
+    def maybe_view(self, made: Hashable, source: Hashable, line: str, is_declared: bool) -> None:
         self._perhaps[made] = self._whole(source)
-        self._copies[made] = _Copy(source, self._time, line, is_told)
+        self._copies[made] = _Copy(source, self._time, line, is_declared)
 
     def write(self, target: Hashable) -> None:
         self._time += 1
@@ -71,18 +71,18 @@ class Sharing:
         self._time += 1
 
     def is_written(self, tensor: Hashable) -> bool:
-        """Whether there may be a write to the memory of a tensor."""
+        """Whether the memory of a tensor may be written to."""
         return self._whole(tensor) in self._writes
 
     def unsure(self, read: Hashable) -> _Copy | None:
-        """The copy, or view, that decides whether a read sees an earlier write; None where nothing does."""
+        """Return the copy or view that determines whether a read sees an earlier write; None if none does."""
         for time, target in self._writes.get(self._whole(read), ()):
             if (found := self._between(read, target, time)) is not None:
                 return found
         return None
 
     def _between(self, read: Hashable, written: Hashable, time: int) -> _Copy | None:
-        """What stands between a tensor and a write to the same memory, if nothing was copied."""
+        """Return the possible copy between a tensor and a write to the same memory."""
         wanted, root = self._root(written), self._root(read)
         while root != wanted:
             copy = self._copies.get(root)
@@ -107,7 +107,7 @@ def layout_of_writes(
     memory: Mapping[TensorMeta, Hashable],
     written: Mapping[OpNode, TensorMeta],
 ) -> str:
-    """The line on whose strides it depends what a write changes, or nothing; `written` are the targets of writes."""
+    """Return the line whose strides determine what a write changes, if any; `written` are the targets of writes."""
     sharing, found = Sharing(), _Found()
     for node in nodes:
         for tensor in node.inputs:
@@ -129,7 +129,7 @@ def layout_of_writes(
 
 
 def layout_of_fx_writes(graph: fx.Graph) -> str:
-    """The same of a graph of torch.export before its writes are taken out."""
+    """Return the same for a graph of torch.export that still has writes."""
     sharing, found = Sharing(), _Found()
     for node in graph.nodes:
         for read in node.all_input_nodes:
@@ -166,7 +166,7 @@ def _follow(node: fx.Node, sharing: Sharing) -> None:
 
 
 def _written_operands(call: fx.Node) -> Iterator[fx.Node]:
-    """The operands that a region writes to, or to what may be a view of them."""
+    """Yield the operands that a region writes to, directly or through a possible view."""
     for body in (_body(argument) for argument in call.all_input_nodes):
         if body is None:
             continue
@@ -186,7 +186,7 @@ def _body(argument: fx.Node) -> fx.GraphModule | None:
 
 
 def _kind(name: str, attrs: Mapping[str, Any], tensors: int) -> frozenset[str] | None:
-    """In which way an operator may give its input's memory or a copy; None where it is the one or the other."""
+    """Return how an operator may return its input's memory or a copy; None if it always does one of them."""
     if name in _UNTOLD:
         return None if name in _COMBINING and tensors > 1 else _UNTOLD
     asks = name in _CASTS and attrs.get("memory_format") not in _KEEPING and not attrs.get("copy")
@@ -204,14 +204,11 @@ def _nodes(values: Iterable[Any]) -> Iterator[fx.Node]:
 def _storage(node: fx.Node) -> int | None:
     found: Any = node.meta.get("val")
     value: Any = found[0] if isinstance(found, (list, tuple)) and found else found
-    is_dense = (
-        isinstance(value, FakeTensor) and value.layout == torch.strided
-    )  # transforms have wrappers without memory
-    return memory_key(value) if is_dense else None
+    return dense_memory_key(value) if isinstance(value, FakeTensor) else None  # wrappers of transforms have no memory
 
 
 class _Found:
-    """The first line that matters; a write that cannot be followed is refused at once."""
+    """The first relevant line; a write that cannot be followed raises at once."""
 
     def __init__(self) -> None:
         self.line = ""
@@ -219,9 +216,9 @@ class _Found:
     def note(self, copy: _Copy | None) -> None:
         if copy is None:
             return
-        if not copy.is_told:
+        if not copy.is_declared:
             raise ConversionError(
-                f"{copy.line}: forward writes to a result that may share memory with what it was made of, which torch "
-                "does not say of this operator; clone it first"
+                f"{copy.line}: forward writes to a result that may share memory with its input, which the schema of "
+                "the operator does not declare; clone it first"
             )
         self.line = self.line or copy.line

@@ -1,4 +1,4 @@
-"""Calls of `contiguous` that returned their input itself: no operator runs, so that no graph shows them.
+"""Calls of `contiguous` that returned their input itself: no operator runs, so they are not in the graph.
 
 y = x.contiguous()
 y.add_(1)
@@ -7,7 +7,6 @@ return x          # is x + 1 where x is contiguous, and x where it is not
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -15,11 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_ir.capture.instrument import intercepted
-from torch_ir.capture.program.provenance import is_users, user_line
+from torch_ir.capture.program.provenance import calling_line
 from torch_ir.ops.torch_internals import version_of
 
-COPIES = "torch_ir_copies"  # where a graph module keeps the first line that a later write concerns
-Version = Callable[[torch.Tensor], int]  # how often the memory of a tensor was written to
+COPIES = "torch_ir_copies"  # attribute of a graph module: the first line that a later write affects
+Version = Callable[[torch.Tensor], int]  # counts writes to the memory of a tensor
 
 
 class _Call(NamedTuple):
@@ -29,7 +28,7 @@ class _Call(NamedTuple):
 
 
 class NoOpCopies:
-    """The calls of one run."""
+    """The `contiguous` calls of one run that copied nothing."""
 
     def __init__(self, version: Version) -> None:
         self._version = version
@@ -37,25 +36,23 @@ class NoOpCopies:
 
     def contiguous(self, original: Callable[..., Any], tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         made = original(tensor, *args, **kwargs)
-        frame = sys._getframe(2)  # of the caller of the patched method
-        if made is tensor and is_users(frame.f_code.co_filename):
-            line = user_line(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}')
+        if made is tensor and (line := calling_line(2)):
             self._calls.append(_Call(tensor, self._version(tensor), line))
         return made
 
     def written_later(self) -> str:
-        """The first line whose result shares memory with a later write, or nothing."""
+        """Return the first line whose result shares memory with a later write; empty if there is none."""
         return next((call.line for call in self._calls if self._version(call.tensor) > call.version), "")
 
 
 @contextmanager
 def no_op_copies(version: Version) -> Iterator[NoOpCopies]:
-    """Note the calls of `contiguous` by the user's code that copied nothing."""
+    """Record calls of `contiguous` in the user's code that copied nothing."""
     calls = NoOpCopies(version)
     with intercepted(torch.Tensor, "contiguous", calls.contiguous):
         yield calls
 
 
 def torch_version(tensor: torch.Tensor) -> int:
-    """Torch's own count of writes, which a tensor of inference mode does not have."""
+    """Return torch's count of writes; 0 for an inference tensor, which has none."""
     return 0 if tensor.is_inference() else version_of(tensor)

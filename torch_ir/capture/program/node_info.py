@@ -1,4 +1,4 @@
-"""NodeInfo: what a registered conversion is told about a captured call."""
+"""NodeInfo: the argument of a conversion registered with `register_op`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch_ir.ir import TensorMeta
 
 @dataclass
 class NodeInfo:
-    """One captured call as `register_op` shows it: tensors described, other arguments bound to their schema names."""
+    """A captured call: descriptions of its tensors, and other arguments by schema name."""
 
     name: str
     op: str

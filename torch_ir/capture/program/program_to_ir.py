@@ -1,4 +1,4 @@
-"""An ExportedProgram as an IR."""
+"""`convert_exported_program`: convert an ExportedProgram to an IR."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def convert_exported_program(
     requested_minimums: Mapping[str, int] | None = None,
     always_retraced: bool = False,
 ) -> IR:
-    """The IR of an exported program, in the functional standard form.
+    """Convert an exported program to an IR in functional form.
 
-    `strict` is accepted for the documented signature: conversion always carries everything or raises ConversionError.
+    `strict` is accepted for compatibility: conversion is always complete or raises ConversionError.
     """
     program, twins = standard_form(exported)
     options = (model_name, requested_minimums or {})
@@ -85,16 +85,16 @@ def _converted(program: ExportedProgram, twins: Twins, model_name: str, requeste
 
 
 def _refuse_written_constants(mutations: Sequence[tuple[TensorMeta, TensorMeta]]) -> None:
-    """A plain tensor has no name under which its new value could be kept."""
+    """Refuse writes to constants: their new values have no state-dict key."""
     for target, _ in mutations:
         if target.param is not None and target.param.kind == "constant":
-            raise ConversionError(f"forward writes to {target.key!r}, which no module holds; register it as a buffer")
+            raise ConversionError(f"forward writes to {target.key!r}, which is not a registered buffer; register it")
 
 
 def _read_inputs(
     program: ExportedProgram, table: Calls, placeholders: list[fx.Node]
 ) -> tuple[list[TensorMeta], list[TensorMeta], list[Tree]]:
-    """User inputs, weights with tied ones as one, and the leaves of the input structure."""
+    """Return user inputs, weights (tied ones as one) and the leaves of the input structure."""
     inputs: list[TensorMeta] = []
     params: list[TensorMeta] = []
     leaves: list[Tree] = []
@@ -110,7 +110,7 @@ def _read_inputs(
                 first[group[0]] = made
                 params.append(made)
             table.tensors[node] = (first[group[0]],)
-        elif spec.kind is InputKind.TOKEN:  # orders effects, as the list of nodes does
+        elif spec.kind is InputKind.TOKEN:  # keeps the order of effects, which nodes do anyway
             table.tensors[node] = (None,)
         elif spec.kind is not InputKind.USER_INPUT:
             raise ConversionError(f"input {node.name} is a {spec.kind.name}, which the IR cannot hold")
@@ -125,7 +125,7 @@ def _read_inputs(
 
 
 def _param(program: ExportedProgram, spec: InputSpec, keys: tuple[str, ...]) -> Param:
-    """The origin of a weight, with its values if no state dict holds them and they are known."""
+    """Return the description of a weight, with its values if they are known and in no state dict."""
     kind = "temporary" if spec.kind is InputKind.BUFFER and not spec.persistent else _KINDS[spec.kind]
     if kind in ("parameter", "buffer"):
         return Param(keys, kind)
@@ -139,7 +139,7 @@ def _is_fake(tensor: torch.Tensor) -> bool:
 
 
 def _ties(program: ExportedProgram) -> dict[str, tuple[str, ...]]:
-    """From each state-dict key to all keys of the same tensor, in state-dict order."""
+    """Return all keys of the same tensor for each state-dict key, in state-dict order."""
     groups: dict[Any, list[str]] = {}
     for key, tensor in program.state_dict.items():
         groups.setdefault(_place(tensor), []).append(key)
@@ -147,7 +147,7 @@ def _ties(program: ExportedProgram) -> dict[str, tuple[str, ...]]:
 
 
 def _place(tensor: torch.Tensor) -> Hashable:
-    """How a tensor lies in which memory: tied weights of a program that was loaded from a file are equal only there."""
+    """Return storage and layout as a key: tied weights of a loaded program are equal only in these."""
     if tensor.layout != torch.strided:
         return id(tensor)
     return memory_key(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
@@ -162,7 +162,7 @@ def _input_tree(program: ExportedProgram, leaves: list[Tree]) -> Branch:
 def _read_outputs(
     program: ExportedProgram, table: Calls
 ) -> tuple[list[TensorMeta], list[tuple[TensorMeta, TensorMeta]], list[Tree]]:
-    """User outputs, mutated tensors with their new values, and the leaves of the output structure."""
+    """Return user outputs, mutated tensors with their new values, and the leaves of the output structure."""
     returned: Any = next(node for node in program.graph.nodes if node.op == "output").args[0]
     by_name = {node.name: node for node in program.graph.nodes}
     targets = {str(spec.target): by_name[spec.arg.name] for spec in program.graph_signature.input_specs if spec.target}

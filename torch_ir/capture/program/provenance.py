@@ -1,4 +1,4 @@
-"""Where a captured call came from: the module, which call of it, and the user's source line."""
+"""The origin of a captured call: the module, the number of its call, and the user's source line."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from torch_ir import _version
 from torch_ir.errors import printable
 from torch_ir.ir import Origin
 
-FUNCTION = "torch_function"  # where a recording notes the torch function that the model called
-_FRAME = re.compile(r'File "([^"<][^"]*)", line (\d+)')  # not generated code, which is called "<...>"
+FUNCTION = "torch_function"  # key in fx meta: the torch function that the model called
+_FRAME = re.compile(r'File "([^"<][^"]*)", line (\d+)')  # not generated code, whose file is "<...>"
 _CALL = re.compile(r"@(\d+)$")
-# torch, torch_ir, sympy, and frames that torch makes up for what it inserts
-_sympy = find_spec("sympy")  # to import it takes long
+# torch, torch_ir, sympy, and frames that torch invents for inserted code
+_sympy = find_spec("sympy")  # not imported, which is slow
 _INSIDE = (
     *(os.path.dirname(file) + os.sep for file in (torch.__file__, _version.__file__, _sympy and _sympy.origin) if file),
     "torch/",
@@ -31,7 +31,7 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def origin_of(meta: dict[str, Any]) -> Origin:
-    """The origin that torch recorded in an fx node's meta."""
+    """Return the origin that torch recorded in an fx node's meta."""
     stack = meta.get("nn_module_stack")
     source = user_line(meta.get("stack_trace") or "")
     function = meta.get(FUNCTION, "")
@@ -45,7 +45,7 @@ def origin_of(meta: dict[str, Any]) -> Origin:
 
 @lru_cache(maxsize=65536)
 def _origin(key: str, path: str, module_class: str, source: str, outer: tuple[tuple[str, str], ...]) -> Origin:
-    """The key `L__self__layers.0@1` is the second call of `layers.0`."""
+    """Return an origin; the key `L__self__layers.0@1` is the second call of `layers.0`."""
     number = _call_number(key)
     around = tuple(f"{_CALL.sub('', path)}@{_call_number(name)}" for name, path in outer)
     return Origin(_CALL.sub("", path), number, module_class.rpartition(".")[2], source, around)
@@ -57,13 +57,13 @@ def _call_number(key: str) -> int:
 
 
 def function_name(function: Any) -> str:
-    """`torch.nn.functional.gelu` for a function or method of torch; empty for an attribute, or an operator as such."""
+    """Return `torch.nn.functional.gelu` for a function or method of torch; empty for attributes and operators."""
     name = resolve_name(function) or ""
     return "" if name.endswith("__get__") or not name.startswith("torch.") else name
 
 
 def modules_of(graph: fx.Graph) -> dict[str, str]:
-    """The modules whose calls are in an fx graph: path -> full name of the class."""
+    """Return the modules whose calls are in an fx graph: path -> full class name."""
     calls = (node for node in graph.nodes if not _is_arithmetic(node))
     stacks = {id(stack): stack for node in calls if (stack := node.meta.get("nn_module_stack"))}
     found = {_CALL.sub("", path): class_name(kind) for stack in stacks.values() for path, kind in stack.values()}
@@ -71,20 +71,20 @@ def modules_of(graph: fx.Graph) -> dict[str, str]:
 
 
 def _is_arithmetic(node: fx.Node) -> bool:
-    """Whether a node computes a size, which the IR does not show."""
+    """Whether a node computes a size, which has no node in the IR."""
     value = node.meta.get("val")
     is_number = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
     return is_number and not node.meta.get("unbacked_bindings")
 
 
 def class_name(kind: Any) -> str:
-    """The full name of a class, which torch may have written down already."""
+    """Return the full name of a class, which may be a string already."""
     return kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 @lru_cache(maxsize=65536)
 def user_line(trace: str) -> str:
-    """The innermost line outside torch, as `package/file.py:12` with no machine's folders in it."""
+    """Return the innermost line outside torch as `package/file.py:12`, without absolute paths."""
     outside = [frame for frame in _FRAME.findall(trace) if is_users(frame[0])]
     if not outside:
         return ""
@@ -93,7 +93,7 @@ def user_line(trace: str) -> str:
 
 
 def users_frame(frame: FrameType | None, outermost: CodeType | None = None) -> str:
-    """The innermost line of the user's code that is running, as a stack trace has it; up to where `outermost` runs."""
+    """Return the innermost running line of the user's code as a stack entry, up to the frame of `outermost`."""
     while frame is not None and frame.f_code is not outermost:
         if is_users(frame.f_code.co_filename):
             return f'File "{frame.f_code.co_filename}", line {frame.f_lineno}, in {frame.f_code.co_name}'
@@ -104,13 +104,30 @@ def users_frame(frame: FrameType | None, outermost: CodeType | None = None) -> s
 @lru_cache(maxsize=4096)
 def is_users(file: str) -> bool:
     """Whether a source file is neither torch's nor ours, of the standard library nor generated."""
-    is_standard = file.startswith(_STANDARD_LIBRARY) and "-packages" not in file  # which may lie in its folder
+    is_standard = file.startswith(_STANDARD_LIBRARY) and "-packages" not in file  # site-packages may be in its folder
     return not is_standard and not file.startswith(("<", *_INSIDE))
+
+
+def is_users_module(name: str) -> bool:
+    """Whether an imported module is neither torch's nor ours nor of the standard library; `__main__` needs no file."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return is_users(file) if file else name == "__main__" and name in sys.modules
+
+
+def calling_line(depth: int) -> str:
+    """Return the line that runs this many frames above the caller, if it is the user's; else an empty string."""
+    frame = sys._getframe(depth + 1)
+    return source_line(frame.f_code.co_filename, frame.f_lineno) if is_users(frame.f_code.co_filename) else ""
+
+
+def source_line(file: str | None, line: int) -> str:
+    """Return `package/file.py:12`; an empty string for a file that is not the user's."""
+    return user_line(f'File "{file}", line {line}')
 
 
 @lru_cache(maxsize=4096)
 def _portable(file: str) -> str:
-    """A path as Python would import it: relative to the longest search path that holds it."""
+    """Return a path relative to the longest entry of sys.path that contains it."""
     roots = [os.path.abspath(root) + os.sep for root in sys.path]
     inside = [root for root in roots if file.startswith(root)]
     return file[len(max(inside, key=len)) :].replace(os.sep, "/") if inside else os.path.basename(file)

@@ -1,10 +1,10 @@
-"""Branches that write to what they are given: the new values become results, and the write moves behind the call.
+"""Branches that write to their inputs: the new values become results, and the write moves after the call.
 
 before   y = cond(p, {seen.add_(1); x + seen}, {x - 1}, (x, seen))
 after    y, new = cond(p, {copy = seen.clone(); copy.add_(1); x + copy, copy}, {x - 1, seen.clone()}, (x, seen))
          seen.copy_(new)
 
-What the body of a loop writes to becomes a carried value first.
+An input that the body of a loop writes to becomes a carried value first.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch.export import ExportedProgram
 
 from torch_ir.capture.program.lift_constants import copied, placeholders
 from torch_ir.errors import ConversionError
-from torch_ir.ops.effects import mutated_arguments, updates_statistics
+from torch_ir.ops.effects import written_arguments
 from torch_ir.ops.schema import bind
-from torch_ir.ops.torch_internals import OpOverload, memory_key, updated
+from torch_ir.ops.torch_internals import OpOverload, dense_memory_key, updated
 
 _COND = torch.ops.higher_order.cond
 _WHILE = torch.ops.higher_order.while_loop
 
 
 def without_writes_in_branches(program: ExportedProgram) -> ExportedProgram:
-    """The program itself, or a copy whose branches write to nothing that they are given."""
+    """Return the program itself, or a copy whose branches do not write to their inputs."""
     if not _written_in_calls(program.graph_module):
         return program
     changed = copied(program.graph_module)
@@ -57,24 +57,24 @@ def _move_writes(module: fx.GraphModule) -> None:
 
 
 def _refuse_shared_memory(call: fx.Node, targets: list[fx.Node]) -> None:
-    """What a branch writes to must not show in another of its inputs: each would be a copy of its own."""
+    """Refuse a branch that writes to memory which another of its inputs shares: each becomes a copy."""
     memories = [_memory(operand) for operand in _operands(call)]
     for target in targets:
         if memories.count(_memory(target)) > 1:
-            raise ConversionError(f"{call.name} writes to {target.name}, which shares its memory with another input")
+            raise ConversionError(f"{call.name} writes to {target.name}, which shares memory with another input")
 
 
 def _carry(call: fx.Node, bodies: list[fx.GraphModule], written: list[int]) -> list[int]:
-    """Let a loop carry some of what it only reads; where these are now among its operands."""
+    """Turn some additional inputs of a loop into carried values; return their new positions."""
     condition, step, carried, _ = call.args
     start = len(carried)  # type: ignore[arg-type]  # a tuple
     if written and written[0] < start:
-        raise ConversionError(f"the body of {call.name} writes to a value that it carries; let it return the new value")
+        raise ConversionError(f"the body of {call.name} writes to a carried value; return the new value instead")
     operands = _operands(call)
     moved = [operands[index] for index in written]
     kept = [operand for index, operand in enumerate(operands[start:], start) if index not in written]
     call.args = (condition, step, (*operands[:start], *moved), tuple(kept))
-    call.kwargs = {}  # where torch notes what is written to
+    call.kwargs = {}  # torch records the written operands there
     for body in bodies:
         inputs = placeholders(body)
         for index in reversed(written):
@@ -83,7 +83,7 @@ def _carry(call: fx.Node, bodies: list[fx.GraphModule], written: list[int]) -> l
 
 
 def _return_new_values(body: fx.GraphModule, written: list[int]) -> None:
-    """Let a branch work on copies of some of its inputs, and return them after its results."""
+    """Make a branch write to copies of some inputs, and return these after its results."""
     inputs = placeholders(body)
     copies = [_use_copy(body.graph, inputs[index], inputs[-1]) for index in written]
     results: Any = body.graph.output_node().args[0]
@@ -115,7 +115,7 @@ def _calls(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _operands(call: fx.Node) -> tuple[Any, ...]:
-    """What the bodies of a call are given, in order."""
+    """Return the operands of a call's bodies, in order."""
     given: Any = call.args[3:] if call.target is _COND else call.args[2:]
     return tuple(operand for part in given for operand in part)
 
@@ -126,23 +126,19 @@ def _branches(module: fx.GraphModule, call: fx.Node) -> list[fx.GraphModule]:
 
 
 def _written(body: fx.GraphModule) -> list[int]:
-    """Which inputs of a branch it writes to, by itself or through a view."""
+    """Return the indices of the inputs that a branch writes to, directly or through a view."""
     written = {_memory(target) for node in body.graph.nodes for target in _targets(node)}
     return [index for index, given in enumerate(placeholders(body)) if _memory(given) in written - {None}]
 
 
 def _targets(node: fx.Node) -> list[Any]:
-    """The arguments that a call writes to."""
+    """Return the arguments that a call writes to."""
     if not isinstance(node.target, OpOverload):
         return []
     bound = bind(node.target, node.args, node.kwargs)
-    if updates_statistics(node.target, bound):
-        return [bound["running_mean"], bound["running_var"]]
-    written = [bound[name] for name in mutated_arguments(node.target)]
+    written = [bound[name] for name in written_arguments(node.target, bound)]
     return [item for value in written for item in (value if isinstance(value, (list, tuple)) else [value])]
 
 
 def _memory(node: Any) -> int | None:
-    value: Any = node.meta.get("val") if isinstance(node, fx.Node) else None
-    is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return memory_key(value) if is_dense else None
+    return dense_memory_key(node.meta.get("val")) if isinstance(node, fx.Node) else None

@@ -1,1 +1,1 @@
-"""A model as it ran: one run in ordinary Python, operator call by operator call."""
+"""Capture by recording one run of the model in ordinary Python."""

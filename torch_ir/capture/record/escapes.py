@@ -1,4 +1,4 @@
-"""Functions that a recording must know: doors out of torch, through which values or memory reach code outside."""
+"""Functions with special treatment in a recording, such as those by which data leaves torch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 from torch_ir.ops.torch_internals import FakeTensor, unset_fake_temporarily
 
-# What they answer depends on how a tensor lies in memory.
+# Their results depend on the memory layout of a tensor.
 ASKING_FOR_LAYOUT = frozenset((torch.Tensor.is_contiguous, torch.Tensor.stride, torch.Tensor.storage_offset))
-# They show a tensor to people, not to code.
+# They format a tensor for people, not for code.
 SHOWING = frozenset((torch.Tensor.__repr__, torch.Tensor.__format__))
 LEAVING: frozenset[Callable[..., Any]] = frozenset(
     (
@@ -30,7 +30,7 @@ LEAVING: frozenset[Callable[..., Any]] = frozenset(
 
 
 def blank(tensor: torch.Tensor) -> torch.Tensor:
-    """Zeros in the place of a tensor that has no values."""
+    """Return zeros for a fake tensor; any other tensor unchanged."""
     if not isinstance(tensor, FakeTensor):
         return tensor
     with unset_fake_temporarily():

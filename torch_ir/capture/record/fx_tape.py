@@ -1,4 +1,4 @@
-"""The tape: operator calls of one run as an fx graph, and which of its nodes each living tensor is."""
+"""The operator calls of one run as an fx graph, and the node of each live tensor."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.capture.naming.export_names import call_name
 from torch_ir.errors import ConversionError
-from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, OpOverload, memory_key, pytree
+from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode, OpOverload, dense_memory_key, pytree
 
 Meta = Mapping[str, Any]
 
 
 class Tape:
-    """An fx graph that grows with the run; `stranger` gives the node of a tensor that nothing on the tape has made."""
+    """An fx graph that grows with the run; `untracked` returns the node of a tensor that no recorded call made."""
 
-    def __init__(self, mode: FakeTensorMode, stranger: Callable[[torch.Tensor], fx.Node]) -> None:
+    def __init__(self, mode: FakeTensorMode, untracked: Callable[[torch.Tensor], fx.Node]) -> None:
         self.graph = fx.Graph()
         self.mode = mode
-        self.stranger = stranger
+        self.untracked = untracked
         self._nodes: Any = WeakTensorKeyDictionary()
-        # the weak reference keeps the address of a storage from being used again
+        # the weak reference prevents the address of a storage from being reused
         self._storages: dict[int | None, tuple[StorageWeakRef, fx.Node]] = {}
 
     def placeholder(self, name: str, value: Any) -> fx.Node:
-        """A tensor, or a plain value, that the graph is given."""
+        """Add an input of the graph: a tensor or a plain value."""
         node = self.graph.placeholder(name)
         node.meta["val"] = self.fake(value) if isinstance(value, torch.Tensor) else value
         if isinstance(value, torch.Tensor):
@@ -38,7 +38,7 @@ class Tape:
         return node
 
     def call(self, target: OpOverload, args: Any, kwargs: Any, result: Any, meta: Meta) -> fx.Node:
-        """Write down a call whose arguments are nodes, and remember which tensors it gave."""
+        """Record a call whose arguments are nodes, and the tensors that it returned."""
         node = self.graph.create_node("call_function", target, args, kwargs, call_name(target.overloadpacket.__name__))
         node.meta.update(meta)
         node.meta["val"] = pytree.tree_map_only(torch.Tensor, self.fake, result)
@@ -57,46 +57,46 @@ class Tape:
                     self._name_results(picked, item)
 
     def name(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        """From now on, this tensor is what that node makes."""
+        """Record that a tensor is the result of a node."""
         before = self._nodes.get(tensor)
         self._nodes[tensor] = node
         if tensor.layout == torch.strided:
-            key = address(tensor)
+            key = dense_memory_key(tensor)
             if key not in self._storages or self._storages[key][1] is before:
                 kept: Any = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]  # torch's
                 self._storages[key] = (kept, node)
 
     def living(self) -> list[torch.Tensor]:
-        """Tensors that are results of calls, of those that are still there."""
+        """Return the live tensors that are results of calls."""
         return [tensor for tensor, node in self._nodes.items() if node.op != "placeholder"]
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """Something that the tape has not seen has changed this tensor's memory."""
-        self._storages.pop(address(tensor), None)
-        for other in [other for other in self._nodes if address(other) == address(tensor)]:
+        """Drop what is known about a tensor's memory, after a write that was not recorded."""
+        self._storages.pop(dense_memory_key(tensor), None)
+        for other in [other for other in self._nodes if dense_memory_key(other) == dense_memory_key(tensor)]:
             del self._nodes[other]
 
     def nodes_of(self, value: Any) -> Any:
-        """Arguments with nodes in the place of tensors."""
+        """Replace tensors by their nodes."""
         return pytree.tree_map_only(torch.Tensor, self.node_of, value)
 
     def known(self, tensor: torch.Tensor) -> fx.Node | None:
-        """The node that made a tensor, if it is on the tape."""
+        """Return the node of a tensor; None if it is not recorded."""
         found: fx.Node | None = self._nodes.get(tensor)
         return found
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node:
         node = self._nodes.get(tensor)
-        return node if node is not None else self._alias(tensor) or self.stranger(tensor)
+        return node if node is not None else self._alias(tensor) or self.untracked(tensor)
 
     def _alias(self, tensor: torch.Tensor) -> fx.Node | None:
-        """Another name for memory that the tape knows, such as `x.data`; one of another shape is a view of it."""
-        if tensor.layout != torch.strided or address(tensor) not in self._storages:
+        """Return a node for a tensor on recorded memory, such as `x.data`; another layout becomes a view."""
+        if tensor.layout != torch.strided or dense_memory_key(tensor) not in self._storages:
             return None
-        known = self._storages[address(tensor)][1]
+        known = self._storages[dense_memory_key(tensor)][1]
         value = known.meta["val"]
         if value.dtype != tensor.dtype:
-            raise ConversionError(f"{known.name} is read as {tensor.dtype} in a way that torch does not show")
+            raise ConversionError(f"{known.name} is read as {tensor.dtype} without an operator that the recording sees")
         if _layout(value) != _layout(tensor):
             layout = (list(tensor.shape), list(tensor.stride()), tensor.storage_offset())
             return self.call(torch.ops.aten.as_strided.default, (known, *layout), {}, tensor, {})
@@ -104,15 +104,10 @@ class Tape:
         return known
 
     def fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the graph keeps of a tensor: its shape, dtype, strides, and whose memory it is."""
+        """Return a fake tensor with the metadata and the aliasing of a tensor."""
         if isinstance(tensor, FakeTensor):
             return tensor.detach()
         return self.mode.from_tensor(tensor.detach(), static_shapes=True)
-
-
-def address(tensor: torch.Tensor) -> int | None:
-    """What tells the memory of one tensor from that of another."""
-    return memory_key(tensor) if tensor.layout == torch.strided else None
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:

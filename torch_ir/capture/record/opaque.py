@@ -1,7 +1,7 @@
-"""Places where data leaves torch: what comes back from there is the result of an operator that nobody can look into.
+"""Opaque operators: stand for code outside torch that computes a tensor from data which left torch.
 
-While a recording is converted, such an operator is a real one that knows the shape of its result and nothing else. In
-the graph it is a placeholder, `opaque.Net_forward`, that runs where its user has registered an executor for it.
+During conversion, each is a registered operator with a shape rule only. In the graph it is `opaque.Net_forward`, which
+runs if the user registers an executor for it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ OPAQUE = "opaque"
 
 
 class OpaqueOperators:
-    """The opaque operators of one recording: one for each place in the source and form of result."""
+    """The opaque operators of one recording: one for each source line and result metadata."""
 
     def __init__(self) -> None:
         self._library: Any = torch.library.Library(OPAQUE, "FRAGMENT")  # type: ignore[no-untyped-call]  # torch's
         self._names: dict[tuple[str, Any], str] = {}
 
     def operator(self, wanted: str, place: str, result: torch.Tensor | None) -> OpOverload:
-        """The operator for a place; without a result, one that data goes into and nothing comes out of."""
+        """Return the operator for a source line; without a result, one that only takes data."""
         form = None if result is None else (tuple(result.shape), tuple(result.stride()), result.dtype, result.device)
         if (place, form) not in self._names:
             name = self._fresh(re.sub(r"\W", "_", wanted))
@@ -44,12 +44,12 @@ class OpaqueOperators:
         return name
 
     def close(self) -> None:
-        """Forget the operators: in the graph, they are names."""
+        """Unregister the operators: the graph only has their names."""
         destroy_library(self._library)
 
 
 def _blank(form: Any) -> Any:
-    """The rule of an operator that gives this form."""
+    """Return the shape rule of an operator with this result metadata."""
 
     def rule(inputs: list[torch.Tensor], *, place: str) -> torch.Tensor | None:
         if form is None:
@@ -61,7 +61,7 @@ def _blank(form: Any) -> Any:
 
 
 def name_placeholders(ir: IR) -> None:
-    """Let opaque nodes go by a name that can never be an operator's."""
+    """Rename opaque nodes so that their type cannot be that of a torch operator."""
     for node in ir.nodes:
         if node.op_type.startswith(f"{OPAQUE}."):
             node.op_type = node.op_type.removesuffix(".default")

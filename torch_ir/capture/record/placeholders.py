@@ -1,4 +1,4 @@
-"""The placeholders of a recorded graph: what they stand for, and the names that torch.export gives them."""
+"""The placeholders of a recorded graph: their kinds, and the names that torch.export gives them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 
 from torch_ir.capture.naming.constant_keys import ConstantKeys
 from torch_ir.capture.naming.export_names import Names, call_name, input_names, weight_name
-from torch_ir.capture.record.fx_tape import address
 from torch_ir.capture.record.run_recorder import Recorder
-from torch_ir.capture.walk import walk
-from torch_ir.ops.torch_internals import OpOverload, buffer_table, non_persistent_names, parameter_table
+from torch_ir.capture.walk import weights
+from torch_ir.ops.torch_internals import OpOverload, dense_memory_key
 
 _DETACH, _DETACH_ = torch.ops.aten.detach.default, torch.ops.aten.detach_.default
 _LITERAL = torch.ops.aten.lift_fresh_copy.default
@@ -22,17 +21,17 @@ _ORDER = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR, Inpu
 
 
 class Given(NamedTuple):
-    """What a placeholder stands for: its kind, its wanted name and its value; for weights, their key."""
+    """What a placeholder represents: kind, preferred name and value; for weights, the key."""
 
     kind: InputKind
     name: str
     value: Any
     key: str = ""
-    is_persistent: bool | None = None  # of buffers: whether a state dict holds them
+    is_persistent: bool | None = None  # for buffers: whether the state dict has them
 
     @property
     def is_constant(self) -> bool:
-        """Whether the program itself must hold the value."""
+        """Whether the program must store the value."""
         return self.kind is InputKind.CONSTANT_TENSOR or self.is_persistent is False
 
     def spec(self, node: fx.Node) -> InputSpec:
@@ -41,33 +40,27 @@ class Given(NamedTuple):
 
 def held_weights(model: nn.Module) -> Iterator[Given]:
     """Yield parameters and buffers under each of their keys."""
-    modules = walk(model)
-    for path, module in modules:
-        for name, parameter in parameter_table(module).items():
-            if parameter is not None:
-                key = f"{path}.{name}".lstrip(".")
-                yield Given(InputKind.PARAMETER, weight_name("p", key), parameter, key)
-    for path, module in modules:
-        for name, buffer in buffer_table(module).items():
-            if buffer is not None:
-                key = f"{path}.{name}".lstrip(".")
-                is_kept = name not in non_persistent_names(module)
-                yield Given(InputKind.BUFFER, weight_name("b", key), buffer, key, is_kept)
+    for weight in weights(model):
+        if weight.kind == "parameter":
+            yield Given(InputKind.PARAMETER, weight_name("p", weight.key), weight.tensor, weight.key)
+        else:
+            is_kept = weight.kind == "buffer"
+            yield Given(InputKind.BUFFER, weight_name("b", weight.key), weight.tensor, weight.key, is_kept)
 
 
 def read_constants(recorder: Recorder, unread: Collection[fx.Node]) -> Iterator[tuple[fx.Node, Given]]:
-    """Yield the constants that are read; one that is written to is a buffer that no state dict holds."""
+    """Yield the constants that are read; one that is written to becomes a non-persistent buffer."""
     keys = ConstantKeys(recorder.model)
-    for node, (tensor, module) in recorder.strangers.constants.items():
+    for node, (tensor, module) in recorder.untracked.constants.items():
         if node not in unread:
             key = keys.key(tensor, module)
-            is_written = address(tensor) in recorder.written
+            is_written = dense_memory_key(tensor) in recorder.written
             kind = InputKind.BUFFER if is_written else InputKind.CONSTANT_TENSOR
             yield node, Given(kind, weight_name("c", key), tensor, key, False if is_written else None)
 
 
 def names_of_inputs(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any], count: int) -> list[str]:
-    """Name the leaves of the inputs; by number where `forward` does not say what its arguments are."""
+    """Return the names of the input leaves; numbered if the signature of `forward` does not determine them."""
     try:
         names = input_names(model, args, kwargs)
     except (TypeError, ValueError):
@@ -76,7 +69,7 @@ def names_of_inputs(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any
 
 
 def unread_literals(graph: fx.Graph, constants: Collection[fx.Node]) -> dict[fx.Node, None]:
-    """Return what torch.export drops where nothing reads it, literals and copies for autograd, readers first."""
+    """Return unread literals and `detach` calls, which torch.export drops, readers first."""
     found: dict[fx.Node, None] = {}
     for node in reversed(graph.nodes):
         is_droppable = node in constants or node.target in (_LITERAL, _DETACH) or _is_detached_literal(node)
@@ -90,7 +83,7 @@ def _is_detached_literal(node: fx.Node) -> bool:
 
 
 def name_nodes(graph: fx.Graph, given: Mapping[fx.Node, Given]) -> None:
-    """Name placeholders and calls as torch.export does; inputs come first, and calls give way."""
+    """Name placeholders and calls as torch.export does: inputs first; calls are renamed on a collision."""
     names = Names()
     for node, wanted in given.items():
         node.name = node.target = names.placeholder(wanted.name)

@@ -1,4 +1,4 @@
-"""A recorded run as an ExportedProgram, and so as an IR: what comes after capture is the same for both."""
+"""`record`: a recorded run becomes an ExportedProgram, which is converted like one of torch.export."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from torch_ir.capture.program.no_op_copies import no_op_copies, torch_version
 from torch_ir.capture.program.program_to_ir import convert_exported_program
 from torch_ir.capture.program.provenance import is_users
 from torch_ir.capture.quiet import quiet
-from torch_ir.capture.record.fx_tape import address
 from torch_ir.capture.record.opaque import name_placeholders
 from torch_ir.capture.record.placeholders import (
     Given,
@@ -58,6 +57,7 @@ from torch_ir.ops.torch_internals import (
     SET_GRAD_ENABLED,
     AutoDispatchBelowAutograd,
     FakeTensorMode,
+    dense_memory_key,
     fake_mode,
     load_verifier,
     pytree,
@@ -70,7 +70,7 @@ _RETURNED = (
 
 
 def record(model: nn.Module, call: Call, path: Path) -> IR:
-    """The IR of one run of the model, on its own tensors if they are real, else on fake ones."""
+    """Return the IR of one run of the model, on its own tensors if all are real, else on fake ones."""
     gradients = _Gradients()
     try:
         ir = _record(model, call, path, gradients)
@@ -122,10 +122,10 @@ def _recorded(model: nn.Module, call: Call, path: Path, gradients: _Gradients, t
             ir = convert_exported_program(program, always_retraced=path.is_retraced)
         except ConversionError:
             raise
-        except (Exception, SystemExit) as error:  # whatever forward raises is the user's to see, in one sentence
+        except (Exception, SystemExit) as error:  # whatever forward raises
             raise explained(error, model) from error
         finally:
-            recorder.strangers.opaque.close()
+            recorder.untracked.opaque.close()
     ir.fixed_layout = recorder.layout or ir.fixed_layout or line
     name_placeholders(ir)
     return ir
@@ -133,7 +133,7 @@ def _recorded(model: nn.Module, call: Call, path: Path, gradients: _Gradients, t
 
 @contextmanager
 def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, bool, Call]]:
-    """A mode for fake tensors, whether the model and its inputs are such, since not all have values, and the inputs."""
+    """Yield a fake mode, whether the model and its inputs are fake because some have no values, and the inputs."""
     if has_no_values(model, call):
         refuse_scripted(model)  # its weights cannot be replaced by fake ones
         with weight_free(model) as (mode, _):
@@ -145,7 +145,7 @@ def _tensors(model: nn.Module, call: Call) -> Iterator[tuple[FakeTensorMode, boo
 
 
 def _apart(tensor: torch.Tensor) -> torch.Tensor:
-    """Another tensor on the same memory, which requires a gradient as the first does."""
+    """Return an alias with the same `requires_grad`."""
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
@@ -161,30 +161,30 @@ def _eager(gradients: _Gradients) -> Iterator[None]:
         stack.enter_context(intercepted(*SET_GRAD_ENABLED, gradients.switch))
         if (
             not gradients.are_used
-        ):  # where torch shows operators whole, as torch.export does: `linear`, not `t` and `addmm`
+        ):  # below autograd, operators are whole, as in torch.export: `linear`, not `t` and `addmm`
             stack.enter_context(AutoDispatchBelowAutograd())
         yield
 
 
 def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) -> ExportedProgram:
-    """Run the model, and put what was recorded together as torch.export would."""
-    model, tape, strangers = recorder.model, recorder.tape, recorder.strangers
+    """Run the model, and assemble the recorded calls as torch.export would."""
+    model, tape, untracked = recorder.model, recorder.tape, recorder.untracked
     weights = {tape.placeholder(each.name, each.value): each for each in held_weights(model)}
-    memory = {each.key: address(each.value) for each in weights.values()}
+    memory = {each.key: dense_memory_key(each.value) for each in weights.values()}
     leaves, in_spec = pytree.tree_flatten((tuple(args), kwargs))
     names = names_of_inputs(model, args, kwargs, len(leaves))
     inputs = {
         tape.placeholder(name, leaf): Given(InputKind.USER_INPUT, name, leaf)
         for name, leaf in zip(names, leaves, strict=True)
     }
-    strangers.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
+    untracked.inputs = [tape.node_of(leaf) for leaf in leaves if _is_tensor(leaf)]
     returned, out_spec = _taken_apart(recorder.run(args, kwargs))
-    if other := next((each.key for each in weights.values() if address(each.value) != memory[each.key]), None):
-        raise refusal(f"under {other!r}")
+    if other := next((each.key for each in weights.values() if dense_memory_key(each.value) != memory[each.key]), None):
+        raise refusal(f"of {other!r}")
     outputs = [tape.node_of(leaf) if _is_tensor(leaf) else leaf for leaf in returned]
-    strangers.close(tape)
+    untracked.close(tape)
     tape.graph.output(tuple(outputs))
-    dropped = unread_literals(tape.graph, strangers.constants)
+    dropped = unread_literals(tape.graph, untracked.constants)
     given = {**inputs, **weights, **dict(read_constants(recorder, dropped))}
     name_nodes(tape.graph, given)
     for node in dropped:
@@ -206,12 +206,12 @@ def _program(recorder: Recorder, args: Sequence[Any], kwargs: dict[str, Any]) ->
 def _argument_names(model: nn.Module, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
     try:
         return list(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):  # forward will say what is wrong, or says nothing about itself
+    except (TypeError, ValueError):  # forward will raise, or has no signature
         return []
 
 
 def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    """The leaves of what a model returned; a dataclass that torch does not know is made known to it."""
+    """Return the leaves of a model's result; dataclasses that torch does not know are registered with it."""
     leaves, spec = pytree.tree_flatten(result)
     unknown = {type(leaf) for leaf in leaves if dataclasses.is_dataclass(leaf)}
     for kind in unknown:
@@ -221,7 +221,7 @@ def _taken_apart(result: Any) -> tuple[list[Any], pytree.TreeSpec]:
     strange = next((leaf for leaf in leaves if not isinstance(leaf, _RETURNED)), None)
     if strange is not None:
         raise ConversionError(
-            f"the model returns a {type(strange).__name__}, which torch cannot take apart; register it as a pytree node"
+            f"the model returns a {type(strange).__name__}, which is not a pytree; register its class as a pytree node"
         )
     return leaves, spec
 

@@ -1,9 +1,8 @@
-"""One run of a model, in ordinary Python, watched through torch's modes for functions and for operators."""
+"""`Recorder`: records one run of a model in ordinary Python, through torch's function and dispatch modes."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,16 +14,17 @@ from torch.overrides import TorchFunctionMode
 
 from torch_ir.capture.data_branches.decision_paths import NoValueError, Path
 from torch_ir.capture.diagnosis import definition
+from torch_ir.capture.naming.running_functions import FunctionCalls
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.naming.source_lines import SourceLines
-from torch_ir.capture.program.provenance import FUNCTION, function_name, user_line, users_frame
+from torch_ir.capture.program.provenance import FUNCTION, user_line, users_frame
 from torch_ir.capture.record.escapes import ASKING_FOR_LAYOUT, LEAVING, SHOWING, blank
 from torch_ir.capture.record.fx_tape import Tape
-from torch_ir.capture.record.untracked_tensors import Strangers
+from torch_ir.capture.record.untracked_tensors import UntrackedTensors
 from torch_ir.capture.state.assigned_buffers import assignments_written
 from torch_ir.capture.state.tensor_memory import SET_DATA, refusal
 from torch_ir.errors import ConversionError
-from torch_ir.ops.effects import is_forbidden, mutated_arguments, updates_statistics
+from torch_ir.ops.effects import is_forbidden, mutated_arguments, written_arguments
 from torch_ir.ops.guards import OFFSET, decision, fixed_shape
 from torch_ir.ops.schema import bind
 from torch_ir.ops.torch_internals import (
@@ -34,6 +34,7 @@ from torch_ir.ops.torch_internals import (
     HigherOrderOperator,
     OpOverload,
     TorchDispatchMode,
+    dense_memory_key,
     fake_mode,
     pytree,
     storage_key,
@@ -41,7 +42,7 @@ from torch_ir.ops.torch_internals import (
 )
 
 _aten = torch.ops.aten
-# Operators that answer with a number -> the same question as a tensor.
+# Operators that return a Python number -> the same value as a tensor.
 _QUESTIONS: dict[OpOverload, Callable[..., torch.Tensor]] = {
     _aten.item.default: lambda value: value,
     _aten._local_scalar_dense.default: lambda value: value,
@@ -56,28 +57,29 @@ _WHILE = torch.ops.higher_order.while_loop
 
 
 class Recorder:
-    """Writes a run onto a tape; `path` says which way to go where the model decides on data."""
+    """Records a run; `path` gives the outcomes of the model's branches on data."""
 
     def __init__(self, model: nn.Module, mode: FakeTensorMode, path: Path) -> None:
         self.model = model
         self.path = path
         self.modules = ModuleCalls(model)
-        self.strangers = Strangers(self.modules, self._here, self._meta)
-        self.tape = Tape(mode, lambda tensor: self.strangers.node_of(self.tape, tensor))
-        self.written: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}  # with what it held before
-        self.layout = ""  # the first line that asks how a tensor lies in memory
+        self.untracked = UntrackedTensors(self.modules, self._here, self._meta)
+        self.tape = Tape(mode, lambda tensor: self.untracked.node_of(self.tape, tensor))
+        self.written: dict[
+            int, tuple[torch.UntypedStorage, torch.UntypedStorage]
+        ] = {}  # with a copy of its former content
+        self.layout = ""  # the first line that reads strides or an offset
         self._answers: dict[fx.Node, Any] = {}
-        self._function = ""
-        self._calls: Counter[str] = Counter()
+        self._functions = FunctionCalls()
         self._is_paused = False
         self._is_busy = False
-        self._composites: dict[OpOverload, bool] = {}  # whether they make sizes of data
+        self._composites: dict[OpOverload, bool] = {}  # whether their result sizes depend on data
         self._operators = _Operators(self)
         self._lines = SourceLines(Recorder.run.__code__)
 
     def run(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the model returns; afterwards, whatever it wrote to holds again what it held."""
-        self.strangers.note_existing()
+        """Run the model; afterwards, restore the memory that it wrote to."""
+        self.untracked.note_existing()
         try:
             with (
                 assignments_written(self.model, self.tape.known),
@@ -91,14 +93,14 @@ class Recorder:
                 storage.copy_(content)
 
     def made(self) -> list[torch.Tensor]:
-        """The tensors that the run has made and that are still there; one that it wrote to was there before."""
-        return [tensor for tensor in self.tape.living() if self.strangers.is_new(tensor)]
+        """Return the live tensors that the run created."""
+        return [tensor for tensor in self.tape.living() if self.untracked.is_new(tensor)]
 
     # -- functions ----------------------------------------------------------------------------------------------------
 
     def function(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A call of a torch function or method by the model's own code."""
-        if self._is_busy:  # the call is our own
+        """Handle a call of a torch function or method in the model's code."""
+        if self._is_busy:  # the recorder makes the call
             return func(*args, **kwargs)
         if func in SHOWING:
             with self._paused():
@@ -114,20 +116,12 @@ class Recorder:
             return func(*args, **kwargs)
         if func is torch.Tensor.__deepcopy__:
             return args[1].setdefault(id(args[0]), args[0].clone())
-        name = function_name(func)
-        if not name:
-            return func(*args, **kwargs)
-        self._function = f"{name}@{self._calls[name]}"
-        self._calls[name] += 1
-        try:
-            return func(*args, **kwargs)
-        finally:
-            self._function = ""
+        return self._functions.call(func, args, kwargs)
 
     def _leave(self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Data leaves torch: as it is, or zeros if it has no values."""
+        """Pass data to code outside torch: the values, or zeros if there are none."""
         with self._paused():
-            values = self.strangers.leave(self.tape, args[0])
+            values = self.untracked.leave(self.tape, args[0])
             with unset_fake_temporarily():
                 return func(values, *args[1:], **kwargs)
 
@@ -142,7 +136,7 @@ class Recorder:
     # -- operators ----------------------------------------------------------------------------------------------------
 
     def operator(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """A call of an operator, whoever makes it."""
+        """Handle a call of an operator."""
         if self._is_paused:
             return func(*args, **kwargs)
         if isinstance(func, HigherOrderOperator):
@@ -156,7 +150,7 @@ class Recorder:
     def _call(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if func in _QUESTIONS:
             return self._decide(func, args, kwargs)
-        self.strangers.notice_changes(self.tape, (args, kwargs))
+        self.untracked.notice_changes(self.tape, (args, kwargs))
         if func in _NEW:
             return self._new(func, args[0])
         if is_forbidden(str(func)):
@@ -165,14 +159,14 @@ class Recorder:
         self._before_it_writes(func, args, kwargs)
         result = self._result(func, args, kwargs)
         if not isinstance(result, (torch.Tensor, list, tuple)) and result is not None:
-            return result  # a fact about sizes or strides
+            return result  # a size or stride
         self.tape.call(func, nodes[0], nodes[1], result, self._meta())
         if self._makes_sizes_of_data(func, args, kwargs):
             self._guard_shapes(result)
         return result
 
     def _makes_sizes_of_data(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the shape of the result may depend on values."""
+        """Whether the result's shape may depend on values."""
         if func is _aten.index.Tensor:
             return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
         if torch.Tag.dynamic_output_shape in func.tags or func.namespace != "aten":
@@ -189,7 +183,7 @@ class Recorder:
                 self.tape.call(fixed_shape, expected, {}, None, self._meta())
 
     def _result(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What the operator gives; one without a rule for tensors that have no values is asked with zeros."""
+        """Run the operator; on fake tensors, an operator without a fake kernel runs on zeros."""
         try:
             return func(*args, **kwargs)
         except Exception:
@@ -202,34 +196,34 @@ class Recorder:
             return pytree.tree_map_only(torch.Tensor, self.tape.mode.from_tensor, result)
 
     def _before_it_writes(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Keep what the memory holds that a call writes to."""
+        """Save the content of the memory that a call writes to."""
         bound = bind(func, args, kwargs)
-        names = mutated_arguments(func) or (("running_mean", "running_var") if updates_statistics(func, bound) else ())
-        found = [leaf for leaf in pytree.tree_leaves([bound.get(name) for name in names]) if _is_strided(leaf)]
+        written = [bound.get(name) for name in written_arguments(func, bound)]
+        found = [leaf for leaf in pytree.tree_leaves(written) if dense_memory_key(leaf) is not None]
         for tensor in found:
             storage = tensor.untyped_storage()
             if storage_key(storage) not in self.written and not isinstance(tensor, FakeTensor):
                 self.written[storage_key(storage)] = (storage, storage.clone())
-        self.strangers.keep_what_left(self.tape, found)
+        self.untracked.keep_what_left(self.tape, found)
 
     def _new(self, func: OpOverload, tensor: torch.Tensor) -> torch.Tensor:
-        """A literal, or a tensor made of an array."""
-        self.strangers.note_new(tensor)
+        """Record a literal, or a tensor made from an array."""
+        self.untracked.note_new(tensor)
         node = self.tape.node_of(tensor)
         result: torch.Tensor = func(tensor).clone()
         self.tape.call(_aten.lift_fresh_copy.default, (node,), {}, result, self._meta())
         return result
 
     def _lose_track(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """An operator that no graph may hold, such as one that puts other memory under a tensor."""
+        """Run an operator that is forbidden in graphs, such as one that replaces the memory of a tensor."""
         bound = bind(func, args, kwargs)
         result = func(*args, **kwargs)
         for name in mutated_arguments(func):
-            self.strangers.note_lost(self.tape, bound[name])
+            self.untracked.note_lost(self.tape, bound[name])
         return result
 
     def _higher_order(self, func: HigherOrderOperator, args: Sequence[Any]) -> Any:
-        """Control flow that has values to follow is followed like Python's own."""
+        """Follow `cond` and `while_loop` like branches and loops in Python."""
         with self._operators:
             if func is _COND:
                 taken, other, operands = args[1:]
@@ -239,19 +233,19 @@ class Recorder:
                 while torch.is_nonzero(torch.as_tensor(condition(*carried, *others))):
                     carried = step(*carried, *others)
                 return carried
-        raise ConversionError(f"recording does not follow {func}, which torch.export does")
+        raise ConversionError(f"recording does not support {func}; torch.export does")
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def _decide(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Python asks for a number: the outcome is that of the path, and the graph says what it was."""
+        """Return a number to Python: the outcome of the path, recorded as a decision node."""
         if func is _aten.equal.default and args[0].shape != args[1].shape:
             return False
         with self._operators:
             question = _QUESTIONS[func](*args, **kwargs)
         if question.numel() != 1:
-            return func(*args, **kwargs)  # torch says what is wrong with that
-        self.strangers.notice_changes(self.tape, question)
+            return func(*args, **kwargs)  # which raises
+        self.untracked.notice_changes(self.tape, question)
         node = self.tape.node_of(question)
         if node in self._answers:
             return self._answers[node]
@@ -270,22 +264,22 @@ class Recorder:
     # -- where we are -------------------------------------------------------------------------------------------------
 
     def _meta(self) -> dict[str, Any]:
-        """The place of a call, as torch.export writes it, and the torch function, which torch.export does not note."""
+        """Return the module stack and source line of a call, as torch.export stores them, and the torch function."""
         scope = self.modules.scope
         return {
             "nn_module_stack": {} if scope is None else scope.stack,
             "stack_trace": self._lines.trace(),
-            FUNCTION: self._function,
+            FUNCTION: self._functions.running,
         }
 
     def _here(self) -> tuple[str, str]:
-        """A name for this place, after the class of the module that runs, and the line."""
+        """Return the class name of the running module, and the line."""
         scope = self.modules.scope
         kind = type(self.model).__name__ if scope is None else scope.kind.rpartition(".")[2]
         return kind, self._place() or definition(self.model)
 
     def _place(self) -> str:
-        """The innermost line of the user's, which may be that of a function that forward calls."""
+        """Return the user's innermost line, which may be in a function that forward calls."""
         return user_line(users_frame(sys._getframe(1), Recorder.run.__code__))
 
 
@@ -313,21 +307,17 @@ class _Functions(TorchFunctionMode):
         return self.recorder.function(func, args, kwargs or {})
 
 
-def _is_strided(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided
-
-
 def _has_open_sizes(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether the operators that one is made of give sizes that nobody knows without values."""
+    """Whether an operator's decomposition returns sizes that depend on data."""
     if any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs))):
-        return False  # the result itself says so
-    apart = fake_mode(allow_non_fake_inputs=False)  # of its own: an open size is a debt of the mode that made it
+        return False  # the result has such sizes already
+    apart = fake_mode(allow_non_fake_inputs=False)  # a separate mode: it raises for unbound open sizes
     try:
         with apart:
             fake = partial(apart.from_tensor, static_shapes=True)
             given = pytree.tree_map_only(torch.Tensor, fake, (tuple(args), dict(kwargs)))
             result = func(*given[0], **given[1])
-    except Exception:  # such as: the size depends on data in a way that torch cannot follow
+    except Exception:  # such as a size that depends on data
         return True
     sizes = (size for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) for size in leaf.shape)
     return any(type(size) is not int for size in sizes)

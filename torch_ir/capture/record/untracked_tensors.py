@@ -1,4 +1,4 @@
-"""Tensors that no operator on the tape has made: constants, and what comes back after data left torch."""
+"""Tensors that no recorded operator made: constants, and results of code outside torch."""
 
 from __future__ import annotations
 
@@ -12,59 +12,59 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from torch_ir.capture.naming.running_modules import ModuleCalls
 from torch_ir.capture.record.escapes import blank
-from torch_ir.capture.record.fx_tape import Meta, Tape, address
+from torch_ir.capture.record.fx_tape import Meta, Tape
 from torch_ir.capture.record.opaque import OpaqueOperators
 from torch_ir.capture.state.tensor_leaks import all_tensors
 from torch_ir.ir.json.json_text import unfrozen
-from torch_ir.ops.torch_internals import FakeTensor, pytree
+from torch_ir.ops.torch_internals import FakeTensor, dense_memory_key, pytree
 
-Place = tuple[str, str]  # a name for it, and the line
+Place = tuple[str, str]  # class name and source line
 _NOWHERE: Place = ("", "")
 
 
 @dataclass
 class _Departure:
-    """A tensor whose data left torch: the node that it was, and its values then."""
+    """A tensor whose data left torch: its node and its values at that time."""
 
     tensor: torch.Tensor
     node: fx.Node
     values: torch.Tensor
 
 
-class Strangers:
-    """Gives a node to every tensor that the tape does not know; `here` and `meta` say where the model is."""
+class UntrackedTensors:
+    """Creates a node for each untracked tensor; `here` and `meta` return the current place in the model."""
 
     def __init__(self, modules: ModuleCalls, here: Callable[[], Place], meta: Callable[[], Meta]) -> None:
-        self.constants: dict[fx.Node, tuple[torch.Tensor, str]] = {}  # with the module that reads it first
+        self.constants: dict[fx.Node, tuple[torch.Tensor, str]] = {}  # with the path of the module that reads it first
         self.inputs: list[fx.Node] = []
         self.opaque = OpaqueOperators()
         self._modules, self._here, self._meta = modules, here, meta
         self._existing: Any = WeakTensorKeyDictionary()
         self._departures: list[_Departure] = []
-        self._door = _NOWHERE  # where data left last, until something comes back
+        self._door = _NOWHERE  # where data last left torch, until a result comes back
 
     def note_existing(self) -> None:
-        """What exists before the model runs is no result of it."""
+        """Record the tensors that exist before the run."""
         with unfrozen():
             for found in all_tensors():
                 self._existing[found] = True
 
     def is_new(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was not there before the model ran."""
+        """Whether a tensor was created during the run."""
         return tensor not in self._existing
 
     def note_new(self, tensor: torch.Tensor) -> None:
-        """A tensor made of Python's values, or of an array: a constant, unless it may come from what left torch."""
+        """Record a tensor made from Python values or an array: a constant, unless data has left torch before."""
         if not self._departures:
             self._existing[tensor] = True
 
     def note_lost(self, tape: Tape, tensor: torch.Tensor) -> None:
-        """Something puts other memory under a tensor."""
+        """Record that the memory of a tensor was replaced."""
         tape.forget(tensor)
         self._existing.pop(tensor, None)
 
     def node_of(self, tape: Tape, tensor: torch.Tensor) -> fx.Node:
-        """A constant, if it was there before; else the result of what nobody has seen."""
+        """Return a constant for a tensor that existed before the run, else an opaque result."""
         if tensor not in self._existing:
             return self._opaque(tape, tensor)
         node = tape.placeholder("constant", tensor)
@@ -73,42 +73,42 @@ class Strangers:
         return node
 
     def leave(self, tape: Tape, tensor: torch.Tensor) -> torch.Tensor:
-        """Data leaves torch, and nobody can say what becomes of it; this is what to hand out."""
+        """Record that data leaves torch, and return the values to pass out."""
         node = tape.node_of(tensor)
         values = blank(tensor)
-        if node not in self.constants:  # whose values the graph itself holds
+        if node not in self.constants:  # the graph has the values of constants
             self._door = self._here()
             self._departures.append(_Departure(tensor, node, values.clone()))
         return values
 
     def close(self, tape: Tape) -> None:
-        """After the last result is known: data that left and never came back has its place in the graph, too."""
+        """At the end of the run, add an opaque node for data that left torch without a result."""
         if self._door != _NOWHERE:
             self._opaque(tape, None)
 
     def notice_changes(self, tape: Tape, arguments: Any) -> None:
-        """Code outside torch may have written to memory that it was given."""
+        """Detect writes by code outside torch to memory that it received."""
         if not self._departures:
             return
-        places = {address(leaf) for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)}
+        places = {dense_memory_key(leaf) for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)}
         for departure in self._departures:
             tensor = departure.tensor
-            is_read = address(tensor) in places and not isinstance(tensor, FakeTensor)
+            is_read = dense_memory_key(tensor) in places and not isinstance(tensor, FakeTensor)
             if is_read and not torch.equal(tensor, departure.values):
                 tape.forget(tensor)
                 departure.values = tensor.clone()
 
     def keep_what_left(self, tape: Tape, written: Sequence[torch.Tensor]) -> None:
-        """Before a call writes: what code outside torch has seen of the memory is a value of its own."""
+        """Before a call writes to memory that left torch, record a copy of the values that left."""
         for tensor in written:
             for departure in self._departures:
-                if address(departure.tensor) == address(tensor):
+                if dense_memory_key(departure.tensor) == dense_memory_key(tensor):
                     clone: Any = torch.ops.aten.clone.default
                     copy = tape.call(clone, (departure.node,), {}, departure.values, self._meta())
                     departure.node, departure.tensor = copy, departure.values
 
     def _opaque(self, tape: Tape, result: torch.Tensor | None) -> fx.Node:
-        """The place where data that left torch comes back; what another thread made comes from the inputs."""
+        """Record an opaque call on the data that left torch; if none has, on the inputs (work of another thread)."""
         name, place = self._door if self._door != _NOWHERE else self._here()
         self._door = _NOWHERE
         func = self.opaque.operator(name, place, result)

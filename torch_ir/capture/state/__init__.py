@@ -1,1 +1,1 @@
-"""State that forward reads or changes outside its inputs, and settings of the process."""
+"""State that forward reads or changes besides its inputs and weights, and process-wide settings."""

@@ -1,12 +1,11 @@
-"""What forward asks of the process, or sets there: settings that decide on its result and that no graph holds.
+"""Process-wide settings that forward reads or sets, such as the default dtype and the random seed.
 
-A question is answered once, at capture, and the graph holds what followed; the user is told by name and line. Whoever
-seeds the random numbers inside of forward draws other ones in the graph, so that is refused.
+The graph is specialised to the settings at capture; a warning names each line that reads one. A forward that seeds the
+random numbers and then draws some is refused, because the graph would draw others.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_ir.capture.instrument import Handler, all_intercepted
-from torch_ir.capture.program.provenance import is_users, user_line
+from torch_ir.capture.program.provenance import calling_line
 from torch_ir.errors import CaptureWarning, Cause, ConversionError
 from torch_ir.ir import IR
 from torch_ir.ops.effects import is_random
@@ -29,7 +28,7 @@ _SEEDING = ("manual_seed", "seed", "set_rng_state")
 
 
 class AmbientNotes:
-    """The questions and seeds of one capture: lines with what was called there, each once."""
+    """The reads and seeds of one capture: each line, with the function that it calls, once."""
 
     def __init__(self) -> None:
         self.asked: dict[tuple[str, str], None] = {}
@@ -37,32 +36,32 @@ class AmbientNotes:
 
     def ask(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         answer = original(*args, **kwargs)
-        if line := _users_line():
+        if line := calling_line(2):
             self.asked[line, f"torch.{name}(), which is {answer}"] = None
         return answer
 
     def seed(self, name: str, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if line := _users_line():
+        if line := calling_line(2):
             self.seeded[line, f"torch.{name}"] = None
         return original(*args, **kwargs)
 
     def check(self, ir: IR) -> None:
-        """Refuse a graph whose random numbers would be others; warn of what else was decided at capture."""
+        """Refuse a graph whose random numbers would differ; warn about settings that were read at capture."""
         for line, name in self.seeded:
             if any(map(is_random, ir.all_nodes())):
                 raise ConversionError(
-                    f"{line}: forward sets the state of torch's random numbers with {name}, which no graph does; seed "
-                    "before the call",
+                    f"{line}: forward sets torch's random state with {name}, which a graph cannot do; seed before "
+                    "the call",
                     cause=Cause.SEEDED,
                 )
-            _warn(f"{line} sets the state of torch's random numbers with {name}; the graph does not")
-        for line, told in self.asked:
-            _warn(f"{line} asks for {told}: the graph holds what follows from that, whatever is set when it runs")
+            _warn(f"{line} sets torch's random state with {name}; the graph does not")
+        for line, setting in self.asked:
+            _warn(f"{line} reads {setting}: the graph is specialised to that value, whatever is set when it runs")
 
 
 @contextmanager
 def ambient_notes() -> Iterator[AmbientNotes]:
-    """Note what the user's code asks and sets; afterwards torch's random numbers are where they were."""
+    """Note which settings the user's code reads and sets; restore torch's random state afterwards."""
     notes, before = AmbientNotes(), torch.get_rng_state()
     handlers: dict[tuple[Any, str], Handler] = {(torch, name): partial(notes.ask, name) for name in _QUESTIONS}
     handlers |= {(owner, name): partial(notes.seed, name) for owner in (torch, torch.random) for name in _SEEDING}
@@ -73,14 +72,6 @@ def ambient_notes() -> Iterator[AmbientNotes]:
     finally:
         if notes.seeded:
             torch.set_rng_state(before)
-
-
-def _users_line() -> str:
-    """The line that called a patched function, if it is the user's."""
-    frame = sys._getframe(3)
-    if not is_users(frame.f_code.co_filename):
-        return ""
-    return user_line(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}')
 
 
 def _warn(text: str) -> None:

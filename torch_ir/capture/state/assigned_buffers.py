@@ -1,4 +1,4 @@
-"""Buffers and parameters that forward assigns anew: they are written to when forward is done."""
+"""Assignments to buffers and parameters in forward become writes at the end of forward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NodeOf = Callable[[torch.Tensor], "fx.Node | None"]
 
 
 def traced_node(tensor: torch.Tensor) -> fx.Node | None:
-    """The node of a tensor in the graph that torch is tracing."""
+    """Return the node of a tensor in the graph that torch is tracing."""
     mode = get_proxy_mode()
     found = None if mode is None else get_proxy_slot(tensor, mode.tracer, None)
     return None if found is None else found.proxy.node
@@ -29,11 +29,11 @@ def traced_node(tensor: torch.Tensor) -> fx.Node | None:
 
 @contextmanager
 def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iterator[None]:
-    """`self.mean = new` becomes a write to the buffer or parameter at the end of forward.
+    """Turn `self.mean = new` into a write to the buffer or parameter at the end of forward.
 
-    Torch forgets what submodules assign, and takes what the model itself assigns in the order of names, so that
-    buffers which change places would read each other's new values. A buffer that gets another shape or dtype is a memo
-    that forward makes to fit, and is left alone; the model is refused where forward reads what it held before.
+    torch.export drops assignments in submodules, and writes those of the model itself in the order of names, so that
+    two swapped buffers would read each other's new values. A buffer that gets another shape or dtype is a cache, and
+    is not written; the model is refused if forward reads its old value.
     """
     paths: dict[nn.Module, str] = {}
     for path, module in walk(model):
@@ -42,7 +42,7 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
         (module, path, table)
         for module, path in paths.items()
         for table in (buffer_table(module), parameter_table(module))
-        if table and isinstance(table, dict)  # a scripted module shows its own in another way
+        if table and isinstance(table, dict)  # those of a scripted module are of another type
     ]
     before: list[dict[str, Any]] = []
 
@@ -62,9 +62,8 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
                 replaced.append((module, name, old, new))
             elif _goes_on(node_of(old), node_of(new)):
                 raise ConversionError(
-                    f"cannot capture {type(model).__name__}: forward reads the buffer {path + name!r} and gives it "
-                    "another shape or dtype, so that its next call would go on from another value; keep its shape and "
-                    "dtype",
+                    f"cannot capture {type(model).__name__}: forward reads the buffer {path + name!r} and assigns a "
+                    "tensor of another shape or dtype to it, which a graph cannot return; keep its shape and dtype",
                     cause=Cause.BUFFER_CHANGES_FORM,
                 )
         if not replaced:
@@ -75,7 +74,7 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
             for old, new in zip(written, _apart_from([new for *_, new in replaced], written), strict=True):
                 old.copy_(new)
         for module, name, old, _ in replaced:
-            setattr(module, name, old)  # so that torch, which notes assignments, takes what has been written
+            setattr(module, name, old)  # so that torch.export, which tracks assignments, sees the written tensor
         return result
 
     hooks = [model.register_forward_pre_hook(remember), model.register_forward_hook(write)] if tables else []
@@ -87,24 +86,24 @@ def assignments_written(model: nn.Module, node_of: NodeOf = traced_node) -> Iter
 
 
 def drop_memos(module: fx.GraphModule) -> None:
-    """Erase writes that torch adds for buffers of the model itself: a second one, or one of another shape."""
+    """Erase writes that torch.export adds for buffers of the model itself: repeated ones, or to another shape."""
     for node in list(module.graph.nodes):
         if node.target is _COPY and (_sizes(node) != _sizes(node.args[0]) or _is_again(node)):
             module.graph.erase_node(node)
 
 
 def _is_again(node: fx.Node) -> bool:
-    """Whether a call copies to a tensor what a call has just copied to it."""
+    """Whether a call repeats the copy before it."""
     target, source = node.args[:2]
     return isinstance(source, fx.Node) and source.target is _COPY and source.args[0] is target and not node.users
 
 
 def _sizes(node: fx.Node) -> list[str]:
-    return [str(size) for size in node.meta["val"].shape]  # as text, so that no symbol is decided on
+    return [str(size) for size in node.meta["val"].shape]  # comparing symbols would add guards
 
 
 def _goes_on(old: fx.Node | None, new: fx.Node | None) -> bool:
-    """Whether a graph reads a buffer otherwise than to cast it once and for all."""
+    """Whether a graph reads a buffer for anything but its cast to the new value."""
     while new is not None and new is not old and new.target in _CASTS:
         new = new.all_input_nodes[0]
     return old is not None and new is not old and any(_reads(user) for user in old.users)
@@ -115,7 +114,7 @@ def _reads(user: fx.Node) -> bool:
 
 
 def _apart_from(result: Any, written: Sequence[torch.Tensor]) -> Any:
-    """What forward returns keeps the values that it has, also where it lies in the memory of a buffer."""
+    """Clone results that share memory with a buffer, so that they keep their values when it is written."""
 
     def own(tensor: torch.Tensor) -> torch.Tensor:
         shares = any(share_memory(tensor, old) for old in written)

@@ -1,7 +1,7 @@
-"""Code that asks for the very class of a tensor, such as `type(w) is nn.Parameter`.
+"""Code that compares the class of a tensor, such as `type(w) is nn.Parameter`.
 
-While a model is captured without values, its tensors are of a class of their own. `isinstance` answers as it does in
-eager, but nothing can make `type` do so, hence the lines that ask are named.
+During a capture without values, tensors are of an internal class. `isinstance` returns what it does in eager, but
+`type` cannot be made to, so a warning names the lines that call it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import CodeType
 
 from torch import nn
 
-from torch_ir.capture.program.provenance import user_line
+from torch_ir.capture.program.provenance import source_line
 from torch_ir.capture.state.python_state import functions_of
 from torch_ir.capture.walk import modules
 
@@ -22,7 +22,7 @@ _LOADING = ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_NAME", "LOAD_CONST"
 
 
 def class_questions(model: nn.Module) -> list[str]:
-    """Return the lines of forward, and of functions that it names, that compare a class with one of torch's."""
+    """Return the lines of forward, and of functions that it calls by name, that compare a class with a tensor class."""
     kinds = dict.fromkeys(map(type, modules(model)))
     codes = dict.fromkeys(function.__code__ for kind in kinds for function in functions_of(kind))
     return list(dict.fromkeys(place for code in codes for place in _asking(code)))
@@ -39,4 +39,4 @@ def _asking(code: CodeType) -> tuple[str, ...]:
         if instruction.opname in _LOADING and isinstance(instruction.argval, str):
             loaded.setdefault(line, set()).add(instruction.argval)
     lines = [line for line, names in loaded.items() if names & _ASKING and names & _CLASSES]
-    return tuple(user_line(f'File "{code.co_filename}", line {line}') for line in lines)
+    return tuple(source_line(code.co_filename, line) for line in lines)

@@ -1,4 +1,4 @@
-"""Dtypes that torch took from its default dtype, written into the graph: a graph is defined under float32.
+"""Write dtypes that came from torch's default dtype into the graph: a graph is defined under float32.
 
     set_default_dtype(float64)
     before   zeros: float64[4] = aten.zeros.default(size=[4], dtype=None)
@@ -7,7 +7,7 @@
              to: float64[4] = aten.to.dtype(self=arange, dtype=float64)
              div: float64[4] = aten.div.Tensor(self=to, other=2)
 
-A graph that was captured under float32 stays as it is.
+A graph that was captured under float32 is not changed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from torch_ir.ops.schema import find_operator
 from torch_ir.ops.torch_internals import OpOverload
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name, to_torch
 
-_USUAL = frozenset(("float32", "complex64"))  # what the default dtype of graphs gives
+_USUAL = frozenset(("float32", "complex64"))  # results under the default dtype of graphs
 _WHERE, _WHERE_SCALARS = "aten.where.self", "aten.where.Scalar"
 _CLOSE = "aten.isclose.default"  # compares integers as numbers of the default dtype
-_SIZE = 4  # stands for every open size: none of these operators looks at sizes to find a dtype
+_SIZE = 4  # for every open size: the result dtype of these operators does not depend on sizes
 
 
 def write_default_dtypes(ir: IR) -> IR:
-    """Let every node of a fresh graph, and of its functions, make under float32 what it made at capture."""
+    """Make every node of a new graph and its functions compute under float32 the dtype that it had at capture."""
     for body in ir.functions.values():
         write_default_dtypes(body)
     if not any(map(_is_suspect, ir.nodes)):
@@ -55,14 +55,14 @@ def _is_suspect(node: OpNode) -> bool:
 
 
 def refuse_close_integers(ir: IR, default_dtype: torch.dtype) -> None:
-    """Refuse integers that were compared as numbers of another default dtype, which shows in no dtype of the graph."""
+    """Refuse `isclose` on integers under another default dtype: no dtype in the graph shows how it compares them."""
     for node in ir.all_nodes() if default_dtype != DEFAULT_DTYPE else ():
         if node.op_type == _CLOSE and not any(tensor.dtype.startswith(("float", "bfloat")) for tensor in node.inputs):
             raise _refusal(node, dtype_name(default_dtype))
 
 
 def _written_out(node: OpNode, names: FreeNames) -> list[OpNode]:
-    """Say the dtype in the node itself or in what it reads; returns the nodes that go before it."""
+    """Put the dtype into the node itself or cast its inputs; return the nodes to insert before it."""
     dtype = Dtype(node.outputs[0].dtype)
     before: list[OpNode] = []
     if "dtype" in node.attrs:
@@ -88,7 +88,7 @@ def _written_out(node: OpNode, names: FreeNames) -> list[OpNode]:
 
 
 def _counts(node: OpNode, tensor: TensorMeta) -> bool:
-    """Whether an input takes part in the arithmetic, rather than choose."""
+    """Whether an input takes part in type promotion; the condition of `where` does not."""
     return "condition" not in node.args or node["condition"] is not tensor
 
 
@@ -100,7 +100,7 @@ def _cast(node: OpNode, tensor: TensorMeta, dtype: Dtype, names: FreeNames) -> O
 
 
 def _stride_of_cast(tensor: TensorMeta) -> Sequence[int | str] | None:
-    """The strides of what a cast makes: those of its input where that is dense."""
+    """Return the strides of the result of a cast: those of its input if that is dense."""
     if tensor.stride is None or not tensor.is_static or not all(isinstance(step, int) for step in tensor.stride):
         return tensor.stride
     cast = _like(tensor).to(TORCH_DTYPES["float64"])
@@ -116,7 +116,7 @@ def _scalar(node: OpNode, argument: str, dtype: Dtype, names: FreeNames) -> OpNo
 
 
 def _makes_declared(node: OpNode) -> bool:
-    """Whether a node makes under float32 what it made at capture; what only its author can say is taken as it is."""
+    """Whether a node has the same result dtypes under float32; assumed for operators outside ATen."""
     made = _made(node)
     if made is None:
         return not node.op_type.startswith("aten.") or node.attrs.get("dtype") is not None
@@ -124,7 +124,7 @@ def _makes_declared(node: OpNode) -> bool:
 
 
 def _made(node: OpNode) -> list[str] | None:
-    """The dtypes of what a node makes under float32; None where torch cannot say."""
+    """Return the result dtypes of a node under float32; None if torch cannot infer them."""
     operator = find_operator(node.op_type)
     if not isinstance(operator, OpOverload):
         return None
@@ -133,7 +133,7 @@ def _made(node: OpNode) -> list[str] | None:
         with NeutralState():
             made = results(operator, keywords(tensors, node.attrs, _on_meta))
         return [dtype_name(tensor.dtype) for tensor in made]
-    except Exception:  # torch says in many ways that a call needs values
+    except Exception:  # torch raises many types where a call needs values
         return None
 
 
@@ -159,6 +159,6 @@ def _on_meta(value: Any) -> Any:
 def _refusal(node: OpNode, dtype: str) -> ConversionError:
     place = f"{node.origin.source}: " if node.origin.source else ""
     return ConversionError(
-        f"{place}{node.op_type} takes its dtype, {dtype}, from torch.set_default_dtype, which a graph cannot say; cast "
-        "what it is given, or capture under float32"
+        f"{place}{node.op_type} takes its dtype, {dtype}, from torch.set_default_dtype, which a graph cannot express; "
+        "cast its inputs, or capture under float32"
     )

@@ -1,8 +1,8 @@
-"""Warn where the graph freezes Python state: where the next call of the model would compute something else.
+"""Warn if forward changes Python state on which its next call depends: the graph keeps the state of the first call.
 
-A capture that changed nothing needs no check. Otherwise the model runs twice more, on tensors without values: state is
-frozen if the second run computes something else than the first, or changes Python values again. A memo, which every
-call would make alike, is neither.
+A capture that changed no state needs no check. Otherwise the model runs twice more on tensors without values: state is
+frozen if the second run computes something else than the first, or changes Python values again. A cache that every call
+fills with the same value is not reported.
 """
 
 from __future__ import annotations
@@ -21,44 +21,43 @@ from torch_ir.capture.data_branches.value_numbers import ValueNumbers
 from torch_ir.capture.export.dynamic import Call
 from torch_ir.capture.export.fake_weights import fake_copy, weight_free
 from torch_ir.capture.instrument import capturing
-from torch_ir.capture.program.provenance import is_users, user_line
+from torch_ir.capture.program.provenance import is_users, source_line
 from torch_ir.capture.quiet import quiet
 from torch_ir.capture.state.python_state import Change, PythonState
 from torch_ir.capture.state.side_effects import observed_changes
 from torch_ir.capture.state.tensor_leaks import contained
-from torch_ir.capture.walk import walk
+from torch_ir.capture.walk import weights
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir import IR
 from torch_ir.ir.json.json_text import uncollected
 from torch_ir.ops.fast_paths import uncompiled
-from torch_ir.ops.torch_internals import buffer_table, parameter_table, pytree
+from torch_ir.ops.torch_internals import pytree
 
 _MOST_NAMES = 4
-_Slots = dict[tuple[str, str], tuple[Any, Any]]  # (path, name) -> the table that holds a weight, and the weight
 
 
 def with_state_checked(model: nn.Module, call: Call, capture: Callable[[], IR]) -> IR:
-    """The captured graph, after a warning if it freezes state."""
+    """Capture a graph, and warn if it freezes state."""
     with observed_changes() as observed:
         ir = capture()
     is_suspect = observed.names or observed.is_blind
     if is_suspect and (frozen := _frozen(model, call, observed.names)):
         names = [f"{name!r} at {place}" if place else repr(name) for name, place in frozen.items()]
         more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        told = f"forward changes state that the graph does not keep: {', '.join(names[:_MOST_NAMES])}{more}"
-        warnings.warn(f"{told}; every run of the graph is a first call; keep such state in a buffer", CaptureWarning, 4)
+        text = f"forward changes state that the graph does not keep: {', '.join(names[:_MOST_NAMES])}{more}"
+        warnings.warn(f"{text}; every run of the graph is a first call; use a buffer for it", CaptureWarning, 4)
     return ir
 
 
 def _frozen(model: nn.Module, call: Call, changes: Iterable[str]) -> dict[str, str]:
-    """The names of state that another call would find changed, with the lines that change it."""
+    """Return the names of state that the next call would find changed, with the lines that change it."""
     with capturing(), contained(model) as tensors, tensors.of_every_mode():
         found = _changed_by_second_call(model, call)
     return dict.fromkeys(changes, "") if found is None else found
 
 
 def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | None:
-    """The same, of two runs without values; None for a model that cannot run so. Nothing else of them is kept."""
+    """Return the same from two runs without values; None for a model that cannot run without values."""
     try:
         with _fake_runs(model, call) as run:
             state = PythonState(model)
@@ -77,19 +76,19 @@ def _changed_by_second_call(model: nn.Module, call: Call) -> dict[str, str] | No
 
 
 def _from_the_start(again: Sequence[Change], first: Sequence[Change]) -> Iterator[Change]:
-    """What two runs have changed, with what it was before the first."""
+    """Yield the changes of the second run, with the values before the first."""
     known = {change.name: change for change in first}
     return (known.get(change.name, change) for change in again)
 
 
 def _is_tensor(change: Change) -> bool:
-    """Whether one tensor took the place of another."""
+    """Whether a tensor was replaced by another."""
     return isinstance(change.old, torch.Tensor) and isinstance(change.now(), torch.Tensor)
 
 
 @contextmanager
 def _fake_runs(model: nn.Module, call: Call) -> Iterator[Callable[[], Any]]:
-    """A function that runs the model on tensors without values, on its own weights each time, and returns a digest."""
+    """Yield a function that runs the model on fake tensors, with fresh weights each time, and returns a digest."""
     numbers = ValueNumbers()
     with weight_free(model) as (mode, _), ExitStack() as stack:
         if torch.get_default_device().type == "meta":
@@ -99,45 +98,34 @@ def _fake_runs(model: nn.Module, call: Call) -> Iterator[Callable[[], Any]]:
             torch.no_grad(),
             uncompiled(),
             mode,
-        ):  # torch.compile would keep what it makes of fakes
+        ):  # torch.compile would cache code for fake tensors
             stack.enter_context(context)
-        slots = _slots(model)
+        slots = list(weights(model))
 
         def run() -> Any:
             numbers.begin()
-            for (path, name), (table, weight) in slots.items():
-                if _is_alike(table.get(name), weight):
-                    table[name] = weight
-                    numbers.give(weight, (path, name), is_input=False)
+            for weight in slots:
+                if _is_alike(weight.table.get(weight.name), weight.tensor):
+                    weight.table[weight.name] = weight.tensor
+                    numbers.give(weight.tensor, weight.key, is_input=False)
             args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: fake_copy(tensor, mode), call)
             inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
             for place, tensor in enumerate(inputs):
                 numbers.give(tensor, place, is_input=True)
             with numbers:
                 result = model(*args, **kwargs)
-            weights = [table.get(name) for (_, name), (table, weight) in slots.items()]
-            return numbers.digest((result, inputs, weights))
+            return numbers.digest((result, inputs, [weight.table.get(weight.name) for weight in slots]))
 
         yield run
 
 
-def _slots(model: nn.Module) -> _Slots:
-    return {
-        (path, name): (table, weight)
-        for path, module in walk(model)
-        for table in (parameter_table(module), buffer_table(module))
-        for name, weight in table.items()
-        if weight is not None
-    }
-
-
 def _is_alike(one: Any, other: torch.Tensor) -> bool:
-    """Whether the graph writes one to the other: it does where they have the same form."""
+    """Whether the graph would write one tensor to the other: they have the same shape and dtype."""
     return isinstance(one, torch.Tensor) and (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _lines(run: Callable[[], Any], state: PythonState, changes: Sequence[Change]) -> dict[str, str]:
-    """The line of the user's code after which each change was there, in a run from the state that was."""
+    """Return the user's line that makes each change, from a traced run that starts with the original state."""
     waiting = {change.name: change for change in changes}
     found: dict[str, str] = {}
     last = [""]
@@ -148,13 +136,13 @@ def _lines(run: Callable[[], Any], state: PythonState, changes: Sequence[Change]
         for name in [name for name, change in waiting.items() if change.is_still_there()]:
             found[name] = last[0]
             del waiting[name]
-        last[0] = user_line(f'File "{frame.f_code.co_filename}", line {frame.f_lineno}')
+        last[0] = source_line(frame.f_code.co_filename, frame.f_lineno)
         return look
 
     outer = sys.gettrace()
     sys.settrace(look)
     try:
-        with uncollected():  # callbacks of the garbage collector are no code of the model
+        with uncollected():  # callbacks of the garbage collector are not the model's code
             run()
     finally:
         sys.settrace(outer)

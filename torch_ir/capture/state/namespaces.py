@@ -1,4 +1,4 @@
-"""The state that a model's code can reach and write to, remembered: globals, classes, closures, objects, containers."""
+"""A snapshot of the namespaces and containers that a model's code can write to: globals, classes, closures, objects."""
 
 from __future__ import annotations
 
@@ -6,39 +6,36 @@ import functools
 import gc
 import sys
 import types
-from collections import OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import nn
 
-from torch_ir.capture.program.provenance import is_users
+from torch_ir.capture.program.provenance import is_users_module
 from torch_ir.capture.walk import own_attributes
+from torch_ir.ops.references import ABSENT, CONTAINERS, cells_of, held_by
 
-_DEPTH = 3  # of what is reached from the model's classes and objects
+_DEPTH = 3  # references to follow from the model's classes and objects
 _MOST_ITEMS = 4096  # of a container that is copied
 _LRU = type(functools.lru_cache(lambda: None))
 _PLAIN = frozenset((bool, int, float, complex, str, bytes, tuple, frozenset, type(None), torch.dtype, torch.device))
 _ATOMS = _PLAIN - {tuple, frozenset}
-_ABSENT = object()
-# These very types: those of a library may run code of theirs when they are copied.
-_CONTAINERS = frozenset((dict, list, set, deque, OrderedDict, defaultdict))
 
 
 class Namespaces:
-    """What was in every namespace and container that the classes and objects of a model lead to."""
+    """The content of each namespace and container that is reachable from the classes and objects of a model."""
 
     def __init__(self, modules: Collection[nn.Module]) -> None:
-        self._held: dict[int, tuple[Any, Any]] = {}  # with a copy; a class stands for its dict
-        self._depths: dict[int, int] = {}  # to which what it holds was followed
+        self._held: dict[int, tuple[Any, Any]] = {}  # holder and a copy of its content, by identity
+        self._depths: dict[int, int] = {}  # depth to which its content was followed
         self._owners: dict[int, type] = {}
         self._caches: dict[Any, None] = {}
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
         for kind in dict.fromkeys(map(type, modules)):
             for base in kind.__mro__[:-1]:
                 self._add(base, _DEPTH)
-        seen: set[int] = set()  # layers share much, such as their configuration
+        seen: set[int] = set()  # layers share objects such as their configuration
         for module in modules:
             for _, value in own_attributes(module):
                 if type(value) not in _PLAIN and id(value) not in seen:
@@ -46,23 +43,23 @@ class Namespaces:
                     self._add(value, _DEPTH - 1)
 
     def has(self, holder: Any) -> bool:
-        """Whether something was there before."""
+        """Whether an object is part of the snapshot."""
         return id(holder) in self._held
 
     def content(self, holder: Any) -> Any:
-        """What a namespace or container held; None if that is not known."""
+        """Return the former content of a namespace or container; None if it is not in the snapshot."""
         return self._held.get(id(holder), (None, None))[1]
 
     def owner(self, holder: Any) -> type | None:
-        """The class that a dict is the namespace of."""
+        """Return the class whose namespace a dict is."""
         return self._owners.get(id(holder))
 
     def put_back(self, stale: Collection[int]) -> None:
-        """Undo what was changed since, where the new value is, or holds, one of some objects by identity."""
+        """Undo changes whose new value is, or holds, one of these objects (identities)."""
         for holder, content in list(self._held.values()):
             if isinstance(holder, dict):
                 for name, value in list(holder.items()):
-                    if content.get(name, _ABSENT) is not value and _holds(value, stale):
+                    if content.get(name, ABSENT) is not value and _holds(value, stale):
                         self.put_back_entry(holder, name)
             elif any(_holds(item, stale) for item in list(holder)):
                 holder.clear()
@@ -75,10 +72,10 @@ class Namespaces:
                 cache.cache_clear()
 
     def put_back_entry(self, holder: dict[Any, Any], name: Any) -> None:
-        """Give an entry the value that it had, or remove it."""
+        """Restore the former value of an entry, or remove it."""
         content, owner = self.content(holder) or {}, self.owner(holder)
         if owner is not None and name in content:
-            setattr(owner, name, content[name])  # not in its dict: Python remembers what it looked up there
+            setattr(owner, name, content[name])  # not through its dict: Python caches attribute lookups
         elif owner is not None:
             delattr(owner, name)
         elif name in content:
@@ -87,14 +84,14 @@ class Namespaces:
             del holder[name]
 
     def put_back_cell(self, cell: types.CellType) -> bool:
-        """Give a variable of a closure the value that it had; False if that is not known."""
+        """Restore the former value of a closure's variable; False if it is not in the snapshot."""
         if id(cell) not in self._cells:
             return False
         cell.cell_contents = self._cells[id(cell)][1]
         return True
 
     def _add(self, value: Any, depth: int) -> None:
-        if type(value) in _PLAIN or (depth <= 0 and type(value) not in _CONTAINERS):
+        if type(value) in _PLAIN or (depth <= 0 and type(value) not in CONTAINERS):
             return
         if isinstance(value, (types.FunctionType, _LRU)):
             self._add_function(value, depth)
@@ -102,7 +99,7 @@ class Namespaces:
             self._add_class(value, depth)
         elif isinstance(value, types.ModuleType):
             self._add_dict(vars(value), depth)
-        elif type(value) in _CONTAINERS:
+        elif type(value) in CONTAINERS:
             self._add_container(value, depth)
         elif isinstance(value, types.MethodType):
             self._add(value.__self__, depth)
@@ -129,10 +126,9 @@ class Namespaces:
         self._add_dict(function.__globals__, depth - 1)
         if function.__dict__:
             self._add_container(function.__dict__, depth)
-        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._add(default, depth - 1)
-        for cell, value in _contents(function.__closure__ or ()):
+        for _, cell, value in cells_of(function):
             self._cells.setdefault(id(cell), (cell, value))
+        for _, value in held_by(function):
             self._add(value, depth)
 
     def _add_object(self, value: Any, depth: int) -> None:
@@ -141,7 +137,7 @@ class Namespaces:
             self._add_class(type(value), depth - 1)
 
     def _add_dict(self, namespace: dict[str, Any], depth: int, is_checked: bool = False) -> None:
-        """The globals of a module, or the namespace of a class."""
+        """Add the globals of a module, or the namespace of a class."""
         if depth >= 0 and (is_checked or is_users_module(namespace.get("__name__", ""))):
             self._add_container(namespace, depth)
 
@@ -155,36 +151,18 @@ class Namespaces:
             for item in items:
                 if type(item) not in _PLAIN:
                     self._add(item, depth - 1)
-        elif depth == 1:  # the last step, which most of what is met lies beyond
+        elif depth == 1:  # the last step, which most objects lie beyond
             for item in items:
-                if type(item) in _CONTAINERS:
+                if type(item) in CONTAINERS:
                     self._add_container(item, 0)
 
 
-def is_users_module(name: str) -> bool:
-    """Whether a module is neither torch's nor ours nor of the standard library."""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    return is_users(file) if file else name == "__main__" and name in sys.modules
-
-
 def _holds(value: Any, wanted: Collection[int], depth: int = 6) -> bool:
-    """Whether a value is one of some objects, or a container or plain object with one."""
+    """Whether a value is one of these objects (identities), or a container or plain object that holds one."""
     if id(value) in wanted:
         return True
     if not depth or type(value) in _ATOMS:
         return False
-    if isinstance(value, dict):
-        return any(_holds(item, wanted, depth - 1) for pair in dict.items(value) for item in pair)
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return any(_holds(item, wanted, depth - 1) for item in value)
     if isinstance(value, (type, types.ModuleType, types.FunctionType, torch.Tensor, nn.Module)):
         return False
-    return any(_holds(item, wanted, depth - 1) for item in getattr(value, "__dict__", {}).values())
-
-
-def _contents(cells: Collection[types.CellType]) -> Iterator[tuple[types.CellType, Any]]:
-    for cell in cells:
-        try:
-            yield cell, cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
+    return any(_holds(item, wanted, depth - 1) for pair in held_by(value) for item in pair)  # keys hold tensors, too

@@ -1,7 +1,7 @@
-"""Capture under somebody's `with torch.autocast(...)`: the region becomes one of the model's own.
+"""Capture inside the caller's `with torch.autocast(...)`: the region is moved into forward.
 
-The ways to capture a model disagree on a region that was entered before they began: the one records the casts, the
-other the dtypes without the casts. A region that the model enters itself is captured alike by all of them.
+The capture steps disagree on a region that was entered before them: one records the casts, another only their dtypes.
+A region that the model enters itself is captured the same way by all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ABSENT = object()
 
 @contextmanager
 def autocast_inside(model: nn.Module) -> Iterator[None]:
-    """Leave the regions of autocast that the caller is in, and let `forward` enter them; put it back on leaving."""
+    """Leave the caller's autocast regions, and let `forward` enter them; restore `forward` at the end."""
     dtypes = {
         device: torch.get_autocast_dtype(device) for device in AUTOCAST_DEVICES if torch.is_autocast_enabled(device)
     }
@@ -48,7 +48,7 @@ def _inside(forward: Callable[..., Any], dtypes: dict[str, torch.dtype]) -> Call
     @functools.wraps(forward)
     def within(*args: Any, **kwargs: Any) -> Any:
         with ExitStack() as regions:
-            for device, dtype in dtypes.items():  # without a cache: every cast is to be seen
+            for device, dtype in dtypes.items():  # without a cache, so that every cast is recorded
                 regions.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=False))
             return forward(*args, **kwargs)
 

@@ -1,7 +1,7 @@
-"""The Python state that a model can reach: what it was before a run, what a run changed, and how to put it back.
+"""A snapshot of the Python state that a model can reach, to list and undo the changes of a run.
 
-State is found in attributes of modules, in containers and objects that these hold, in closures and defaults of
-functions, in class attributes, and in globals that forward and the functions that it calls by name use.
+State is found in attributes of modules, in the containers and objects that these hold, in closures and defaults of
+functions, in class attributes, and in globals that forward, and the functions that it calls by name, use.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import dis
 import functools
 import itertools
 import operator
-import sys
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -21,8 +20,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from torch_ir.capture.program.provenance import is_users
+from torch_ir.capture.program.provenance import is_users, is_users_module
 from torch_ir.capture.walk import walk
+from torch_ir.ops.references import ABSENT, CONTAINERS, TABLES, cells_of, content_of, held_by
 from torch_ir.ops.torch_internals import MODULE_TABLES, buffer_table, parameter_table
 
 _PLAIN = frozenset(
@@ -31,24 +31,20 @@ _PLAIN = frozenset(
         *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, ModuleType, BuiltinFunctionType),
     )
 )
-_TABLES = (dict, OrderedDict, defaultdict, Counter)
-# these very types: what a class of its own does when cleared is unknown
-_CONTAINERS = frozenset((list, set, deque, *_TABLES))
-_ABSENT = object()
-_MOST = 20_000  # objects that are looked at
+_MOST = 20_000  # objects to visit
 _Path = tuple[Any, ...]  # of names and keys, outermost first
 Table = tuple[_Path, Any, Any]  # a dict, with a copy
 
 
 def written(path: _Path) -> str:
-    """A path as Python would write it, without `self`."""
+    """Return a path as Python syntax, without `self`."""
     first, *others = path
     return str(first) + "".join(part if part.startswith("[") else f".{part}" for part in map(str, others))
 
 
 @dataclass
 class Change:
-    """Something that a run has changed: where it is held, under which key, and what it was."""
+    """A change that a run made: the table, the key in it, and the old value."""
 
     path: _Path
     table: Any
@@ -60,24 +56,26 @@ class Change:
         return written(self.path)
 
     def now(self) -> Any:
-        """What is there; of a list, set or cell as a whole, its content."""
-        return _content(self.table) if self.key is _ABSENT else self.table.get(self.key, _ABSENT)
+        """Return the present value; for a list, set or cell, its whole content."""
+        return _content(self.table) if self.key is ABSENT else self.table.get(self.key, ABSENT)
 
     def is_still_there(self) -> bool:
         return not _is_equal(self.old, self.now())
 
 
 class PythonState:
-    """What a model and the code that it runs hold, taken when this is made."""
+    """The state of a model, and of the code that it runs, when this object was created."""
 
     def __init__(self, model: nn.Module) -> None:
         self._seen: set[int] = set()
         self._tables: list[Table] = []
-        self._empty: list[Any] = []  # dicts of modules, most of which stay empty
+        self._empty: list[Any] = []  # empty dicts of modules; most stay empty
         self._contents: list[tuple[_Path, Any, Any]] = []  # lists, sets and cells, with their content
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
-        self._slots: set[int] = set()  # tables of weights, where a tensor may take the place of one that is like it
-        self.tensors: list[tuple[_Path, torch.Tensor]] = []  # that are no weights
+        self._slots: set[int] = (
+            set()
+        )  # tables of weights: assigning a tensor of the same shape and dtype is not a change
+        self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
         self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
         classes: dict[type, None] = {}
         paths: dict[nn.Module, str] = {}
@@ -90,11 +88,11 @@ class PythonState:
             self._see_class(kind)
 
     def changes(self, tables: Sequence[Table] | None = None) -> list[Change]:
-        """What differs from what was there, in the order in which it was found; `tables` are those that changed."""
+        """Return the changes, in the order of the search; `tables` are those that changed, if known."""
         found = []
         for path, table, copy in self.changed_tables() if tables is None else tables:
             found += _differences(path, table, copy)
-        found += [Change(path, held, _ABSENT, content) for path, held, content in self._contents]
+        found += [Change(path, held, ABSENT, content) for path, held, content in self._contents]
         found += [Change(path, table, name, old) for path, table, name, old in self._globals]
         found += [
             Change((*path, "requires_grad"), flag, "flag", old)
@@ -104,7 +102,7 @@ class PythonState:
         return [change for change in found if change.is_still_there() and not self._is_written(change)]
 
     def _is_written(self, change: Change) -> bool:
-        """Whether a weight was assigned, which the graph writes."""
+        """Whether a change is an assignment to a weight, which the graph writes."""
         return id(change.table) in self._slots and _is_alike(change.old, change.now())
 
     def changed_tables(self) -> list[Table]:
@@ -127,7 +125,7 @@ class PythonState:
             if not _is_equal(content, _content(held)):
                 _fill(held, content)
         for _, table, name, old in self._globals:
-            if table.get(name, _ABSENT) is not old:
+            if table.get(name, ABSENT) is not old:
                 table[name] = old
         for _, _, tensor, flag in self._flags:
             if tensor.requires_grad is not flag:
@@ -143,11 +141,11 @@ class PythonState:
         for name, value in attributes.items():
             if type(value) in _PLAIN:
                 continue
-            if type(value) in _TABLES and not value:
+            if type(value) in TABLES and not value:
                 self._empty.append(value)
             elif isinstance(value, torch.Tensor):
                 self.tensors.append(((*where, name), value))
-            elif name in _REGISTERED and type(value) in _TABLES:  # those of a scripted module are of another type
+            elif name in _REGISTERED and type(value) in TABLES:  # those of a scripted module are of another type
                 self._tables.append((where, value, value.copy()))
             elif not isinstance(value, nn.Module):
                 self._see(value, (*where, name))
@@ -164,47 +162,36 @@ class PythonState:
         if isinstance(value, torch.Tensor):
             self.tensors.append((path, value))
             return
-        if kind in _TABLES:
+        if kind in TABLES:
             self._tables.append((path, value, value.copy()))
-            self._see_all(value, value.values(), path)
-        elif kind in _CONTAINERS or kind is tuple:
-            if kind is not tuple:
-                self._contents.append((path, value, value.copy()))
-            self._see_all(itertools.count(), value, path)
+        elif kind in CONTAINERS:
+            self._contents.append((path, value, value.copy()))
         elif kind is FunctionType:
-            self._see_function(value, path)
+            self._see_function(value)
+            return
+        elif kind is itertools.count:
+            self._contents.append((path, value, repr(value)))
         elif kind is MethodType:
             self._see(value.__self__, path)
             self._see(value.__func__, path)
-        elif kind is functools.partial:
-            self._see_all(itertools.count(), (value.func, *value.args, *value.keywords.values()), path)
-        elif kind is itertools.count:
-            self._contents.append((path, value, repr(value)))
+            return
         elif _is_users_class(kind) and isinstance(getattr(value, "__dict__", None), dict):
-            self._see_object(value, path)
+            self._tables.append((path, value.__dict__, value.__dict__.copy()))
+        elif kind is not tuple and kind is not functools.partial:
+            return
+        for key, held in held_by(value):
+            if type(held) not in _PLAIN:
+                self._see(held, (*path, _key(key)))
 
-    def _see_object(self, value: Any, path: _Path) -> None:
-        """An object of the user's; a module that is in no table of modules is one."""
-        self._tables.append((path, value.__dict__, value.__dict__.copy()))
-        self._see_all(value.__dict__, value.__dict__.values(), path)
-
-    def _see_all(self, keys: Any, values: Any, path: _Path) -> None:
-        for key, value in zip(keys, list(values), strict=False):
-            if type(value) not in _PLAIN:
-                self._see(value, (*path, _key(key)))
-
-    def _see_function(self, function: FunctionType, path: _Path) -> None:
+    def _see_function(self, function: FunctionType) -> None:
         if not is_users(function.__code__.co_filename):
             return
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            content = _content(cell)
-            if content is not _ABSENT and id(cell) not in self._seen:
+        for name, cell, content in cells_of(function):
+            if type(content) in _PLAIN and id(cell) not in self._seen:
                 self._seen.add(id(cell))
-                if type(content) in _PLAIN:
-                    self._contents.append(((name,), cell, content))
-                self._see(content, (name,))
-        for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            self._see(value, (f"a default of {function.__name__}",))
+                self._contents.append(((name,), cell, content))
+        for name, held in held_by(function):
+            self._see(held, (name,))
         self._see_globals(function)
 
     def _see_class(self, kind: type) -> None:
@@ -212,10 +199,10 @@ class PythonState:
             for name, value in vars(base).items():
                 if isinstance(value, _SIMPLE) and not name.startswith("__"):
                     self._globals.append(((base.__name__, name), _ClassTable(base), name, value))
-                elif type(value) in _CONTAINERS and not name.startswith("__"):
+                elif type(value) in CONTAINERS and not name.startswith("__"):
                     self._see(value, (base.__name__, name))
         for function in functions_of(kind):
-            self._see_function(function, ())
+            self._see_function(function)
 
     def _see_globals(self, function: FunctionType) -> None:
         table = function.__globals__
@@ -223,7 +210,7 @@ class PythonState:
         self._globals += [((name,), table, name, table[name]) for name in stored if name in table]
         for name in loaded:
             value = table.get(name)
-            if type(value) in _CONTAINERS or (_is_users_class(type(value)) and not isinstance(value, nn.Module)):
+            if type(value) in CONTAINERS or (_is_users_class(type(value)) and not isinstance(value, nn.Module)):
                 self._see(value, (name,))
 
 
@@ -232,7 +219,7 @@ _SIMPLE = (bool, int, float, str, type(None))
 
 
 class _ClassTable:
-    """The attributes of a class, which can be assigned only one by one."""
+    """The attributes of a class, which are assigned with setattr."""
 
     def __init__(self, kind: type) -> None:
         self.kind = kind
@@ -245,7 +232,7 @@ class _ClassTable:
 
 
 class _Flag:
-    """Whether a weight requires a gradient."""
+    """The `requires_grad` flag of a weight."""
 
     def __init__(self, table: Any, name: str) -> None:
         self.table, self.name = table, name
@@ -257,7 +244,7 @@ class _Flag:
 
 def _differences(path: _Path, table: Any, copy: Any) -> list[Change]:
     keys = dict.fromkeys((*copy, *table))
-    return [Change((*path, _key(key)), table, key, copy.get(key, _ABSENT)) for key in keys]
+    return [Change((*path, _key(key)), table, key, copy.get(key, ABSENT)) for key in keys]
 
 
 def _is_alike(one: Any, other: Any) -> bool:
@@ -272,56 +259,47 @@ def _key(key: Any) -> str:
 
 def _content(held: Any) -> Any:
     if isinstance(held, CellType):
-        try:
-            return held.cell_contents
-        except ValueError:  # it is empty
-            return _ABSENT
+        return content_of(held)
     return repr(held) if isinstance(held, itertools.count) else held.copy()
 
 
 def _fill(held: Any, content: Any) -> None:
     if isinstance(held, CellType):
         held.cell_contents = content
-    elif not isinstance(held, itertools.count):  # which cannot be turned back
+    elif not isinstance(held, itertools.count):  # a counter cannot be reset
         held.clear()
         held.update(content) if isinstance(held, set) else held.extend(content)
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two tables hold the same objects under the same keys, in the same order."""
+    """Whether two tables have the same keys in the same order, and identical values."""
     return [*one] == [*other] and all(map(operator.is_, one.values(), other.values()))
 
 
 def _is_equal(one: Any, other: Any) -> bool:
-    """Whether two contents are the same, numbers and texts that are equal, or containers of such: torch copies them."""
+    """Whether two values are identical, equal plain values, or containers of such, which torch copies."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
     if type(one) in (list, tuple, deque):
         return len(one) == len(other) and all(map(_is_equal, one, other))
-    if type(one) in _TABLES:
+    if type(one) in TABLES:
         return [*one] == [*other] and all(map(_is_equal, one.values(), other.values()))
     if type(one) is set:
         return {*map(id, one)} == {*map(id, other)}
     return type(one) in _PLAIN and bool(one == other)
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_users_file(module: str) -> bool:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return file is not None and is_users(file)
-
-
 def _is_users_class(kind: type) -> bool:
-    return _is_users_file(kind.__module__)
+    return is_users_module(kind.__module__)
 
 
 _known_functions: WeakKeyDictionary[type, Sequence[FunctionType]] = WeakKeyDictionary()
 
 
 def functions_of(kind: type) -> Sequence[FunctionType]:
-    """`forward` of a class of the user's, and the functions that it names, directly or through others."""
+    """Return `forward` of a user's class, and the user's functions that it calls by name, directly or indirectly."""
     found = _known_functions.get(kind)
     if found is None:
         found = _known_functions[kind] = tuple(_reached(kind))
@@ -348,7 +326,7 @@ def _reached(kind: type) -> list[FunctionType]:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Names of globals and attributes in a function and in those written inside of it."""
+    """Yield the names of globals and attributes in a function and in its nested functions."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -357,7 +335,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _global_names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The globals that a function assigns, and those that it reads."""
+    """Return the globals that a function assigns, and those that it reads."""
     stored: dict[str, None] = {}
     loaded: dict[str, None] = {}
     for inner in (code, *(const for const in code.co_consts if isinstance(const, CodeType))):

@@ -1,4 +1,4 @@
-"""What forward leaves behind when it is captured: changed state, which is put back, and calls that failed."""
+"""Undo side effects of running forward during a capture, and remove calls that failed from its graph."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def left_as_it_was(model: nn.Module, *, when_forward_ends: bool = False, is_blin
 
 @contextmanager
 def observed_changes() -> Iterator[Observed]:
-    """What captures change meanwhile."""
+    """Yield a record of the state that captures change inside this context."""
     observed = Observed()
     token = _observed.set(observed)
     try:
@@ -63,7 +63,7 @@ def observed_changes() -> Iterator[Observed]:
 
 @contextmanager
 def constants_kept(model: nn.Module) -> Iterator[None]:
-    """Put back the values of real tensors that are no weights, to which torch.export writes before it refuses that."""
+    """Restore the values of real tensors other than weights: torch.export writes to them before it refuses to."""
     tensors = [tensor for _, tensor in PythonState(model).tensors if not tensor.is_meta and _is_plain(tensor)]
     before = [(tensor, version_of(tensor), tensor.detach().clone()) for tensor in tensors]
     try:
@@ -80,7 +80,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def drop_failed_calls(module: fx.GraphModule) -> None:
-    """Erase calls that gave nothing although they should: they raised, and forward caught it and went on."""
+    """Erase calls without the result that their schema declares: they raised, and forward caught the exception."""
     failed = [node for node in module.graph.nodes if _has_failed(node)]
     for node in failed:
         module.graph.erase_node(node)

@@ -1,9 +1,9 @@
-"""Tensors of a capture must not outlive it: caches that forward has filled with them are put back.
+"""Remove the tensors of a capture from caches that forward has filled with them.
 
-A capture runs forward on tensors without values. What forward keeps of them outside of the model, such as in a
-`functools.lru_cache`, in globals, class attributes, closures or objects, would be read by the next capture and the next
-eager call. So a capture remembers the namespaces that the model's code can write to, and afterwards, if any of its
-tensors are still alive, looks for what holds them: caches are cleared, attributes and entries are what they were.
+A capture runs forward on tensors without values. If forward keeps one of them outside the model, such as in a
+`functools.lru_cache`, a global, a class attribute, a closure or an object, the next capture or eager call would read
+it. So a capture takes a snapshot of the namespaces that the model's code can write to. If one of its tensors is alive
+afterwards, it searches for the holders: caches are cleared, attributes and entries are restored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from torch import nn
 
 from torch_ir.capture.fast.shape_tensors import Ghost
 from torch_ir.capture.instrument import intercepted, set_attribute
-from torch_ir.capture.state.namespaces import Namespaces, is_users_module
+from torch_ir.capture.program.provenance import is_users_module
+from torch_ir.capture.state.namespaces import Namespaces
 from torch_ir.capture.walk import modules
 from torch_ir.errors import CaptureWarning
 from torch_ir.ir.json.json_text import frozen
@@ -33,14 +34,14 @@ from torch_ir.ops.torch_internals import LAST_EXPORT, FakeTensor, FakeTensorMode
 _LRU = type(functools.lru_cache(lambda: None))
 _OURS = (types.FrameType, types.TracebackType, BaseException, types.GeneratorType, weakref.ref)
 _BLANK = (Ghost, FakeTensor)
-_ROUNDS = 8  # of a search, each for so many tensors
+_ROUNDS = 8  # of a search, for `_BATCH` tensors each
 _BATCH = 16
-_LEVELS = 8  # of containers in containers
-_MOST_LOOKS = 32  # at every object of the process, of which a large one has millions
+_LEVELS = 8  # of nested containers
+_MOST_LOOKS = 32  # scans of all objects of the process, which may have millions
 
 
 class Tensors:
-    """The tensors of one capture: those that refer to one of its tokens, and those that it names itself."""
+    """The tensors of one capture: those that refer to one of its tokens, and those that `others` returns."""
 
     def __init__(self) -> None:
         self._tokens: list[weakref.ref[Any]] = []
@@ -48,31 +49,31 @@ class Tensors:
         self.others: Callable[[], Collection[torch.Tensor]] = tuple
 
     def watch(self, attribute: str, token: Any) -> None:
-        """Take tensors for those of the capture whose attribute is this object, which only they keep alive."""
+        """Count tensors with this object as an attribute as tensors of the capture; only they keep it alive."""
         self._attributes.append(attribute)
         self._tokens.append(weakref.ref(token))
 
     @contextmanager
     def of_every_mode(self) -> Iterator[None]:
-        """Take all fake tensors for those of the capture whose mode this thread makes meanwhile."""
+        """Count the fake tensors of every mode that this thread creates meanwhile as tensors of the capture."""
 
         def note(make: Callable[..., None], mode: FakeTensorMode, *args: Any, **kwargs: Any) -> None:
             make(mode, *args, **kwargs)
             self.watch("fake_mode", mode)
 
-        # where torch keeps the last graph that it has traced, with all of its tensors
+        # torch keeps the last graph that it traced, with all of its tensors
         with intercepted(FakeTensorMode, "__init__", note), set_attribute(*LAST_EXPORT, {}):
             yield
 
     def may_be_alive(self) -> bool:
-        """Whether any is still there, or garbage that was not collected yet."""
+        """Whether a tensor is alive, or garbage that is not collected yet."""
         for mode in (ref() for ref in self._tokens):
             if isinstance(mode, FakeTensorMode):
                 _let_go(mode)
         return any(ref() is not None for ref in self._tokens) or bool(self.others())
 
     def alive(self) -> list[torch.Tensor]:
-        """Those that are still there; a look at every object of the process, where there may be any."""
+        """Return the tensors that are alive; scans all objects of the process if there may be any."""
         tokens = [(name, token) for name, ref in zip(self._attributes, self._tokens, strict=True) if (token := ref())]
         found = list(self.others())
         if tokens:
@@ -85,28 +86,28 @@ class Tensors:
 
 
 def _let_go(mode: FakeTensorMode) -> None:
-    """Drop what torch itself keeps of a trace that is done: the inputs, and numbers for random generators."""
+    """Drop references that torch keeps after a trace: to its inputs and to states of random generators."""
     if mode.shape_env is not None and mode.shape_env.tracked_fakes:
         mode.shape_env.tracked_fakes.clear()
     forget_random_states()
 
 
 def all_tensors() -> list[torch.Tensor]:
-    """Every tensor of the process."""
-    objects = gc.get_objects()  # often millions, so that most is done in C
+    """Return every tensor of the process."""
+    objects = gc.get_objects()  # often millions, so the loops run in C
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
     return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
 
 
 @contextmanager
 def contained(model: nn.Module) -> Iterator[Tensors]:
-    """Afterwards nothing outside holds a tensor of the capture, or a warning says what does."""
+    """Remove references to the tensors of a capture at its end; warn about those that cannot be removed."""
     tensors, before = Tensors(), Namespaces(modules(model))
     born: set[int] = set()
     found: list[torch.Tensor] = []
     has_failed = False
     try:
-        with frozen():  # so that what is made from here on can be told from what was there
+        with frozen():  # so that new objects can be distinguished from old ones
             try:
                 yield tensors
             except BaseException:
@@ -114,7 +115,7 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
                 raise
             finally:
                 if tensors.may_be_alive():
-                    gc.collect()  # of what was made meanwhile
+                    gc.collect()  # only objects of the capture
                     found += tensors.alive()
                 if found:
                     born.update(map(id, gc.get_objects()))
@@ -124,7 +125,7 @@ def contained(model: nn.Module) -> Iterator[Tensors]:
 
 
 class _Search:
-    """Looks for what holds the tensors of a capture; `born` are the objects that were made since it began."""
+    """A search for the holders of a capture's tensors; `born` are the objects that were created since it began."""
 
     def __init__(self, before: Namespaces, born: set[int]) -> None:
         self._before, self._born = before, born
@@ -133,9 +134,9 @@ class _Search:
         self._looks = _MOST_LOOKS
 
     def put_back(self, found: list[torch.Tensor], has_failed: bool) -> None:
-        """Put back what is known, without a look at every object of the process; then look for the rest.
+        """Restore the snapshot first, without a scan of all objects; then search for other holders.
 
-        The error of a failed capture holds tensors until it is handled, so that there is no use in looking further.
+        The error of a failed capture holds tensors until it is handled, so no search is made after a failure.
         """
         refs = [weakref.ref(tensor) for tensor in found]
         self._before.put_back(set(map(id, found)))
@@ -149,11 +150,11 @@ class _Search:
             self._release(batch)
             batch.clear()
         if self._named:
-            told = f"{', '.join(self._named)} keeps tensors that have no values, which the capture has made"
-            warnings.warn(f"{told}; clear it before the model is used again", CaptureWarning, stacklevel=2)
+            text = f"{', '.join(self._named)} keeps tensors of the capture, which have no values"
+            warnings.warn(f"{text}; clear it before the model is used again", CaptureWarning, stacklevel=2)
 
     def _release(self, level: list[Any]) -> None:
-        """Find what holds some objects, level by level; what was made in the capture goes with them."""
+        """Find the holders of some objects, level by level; holders that the capture created are released as well."""
         for _ in range(_LEVELS):
             self._seen.update(map(id, level))
             above: list[Any] = []
@@ -172,12 +173,12 @@ class _Search:
             level = above
 
     def _referrers(self, objects: Sequence[Any]) -> list[Any]:
-        """What refers to some objects; nothing when the search has taken long enough."""
+        """Return the objects that refer to others; empty once the limit of scans is reached."""
         self._looks -= 1
         return gc.get_referrers(*objects) if self._looks >= 0 else []
 
     def _is_reached_by_user(self, holder: Any) -> bool:
-        """Whether the user's code leads to an object, and not only torch's own, whose caches must not be changed."""
+        """Whether the user's code refers to an object, and not only torch, whose caches must not be changed."""
         level, seen = [holder], {id(holder)}
         for _ in range(_LEVELS // 2):
             above: list[Any] = []
@@ -194,7 +195,7 @@ class _Search:
         return False
 
     def _clean(self, holder: Any) -> None:
-        """Put back what something that was there before the capture now holds of it."""
+        """Restore an object that existed before the capture and now holds tensors of it."""
         if isinstance(holder, dict):
             self._clean_dict(holder)
         elif isinstance(holder, (list, deque)):
@@ -215,7 +216,7 @@ class _Search:
             self._named[f"a {type(holder).__module__}.{type(holder).__qualname__}"] = None
 
     def _clean_inside(self, item: Any) -> None:
-        """An empty dict that was there before is as new to the garbage collector as what it now holds."""
+        """Clean a nested container: the garbage collector tracks an empty dict only once it is filled."""
         if id(item) in self._seen:
             self._clean(item)
 
@@ -225,7 +226,7 @@ class _Search:
         names = [key for key, value in list(dict.items(holder)) if id(value) in self._seen or id(key) in self._seen]
         if content is None:
             owner = owner or next((each for each in self._referrers([holder]) if _is_namespace(each, holder)), None)
-            if owner is not None and not isinstance(owner, types.FunctionType):  # which has no attributes at first
+            if owner is not None and not isinstance(owner, types.FunctionType):  # its dict is created on first use
                 self._named.update((f"{_named(owner)}.{name}", None) for name in names)
                 return
         for name in names:
@@ -240,7 +241,7 @@ def _is_namespace(owner: Any, holder: Any) -> bool:
 
 
 def _named(owner: Any) -> str:
-    """What the owner of a namespace is called."""
+    """Return a name for the owner of a namespace."""
     if isinstance(owner, types.ModuleType):
         return owner.__name__
     kind = owner if isinstance(owner, type) else type(owner)

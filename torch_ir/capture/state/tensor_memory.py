@@ -1,6 +1,6 @@
-"""Code that puts other memory under a tensor (`t.data = value`, `t.set_`, `swap_tensors`): refused, by line.
+"""Refuse code that replaces the memory of a tensor (`t.data = value`, `t.set_`, `swap_tensors`).
 
-A graph has values, not memory: what shares the old memory, or the new, would no longer be known.
+A graph has values, not memory: which tensors share the old or the new memory could not be tracked.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _SETTING = ("aten.set.", "aten.set_.", "aten.set_data.")
 
 
 def refusal(how: str) -> ConversionError:
-    """The error for the line of the user's code that is running."""
+    """Return the error for the running line of the user's code."""
     place = user_line(users_frame(sys._getframe(1)))
     return _refusal(place, how)
 
 
 def _refusal(place: str, how: str) -> ConversionError:
-    told = f"{place}: forward" if place else "forward"
+    text = f"{place}: forward" if place else "forward"
     return ConversionError(
-        f"cannot capture {told} puts other memory under a tensor ({how}); write the values with copy_ instead",
+        f"cannot capture {text} replaces the memory of a tensor ({how}); write the values with copy_ instead",
         cause=Cause.MEMORY_REPLACED,
     )
 
 
 class DataAttribute(TorchFunctionMode):
-    """While torch.export traces: `t.data` is `t.detach()`, which torch can trace, and assigning it is refused."""
+    """Makes `t.data` return `t.detach()`, which torch.export can trace, and refuses assignments to it."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -50,7 +50,7 @@ class DataAttribute(TorchFunctionMode):
 
 
 def _is_asked_by_a_model(frame: FrameType | None) -> bool:
-    """Whether the user's code or a layer of torch asks, through other modes perhaps, and not what traces it."""
+    """Whether the caller, below other modes, is the user's code or a layer of torch, and not the tracer."""
     while frame is not None and frame.f_code.co_name == "__torch_function__":
         frame = frame.f_back
     file = "" if frame is None else frame.f_code.co_filename
@@ -58,7 +58,7 @@ def _is_asked_by_a_model(frame: FrameType | None) -> bool:
 
 
 def refuse_set_memory(ir: IR) -> None:
-    """Refuse a graph with a call of `set_`, which no file may hold."""
+    """Refuse a graph with a call of `set_`, which is not allowed in files."""
     for node in ir.all_nodes():
         if node.op_type.startswith(_SETTING):
             raise _refusal(node.origin.source, node.op_type)

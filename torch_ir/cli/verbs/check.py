@@ -60,13 +60,16 @@ def _lines(report: Report, errors: list[SerializationError], trusted: bool) -> I
         yield f"stopped after {_MOST_SHOWN} errors"
     if errors:
         return
-    unknown = report.opaque.total()
-    nodes = plural(report.nodes, "node")
-    known = f"{report.nodes - unknown} of {nodes}" if unknown else nodes
+    unknown, nodes = report.opaque.total(), plural(report.nodes, "node")
     derived = "not checked" if trusted else "confirmed by inference"
-    yield f"OK: {known}: operators, arguments and attributes are valid; shapes and dtypes are {derived}"
-    if unknown:
-        yield f"unknown operators, not checked: {_counted(report.opaque)}; import what defines them with --import"
+    valid = f"operators, arguments and attributes are valid; shapes and dtypes are {derived}"
+    if not unknown:
+        yield f"OK: {nodes}: {valid}"
+    else:
+        yield f"no errors, but {unknown} of {nodes} not checked: unknown operators {_counted(report.opaque)}"
+        yield "import the module that defines them with --import"
+        if unknown < report.nodes:
+            yield f"{plural(report.nodes - unknown, 'other node')}: {valid}"
     if report.declared:
         yield f"no shape inference for: {_counted(report.declared)}"
     if report.changes and report.changes.found:

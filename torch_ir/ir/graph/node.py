@@ -138,6 +138,11 @@ class OpNode:
         return self._args or tuple(map(str, range(len(self.inputs))))
 
     @property
+    def computation(self) -> tuple[str, tuple[str, ...], str]:
+        """A key of what the node computes from its inputs; attributes as text, which distinguishes 1, 1.0 and True."""
+        return self.op_type, self._args, repr(ordered(self.op_type, self.attrs))
+
+    @property
     def has_named_args(self) -> bool:
         """Whether the inputs have schema names rather than positions."""
         return bool(self._args) or not self.inputs

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from torch_ir.ir.graph.attr_order import ordered
 from torch_ir.ir.graph.attr_types import FunctionRef
 from torch_ir.ir.graph.free_names import fresh
 from torch_ir.ir.graph.node import OpNode, Origin
@@ -63,8 +62,8 @@ class _Block:
         numbers: dict[TensorMeta, int] = {}
         rows: list[Hashable] = []
         for node in self.nodes:
-            name, attrs, origin = node.name, repr(ordered(node.op_type, node.attrs)), self._seen(node.origin)
-            if origin is None or node.origins != (name,) or "FunctionRef(" in attrs:
+            name, computation, origin = node.name, node.computation, self._seen(node.origin)
+            if origin is None or node.origins != (name,) or "FunctionRef(" in computation[2]:
                 return None
             read = []
             for tensor in node.inputs:
@@ -74,7 +73,7 @@ class _Block:
                     self.reads.append(tensor)
                     rows.append((tensor.shape, tensor.dtype, tensor.stride, tensor.placement, tensor.param is None))
                 read.append(number)
-            rows.append((node.op_type, node._args, attrs, origin, tuple(read)))
+            rows.append((computation, origin, tuple(read)))
             for tensor in node._outputs:
                 numbers[tensor] = len(numbers)
                 suffix = tensor.name[len(name) :]

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of
 from torch_ir.rewrite.pattern import either_order
 
-FLOATS = frozenset(("float64", "float32", "float16", "bfloat16"))
-_SIGNED = FLOATS | {"int64", "int32", "int16", "int8"}
+_SIGNED = frozenset((*FLOATS, "int64", "int32", "int16", "int8"))
 _LARGEST = 1 << 24  # integers up to here are exact in every float dtype that torch computes in
 _ADD, _SUB, _MUL, _DIV = (f"aten.{name}.Tensor" for name in ("add", "sub", "mul", "div"))
 _NEG = op("aten.neg.default", self="y")

@@ -8,7 +8,8 @@ from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ShapeError
 from torch_ir.ir import IR, OpNode, TensorMeta
-from torch_ir.passes.clean.canonical_arithmetic import ARITHMETIC, FLOATS
+from torch_ir.ir.graph.operator_sets import FLOATS
+from torch_ir.passes.clean.canonical_arithmetic import ARITHMETIC
 from torch_ir.passes.pass_registry import apply_once, named_pass
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.builder import arguments_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from operator import itemgetter
 
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.ir import IR, OpNode
@@ -27,7 +26,7 @@ def common_subexpressions(ir: IR) -> int:
     for node in ir.nodes:
         if not is_pure(node) or is_uninitialised(node):
             continue
-        twin = first.setdefault(_computation(node), node)
+        twin = first.setdefault((node.computation, node.inputs), node)
         if twin is node:
             continue
         pairs = list(zip(node.outputs, twin.outputs, strict=True))
@@ -46,8 +45,3 @@ def common_subexpressions(ir: IR) -> int:
         twin.origins = tuple(names)
     ir.nodes = [node for node in ir.nodes if node not in gone]
     return len(gone)
-
-
-def _computation(node: OpNode) -> Hashable:
-    """Return a key of all that determines a node's results; attributes as text, which tells 1 from 1.0 and True."""
-    return node.op_type, node.args, node.inputs, repr(sorted(node.attrs.items(), key=itemgetter(0)))

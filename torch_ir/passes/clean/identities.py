@@ -6,6 +6,7 @@ from typing import Any
 
 from torch_ir.analysis.memory.aliasing import memory_of
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import DROPOUTS
 from torch_ir.ops.effects import gives_its_input
 from torch_ir.passes.clean import neutral_elements, repeated_operators
 from torch_ir.passes.clean.reshapes import RESHAPE
@@ -25,7 +26,6 @@ _SAME_IF_SHAPE_STAYS = tuple(
 _COPIES = tuple(
     f"aten.{name}.default" for name in ("clone", "contiguous", "lift", "lift_fresh_copy", "expand_copy", "alias_copy")
 )
-_DROPOUTS = tuple(f"aten.{kind}dropout.default" for kind in ("", "feature_", "alpha_", "feature_alpha_"))
 _SPLITS = tuple(
     f"aten.{name}"
     for name in (
@@ -58,7 +58,7 @@ def needless_copy(g: Builder, node: OpNode) -> Any:
     return x
 
 
-@rule(op(*_DROPOUTS))
+@rule(op(*DROPOUTS))
 def idle_dropout(g: Builder, node: OpNode) -> Any:
     """dropout(x, p, train=False), dropout(x, 0.0)  ->  x"""
     return node["input"] if gives_its_input(node.op_type, node.attrs) else "it drops elements (training mode)"

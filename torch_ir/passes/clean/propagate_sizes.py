@@ -13,6 +13,7 @@ import torch
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ExpressionError
 from torch_ir.ir import IR, Expr, OpNode, TensorMeta, evaluate
+from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ops.guards import DECISION, FIXED_SHAPE
 from torch_ir.ops.torch_types import TORCH_DTYPES
@@ -22,7 +23,7 @@ from torch_ir.rewrite.builder import arguments_of
 from torch_ir.rewrite.change_log import current_journal
 
 _NAME = "propagate-sizes"
-_FLOAT, _INT = ("float64", "float32", "float16", "bfloat16"), ("int64", "int32", "int16", "int8", "uint8")
+_INT = ("int64", "int32", "int16", "int8", "uint8")
 # Operator on two tensors -> its form with a scalar operand, and the argument that may be a scalar.
 _WITH_SCALAR = {
     **{f"aten.{name}.Tensor": (f"aten.{name}.Tensor", "other") for name in ("add", "sub", "mul", "div")},
@@ -133,7 +134,7 @@ def scalar_operand(g: Builder, node: OpNode) -> Any:
     number = g.scalar_of(y)
     if number is None or not _promotes_alike(x, y) or not _holds(x.dtype, number):
         return None
-    if x.dtype in _FLOAT and not isinstance(number, complex):
+    if x.dtype in FLOATS and not isinstance(number, complex):
         number = float(number)
     return g.op(new, **{**arguments_of(node), argument: number})
 
@@ -141,8 +142,8 @@ def scalar_operand(g: Builder, node: OpNode) -> Any:
 def _promotes_alike(x: TensorMeta, y: TensorMeta) -> bool:
     """Whether replacing the 0-d tensor by a scalar leaves the result dtype at that of x."""
     if x.dtype == y.dtype:
-        return x.dtype in _FLOAT + _INT
-    return bool(x.shape) and ((x.dtype in _FLOAT and y.dtype in _FLOAT + _INT) or (x.dtype in _INT and y.dtype in _INT))
+        return x.dtype in FLOATS + _INT
+    return bool(x.shape) and ((x.dtype in FLOATS and y.dtype in FLOATS + _INT) or (x.dtype in _INT and y.dtype in _INT))
 
 
 def _holds(dtype: str, number: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.clean.canonical_arithmetic import FLOATS
+from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.passes.fuse.match_variants import Polynomial, between, maker, polynomial
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule

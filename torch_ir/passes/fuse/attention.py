@@ -18,9 +18,10 @@ import torch
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import Dtype, OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.ops.effects import gives_its_input
 from torch_ir.ops.torch_types import TORCH_DTYPES
-from torch_ir.passes.clean.canonical_arithmetic import FLOATS, is_number
+from torch_ir.passes.clean.canonical_arithmetic import is_number
 from torch_ir.passes.fuse.match_variants import CASTS, maker, orders
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.rewrite import Builder, op, rule

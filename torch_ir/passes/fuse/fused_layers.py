@@ -9,12 +9,13 @@ from functools import partial
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import CONVOLUTIONS
 from torch_ir.passes.fuse.fused_calls import Group, fuse
 from torch_ir.passes.fuse.match_variants import between, maker, orders
 from torch_ir.passes.pass_registry import named_pass
 
-CONVOLUTIONS = tuple(f"aten.{name}" for name in ("conv1d", "conv2d", "conv3d", "convolution"))
-LAYERS = (*CONVOLUTIONS, "aten.linear", "aten.addmm")
+_CONVOLUTIONS = tuple(name.removesuffix(".default") for name in CONVOLUTIONS)
+LAYERS = (*_CONVOLUTIONS, "aten.linear", "aten.addmm")
 ACTIVATIONS = tuple(
     f"aten.{name}"
     for name in (
@@ -91,7 +92,7 @@ def _summed(node: OpNode, activation: OpNode | None) -> Group | None:
     if base_name(node.op_type) != "aten.add":
         return None
     for made, other in orders(node):
-        layer = maker(made, *CONVOLUTIONS)
+        layer = maker(made, *_CONVOLUTIONS)
         is_alone = layer is not None and len(made._uses) == 1 and made is not other
         if layer is not None and is_alone and isinstance(other, TensorMeta) and other.shape == made.shape:
             reads = {**_reads(layer), "other": other}

@@ -14,6 +14,7 @@ import torch
 
 from torch_ir.analysis.cost_model.flop_formulas import base_name
 from torch_ir.ir import OpNode, TensorMeta
+from torch_ir.ir.graph.operator_sets import CONVOLUTIONS
 from torch_ir.passes.pass_registry import rule_pass
 from torch_ir.passes.weights.affine import each, obstacle
 from torch_ir.rewrite import Builder, op, rule
@@ -22,7 +23,6 @@ from torch_ir.rewrite.pattern import either_order
 PACKED = "mkldnn._convolution_pointwise.default"
 PACKED_SUM = "mkldnn._convolution_pointwise.binary"
 PACKED_TRANSPOSED = "mkldnn._convolution_transpose_pointwise.default"
-_CONVOLUTIONS = ("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution.default")
 _TRANSPOSED = "aten.conv_transpose2d.input"
 _GEOMETRY = ("padding", "stride", "dilation")
 _FEW_PRODUCTS = 2_000_000  # below that, the overhead of a oneDNN call outweighs its faster products
@@ -35,7 +35,7 @@ _packed_transposed = op(PACKED_TRANSPOSED).when(attr="none").read_once().named("
 Activation = tuple[str, list[float], str]  # oneDNN's attr, scalars and algorithm
 
 
-@rule(op(*_CONVOLUTIONS))
+@rule(op(*CONVOLUTIONS))
 def pack_convolution(g: Builder, node: OpNode) -> object:
     """conv2d(x, w, b)  ->  _convolution_pointwise(x, packed(w), b)"""
     if g.is_weight(node["input"]):

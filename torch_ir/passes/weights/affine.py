@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from torch_ir.ir import Dtype, OpNode, TensorMeta
-from torch_ir.passes.clean.canonical_arithmetic import FLOATS
+from torch_ir.ir.graph.operator_sets import CONVOLUTIONS, FLOATS
 from torch_ir.rewrite import Builder
 
 LINEAR = "aten.linear.default"
-CONVOLUTIONS = ("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.convolution.default")
 TRANSPOSED = ("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
 LAYERS = (LINEAR, *CONVOLUTIONS, *TRANSPOSED)
 _MOST_FACTOR = 1e8  # scaling weights by more, or by less than the inverse, may overflow or underflow float32

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_ir.ir import OpNode
+from torch_ir.ir.graph.operator_sets import CONVOLUTIONS
 from torch_ir.passes.pass_registry import rule_pass
-from torch_ir.passes.weights.affine import CONVOLUTIONS, each
+from torch_ir.passes.weights.affine import each
 from torch_ir.rewrite import Builder, op, rule
 
 _pads = (op("aten.constant_pad_nd.default").named("pad"), op("aten.pad.default").when(mode="constant").named("pad"))

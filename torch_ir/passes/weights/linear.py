@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch_ir.ir import OpNode, TensorMeta
-from torch_ir.passes.clean.canonical_arithmetic import FLOATS
+from torch_ir.ir.graph.operator_sets import FLOATS
 from torch_ir.passes.clean.permutations import ORDERS, PERMUTE, order_of
 from torch_ir.passes.clean.same_layout import as_sizes
 from torch_ir.passes.pass_registry import rule_pass

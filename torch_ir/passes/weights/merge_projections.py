@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 
 from torch_ir.analysis.cost_model.traffic import is_view
+from torch_ir.analysis.dependencies.order import topological_order
 from torch_ir.analysis.shapes.strides import moved_by
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.errors import ShapeError
@@ -32,7 +33,9 @@ def merge_projections(ir: IR) -> int:
     merging = _Merging(ir)
     made = {group[0].node: merging.merged(group) for group in _groups(ir)}
     if merging.gone:
-        ir.nodes = _in_order(new for node in ir.nodes for new in (*made.get(node, ()), node) if new not in merging.gone)
+        ir.nodes = topological_order(
+            new for node in ir.nodes for new in (*made.get(node, ()), node) if new not in merging.gone
+        )
     return merging.count
 
 
@@ -133,17 +136,3 @@ def _parts(g: Builder, group: Sequence[Layer]) -> Sequence[TensorMeta]:
 def _bias(g: Builder, layer: Layer) -> TensorMeta:
     zeros = {"self": layer.weight, "size": [layer.channels]}
     return layer.bias or g.op("aten.new_zeros.default", **zeros)
-
-
-def _in_order(nodes: Iterable[OpNode]) -> list[OpNode]:
-    """Return the nodes in this order, with producers of weights moved up where they are needed earlier."""
-    placed: dict[OpNode, None] = {}
-    for node in nodes:
-        left = [node]
-        while left:
-            makers = [tensor.producer for tensor in left[-1].inputs]
-            if missing := [maker for maker in makers if maker is not None and maker not in placed]:
-                left += reversed(missing)
-            else:
-                placed[left.pop()] = None
-    return list(placed)

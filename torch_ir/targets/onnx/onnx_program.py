@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_ir.errors import ConversionError, first_line
 from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ops.quiet_loggers import quieted
 from torch_ir.ops.torch_internals import FakeTensor, FakeTensorMode
 from torch_ir.ops.torch_types import TORCH_DTYPES
 from torch_ir.targets.node_summary import describe
@@ -48,20 +48,9 @@ _EQUIVALENTS: dict[Any, Callable[..., Tensor]] = {
 }
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> AbstractContextManager[None]:
     """Silence the libraries involved in an export; errors are still raised."""
-    loggers = [logging.getLogger(name) for name in _LOUD]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    return quieted(map(logging.getLogger, _LOUD), logging.CRITICAL)
 
 
 def onnx_program(ir: IR, opset: int) -> torch.onnx.ONNXProgram:
