@@ -3,11 +3,11 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.adversarial.measuring import MOST, SHORT, Ended, Growth, measured
+from tests.adversarial.measuring import MOST, SECONDS, SHORT, Ended, Growth, measured
 from tests.adversarial.shapes import SHAPES
 from tests.adversarial.verbs import ALL
 
@@ -27,20 +27,28 @@ def grown(cells: Cells, size: int) -> Iterator[Growth]:
         yield Growth(shape, verb, tuple(sizes), tuple(lengths), tuple(Ended(**run) for run in runs))
 
 
-def measure(shapes: Sequence[str] = tuple(SHAPES)) -> dict[str, int | float | str]:
+def measure() -> dict[str, int | float | str]:
     """The figures of the whole matrix."""
-    found = list(grown([(shape, verb) for shape in shapes for verb in ALL], SIZE))
+    return figures(grown([(shape, verb) for shape in SHAPES for verb in ALL], SIZE))
+
+
+def figures(cells: Iterable[Growth]) -> dict[str, int | float | str]:
+    """The figures of measured cells."""
+    found = list(cells)
     worst = max((one for one in found if one.runs[-1].seconds >= SHORT), key=Growth.exponent)
     slowest = max(found, key=lambda one: one.runs[-1].seconds)
+    largest = max(found, key=lambda one: one.runs[-1].bytes)
     return {
-        "shapes of graphs": len(shapes),
-        "verbs": len(ALL),
+        "shapes of graphs": len({one.shape for one in found}),
+        "verbs": len({one.verb for one in found}),
+        "pairs measured": f"{len(found):,} of {len(SHAPES) * len(ALL):,}",
         "nodes of the largest graphs": SIZE,
-        "ended by a limit of 20 s or 2 GiB": sum(not one.is_ended for one in found),
+        f"ended by a limit of {SECONDS} s or 2 GiB": sum(not one.is_ended for one in found),
         "refused in one sentence": sum(one.is_ended and one.is_refused for one in found),
         f"with an exponent of time above {MOST}": sum(not one.is_bounded for one in found if one.is_ended),
         "largest exponent of time": f"{worst.exponent():.2f} ({worst.verb}, {worst.shape})",
         "slowest": f"{slowest.runs[-1].seconds:.1f} s ({slowest.verb}, {slowest.shape})",
+        "most memory": f"{largest.runs[-1].bytes >> 20:,} MB ({largest.verb}, {largest.shape})",
     }
 
 
