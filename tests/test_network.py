@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,46 @@ def test_local_ranks_listen_on_loopback(monkeypatch: pytest.MonkeyPatch) -> None
             time.sleep(0.1)
     assert found
     assert all(address.startswith("0100007F:") for address in found)  # 127.0.0.1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc lists the sockets of a process")
+def test_a_ray_cluster_is_of_this_machine(tmp_path: Path) -> None:
+    """All processes of a cluster that a sweep starts listen on the loopback interface alone."""
+    pytest.importorskip("ray", reason="ray is not installed")
+    program = """
+import posixpath, sys
+from torch_ir.sweep.engines import find_engine
+engine = find_engine("ray", 1)
+print(engine.executor.submit(posixpath.basename, "a/b").result(), flush=True)
+sys.stdin.read()
+engine.close()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"b\n"
+        found = {one: _listening(one) for one in _family(process.pid)}
+        assert process.communicate(timeout=120) == (b"", b"")
+    assert len(found) > 3
+    assert sum(map(len, found.values())) > 3
+    loopback = ("0100007F:", "0000000000000000FFFF00000100007F:")  # 127.0.0.1, also as an address of IPv6
+    assert [address for own in found.values() for address in own if not address.startswith(loopback)] == []
+
+
+def _family(process: int) -> list[int]:
+    """A process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found = [process]
+    for one in found:
+        found += children.get(one, [])
+    return found
 
 
 def _listening(process: int) -> list[str]:

@@ -146,6 +146,17 @@ def _is_alive(process: int) -> bool:
         return False
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_every_end_is_one_row_on_a_cluster(engine: str, package: str, tmp_path: Path) -> None:
+    """A crash, a hang or too much memory ends a model, not its worker."""
+    pytest.importorskip(package, reason=f"{engine} is not installed")
+    plan = Plan(open_entry, limits=Allowance(seconds=60.0, memory=1 << 30))
+    rows = sweep([entry(end) for end in ENDS], tmp_path, plan, lambda: find_engine(engine, 2))
+    assert ends(rows) == ENDS
+    assert len(journal(tmp_path)) == len(ENDS)
+
+
 @pytest.mark.parametrize("engine", ["dask", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_loses_nothing(engine: str, tmp_path: Path) -> None:
     """On a cluster of two processes, one is killed at work; its models are run by the other."""

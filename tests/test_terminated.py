@@ -68,12 +68,15 @@ def test_sigterm_leaves_no_temporary_folder(is_in_background: bool, tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_dask_sweep_says_nothing(number: signal.Signals, tmp_path: Path) -> None:
-    """Dask's workers are ended without a line about it, and their folders are removed."""
-    pytest.importorskip("distributed", reason="dask is not installed")
+@pytest.mark.parametrize(("engine", "package"), [("dask", "distributed"), ("ray", "ray")])
+def test_an_interrupted_sweep_on_a_cluster_says_nothing(
+    engine: str, package: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """The workers of the cluster are ended without a line about it."""
+    pytest.importorskip(package, reason=f"{engine} is not installed")
     (tmp_path / "net.py").write_text("import time\ndef make():\n    time.sleep(100)\n")
     (tmp_path / "models.txt").write_text("net.py:make -i 1x2\nnet.py:make -i 2x2\n")
-    options = ["--engine", "dask", "--workers", "1", "--steps", "extract"]
+    options = ["--engine", engine, "--workers", "1", "--steps", "extract"]
     process = _started(tmp_path, "sweep", "models.txt", "-o", "results", *options)
     _wait_for(process, tmp_path, "torch_ir-*/told")
     process.send_signal(number)

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from tests.adversarial.shapes import SHAPES
 from tests.proof import captured, module
 from torch_ir import (
     IR,
@@ -26,6 +27,8 @@ from torch_ir import (
     random_weights,
 )
 from torch_ir.ir import Param
+from torch_ir.run import weight_files
+from torch_ir.run.weight_files import compare_headers, open_weights
 from torch_ir.weight_loader import validate_weights_against_ir
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
@@ -198,6 +201,25 @@ def test_an_index_that_names_itself(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {"a": index.name}}), encoding="utf-8")
     with pytest.raises(WeightLoadError, match=r"expected \.pt"):
         load_weights(index)
+
+
+def test_the_index_decides_which_of_two_shards_holds_a_tensor(tmp_path: Path) -> None:
+    """A tensor is read from the shard that the index names for it, not from the last one that has it."""
+    save_file({"a": torch.zeros(2)}, tmp_path / "one.safetensors")
+    save_file({"a": torch.ones(2), "b": torch.ones(2)}, tmp_path / "two.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}), encoding="utf-8")
+    assert load_weights(index)["a"].tolist() == [0, 0]
+    assert open_weights(index)["a"].load().tolist() == [0, 0]
+
+
+def test_hints_are_searched_for_a_few_missing_keys_of_all_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file may have many entry points, and a checkpoint many keys."""
+    searched: list[str] = []
+    monkeypatch.setattr(weight_files, "did_you_mean", lambda key, known: searched.append(key) if known else None)
+    ir = SHAPES["entry points"](50)
+    assert len(compare_headers(ir, {"other": torch.empty(1, device="meta")})) == 2
+    assert len(searched) < 45
 
 
 def test_a_shard_that_lacks_what_the_index_promises(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ import torch_ir
 
 HOUSE = Path(torch_ir.__file__).parent
 # Folders whose commands read a file without running it; code that is not listed may not run an operator.
-READING = ("ir", "analysis", "passes", "safety", "formats", "rewrite", "draw", "explorer", "targets", "ops", "golden")
+READING = (
+    "ir", "analysis", "passes", "safety", "formats", "rewrite", "draw", "explorer", "targets", "ops", "golden",
+    "sharding", "pipeline",
+)  # fmt: skip
 CALLERS = {
     "ops/calling.py": "the function by which the others call",
     "analysis/shapes/shape_rules.py": "shape rules, on tensors without values",
@@ -22,6 +25,14 @@ RUNNING = {
     "passes/random_check.py": "asked for with verify=",
     "passes/rounding.py": "asked for with verify=",
     "golden/write.py": "writes the values of a run, which is what it is asked for",
+    "sharding/local_ranks.py": "ranks that run a sharded graph",
+    "pipeline/in_turn.py": "stages that run one after the other",
+    "pipeline/rank.py": "a stage that runs in its own process",
+}
+EXPORTING = {
+    "cli/verbs/convert.py": "convert to .pt2",
+    "targets/torch/exporting.py": "convert to ONNX",
+    "targets/onnx/onnx_program.py": "convert to ONNX",
 }
 
 
@@ -71,6 +82,31 @@ def test_graphs_are_run_only_where_that_is_asked_for() -> None:
         if isinstance(node, (ast.Import, ast.ImportFrom)) and "IRExecutor" in [alias.name for alias in node.names]
     }
     assert found == set(RUNNING)
+
+
+def test_torch_exports_a_graph_only_where_the_page_says_so() -> None:
+    """Which calls shape rules in this process: `convert` to two formats; models are the user's own."""
+    found = {
+        path.relative_to(HOUSE).as_posix()
+        for path in HOUSE.rglob("*.py")
+        if path.relative_to(HOUSE).parts[0] not in ("capture", "backends", "llm")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("torch.export.export", "torch.onnx.export")
+    }
+    assert found == set(EXPORTING)
+    page = (HOUSE.parent / "docs" / "security.md").read_text()
+    assert "`convert` to `.onnx` or `.pt2`" in page
+
+
+def test_the_weights_of_a_checkpoint_are_compared_without_values() -> None:
+    """`torch-ir weights` reads headers; it binds nothing to the graph and runs nothing."""
+    names = {
+        node.id if isinstance(node, ast.Name) else node.attr
+        for node in ast.walk(ast.parse((HOUSE / "cli" / "verbs" / "weights.py").read_text()))
+        if isinstance(node, (ast.Name, ast.Attribute))
+    }
+    assert {"read_headers", "compare_headers"} <= names
+    assert not names & {"load_weights", "fit_weights", "IRExecutor", "bind", "load"}
 
 
 def test_only_folding_has_values() -> None:

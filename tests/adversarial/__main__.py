@@ -15,7 +15,7 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = [arguments.size * factor for factor in (1, 2, 4)]
     print(f"{'shape':<18} {'verb':<17}  time memory: exponents; then seconds and MB at 8, {sizes}")
-    for growth in measured(arguments.shape or list(SHAPES), arguments.verb or list(ALL), sizes):
+    for growth in measured(dict.fromkeys(arguments.shape or SHAPES, arguments.verb or list(ALL)), sizes):
         print(growth, flush=True)
 
 

@@ -1,5 +1,6 @@
 """The commands that read an untrusted file, with the options that make them do the most work, and Python functions."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,12 +9,14 @@ from torch_ir.analysis.dependencies.partition import islands
 from torch_ir.analysis.values.rewrite_context import Knowledge
 from torch_ir.cli.dispatch import main
 from torch_ir.errors import TorchIRError
+from torch_ir.formats import save_protobuf
 from torch_ir.ir import IR, OpNode, TensorMeta
 from torch_ir.ir.regroup.functions import inline_all
 from torch_ir.rewrite import Builder, op, rule
 from torch_ir.rewrite.driver import rewrite
 
-# FILE is the graph, SECOND a slightly smaller one of the same shape, OUT a folder for results.
+# FILE is the graph, SECOND a slightly smaller one of the same shape, OUT a folder for results; TEXT, GZIP and PROTOBUF
+# are FILE in other encodings, and WEIGHTS a checkpoint whose keys are nearly those of the graph.
 VERBS: dict[str, tuple[str, ...]] = {
     "load": ("ops", "FILE"),
     "check": ("check", "FILE"),
@@ -28,11 +31,25 @@ VERBS: dict[str, tuple[str, ...]] = {
     "coverage": ("coverage", "FILE", "--target", "OUT/contract.json"),
     "split": ("split", "FILE", "--stages", "4", "--anywhere", "-o", "OUT/split.json"),
     "explore": ("explore", "FILE", "-o", "OUT/page.html"),
+    "load text": ("ops", "TEXT"),
+    "load gzip": ("ops", "GZIP"),
+    "load protobuf": ("ops", "PROTOBUF"),
+    "info of modules": ("info", "FILE", "--level", "module", "--json"),
+    "cost by node": ("cost", "FILE", "--by", "node", "--json"),
+    "draw differences": ("draw", "FILE", "--against", "SECOND", "-o", "OUT/both.dot", "--max-nodes", "0"),
+    "explore differences": ("explore", "FILE", "--against", "SECOND", "--python", "-o", "OUT/both.html"),
+    "diff markdown": ("diff", "FILE", "SECOND", "--exit-zero", "--markdown", "--origins", "--names"),
+    "optimize explained": ("optimize", "FILE", "-o", "OUT/why.json", "--level", "full", "--explain"),
+    "shard": ("shard", "FILE", "--mesh", "tp=2", "-o", "OUT/shard.json"),
+    "weights": ("weights", "check", "FILE", "WEIGHTS"),
+    "convert text": ("convert", "FILE", "-o", "OUT/graph.ir"),
+    "convert onnx": ("convert", "FILE", "-o", "OUT/graph.onnx"),
     "convert gzip": ("convert", "FILE", "-o", "OUT/graph.json.gz"),
     "convert protobuf": ("convert", "FILE", "-o", "OUT/graph.pb"),
     "convert python": ("convert", "FILE", "-o", "OUT/graph.py"),
     "convert mlir": ("convert", "FILE", "-o", "OUT/graph.mlir"),
 }
+_SUFFIXES = {"TEXT": ".ir", "GZIP": ".json.gz", "PROTOBUF": ".pb", "WEIGHTS": ".safetensors"}
 _TARGET = "from torch_ir import Target\n\nnone = Target('none')\n"
 _CONTRACT = '{"name": "few", "ops": ["aten.relu.default", "aten.add.Tensor"]}'
 
@@ -74,6 +91,13 @@ def _move_nodes(ir: IR) -> None:
         rewrite(moved, [change], Knowledge.of(moved))
 
 
+def _specialize(ir: IR) -> None:
+    """Set all open sizes, one half after the other."""
+    names = list(ir.symbols)
+    half = ir.specialize(**dict.fromkeys(names[: len(names) // 2], 7))
+    half.specialize(**dict.fromkeys(half.symbols, 7))
+
+
 # Python functions of which no command is known to need all the work.
 FUNCTIONS: dict[str, Callable[[IR], object]] = {
     "schedule": schedule,
@@ -83,6 +107,8 @@ FUNCTIONS: dict[str, Callable[[IR], object]] = {
     "replace uses": _replace_uses,
     "list arguments": _list_arguments,
     "moving rules": _move_nodes,
+    "fold blocks": IR.fold_blocks,
+    "specialize": _specialize,
 }
 ALL = (*VERBS, *FUNCTIONS)
 
@@ -91,6 +117,16 @@ def write_target(out: Path) -> None:
     """Write the target and the contract for `lower` and `coverage`."""
     (out / "target.py").write_text(_TARGET)
     (out / "contract.json").write_text(_CONTRACT)
+
+
+def write_other_files(ir: IR, file: Path) -> None:
+    """Write a graph in its other encodings, and a checkpoint, next to its file."""
+    for suffix in (".ir", ".json.gz"):
+        ir.save(file.with_suffix(suffix))
+    save_protobuf(ir, file.with_suffix(".pb"))
+    keys = [f"{param.key}x" for param in ir.params]
+    header = json.dumps({key: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for key in keys}).encode()
+    file.with_suffix(".safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
 
 
 def run_verb(verb: str, file: Path, second: Path, out: Path) -> int:
@@ -102,5 +138,6 @@ def run_verb(verb: str, file: Path, second: Path, out: Path) -> int:
             return 1
         return 0
     words = {"FILE": str(file), "SECOND": str(second)}
+    words |= {word: str(file.with_suffix(suffix)) for word, suffix in _SUFFIXES.items()}
     argv = [words.get(word, word.replace("OUT", str(out))) for word in VERBS[verb]]
     return main([argv[0], "-q", *argv[1:]])

@@ -113,6 +113,7 @@ for name, shard in [
     ("shard as a folder", "sub"),
     ("shard with a NUL", "a\0b.safetensors"),
     ("shard of no name", ""),
+    ("shard of 10^5 characters", "x" * 10**5),
     ("shard of a number", 7),
     ("shard that is the index", "model.safetensors.index.json"),
 ]:

@@ -28,6 +28,7 @@ _DTYPES = {
     "F8_E5M2": torch.float8_e5m2, "F8_E4M3FNUZ": torch.float8_e4m3fnuz, "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
 }  # fmt: skip
 _MAX_HEADER = 100_000_000  # bytes, the format's limit
+_MAX_RANK = 128  # the product of a million large sizes takes hours to compute
 _Stamp = tuple[int, int]  # size and modification time, to detect changes
 
 
@@ -114,7 +115,11 @@ def _unreadable(path: Path, error: Exception) -> WeightLoadError:
 
 def _placed(path: Path, entry: Any, first: int, stamp: _Stamp) -> StoredTensor:
     """Return one entry of a header, if its bytes exist."""
+    if entry["dtype"] not in _DTYPES:
+        raise ValueError(f"unknown dtype {entry['dtype']!r:.80}")
     dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
+    if len(shape) > _MAX_RANK:
+        raise ValueError(f"a tensor has {len(shape)} dimensions, more than {_MAX_RANK}")
     start, stop = entry["data_offsets"]
     if any(type(number) is not int or number < 0 for number in (*shape, start, stop)):
         raise ValueError(f"{entry!r:.80} has an invalid size or offset")

@@ -7,7 +7,7 @@ import os
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, Union
 
@@ -24,6 +24,7 @@ from torch_ir.errors import (
     first_line,
 )
 from torch_ir.ir import IR, TensorMeta
+from torch_ir.ir.checks.limits import Budget
 from torch_ir.ir.graph.given_graph import require_graph
 from torch_ir.ir.json.json_text import parse_json, read_text
 from torch_ir.ops.tensor_data import to_tensor
@@ -174,12 +175,13 @@ def _of_shards(index: Path, read: Callable[[Path], dict[str, _Kind]]) -> dict[st
     except (SerializationError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WeightLoadError(f"{index} is not an index of shards: {type(error).__name__}: {error}") from None
     for shard in shards:
-        if not isinstance(shard, str) or Path(shard).name != shard or not (index.parent / shard).is_file():
+        if not isinstance(shard, str) or Path(shard).name != shard or not os.path.isfile(index.parent / shard):
             raise WeightLoadError(f"{index} names the shard {shard!r:.80}, which is not a file in the same folder")
-    weights = {key: tensor for shard in shards for key, tensor in read(index.parent / shard).items()}
+    found = ((shard, key, tensor) for shard in shards for key, tensor in read(index.parent / shard).items())
+    weights = {key: tensor for shard, key, tensor in found if placed.get(key, shard) == shard}
     missing = sorted(set(placed) - set(weights))
     if missing:
-        raise WeightLoadError(f"{index} lists {missing[0]!r} and {len(missing) - 1} more that no shard contains")
+        raise WeightLoadError(f"{index} lists {missing[0]!r:.200} and {len(missing) - 1} more that their shard lacks")
     return weights
 
 
@@ -201,20 +203,28 @@ MISFITS = (MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES)
 def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]:
     """Return every problem with these weights for this graph, one sentence each; empty if they fit."""
     weights = plain_tensors(weights)
-    return [misfit.text for misfit in (*_misfits(ir, weights, {}), *_surplus([ir], weights))]
+    wrong = _misfits(ir, weights, {}, weights.keys() - _keys([ir]), Budget(_HINTS))
+    return [misfit.text for misfit in (*wrong, *_surplus([ir], weights))]
 
 
 def compare_headers(ir: IR, headers: Mapping[str, Weight]) -> list[Misfit]:
     """Return how the headers of a checkpoint differ from the weights of a graph and its entry points."""
     graphs = [ir, *(body for body in ir.functions.values() if body.params)]
-    found = {misfit.key: misfit for graph in graphs for misfit in _misfits(graph, headers, {}, with_values=False)}
+    unused = headers.keys() - _keys(graphs)
+    hints = Budget(_HINTS)
+    found = {
+        misfit.key: misfit
+        for graph in graphs
+        for misfit in _misfits(graph, headers, {}, unused, hints, with_values=False)
+    }
     return [*found.values(), *_surplus(graphs, headers)]
 
 
 def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, torch.Tensor]) -> list[Weight]:
     """Return the value of every param of the graph, in order; all problems are reported at once."""
     weights = plain_tensors(weights)
-    wrong, surplus = list(_misfits(ir, weights, constants)), _surplus([ir], weights)
+    unused = weights.keys() - _keys([ir])
+    wrong, surplus = list(_misfits(ir, weights, constants, unused, Budget(_HINTS))), _surplus([ir], weights)
     if wrong:
         listed = "\n  ".join(map(str, (*wrong, *surplus)))
         raise WeightLoadError(f"the weights do not fit {ir.model_name or 'the graph'}:\n  {listed}")
@@ -237,16 +247,18 @@ def _find(param: TensorMeta, weights: Mapping[str, Any], constants: Mapping[str,
 
 
 def _misfits(
-    ir: IR, weights: Mapping[str, Any], constants: Mapping[str, Any], with_values: bool = True
+    ir: IR,
+    weights: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    unused: Collection[str],
+    hints: Budget,
+    with_values: bool = True,
 ) -> Iterator[Misfit]:
-    unused = weights.keys() - _keys([ir])
-    hints = 0
     for param in ir.params:
         key = str(param.key)
         value = _find(param, weights, constants)
         if value is None:
-            hints += 1
-            yield Misfit(MISSING, key, _missing(param, unused if hints <= _HINTS else ()))
+            yield Misfit(MISSING, key, _missing(param, unused if hints.take() else ()))
         elif not isinstance(value, (torch.Tensor, StoredTensor)):
             yield Misfit(VALUES, key, f"{key!r} is a {type(value).__name__}, not a tensor")
         elif tuple(value.shape) != param.shape:

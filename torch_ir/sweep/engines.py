@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from torch_ir.sweep.fork_client import end_all
 
 _RETRIES = 3  # of a job whose worker was lost
 _LOOPBACK = "127.0.0.1"
-_RAY = {"include_dashboard": False, "_node_ip_address": _LOOPBACK}
+_RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # 0, read when Ray is imported: all its servers use loopback
 
 
 @dataclass(frozen=True)
@@ -91,16 +93,21 @@ def dask_cluster(workers: int, *, processes: bool = True) -> Any:
 
 
 def _ray(workers: int, address: str | None) -> Engine:
+    if address is None:
+        os.environ[_RAY_CLUSTERS] = "0"
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disable usage reports
     try:
         import ray
     except ImportError:
         raise MissingExtraError("the engine ray", "ray", "ray") from None
-    where: dict[str, Any] = {} if address else {"num_cpus": workers, **_RAY}
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # disable usage reports
+    where: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
+    terminate = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.WARNING, **where)
+        ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **where)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise CommandError(f"no Ray cluster answers at {address}: {first_line(error)}") from None
+    if terminate is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminate)  # Ray's handler prints a stack trace
     return Engine(RayExecutor(ray), int(ray.cluster_resources().get("CPU", 1)), ray.shutdown)
 
 

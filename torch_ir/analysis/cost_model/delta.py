@@ -20,6 +20,7 @@ from torch_ir.analysis.shapes.size_polynomials import weight_of
 from torch_ir.errors import GraphError, did_you_mean
 from torch_ir.ir import IR
 from torch_ir.ir.json.json_fields import Dim
+from torch_ir.ir.regroup.functions import check_size_inline
 
 GROUPINGS = ("op", "module")
 _NAME_WIDTH = 44
@@ -111,6 +112,8 @@ def cost_delta(one: IR, other: IR, *, by: str = "op", sizes: Mapping[str, int] |
         raise GraphError(f"{by!r:.60} is not one of {', '.join(GROUPINGS)}")
     _check_sizes(chosen, known)
     given = [{name: size for name, size in chosen.items() if name in ir.symbols} for ir in (one, other)]
+    for ir in (one, other):
+        check_size_inline(ir)  # rows count the nodes inside calls
     costs = [cost(ir, own) for ir, own in zip((one, other), given, strict=True)]
     before, after = map(measured, (one, other), costs, given)
     rows = _rows(*(_work_by(each, by) for each in costs))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch_ir.errors import ConversionError
 from torch_ir.escaping import in_mlir
-from torch_ir.ir import IR, OpNode, TensorMeta
+from torch_ir.ir import IR, OpNode, Symbol, TensorMeta
 from torch_ir.ir.graph.free_names import FreeNames
 from torch_ir.ops.calling import keywords
 from torch_ir.ops.effects import writes_in_place
@@ -43,6 +43,10 @@ class Writer:
         self._symbols = FreeNames({ENTRY})
         self._splitter = Splitter(ir)
         self._known = torch_dialect()
+        self._bound: dict[str, list[Symbol]] = {}  # by the tensor that determines them
+        for known in ir.symbols.values():
+            if known.tensor is not None:
+                self._bound.setdefault(known.tensor.name, []).append(known)
 
     # -- inputs and weights ---------------------------------------------------------------------------------------
 
@@ -62,9 +66,7 @@ class Writer:
 
     def bind(self, tensor: TensorMeta) -> None:
         """Define the symbols that a tensor determines."""
-        for known in self.ir.symbols.values():
-            if known.tensor is None or known.tensor.name != tensor.name:
-                continue
+        for known in self._bound.get(tensor.name, ()):
             value = self.values[tensor.name]
             if known.dim is None:
                 self.sizes.bind(known.name, known.name, value)

@@ -1,0 +1,201 @@
+"""Adversarial graphs with awkward signatures: inputs, outputs, functions, symbols, meshes, names and origins."""
+
+from tests.adversarial.nodes import add, call, chain, op_node, unary
+from tests.graphs import tensor, weight
+from torch_ir.ir import IR, Branch, FunctionRef, OpNode, Origin, Slot, Symbol, TensorMeta
+from torch_ir.ir.graph.tensor import Param
+from torch_ir.ir.json.encode import MAX_FUNCTION_DEPTH
+
+_TREE_LEVELS = 20
+_AXES = 40
+_OUTER = 40
+
+
+def double_tower(n: int) -> IR:
+    """Functions that each call the next one twice, as many levels deep as a file may have."""
+    levels = min(n, MAX_FUNCTION_DEPTH - 1)
+    function, name = _unary_body(), ""
+    for level in range(levels):
+        x, name = tensor("x", 2, 3), f"f{level}"
+        first = call("first", name, x)
+        second = call("second", name, first.output)
+        rest = chain(second.output, n // levels, unary)
+        function = IR([first, second, *rest], [x], [rest[-1].output], functions={name: function})
+    return function
+
+
+def _unary_body() -> IR:
+    x = tensor("x", 2, 3)
+    made = unary(0, x)
+    return IR([made], [x], [made.output])
+
+
+def changed_inputs(n: int) -> IR:
+    """n inputs, each replaced by the sum of it and the next."""
+    inputs = [tensor(f"x{index}", 2, 3) for index in range(n)]
+    nodes = [add(f"y{index}", one, inputs[index - 1]) for index, one in enumerate(inputs)]
+    pairs = [(one, node.output) for one, node in zip(inputs, nodes, strict=True)]
+    return IR(nodes, inputs, [nodes[-1].output], mutations=pairs)
+
+
+def one_output(n: int) -> IR:
+    """A chain of n operators whose result is an output n times."""
+    x = tensor("x", 2, 3)
+    nodes = chain(x, n, unary)
+    return IR(nodes, [x], [nodes[-1].output] * n)
+
+
+def entry_points(n: int) -> IR:
+    """n functions that nothing calls: entry points over the same weight."""
+    ir = _with_weight()
+    bodies = {f"entry{index}": _with_weight() for index in range(n)}
+    return IR(ir.nodes, ir.graph_inputs, ir.graph_outputs, params=ir.params, functions=bodies)
+
+
+def _with_weight() -> IR:
+    x, held = tensor("x", 2, 3), weight("w", 2, 3)
+    made = add("y0", x, held)
+    return IR([made], [x], [made.output], params=[held])
+
+
+def nested_outputs(n: int) -> IR:
+    """n outputs, each below many dicts."""
+    x = tensor("x", 2, 3)
+    nodes = chain(x, n, unary)
+    trees: list[object] = []
+    for index in range(n):
+        tree: object = Slot(index)
+        for level in range(_TREE_LEVELS):
+            tree = Branch("dict", (tree,), (f"key{level}",))
+        trees.append(tree)
+    tree = Branch("list", tuple(trees))
+    return IR(nodes, [x], [node.output for node in nodes], output_tree=tree)
+
+
+def many_arguments(n: int) -> IR:
+    """A function of n arguments, called n // 64 times."""
+    count = min(n, 64)
+    inputs = [tensor("x", 2, 3), *(tensor(f"x{index}", 2, 3) for index in range(1, count))]
+    body = chain(inputs[0], count - 1, lambda i, t: add(f"y{i}", t, inputs[i + 1]))
+    function = IR(body, inputs, [body[-1].output])
+    given = [one.copy() for one in inputs]
+    nodes = chain(given[0], max(1, n // 64), lambda i, t: call(f"z{i}", "f", t, *given[1:]))
+    return IR(nodes, given, [nodes[-1].output], functions={"f": function})
+
+
+def branches(n: int) -> IR:
+    """n // 2 conditions, one after the other, each with two functions of its own."""
+    x, condition = tensor("x", 2, 3), TensorMeta("condition", (), "bool")
+    args = ["pred", "operands.0"]
+
+    def step(index: int, source: TensorMeta) -> OpNode:
+        attrs = {"true_fn": FunctionRef(f"yes{index}"), "false_fn": FunctionRef(f"no{index}")}
+        outputs = [tensor(f"y{index}", 2, 3)]
+        return OpNode(f"y{index}", "higher_order.cond", [condition, source], outputs, attrs, args=args)
+
+    nodes = chain(x, max(1, n // 2), step)
+    functions = {f"{word}{index}": _unary_body() for index in range(len(nodes)) for word in ("yes", "no")}
+    return IR(nodes, [condition, x], [nodes[-1].output], functions=functions)
+
+
+def constraints(n: int) -> IR:
+    """n constraints on one open size."""
+    x = tensor("x", "s", 3)
+    nodes = chain(x, n, unary)
+    texts = [f"s != {index + 2}" for index in range(n)]
+    return IR(nodes, [x], [nodes[-1].output], symbols=[Symbol("s", tensor=x, dim=0)], constraints=texts)
+
+
+def linked_symbols(n: int) -> IR:
+    """n open sizes, each one more than the size before, by constraints."""
+    inputs = [tensor(f"x{index}", f"s{index}") for index in range(n)]
+    nodes = [unary(index, source) for index, source in enumerate(inputs)]
+    symbols = [Symbol(f"s{index}", tensor=source, dim=0) for index, source in enumerate(inputs)]
+    texts = [f"s{index} == s{index - 1} + 1" for index in range(1, n)]
+    return IR(nodes, inputs, [node.output for node in nodes], symbols=symbols, constraints=texts)
+
+
+def sizes_from_data(n: int) -> IR:
+    """n // 2 results whose sizes depend on data."""
+    x = tensor("x", 4)
+    nodes, symbols = [], []
+    for index in range(max(1, n // 2)):
+        found = op_node(f"y{index}", "nonzero.default", [x], (f"u{index}", 1))
+        found.output.dtype = "int64"
+        nodes += [found, op_node(f"z{index}", "neg.default", [found.output], found.output.shape)]
+        symbols.append(Symbol(f"u{index}", 0, None, found.output, 0))
+    return IR(nodes, [x], [node.output for node in nodes[1::2]], symbols=symbols)
+
+
+def placements(n: int) -> IR:
+    """A chain of n operators over a mesh of 40 axes."""
+    everywhere = ("replicate",) * _AXES
+    x = TensorMeta("x", (2, 3), "float32", placement=everywhere)
+    nodes = chain(x, n, unary)
+    for node in nodes:
+        node.output.placement = everywhere
+    return IR(nodes, [x], [nodes[-1].output], mesh={f"a{index}": 1 for index in range(_AXES)})
+
+
+def long_names(n: int) -> IR:
+    """A chain of n operators whose names are long, with combining characters, and differ at the end only."""
+    x = tensor("x", 2, 3)
+
+    def step(index: int, source: TensorMeta) -> OpNode:
+        name = "e\u0301" * 100 + f"_{index}"
+        return op_node(name, "relu.default", [source], (2, 3))
+
+    nodes = chain(x, n, step)
+    return IR(nodes, [x], [nodes[-1].output])
+
+
+def tied_keys(n: int) -> IR:
+    """One weight under n keys, and n operators that read it."""
+    x = tensor("x", 2, 3)
+    held = TensorMeta("w", (2, 3), "float32", param=Param(tuple(f"layers.{index}.w" for index in range(n)), "parameter"))
+    nodes = chain(x, n, lambda i, t: add(f"y{i}", t, held))
+    return IR(nodes, [x], [nodes[-1].output], params=[held])
+
+
+def many_origins(n: int) -> IR:
+    """A chain of n operators, each of which replaces 30 captured nodes."""
+    x = tensor("x", 2, 3)
+    nodes = chain(x, n, unary)
+    for index, node in enumerate(nodes):
+        node.origins = [f"captured_{index}_{part}" for part in range(30)]
+    return IR(nodes, [x], [nodes[-1].output])
+
+
+def repeated_calls(n: int) -> IR:
+    """A chain of n operators, each in another call of each of 40 enclosing modules."""
+    x = tensor("x", 2, 3)
+    paths = [".".join(f"m{level}" for level in range(count)) for count in range(1, _OUTER + 1)]
+
+    def step(index: int, source: TensorMeta) -> OpNode:
+        outer = tuple(f"{path}@{index + 1}" for path in paths[:-1])
+        return unary(index, source, Origin(paths[-1], index, "Deep", f"model.py:{index}", outer, f"torch.f@{index}"))
+
+    nodes = chain(x, n, step)
+    return IR(nodes, [x], [nodes[-1].output])
+
+
+def near_equal_blocks(n: int) -> IR:
+    """Layers of eight operators each, of which only the last one differs."""
+    x = tensor("x", 2, 3)
+
+    def step(index: int, source: TensorMeta) -> OpNode:
+        layer, place = divmod(index, 8)
+        origin = Origin(f"layers.{layer}.part{place}", 0, "Part")
+        if place == 7:
+            name = f"y{index}"
+            return op_node(name, "add.Scalar", [source], source.shape, other=layer, alpha=1, origin=origin)
+        return unary(index, source, origin)
+
+    nodes = chain(x, 8 * max(1, n // 8), step)
+    return IR(nodes, [x], [nodes[-1].output])
+
+
+INTERFACES = (
+    double_tower, changed_inputs, one_output, entry_points, nested_outputs, many_arguments, branches, constraints,
+    linked_symbols, sizes_from_data, placements, long_names, tied_keys, many_origins, repeated_calls, near_equal_blocks,
+)  # fmt: skip
