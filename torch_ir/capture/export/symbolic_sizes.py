@@ -181,7 +181,8 @@ class Bindings:
         written.names = {name: name for name in known}
         found: set[str] = set()
         for condition in [*(guard.expr for guard in getattr(environment, "guards", [])), *decisions]:
-            expression = canonical(self.names.by_name(condition.xreplace(environment.replacements)))
+            known_by_now = {symbol: environment.replace(symbol) for symbol in condition.free_symbols}
+            expression = canonical(self.names.by_name(condition.xreplace(known_by_now)))
             symbols = {str(symbol) for symbol in expression.free_symbols}
             if symbols and symbols <= known:
                 found.add(written.write(expression))
@@ -196,7 +197,7 @@ def _user_names(environment: Any) -> dict[str, str]:
     replaced: Mapping[Any, Any] = getattr(environment, "replacements", {})
     found: dict[str, str] = {}
     for symbol, sources in getattr(environment, "var_to_sources", {}).items():
-        kept = str(replaced.get(symbol, symbol))
+        kept = str(environment.replace(symbol) if symbol in replaced else symbol)
         for source in sources:
             name = given.get(source.name, source.name)
             is_promised = source.name in given  # sizes with one name are equal, whether or not the model compares them
