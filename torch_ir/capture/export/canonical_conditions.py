@@ -1,7 +1,7 @@
 """One form for each condition on sizes, so that a graph does not depend on how torch happened to ask for it.
 
-Torch writes the same condition with factors (`b * (n + 1) >= 2`) or multiplied out (`b * n + b >= 2`), depending on what
-it knew of the sizes when it was asked.
+Torch writes the same condition with factors (`b * (n + 1) >= 2`) or multiplied out (`b * n + b >= 2`), depending on
+what it knew of the sizes when it was asked.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def _unknowns(expression: Any) -> set[Any]:
 
 
 def _is_multiple(number: Any, divisor: Any) -> bool:
-    """Whether one is the other times a polynomial."""
-    ratio = number / divisor
+    """Whether one is the other times a polynomial with whole coefficients."""
+    ratio = sympy.together(number / divisor)
     return not ratio.has(sympy.Float) and bool(sympy.fraction(ratio)[1] == 1)

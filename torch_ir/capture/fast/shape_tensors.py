@@ -56,6 +56,10 @@ class SizeCannotVaryError(NotCoveredError):
     """A size cannot vary as it was asked to, or torch cannot prove that it can."""
 
 
+class StaleAnswersError(NotCoveredError):
+    """Torch answers a question about sizes otherwise than when an earlier capture asked it; those answers are gone."""
+
+
 @contextmanager
 def running(run: Run) -> Iterator[None]:
     """Let what is refused in this thread be refused for a recording; afterwards its ghosts are of no use."""

@@ -217,7 +217,7 @@ class Environment:
         return Facts(len(shapes.guards), replacements, tuple(shapes.var_to_range.items()), others, replaced)
 
     def _shorten_chains(self, replaced: frozenset[Any]) -> None:
-        """Replace a -> b -> 7 by a -> 7, which torch does where it meets `a`: two environments may not differ in that."""
+        """Replace a -> b -> 7 by a -> 7, as torch does where it meets `a`: equal facts may not differ in that."""
         if any(not replaced.isdisjoint(known.free_symbols) for known in self.shapes.replacements.values()):
             has_looked = self.has_looked
             for symbol in replaced:
