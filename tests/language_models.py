@@ -17,6 +17,7 @@ from torch_ir.llm.generation import example_prompt
 KINDS = ("causal", "moe", "encoder_decoder", "state_space")
 TOKENS = 8
 PROMPT = 8
+LENGTHS = (3, PROMPT, 13)  # of prompts; the caches of the 8 tokens after them have up to 20 places
 
 _OWN_STATE = "has its own kind of state"
 _BOTH = "has recurrent states and keys and values in one layer"
@@ -63,16 +64,19 @@ def language_models() -> list[Architecture]:
 def carry(architecture: Architecture) -> str:
     """Extract both graphs from a model without weights, load the file, and generate; empty if all is equal."""
     model = architecture.build()
+    is_fixed = architecture.name in FIXED_PROMPT
     try:
         with meta_init():
             bare = type(model)(model.config)
-        prompt = PROMPT if architecture.name in FIXED_PROMPT else None
-        ir = IR.from_json(extract_llm(bare, prompt=prompt).to_json())
-        torch.manual_seed(0)
-        is_valid, told = verify_llm(ir, model, TOKENS, **example_prompt(ir, PROMPT))
+        ir = IR.from_json(extract_llm(bare, prompt=PROMPT if is_fixed else None).to_json())
+        for length in (PROMPT,) if is_fixed else LENGTHS:
+            torch.manual_seed(0)
+            is_valid, told = verify_llm(ir, model, TOKENS, **example_prompt(ir, length))
+            if not is_valid:
+                return f"a prompt of {length} tokens: {told}"
     except TorchIRError as error:
         return str(error)
-    return "" if is_valid else told
+    return ""
 
 
 def main(names: list[str]) -> int:

@@ -20,6 +20,7 @@ from torch_ir.errors import Cause, ExportError, ExpressionError
 from torch_ir.ir import IR, Slot, Symbol, TensorMeta, evaluate
 from torch_ir.ir.sizes.expressions import names_in
 from torch_ir.ir.sizes.specialize import replace_symbols, substitute
+from torch_ir.ir.sizes.symbols import ordered_constraints
 from torch_ir.ops.pytree import values_along
 from torch_ir.ops.torch_internals import HigherOrderOperator, OpOverload, combine_args, map_dynamic_shapes, pytree
 
@@ -148,6 +149,7 @@ def _name_sizes(ir: IR, asked: Sequence[tuple[TensorMeta, int, Any]]) -> str:
         elif not _is_same(found, wanted.__name__):
             return f"{wanted.__name__}, dimension {dim} of {tensor.name!r}, is always {found}"
     replace_symbols(ir, names)
+    ir.constraints = ordered_constraints(ir.constraints)
     return ""
 
 

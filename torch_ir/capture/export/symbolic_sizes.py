@@ -8,8 +8,10 @@ from typing import Any
 import sympy
 import torch
 
+from torch_ir.capture.export.canonical_conditions import canonical
 from torch_ir.errors import ConversionError
 from torch_ir.ir import Expr, Symbol, TensorMeta
+from torch_ir.ir.sizes.symbols import ordered_constraints
 from torch_ir.ops.torch_internals import ValueRanges
 
 # torch's own sympy functions and relations, by class name -> how they are written
@@ -36,7 +38,6 @@ class SymbolNames:
     def __init__(self, environment: Any = None) -> None:
         self.names: dict[str, str] = _user_names(environment)
         self._fresh = 0
-        self._symbols: dict[str, sympy.Symbol] = {}  # of several that have one name, the first
 
     def name(self, symbol: sympy.Symbol) -> str:
         text = str(symbol)
@@ -48,12 +49,12 @@ class SymbolNames:
             self.names[text] = f"{prefix}{self._fresh}"
         return self.names[text]
 
-    def one_symbol_each(self, expression: Any) -> Any:
-        """An expression with one symbol for each name."""
-        for symbol in expression.free_symbols:
-            self._symbols.setdefault(self.name(symbol), symbol)
-        same = {symbol: self._symbols[self.name(symbol)] for symbol in expression.free_symbols}
-        return expression.xreplace({symbol: first for symbol, first in same.items() if symbol != first})
+    def by_name(self, expression: Any) -> Any:
+        """An expression over symbols that have the names of the IR, and may be 0, unlike torch's."""
+        named = {
+            symbol: sympy.Symbol(self.name(symbol), integer=symbol.is_integer) for symbol in expression.free_symbols
+        }
+        return expression.xreplace(named)
 
     def write(self, expression: Any) -> str:
         """A sympy expression as text; every operand that is not a plain name or number stands in brackets."""
@@ -176,15 +177,18 @@ class Bindings:
     def constraints(self, environment: Any, inputs: Sequence[TensorMeta], decisions: Sequence[Any]) -> list[str]:
         """What the sizes of inputs must satisfy beside their ranges: what torch assumed, what the model decided on."""
         known = {name for name, (tensor, _) in self.places.items() if tensor in inputs}
-        found: dict[str, None] = {}
+        written = SymbolNames()
+        written.names = {name: name for name in known}
+        found: set[str] = set()
         for condition in [*(guard.expr for guard in getattr(environment, "guards", [])), *decisions]:
-            expression = self.names.one_symbol_each(condition.xreplace(environment.replacements))
-            symbols = {self.names.name(symbol) for symbol in expression.free_symbols}
+            known_by_now = {symbol: environment.replace(symbol) for symbol in condition.free_symbols}
+            expression = canonical(self.names.by_name(condition.xreplace(known_by_now)))
+            symbols = {str(symbol) for symbol in expression.free_symbols}
             if symbols and symbols <= known:
-                found[self.names.write(expression)] = None
+                found.add(written.write(expression))
         if any(not decision.free_symbols for decision in decisions):  # on emptiness, which torch excludes: keep to that
-            found.update((f"{name} >= 1", None) for name in sorted(known) if self.places[name][1] is not None)
-        return list(found)
+            found.update(f"{name} >= 1" for name in known if self.places[name][1] is not None)
+        return ordered_constraints(found)
 
 
 def _user_names(environment: Any) -> dict[str, str]:
@@ -193,7 +197,7 @@ def _user_names(environment: Any) -> dict[str, str]:
     replaced: Mapping[Any, Any] = getattr(environment, "replacements", {})
     found: dict[str, str] = {}
     for symbol, sources in getattr(environment, "var_to_sources", {}).items():
-        kept = str(replaced.get(symbol, symbol))
+        kept = str(environment.replace(symbol) if symbol in replaced else symbol)
         for source in sources:
             name = given.get(source.name, source.name)
             is_promised = source.name in given  # sizes with one name are equal, whether or not the model compares them

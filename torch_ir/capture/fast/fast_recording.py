@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch_ir.capture.export.dynamic import keep_promises, loosened, recorded_decisions, requested_minimums
 from torch_ir.capture.fast.assembly import Assembly
 from torch_ir.capture.fast.shape_recorder import Recorder
-from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, SizeCannotVaryError, running
+from torch_ir.capture.fast.shape_tensors import Ghost, NotCoveredError, SizeCannotVaryError, StaleAnswersError, running
 from torch_ir.capture.instrument import (
     all_intercepted,
     builtins_as_exported,
@@ -69,14 +69,22 @@ def record_fast(
         return _record(model, args, kwargs, None, with_functions)
     minimums = requested_minimums(dynamic_shapes)
     try:
-        return _record(model, args, kwargs, dynamic_shapes, with_functions, minimums)
+        return _record_open(model, args, kwargs, dynamic_shapes, with_functions, minimums)
     except SizeCannotVaryError:  # as far as torch can prove; continue as with torch.export
-        ir = _record(model, args, kwargs, loosened(dynamic_shapes), with_functions, minimums)
+        ir = _record_open(model, args, kwargs, loosened(dynamic_shapes), with_functions, minimums)
     try:
         keep_promises(ir, model, (tuple(args), kwargs), dynamic_shapes)
     except ExportError as error:
         raise NotCoveredError(str(error)) from error
     return ir
+
+
+def _record_open(*request: Any) -> IR:
+    """Record with sizes that vary; once more where what earlier captures asked leads torch elsewhere."""
+    try:
+        return _record(*request)
+    except StaleAnswersError:
+        return _record(*request)
 
 
 def _record(
@@ -95,7 +103,7 @@ def _record(
             with recorded_decisions(dynamic_shapes) as decisions:
                 ir, refusal = _recorded(model, args, kwargs, recorder, minimums or {}, decisions), None
         except TorchIRError as error:
-            kind = SizeCannotVaryError if isinstance(error, SizeCannotVaryError) else NotCoveredError
+            kind = type(error) if isinstance(error, NotCoveredError) else NotCoveredError
             ir, refusal = None, kind(str(error))  # without the traceback, whose frames hold tensors
         finally:
             recorder.tape.run.sizes = None

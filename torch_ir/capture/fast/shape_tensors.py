@@ -56,6 +56,10 @@ class SizeCannotVaryError(NotCoveredError):
     """A size cannot vary as requested, or torch cannot prove that it can."""
 
 
+class StaleAnswersError(NotCoveredError):
+    """Torch answers a question about sizes otherwise than when an earlier capture asked it; those answers are gone."""
+
+
 @contextmanager
 def running(run: Run) -> Iterator[None]:
     """Make this the current recording of the thread; afterwards, its ghosts are invalid."""

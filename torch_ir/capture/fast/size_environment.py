@@ -210,10 +210,19 @@ class Environment:
 
     def facts(self) -> Facts:
         shapes = self.shapes
+        replaced = frozenset(shapes.replacements)
+        self._shorten_chains(replaced)
         replacements = tuple(shapes.replacements.items())
         others = (len(shapes.divisible), shapes.num_deferred_runtime_asserts, len(shapes.axioms))
-        replaced = frozenset(symbol for symbol, _ in replacements)
         return Facts(len(shapes.guards), replacements, tuple(shapes.var_to_range.items()), others, replaced)
+
+    def _shorten_chains(self, replaced: frozenset[Any]) -> None:
+        """Replace a -> b -> 7 by a -> 7, as torch does where it meets `a`: equal facts may not differ in that."""
+        if any(not replaced.isdisjoint(known.free_symbols) for known in self.shapes.replacements.values()):
+            has_looked = self.has_looked
+            for symbol in replaced:
+                self.shapes.replace(symbol)
+            self.has_looked = has_looked
 
     # -- sizes ---------------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch.fx.experimental.sym_node import SymNode
 
-from torch_ir.capture.fast.shape_tensors import Form, NotCoveredError, form_of, interned_form
+from torch_ir.capture.fast.shape_tensors import Form, NotCoveredError, StaleAnswersError, form_of, interned_form
 from torch_ir.capture.fast.size_environment import Environment, Request, request_key
 from torch_ir.capture.fast.symbolic_size import KEPT, SYMBOLIC, Size, live_size
+from torch_ir.ops.torch_internals import DisableTorchFunction, disable_current_modes
 
 Key = tuple[Any, ...]
 Answer = tuple[Any, "State"]  # what torch answers, and what is known afterwards
@@ -68,13 +69,23 @@ class Space:
             self.close()
             self._environment, self._at = Environment(self.request, self), self.first
             for step in reversed(steps):
-                assert step.question is not None  # only the first has none
-                step.question(self._environment)
-                if self._environment.facts() != step.facts:
+                if not self._is_reached(step):
                     self.close()
-                    raise NotCoveredError("torch answers the same question about sizes in another way")
+                    _forget(self)
+                    raise StaleAnswersError("torch answers the same question about sizes in another way")
                 self._at = step
         return self._environment
+
+    def _is_reached(self, step: State) -> bool:
+        """Ask what led to a state once more; whether torch then knows what it knew there."""
+        assert step.question is not None  # only the first state has none
+        assert self._environment is not None
+        try:
+            with disable_current_modes(), DisableTorchFunction():  # a number may ask while the recorder listens
+                step.question(self._environment)
+        except NotCoveredError:
+            return False
+        return self._environment.facts() == step.facts  # type: ignore[no-any-return]
 
     def ask(self, state: State, key: Key, question: Callable[[Environment], Any], is_kept: bool = True) -> Answer:
         """The answer to a question in a state, if need be asked of torch."""
@@ -170,6 +181,11 @@ def _space(request: Request) -> Space:
     while len(_spaces) > _MOST_SPACES:
         del _spaces[next(iter(_spaces))]
     return found
+
+
+def _forget(space: Space) -> None:
+    for key in [key for key, known in _spaces.items() if known is space]:
+        del _spaces[key]
 
 
 class OpenSizes:

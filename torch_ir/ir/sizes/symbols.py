@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch_ir.errors import ExpressionError
@@ -41,6 +41,11 @@ class Symbol:
         low = "" if self.min is None else f"{self.min} <= "
         high = "" if self.max is None else f" <= {self.max}"
         return f"{low}{self.name}{high}"
+
+
+def ordered_constraints(texts: Iterable[str]) -> list[str]:
+    """Return each constraint once, the shortest first: the order in which a captured graph lists and checks them."""
+    return sorted(set(texts), key=lambda text: (len(text), text))
 
 
 def solve(expression: int | str, name: str, size: int, known: Mapping[str, Number]) -> int | None:
