@@ -50,7 +50,7 @@ def test_torch_export_rules() -> None:
     assert [node.op_type for node in ir.nodes] == ["aten.exp.default"]
     [told] = said
     assert told.startswith("the recording differs from the graph of torch.export, which is used: ")
-    exact, _, quick = told.partition("taken: ")[2].partition(" / ")
+    exact, _, quick = told.partition("used: ")[2].partition(" / ")
     assert '"name": "exp"' in exact
     assert '"name": "sin"' in quick
 

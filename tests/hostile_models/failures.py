@@ -18,7 +18,7 @@ class RaisesItself(nn.Module):
         return {"present": x}["missing"]  # here
 
 
-@case(words=("reduction dim", "do not fit"))
+@case(words=("reduction dim", "accepts these inputs"))
 class WrongShapes(nn.Module):
     def forward(self, x):
         return x @ x  # here

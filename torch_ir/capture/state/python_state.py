@@ -72,9 +72,7 @@ class PythonState:
         self._empty: list[Any] = []  # empty dicts of modules; most stay empty
         self._contents: list[tuple[_Path, Any, Any]] = []  # lists, sets and cells, with their content
         self._globals: list[tuple[_Path, Any, Any, Any]] = []
-        self._slots: set[int] = (
-            set()
-        )  # tables of weights: assigning a tensor of the same shape and dtype is not a change
+        self._slots: set[int] = set()  # tables of weights: a tensor of the same shape and dtype is no change
         self.tensors: list[tuple[_Path, torch.Tensor]] = []  # other than weights
         self._flags: list[tuple[_Path, _Flag, torch.Tensor, bool]] = []
         classes: dict[type, None] = {}
