@@ -16,12 +16,14 @@ from tests.adversarial.shapes import SHAPES
 from tests.adversarial.verbs import ALL
 from tests.graphs import mlp, tensor
 from torch_ir import IR, Limits, OpNode, SerializationError, TensorMeta, load_ir, optimize, validate_ir
-from torch_ir.analysis import liveness
+from torch_ir.analysis import cost_report, liveness
+from torch_ir.analysis.cost_model.delta import cost_delta
 from torch_ir.analysis.memory.aliasing import home_of, is_held_by_caller, memory_of, moves_results
-from torch_ir.errors import ExpressionError
+from torch_ir.errors import ExpressionError, GraphError
 from torch_ir.ir import Origin
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.origins import module_at, modules_around
+from torch_ir.ir.regroup.functions import inline_all, op_counts
 from torch_ir.ir.sizes.specialize import squeezed_sizes
 from torch_ir.pipeline.stage_bounds import Load
 from torch_ir.pipeline.stage_cuts import Partition
@@ -214,6 +216,22 @@ def test_sums_of_very_many_open_sizes_are_written_only_when_asked_for(monkeypatc
     with pytest.raises(ExpressionError, match=r"live memory at 'y\d+' is a sum of too many symbolic sizes; set them"):
         [step.bytes for step in liveness(ir).steps]
     assert liveness(ir, {f"s{index}": 2 for index in range(100)}).peak == 800
+
+
+def test_costs_of_calls_that_double_at_each_level_are_refused() -> None:
+    """Rows of costs count the nodes inside calls: 2^19 of them in a file of 100 nodes."""
+    ir = SHAPES["double tower"](100)
+    for report in (cost_report, lambda graph: cost_delta(graph, graph)):
+        with pytest.raises(GraphError, match=r"would have \d{7} nodes, more than 100000"):
+            report(ir)
+
+
+def test_operators_inside_calls_are_counted_once_for_each_function() -> None:
+    """n operators in a function that is called n times; compared with the graph in which all are inlined."""
+    ir = SHAPES["wide tower"](40)
+    counts = op_counts(ir)
+    inline_all(ir)
+    assert counts == Counter(node.op_type for node in ir.nodes) == {"aten.relu.default": 400}
 
 
 def test_very_many_places_to_cut_are_thinned_out() -> None:

@@ -32,7 +32,7 @@ def _graph() -> IR:
 
 def _started(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """The command with temporary files in a folder."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "RAY_TMPDIR": "/tmp"}  # short: sockets
     command = [sys.executable, "-m", "torch_ir", *arguments]
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
@@ -78,7 +78,7 @@ def test_an_interrupted_sweep_on_a_cluster_says_nothing(
     (tmp_path / "models.txt").write_text("net.py:make -i 1x2\nnet.py:make -i 2x2\n")
     options = ["--engine", engine, "--workers", "1", "--steps", "extract"]
     process = _started(tmp_path, "sweep", "models.txt", "-o", "results", *options)
-    _wait_for(process, tmp_path, "torch_ir-*/told")
+    _wait_for(process, tmp_path, "torch_ir-*/request")
     process.send_signal(number)
     _, told = process.communicate(timeout=_PATIENCE)
     assert told == b""

@@ -152,7 +152,9 @@ def long_names(n: int) -> IR:
 def tied_keys(n: int) -> IR:
     """One weight under n keys, and n operators that read it."""
     x = tensor("x", 2, 3)
-    held = TensorMeta("w", (2, 3), "float32", param=Param(tuple(f"layers.{index}.w" for index in range(n)), "parameter"))
+    held = TensorMeta(
+        "w", (2, 3), "float32", param=Param(tuple(f"layers.{index}.w" for index in range(n)), "parameter")
+    )
     nodes = chain(x, n, lambda i, t: add(f"y{i}", t, held))
     return IR(nodes, [x], [nodes[-1].output], params=[held])
 

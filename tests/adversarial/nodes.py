@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tests.graphs import tensor
 from torch_ir.ir import FunctionRef, OpNode, Origin, TensorMeta
 from torch_ir.ir.json.json_fields import Dim
 

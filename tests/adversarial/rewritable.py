@@ -80,7 +80,9 @@ def scatters(n: int) -> IR:
 def pads(n: int) -> IR:
     """A chain of n paddings of an open size, each by one element."""
     x = tensor("x", "s")
-    nodes = chain(x, n, lambda i, t: op_node(f"y{i}", "constant_pad_nd.default", [t], (f"s + {i + 1}",), pad=[0, 1], value=0))
+    nodes = chain(
+        x, n, lambda i, t: op_node(f"y{i}", "constant_pad_nd.default", [t], (f"s + {i + 1}",), pad=[0, 1], value=0)
+    )
     return IR(nodes, [x], [nodes[-1].output], symbols=[Symbol("s", tensor=x, dim=0)])
 
 

@@ -43,7 +43,6 @@ VERBS: dict[str, tuple[str, ...]] = {
     "shard": ("shard", "FILE", "--mesh", "tp=2", "-o", "OUT/shard.json"),
     "weights": ("weights", "check", "FILE", "WEIGHTS"),
     "convert text": ("convert", "FILE", "-o", "OUT/graph.ir"),
-    "convert onnx": ("convert", "FILE", "-o", "OUT/graph.onnx"),
     "convert gzip": ("convert", "FILE", "-o", "OUT/graph.json.gz"),
     "convert protobuf": ("convert", "FILE", "-o", "OUT/graph.pb"),
     "convert python": ("convert", "FILE", "-o", "OUT/graph.py"),

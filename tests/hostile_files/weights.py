@@ -133,7 +133,6 @@ for name, make in [
     ("header of 10^6 levels", _safetensors(b"[" * 10**6)),
     ("name twice", _safetensors(b'{"a": %s, "a": %s}' % ((json.dumps(_entry()).encode(),) * 2), bytes(8))),
     ("dtype unknown", _safetensors({"a": _entry("F3")}, bytes(8))),
-    ("dtype of 10^6 characters", _safetensors({"a": _entry("F" * 10**6)}, bytes(8))),
     ("dtype that lies", _safetensors({"a": _entry("F64")}, bytes(8))),
     ("shape that lies", _safetensors({"a": _entry(shape=(3,))}, bytes(8))),
     ("shape of 2^62", _safetensors({"a": _entry(shape=(1 << 62, 1 << 62))}, bytes(8))),

@@ -165,7 +165,7 @@ def load_weights_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Te
     try:
         return load_file(os.fspath(path))
     except (SafetensorError, OSError, ValueError) as error:
-        raise WeightLoadError(f"cannot read {os.fspath(path)}: {error}") from None
+        raise WeightLoadError(f"cannot read {os.fspath(path)}: {error!s:.200}") from None
 
 
 def _of_shards(index: Path, read: Callable[[Path], dict[str, _Kind]]) -> dict[str, _Kind]:

@@ -53,6 +53,11 @@ def _local(workers: int, address: str | None) -> Engine:
     return Engine(executor, workers, close)
 
 
+def _no_cluster(name: str, address: str | None, error: Exception) -> CommandError:
+    what = f"cannot start {name} on this machine" if address is None else f"no {name} cluster answers at {address}"
+    return CommandError(f"{what}: {first_line(error)}")
+
+
 def _dask(workers: int, address: str | None) -> Engine:
     try:
         from distributed import Client
@@ -64,7 +69,7 @@ def _dask(workers: int, address: str | None) -> Engine:
             cluster = dask_cluster(workers)
         client = Client(address or cluster, timeout="10s")
     except (OSError, ValueError, TimeoutError) as error:
-        raise CommandError(f"no Dask cluster answers at {address}: {first_line(error)}") from None
+        raise _no_cluster("Dask", address, error) from None
 
     def close() -> None:
         client.close()
@@ -104,8 +109,8 @@ def _ray(workers: int, address: str | None) -> Engine:
     terminate = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **where)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise CommandError(f"no Ray cluster answers at {address}: {first_line(error)}") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _no_cluster("Ray", address, error) from None
     if terminate is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, terminate)  # Ray's handler prints a stack trace
     return Engine(RayExecutor(ray), int(ray.cluster_resources().get("CPU", 1)), ray.shutdown)
