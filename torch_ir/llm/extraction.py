@@ -13,9 +13,10 @@ from torch_ir.capture.export.dynamic import keep_promises, loosened
 from torch_ir.errors import CaptureWarning, ExportError, MissingExtraError
 from torch_ir.ir import IR
 from torch_ir.llm.cache_layout import DECODE, cache_outputs
-from torch_ir.llm.checkpoint_layout import to_checkpoint_layout
-from torch_ir.llm.quantized import refuse_quantized
+from torch_ir.llm.checkpoint_layout import PLACES, to_checkpoint_layout
+from torch_ir.llm.quantized import quantization_of
 from torch_ir.ops.torch_internals import pytree
+from torch_ir.run.weight_files import WeightSource
 
 _log = logging.getLogger("torch_ir.llm")  # the command line shows it as progress
 _LAYOUTS = ("checkpoint", "model")
@@ -34,6 +35,8 @@ def extract_llm(
     model_name: str | None = None,
     blocks: str = "inline",
     weight_layout: str = "checkpoint",
+    dequantize: str = "prologue",
+    checkpoint: WeightSource | None = None,
 ) -> IR:
     """Capture a language model as two graphs over one table of weights: the IR is prefill, its function is decode.
 
@@ -43,11 +46,15 @@ def extract_llm(
     `attention_mask` is an input. Only the logits of the last token are returned unless `all_logits`. `encoder_input`
     is an example for encoders that do not read token ids, such as those of speech. `blocks="function"` keeps repeated
     layers as calls of one function, in each graph. The graphs read the weights as checkpoints of `transformers` store
-    them, or, with `weight_layout="model"`, as the `state_dict` of the model has them.
+    them, or, with `weight_layout="model"`, as the `state_dict` of the model has them; `dequantize` and `checkpoint` are
+    those of `to_checkpoint_layout`.
     """
-    if weight_layout not in _LAYOUTS:
-        raise ExportError(f"unknown weight_layout {weight_layout!r}; expected one of {', '.join(_LAYOUTS)}")
+    for name, value, known in (("weight_layout", weight_layout, _LAYOUTS), ("dequantize", dequantize, PLACES)):
+        if value not in known:
+            raise ExportError(f"unknown {name} {value!r}; expected one of {', '.join(known)}")
     model = build_on_meta(model)
+    in_layers = quantization_of(model) is not None and dequantize == "layer"
+    is_stored = weight_layout == "checkpoint"
     from torch_ir.llm.caches import Caches
     from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder, recomputed_after
 
@@ -70,11 +77,13 @@ def extract_llm(
     unchecked = _count_positions(calls) if encoder_input is None else ""
     name = type(model).__name__ if model_name is None else model_name
     _log.info("capturing graph 1 of 2, prefill")
-    ir = _extract(calls.prefill(), name, blocks)
+    # layers are equal only once they dequantise their own weights
+    whole = "inline" if in_layers and is_stored else blocks
+    ir = _extract(calls.prefill(), name, whole)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
     _log.info("capturing graph 2 of 2, decode")
-    decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
+    decode = _extract(calls.decode(ir), f"{name}.{DECODE}", whole, loosely=cache_length is None)
     written = {target for target, _ in decode.mutations}
     # drop the encoder's weights; keep tables that every call writes, even if unused
     decode.params = [param for param in decode.params if param.consumers or param in written]
@@ -83,7 +92,13 @@ def extract_llm(
         note = f"prefill and decode of {type(model).__name__} were not checked on a tiny model; run verify_llm"
         warnings.warn(CaptureWarning(f"{note} ({unchecked})"), stacklevel=2)
     ir.check()
-    return to_checkpoint_layout(ir, model) if weight_layout == "checkpoint" else ir
+    if not is_stored:
+        return ir
+    ir = to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
+    if whole != blocks:
+        ir.functions[DECODE] = ir.functions[DECODE].fold_blocks()
+        ir = ir.fold_blocks()
+    return ir
 
 
 def _count_positions(calls: Any) -> str:
@@ -126,7 +141,6 @@ def build(model: Any) -> Any:
     except ImportError:
         raise MissingExtraError("extracting language models", "transformers", "transformers") from None
     if isinstance(model, transformers.PreTrainedConfig):
-        refuse_quantized(model)
         kinds = ("Seq2SeqLM", "SpeechSeq2Seq") if model.is_encoder_decoder else ("CausalLM",)
         factories = [getattr(transformers, f"AutoModelFor{kind}") for kind in kinds]
         fitting = [factory for factory in factories if type(model) in factory._model_mapping]
@@ -135,8 +149,6 @@ def build(model: Any) -> Any:
         model = fitting[0].from_config(model)
     if not isinstance(model, transformers.PreTrainedModel):
         raise ExportError(f"expected a configuration or model of transformers, not {model!r:.80}")
-    if getattr(model, "hf_quantizer", None) is None:  # loaded weights are quantised, built ones are not
-        refuse_quantized(model.config)
     if not model.can_generate() or not _is_causal(model):
         raise ExportError(f"{type(model).__name__} does not generate text, or not with this configuration")
     return model.eval()

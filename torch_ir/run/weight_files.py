@@ -75,6 +75,11 @@ def read_headers(path: str | os.PathLike[str]) -> dict[str, Weight]:
     return _tensors_of(path, _read_header)
 
 
+def headers_of(source: WeightSource) -> Mapping[str, Weight]:
+    """Return weights of which only shapes and dtypes are needed, by key: those of a path are not read."""
+    return read_headers(source) if isinstance(source, (str, os.PathLike)) else weights_from(source)
+
+
 def _read_header(file: Path) -> dict[str, Weight]:
     if file.suffix == ".safetensors":
         return dict(stored_tensors(file))

@@ -122,13 +122,11 @@ def _build(text: str) -> Any:
     from torch_ir.cli.models.model_kinds import is_config
     from torch_ir.cli.models.model_settings import split_settings
     from torch_ir.llm.extraction import build
-    from torch_ir.llm.quantized import refuse_quantized
 
     if not is_config(text) and ":" in text:
         place, settings = split_settings(text)
         return build(call_factory(load_factory(place), text, settings))
     config, name = load_config(text)
-    refuse_quantized(config)
     return build(config if name is None else model_class(config, name)._from_config(config))
 
 
