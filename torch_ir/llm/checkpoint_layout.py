@@ -21,6 +21,7 @@ from torch_ir.ir import IR
 from torch_ir.ir.regroup.functions import further_entries
 from torch_ir.llm.quantized import StoredWeight, quantization_of
 from torch_ir.llm.stored_reads import Rewriting
+from torch_ir.run.gguf_file import for_keys
 from torch_ir.run.stored import Weight
 from torch_ir.run.weight_files import WeightSource, headers_of
 
@@ -114,6 +115,7 @@ class Layout:
             raise ExportError(
                 f"transformers stores no tensor for {min(lost)!r} and {len(lost) - 1} more of {type(model).__name__}"
             )
+        headers = None if headers is None else for_keys(headers, stored)
         quantized = _quantized(model, groups, stored, headers)
         dtypes = {key: header.dtype for key, header in (headers or {}).items()}
         return cls(model, own, stored, renamed, converted, quantized, dtypes, {})

@@ -28,7 +28,16 @@ from torch_ir.run.memory import MemoryCheck
 from torch_ir.run.overlapping_inputs import refuse_shared_memory, storage_of
 from torch_ir.run.ranks import NO_RANK, Rank
 from torch_ir.run.stored import StoredTensor, Weight, loaded
-from torch_ir.run.weight_files import WeightSource, fit_weights, has_pieces, load_weights, open_weights, weights_from
+from torch_ir.run.weight_files import (
+    WeightSource,
+    fit_weights,
+    has_pieces,
+    load_weights,
+    open_weights,
+    stream_weights,
+    weights_for,
+    weights_from,
+)
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -104,12 +113,13 @@ class IRExecutor:
             weights = self.rank.weights(self.ir, open_weights(path))
             weights = weights if stream else {key: loaded(piece) for key, piece in weights.items()}
         else:
-            weights = open_weights(path) if stream else load_weights(path)
+            weights = stream_weights(path) if stream else load_weights(path)
         self.load_weights_from_state_dict(weights)
 
     def load_weights_from_state_dict(self, state_dict: Mapping[str, Weight]) -> None:
         """Bind weights by key, and compute everything that depends on them alone."""
-        values = fit_weights(self.ir, self.rank.weights(self.ir, state_dict), self.constants)
+        weights = self.rank.weights(self.ir, weights_for([self.ir], state_dict))
+        values = fit_weights(self.ir, weights, self.constants)
         lazy = any(isinstance(value, StoredTensor) for value in values)
         if lazy and self._writes:
             raise ExecutionError(

@@ -29,7 +29,8 @@ from torch_ir.ir.json.json_text import parse_json, read_text
 from torch_ir.ops.tensor_data import to_tensor
 from torch_ir.ops.tensor_subclasses import plain_tensors
 from torch_ir.ops.torch_types import TORCH_DTYPES, dtype_name
-from torch_ir.run.stored import StoredTensor, Weight, read_header, stored_tensors
+from torch_ir.run.gguf_file import for_keys, gguf_tensors
+from torch_ir.run.stored import StoredTensor, Weight, loaded, read_header, stored_tensors
 
 _Kind = TypeVar("_Kind")
 WeightSource = Union[Mapping[str, Weight], nn.Module, str, os.PathLike[str]]
@@ -37,7 +38,10 @@ _PLAIN: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # independen
 _CHUNK = 1 << 20  # elements compared at once
 _HINTS = 20  # suggested keys in one report: each takes a search through all keys
 _INDEX = ".safetensors.index.json"
+_PICKLED = (".pt", ".pth", ".bin")
 _PICKLED_INDEX = ".bin.index.json"
+_STATE = ".quant_state.bitsandbytes__"  # JSON text of bitsandbytes as a tensor of bytes
+_LONGEST_STATE = 1 << 16
 _IN_FOLDER = (
     "model.safetensors.index.json",
     "model.safetensors",
@@ -47,7 +51,7 @@ _IN_FOLDER = (
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a .pt/.pth/.bin or .safetensors file, of a sharded index, or of a checkpoint folder."""
+    """Return the tensors of a .safetensors, .gguf or .pt/.pth/.bin file, of an index of shards, or of a folder."""
     return _tensors_of(path, _load_one)
 
 
@@ -65,8 +69,12 @@ def weights_from(source: WeightSource) -> Mapping[str, Weight]:
     )
 
 
-def open_weights(path: str | os.PathLike[str]) -> dict[str, StoredTensor]:
-    """Return the locations of tensors in .safetensors files, by key; bound as weights, they are read when needed."""
+def open_weights(path: str | os.PathLike[str]) -> dict[str, Weight]:
+    """Return the tensors of a checkpoint by key; bound as weights, those in files are read when needed.
+
+    `path` is a .safetensors, .gguf or .pt/.pth/.bin file, an index of shards, or a folder. Pickled tensors are read at
+    once. Tensors of a GGUF file have its own names; a graph finds them by its keys.
+    """
     return _tensors_of(path, _open_one)
 
 
@@ -81,9 +89,16 @@ def headers_of(source: WeightSource) -> Mapping[str, Weight]:
 
 
 def _read_header(file: Path) -> dict[str, Weight]:
-    if file.suffix == ".safetensors":
-        return dict(stored_tensors(file))
-    return dict(_load_one(file, "meta"))
+    is_pickled = file.suffix not in (".safetensors", ".gguf")
+    return dict(_load_one(file, "meta")) if is_pickled else _open_one(file)
+
+
+def stream_weights(path: str | os.PathLike[str]) -> dict[str, Weight]:
+    """Open a checkpoint of which tensors can be read one at a time; raise WeightLoadError for pickled files."""
+    file = _checkpoint(path)
+    if file.suffix in _PICKLED or file.name.endswith(_PICKLED_INDEX):
+        raise WeightLoadError(f"{file}: pickled tensors cannot be read one at a time; load this file whole")
+    return open_weights(path)
 
 
 def has_pieces(path: str | os.PathLike[str]) -> bool:
@@ -114,15 +129,17 @@ def _tensors_of(path: str | os.PathLike[str], read: Callable[[Path], dict[str, _
 def _load_one(file: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
     if file.suffix == ".safetensors":
         return load_weights_safetensors(file)
-    if file.suffix in (".pt", ".pth", ".bin"):
+    if file.suffix == ".gguf":
+        return gguf_tensors(file).loaded()
+    if file.suffix in _PICKLED:
         return _unpickled(file, device)
-    raise WeightLoadError(f"{file}: unknown weight format; expected .pt, .pth, .bin, .safetensors or *{_INDEX}")
+    raise WeightLoadError(f"{file}: unknown weight format; expected .safetensors, .gguf, .pt, .pth, .bin or *{_INDEX}")
 
 
-def _open_one(file: Path) -> dict[str, StoredTensor]:
-    if file.suffix != ".safetensors":
-        raise WeightLoadError(f"{file}: only .safetensors files can be read piece by piece; load this one whole")
-    return stored_tensors(file)
+def _open_one(file: Path) -> dict[str, Weight]:
+    if file.suffix == ".safetensors":
+        return dict(stored_tensors(file))
+    return gguf_tensors(file) if file.suffix == ".gguf" else dict(_load_one(file))
 
 
 def load_weights_pt(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
@@ -205,20 +222,21 @@ MISFITS = (MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES)
 
 def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]:
     """Return every problem with these weights for this graph, one sentence each; empty if they fit."""
-    weights = plain_tensors(weights)
+    weights = weights_for([ir], weights)
     return [misfit.text for misfit in (*_misfits(ir, weights, {}), *_surplus([ir], weights))]
 
 
 def compare_headers(ir: IR, headers: Mapping[str, Weight]) -> list[Misfit]:
     """Return how the headers of a checkpoint differ from the weights of a graph and its entry points."""
     graphs = [ir, *(body for body in ir.functions.values() if body.params)]
+    headers = weights_for(graphs, headers)
     found = {misfit.key: misfit for graph in graphs for misfit in _misfits(graph, headers, {}, with_values=False)}
     return [*found.values(), *_surplus(graphs, headers)]
 
 
 def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, torch.Tensor]) -> list[Weight]:
     """Return the value of every param of the graph, in order; all problems are reported at once."""
-    weights = plain_tensors(weights)
+    weights = weights_for([ir], weights)
     wrong, surplus = list(_misfits(ir, weights, constants)), _surplus([ir], weights)
     if wrong:
         listed = "\n  ".join(map(str, (*wrong, *surplus)))
@@ -227,6 +245,29 @@ def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, t
         more = f" (and {len(surplus) - 1} more)" if len(surplus) > 1 else ""
         warnings.warn(f"{surplus[0]}{more}", WeightWarning, stacklevel=4)
     return [value for param in ir.params if (value := _find(param, weights, constants)) is not None]
+
+
+def weights_for(graphs: Iterable[IR], weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return weights as graphs name them: plain tensors, those of a GGUF file by key, numbers in JSON as tensors."""
+    plain = plain_tensors(for_keys(weights, sorted(_keys(graphs))))
+    for key in [key for key in plain if _STATE in key]:
+        offset = _nested_offset(key, plain.pop(key))
+        if offset is not None:
+            plain[f"{key.partition(_STATE)[0]}.nested_offset"] = offset
+    return plain
+
+
+def _nested_offset(key: str, state: Weight) -> torch.Tensor | None:
+    """Return the offset of doubly quantised weights of bitsandbytes, which it stores in JSON text."""
+    if state.is_meta:
+        return torch.empty((), dtype=torch.float32, device="meta")
+    if state.dtype != torch.uint8 or math.prod(state.shape) > _LONGEST_STATE:
+        raise WeightLoadError(f"{key!r} is not the JSON text of bitsandbytes")
+    try:
+        found = parse_json(bytes(loaded(state).flatten().tolist()).decode()).get("nested_offset")
+        return None if found is None else torch.tensor(float(found), **_PLAIN)
+    except (SerializationError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise WeightLoadError(f"{key!r} is not the JSON text of bitsandbytes: {first_line(error)}") from None
 
 
 def _find(param: TensorMeta, weights: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
