@@ -30,7 +30,7 @@ class Format:
     unread: tuple[str, ...] = ()  # suffixes of tensors that describe others
 
 
-def _fp8(weight: Tensor, block: tuple[int, int] | None) -> Stored:
+def fp8(weight: Tensor, block: tuple[int, int] | None) -> Stored:
     from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
     if block is None:
@@ -121,7 +121,7 @@ def _modelopt_nvfp4(weight: Tensor) -> Stored:
 
 
 def _modelopt_fp8(weight: Tensor) -> Stored:
-    tensors, reference = _fp8(weight, None)
+    tensors, reference = fp8(weight, None)
     return {"weight": tensors["weight"], "weight_scale": tensors["weight_scale_inv"]}, reference
 
 
@@ -204,14 +204,14 @@ def formats() -> list[Format]:
     from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, IntxWeightOnlyConfig
     from torchao.quantization.granularity import PerGroup
 
-    fp8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3"}
+    eight = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3"}
     gptq = {"quant_method": "gptq", "sym": False, "desc_act": True}
     four = {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False}
     integer = {"type": "int", "num_bits": 4, "strategy": "group", "group_size": 32}
     return [
-        Format("fp8 blocks", {**fp8, "weight_block_size": [32, 32]}, lambda w: _fp8(w, (32, 32))),
-        Format("fp8 incomplete blocks", {**fp8, "weight_block_size": [20, 48]}, lambda w: _fp8(w, (20, 48))),
-        Format("fp8 per tensor", {**fp8, "weight_block_size": None}, lambda w: _fp8(w, None)),
+        Format("fp8 blocks", {**eight, "weight_block_size": [32, 32]}, lambda w: fp8(w, (32, 32))),
+        Format("fp8 incomplete blocks", {**eight, "weight_block_size": [20, 48]}, lambda w: fp8(w, (20, 48))),
+        Format("fp8 per tensor", {**eight, "weight_block_size": None}, lambda w: fp8(w, None)),
         Format("gptq int4", {**gptq, "bits": 4, "group_size": 32}, lambda w: _gptq(w, 4, 32, 1)),
         Format("gptq int8", {**gptq, "bits": 8, "group_size": -1}, lambda w: _gptq(w, 8, -1, 1)),
         Format(
@@ -224,9 +224,15 @@ def formats() -> list[Format]:
             {"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True},
             lambda w: _awq(w, 32),
         ),
-        Format("modelopt nvfp4", {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}, _modelopt_nvfp4),
+        Format(
+            "modelopt nvfp4",
+            {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]},
+            _modelopt_nvfp4,
+        ),
         Format("modelopt fp8", {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_*"]}, _modelopt_fp8),
-        Format("bitsandbytes int8", {"quant_method": "bitsandbytes", "load_in_8bit": True}, _bnb_int8, ("weight_format",)),
+        Format(
+            "bitsandbytes int8", {"quant_method": "bitsandbytes", "load_in_8bit": True}, _bnb_int8, ("weight_format",)
+        ),
         Format("bitsandbytes nf4", {**four, "bnb_4bit_quant_type": "nf4"}, lambda w: _bnb_4bit(w, "nf4", False)),
         Format("bitsandbytes fp4", {**four, "bnb_4bit_quant_type": "fp4"}, lambda w: _bnb_4bit(w, "fp4", False)),
         Format(
@@ -238,12 +244,16 @@ def formats() -> list[Format]:
         _compressed_format("int4 with zero points", "pack-quantized", **integer, symmetric=False),
         _compressed_format("int8 packed by channel", "pack-quantized", type="int", num_bits=8, strategy="channel"),
         _compressed_format("int8", "int-quantized", type="int", num_bits=8, strategy="channel", symmetric=True),
-        _compressed_format("int8 per tensor", "int-quantized", type="int", num_bits=8, strategy="tensor", symmetric=False),
+        _compressed_format(
+            "int8 per tensor", "int-quantized", type="int", num_bits=8, strategy="tensor", symmetric=False
+        ),
         _compressed_format("fp8", "float-quantized", type="float", num_bits=8, strategy="channel"),
         _compressed_format(
             "fp8 blocks", "float-quantized", type="float", num_bits=8, strategy="block", block_structure=[32, 32]
         ),
-        _compressed_format("nvfp4", "nvfp4-pack-quantized", type="float", num_bits=4, strategy="tensor_group", group_size=16),
+        _compressed_format(
+            "nvfp4", "nvfp4-pack-quantized", type="float", num_bits=4, strategy="tensor_group", group_size=16
+        ),
         _torchao_format(Int8WeightOnlyConfig()),
         _torchao_format(Float8WeightOnlyConfig()),
         _torchao_format(IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32))),

@@ -65,7 +65,10 @@ def file_of(model: Any, path: Path, architecture: str, formats: dict[str, str]) 
         data = weight.detach().float().numpy()
         data = data if kind == KINDS.F32 else gguf.quants.quantize(data, kind)
         tensors[names.get_name(key, try_suffixes=(".weight", ".bias"))] = (data, kind)
-    fields = {"attention__head_count": config.num_attention_heads, "attention__head_count_kv": config.num_key_value_heads}
+    fields = {
+        "attention__head_count": config.num_attention_heads,
+        "attention__head_count_kv": config.num_key_value_heads,
+    }
     return write(path, architecture, tensors, block_count=1, **fields)
 
 
@@ -93,7 +96,8 @@ def test_every_block_format(tmp_path: Path) -> None:
     for each in gguf.GGUFReader(path).tensors:
         ours = opened[each.name].load()
         theirs = torch.from_numpy(gguf.quants.dequantize(np.array(each.data), each.tensor_type)).view(4, 256)
-        assert torch.equal(ours.float(), theirs) and torch.isfinite(theirs).all(), each.name
+        assert torch.equal(ours.float(), theirs), each.name
+        assert torch.isfinite(theirs).all(), each.name
     assert [opened[name].dtype for name in ("F16", "BF16", "Q2_K")] == [torch.float16, torch.bfloat16, torch.float32]
 
 
@@ -121,7 +125,7 @@ def test_dtypes_of_a_file_are_cast_in_the_graph(llama: Any, tmp_path: Path) -> N
     """A graph for a file has its dtypes, and explicit casts to those of the model."""
     path = file_of(llama, tmp_path / "llama.gguf", "llama", {"proj": "F16", "embed": "BF16"})
     prompt = torch.randint(3, 50, (1, 5))
-    with pytest.raises(WeightLoadError, match="q_proj.weight' is float16, the graph needs float32"):
+    with pytest.raises(WeightLoadError, match=r"q_proj\.weight' is float16, the graph needs float32"):
         IRExecutor(extract_llm(llama, batch=1, prompt=5, cache_length=8), load_weights(path))
     ir = extract_llm(llama, batch=1, prompt=5, cache_length=8, checkpoint=path)
     weights = load_weights(path)
@@ -202,7 +206,10 @@ HOSTILE = {
     "offset past the end": (_header(_ONE, _text(b"w"), struct.pack("<IQIQ", 1, 1, 0, 1 << 63)), "ends after the end"),
     "not aligned": (_header(_ONE, _text(b"w"), struct.pack("<IQIQ", 1, 1, 0, 7), bytes(99)), "is not aligned"),
     "unknown format": (_header(_ONE, _text(b"w"), struct.pack("<IQIQ", 1, 32, 200, 0), bytes(99)), "format type 200"),
-    "broken block": (_header(_ONE, _text(b"w"), struct.pack("<IQIQ", 1, 33, 2, 0), bytes(99)), "not whole blocks of 32"),
+    "broken block": (
+        _header(_ONE, _text(b"w"), struct.pack("<IQIQ", 1, 33, 2, 0), bytes(99)),
+        "not whole blocks of 32",
+    ),
     "alignment of zero": (
         _header(struct.pack("<QQ", 0, 1), _text(b"general.alignment"), struct.pack("<II", 4, 0)),
         "general.alignment is 0",

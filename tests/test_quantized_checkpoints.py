@@ -1,4 +1,4 @@
-"""Graphs of configurations with a `quantization_config`: quantised weights under their own keys, dequantised by nodes."""
+"""Graphs of configurations with a `quantization_config`: quantised weights by their own keys, dequantised by nodes."""
 
 import json
 import random
@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from tests.architectures import architectures
 from tests.command_line import failure
-from tests.quantized_checkpoints import Format, formats
-from torch_ir import IR, ExportError, IRExecutor, WeightLoadError, analyze_cost, extract_ir, load_weights, optimize
+from tests.quantized_checkpoints import Format, formats, fp8
+from torch_ir import IR, ExportError, IRExecutor, WeightLoadError, cost, cost_report, extract_ir, load_weights, optimize
 from torch_ir.cli import main
-from torch_ir.llm import extract_llm, generate, to_checkpoint_layout
+from torch_ir.llm import checkpoint_weights, extract_llm, generate, to_checkpoint_layout
 
 SIZES = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4,
@@ -24,6 +24,7 @@ SIZES = {
 }  # fmt: skip
 FORMATS = formats()
 FP8 = {"quant_method": "fp8", "weight_block_size": [32, 32]}
+FIXED: dict[str, Any] = {"batch": 1, "prompt": 5, "cache_length": 16}
 IDS = torch.arange(5).view(1, 5) + 3
 
 
@@ -83,17 +84,10 @@ def test_optimised(llama: tuple[Any, IR], form: Format) -> None:
     expected = IRExecutor(ir, reference)(input_ids=IDS, use_cache=False)["logits"].float()
     for place in ("prologue", "layer"):
         better, _ = optimize(quantised(ir, model, form.config, dequantize=place), "basic")
-        with pytest.warns() if form.unread else _nothing():
-            executor = IRExecutor(better, stored)
+        executor = IRExecutor(better, stored)
         torch.testing.assert_close(executor(input_ids=IDS, use_cache=False)["logits"].float(), expected)
         ahead = sum(value.numel() * value.element_size() for value in executor._ready)
         assert (ahead > 10_000) == (place == "prologue")
-
-
-def _nothing() -> Any:
-    from contextlib import nullcontext
-
-    return nullcontext()
 
 
 def test_the_cost_counts_quantised_bytes(llama: tuple[Any, IR]) -> None:
@@ -102,12 +96,13 @@ def test_the_cost_counts_quantised_bytes(llama: tuple[Any, IR]) -> None:
     form = next(form for form in FORMATS if form.name == "gptq int4")
     graph = quantised(ir, model, form.config, dequantize="layer")
     stored, _ = written(model, form)
-    cost = analyze_cost(graph)
-    assert cost.weight_bytes == sum(each.numel() * each.element_size() for each in stored.values())
+    constants = sum(8 * 4 for param in graph.params if param.param and not param.param.in_state_dict)
+    weights = sum(each.numel() * each.element_size() for each in stored.values())
+    assert weights <= cost_report(graph).weight_bytes <= weights + constants
     node = next(node for node in graph.nodes if node.op_type == "fused.dequantize_linear")
     prefix = "model.layers.0.self_attn.q_proj."
     own = sum(each.numel() * each.element_size() for key, each in stored.items() if key.startswith(prefix))
-    row = next(row for row in cost.nodes if row.name == node.name)
+    row = next(row for row in cost(graph).nodes if row.node is node)
     assert row.bytes_read == own + 5 * 64 * 2
 
 
@@ -118,34 +113,45 @@ def test_generate_from_an_fp8_mixture_of_experts(tmp_path: Path) -> None:
     """DeepSeek-V3: experts of a checkpoint are dequantised one by one and stacked; layers may be functions."""
     row = next(each for each in architectures() if each.name == "deepseek_v3")
     model = row.build()
-    from torch_ir.llm import checkpoint_weights
-
     stored, reference = {}, {}
     model.config.quantization_config = {"quant_method": "fp8", "weight_block_size": [16, 16], "fmt": "e4m3"}
-    form = next(form for form in FORMATS if form.name == "fp8 incomplete blocks")
-    ir = extract_llm(model)
+    ir = extract_llm(model, **FIXED)
     quantised_keys = {param.key for param in ir.params if param.dtype == "float8_e4m3fn"}
     assert any("experts.3.gate_proj" in str(key) for key in quantised_keys)
     assert not any("mlp.gate.weight" in str(key) or "lm_head" in str(key) for key in quantised_keys)
-    from tests.quantized_checkpoints import _fp8
-
     torch.manual_seed(0)
     for key, weight in checkpoint_weights(model).items():
         stored[key] = reference[key] = weight
         if key in quantised_keys:
-            parts, reference[key] = _fp8(weight, (16, 16))
+            parts, reference[key] = fp8(weight, (16, 16))
             stored |= {f"{key.removesuffix('weight')}{name}": part for name, part in parts.items()}
-    del form
     save_file({key: each.contiguous() for key, each in stored.items()}, tmp_path / "model.safetensors")
     del model.config.quantization_config
     prompt = torch.randint(3, 50, (1, 5))
-    expected = generate(extract_llm(model), reference, 4, input_ids=prompt)
+    expected = generate(extract_llm(model, **FIXED), reference, 4, input_ids=prompt)
     weights = load_weights(tmp_path)
     assert torch.equal(generate(ir, weights, 4, input_ids=prompt), expected)
     model.config.quantization_config = {"quant_method": "fp8", "weight_block_size": [16, 16]}
-    layers = extract_llm(model, dequantize="layer", blocks="function")
-    assert [node for node in layers.nodes if node.op_type == "call"]
+    layers = extract_llm(model, dequantize="layer", **FIXED)
     assert torch.equal(generate(layers, weights, 4, input_ids=prompt), expected)
+
+
+def test_layers_as_functions_dequantise_their_weights() -> None:
+    """Equal layers are calls of one function, which takes quantised weights."""
+    config = transformers.LlamaConfig(**{**SIZES, "num_hidden_layers": 3})
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    plain = extract_llm(model, **FIXED)
+    config.quantization_config = dict(FP8)
+    layers = extract_llm(model, dequantize="layer", blocks="function", **FIXED)
+    for graph in (layers, layers.functions["decode"]):
+        calls = [node for node in graph.nodes if node.op_type.endswith("LlamaDecoderLayer")]
+        assert len(calls) == 3
+        assert any(tensor.dtype == "float8_e4m3fn" for tensor in calls[1].inputs)
+        assert len({node.attrs["function"] for node in calls}) == 1
+    stored, reference = written(model, FORMATS[0])
+    tokens = [generate(graph, each, 4, input_ids=IDS) for graph, each in ((layers, stored), (plain, reference))]
+    assert torch.equal(*tokens)
 
 
 def test_gpt_oss(tmp_path: Path) -> None:
@@ -153,14 +159,21 @@ def test_gpt_oss(tmp_path: Path) -> None:
     from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
     config = transformers.GptOssConfig(
-        **SIZES | {"num_hidden_layers": 1}, num_local_experts=4, num_experts_per_tok=2, head_dim=16, layer_types=["full_attention"]
+        **SIZES,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        head_dim=16,
+        layer_types=["full_attention"],
     )
     torch.manual_seed(0)
     model = transformers.GptOssForCausalLM(config).eval()
     prompt = torch.randint(3, 50, (1, 5))
-    plain = extract_llm(model)
-    config.quantization_config = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
-    ir = extract_llm(model)
+    plain = extract_llm(model, **FIXED)
+    config.quantization_config = {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"],
+    }
+    ir = extract_llm(model, **FIXED)
     stored, reference = {}, {}
     for key, weight in model.state_dict().items():
         stored[key] = reference[key] = weight
@@ -189,7 +202,7 @@ def test_the_headers_of_a_checkpoint_decide(llama: tuple[Any, IR], tmp_path: Pat
     stored[key] = reference[key] = model.state_dict()[key]
     stored["model.norm.weight"] = stored["model.norm.weight"].float()
     save_file({key: each.contiguous() for key, each in stored.items()}, tmp_path / "model.safetensors")
-    with pytest.raises(WeightLoadError, match="down_proj.qweight' is missing"):
+    with pytest.raises(WeightLoadError, match=r"down_proj\.qweight' is missing"):
         IRExecutor(quantised(ir, model, form.config), stored)
     graph = quantised(ir, model, form.config, checkpoint=tmp_path)
     expected = IRExecutor(ir, reference)(input_ids=IDS, use_cache=False)["logits"]
@@ -198,7 +211,7 @@ def test_the_headers_of_a_checkpoint_decide(llama: tuple[Any, IR], tmp_path: Pat
 
 
 def test_a_scale_that_nothing_reads(llama: tuple[Any, IR], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A scale of a weight that the graph does not read would give wrong numbers: it is an error, also for the command."""
+    """Without a scale of a weight, numbers would be wrong: it is an error, also for the command."""
     model, ir = llama
     form = next(form for form in FORMATS if form.name == "fp8 per tensor")
     stored, _ = written(model, form)
@@ -218,6 +231,12 @@ def test_a_scale_that_nothing_reads(llama: tuple[Any, IR], tmp_path: Path, capsy
 
 # -- what is refused ----------------------------------------------------------------------------------------------------
 
+
+def _compressed(form: str, **weights: Any) -> dict[str, Any]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+
+
 REFUSED = {
     "unknown method": ({"quant_method": "spqr"}, "quant_method 'spqr', which is not supported; expected one of fp8,"),
     "no method": ({"bits": 4}, "quant_method 'None'"),
@@ -226,23 +245,29 @@ REFUSED = {
     "gptq with 3 bits": ({"quant_method": "gptq", "bits": 3}, "bits=3; of gptq, only 2, 4, 8"),
     "gptq by module": ({"quant_method": "gptq", "bits": 4, "dynamic": {"-:x": {}}}, "dynamic="),
     "awq for another kernel": ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version='gemv'"),
-    "groups that do not fit": ({"quant_method": "awq", "bits": 4, "group_size": 48}, "not a multiple of the group size 48"),
+    "groups that do not fit": (
+        {"quant_method": "awq", "bits": 4, "group_size": 48},
+        "not a multiple of the group size 48",
+    ),
     "bitsandbytes in another dtype": (
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_storage": "bfloat16"},
         "bnb_4bit_quant_storage='bfloat16'",
     ),
     "compressed in another format": (
-        {"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int"}}}},
+        _compressed("marlin-24", num_bits=4, type="int"),
         "the format 'marlin-24' with 4 bits",
     ),
     "compressed with 3 bits": (
-        {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 3}}}},
+        _compressed("pack-quantized", num_bits=3),
         "num_bits=3",
     ),
     "torchao by name": ({"quant_method": "torchao", "quant_type": "int4_weight_only"}, "quant_type='int4_weight_only'"),
     "another algorithm": ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo='W4A8_AWQ'"),
-    "nothing to quantise": ({**FP8, "modules_to_not_convert": ["model"]}, "no weight of LlamaForCausalLM is quantised"),
-}  # fmt: skip
+    "nothing to quantise": (
+        {**FP8, "modules_to_not_convert": ["model", "lm_head"]},
+        "no weight of LlamaForCausalLM is quantised",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -273,6 +298,7 @@ def test_on_the_command_line(command: list[str], tmp_path: Path, capsys: pytest.
     ir = IR.load(graph)
     assert Counter(param.dtype for param in ir.params)["float8_e4m3fn"] == 7
     assert any(node.op_type == "fused.dequantize_linear" for node in ir.nodes)
+    capsys.readouterr()
     changed = json.loads((tmp_path / "config.json").read_text())
     changed["quantization_config"]["fmt"] = "e5m2"
     (tmp_path / "config.json").write_text(json.dumps(changed))

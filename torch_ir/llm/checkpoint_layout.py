@@ -173,7 +173,9 @@ def _quantized(
             if headers is not None:
                 if not weight.tensors.keys() <= headers.keys():
                     continue
-                weight = replace(weight, tensors={key: _as_in(headers, key, kept) for key, kept in weight.tensors.items()})
+                weight = replace(
+                    weight, tensors={key: _as_in(headers, key, kept) for key, kept in weight.tensors.items()}
+                )
             found[key] = weight
     if not found:
         raise ExportError(f"no weight of {type(model).__name__} is quantised as its quantization_config says")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,9 @@ from torch_ir.llm.quantized import StoredWeight
 
 _Store = Callable[[str, Tensor], StoredWeight]
 _ALLOWED: Mapping[str, tuple[Any, ...]] = {
-    "num_bits": (2, 4, 8), "type": ("int", "float"), "strategy": ("tensor", "channel", "group", "tensor_group", "block"),
-    "dynamic": (False, None), "actorder": (None, False, "weight", "static"), "zp_dtype": (None, "torch.int8"),
+    "num_bits": (2, 4, 8), "type": ("int", "float"), "dynamic": (False, None),
+    "strategy": ("tensor", "channel", "group", "tensor_group", "block"),
+    "actorder": (None, False, "weight", "static"), "zp_dtype": (None, "torch.int8"),
     "symmetric": (True, False), "scale_dtype": (None, "torch.float8_e4m3fn", "torch.uint8"),
 }  # fmt: skip
 _FREE = ("block_structure", "group_size", "observer", "observer_kwargs")
@@ -60,7 +61,9 @@ def _store_of(form: str, scheme: Mapping[str, Any], name: str) -> _Store:
         return partial(_plain, scheme=scheme, dtype=torch.float8_e4m3fn)
     if form == "nvfp4-pack-quantized" and is_float and bits == 4 and scheme.get("symmetric", True):
         return _nvfp4
-    raise ExportError(f"{name!r} of compressed-tensors has the format {form!r} with {bits} bits, which is not supported")
+    raise ExportError(
+        f"{name!r} of compressed-tensors has the format {form!r} with {bits} bits, which is not supported"
+    )
 
 
 def _empty(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -115,6 +118,3 @@ def _nvfp4(key: str, weight: Tensor) -> StoredWeight:
         f"{key}_global_scale": _empty(1, dtype=torch.float32),
     }
     return StoredWeight("nvfp4", tensors, partial(dequantize.nvfp4, dtype=weight.dtype, divide=True))
-
-
-__all__: Sequence[str] = ("stores",)

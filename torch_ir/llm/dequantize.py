@@ -1,6 +1,6 @@
 """Dequantisation of each checkpoint format, in plain tensor operators: recorded as nodes, never called on weights.
 
-Each function takes the stored tensors in the order of `torch_ir.llm.quantized` and returns the weight as the model has it.
+Each function takes the tensors of a weight as `quantized.py` lists them, and returns the weight that the model has.
 """
 
 from __future__ import annotations

@@ -53,8 +53,7 @@ def extract_llm(
         if value not in known:
             raise ExportError(f"unknown {name} {value!r}; expected one of {', '.join(known)}")
     model = build_on_meta(model)
-    in_layers = quantization_of(model) is not None and dequantize == "layer"
-    is_stored = weight_layout == "checkpoint"
+    quantization_of(model)  # refused before capture if it is not understood
     from torch_ir.llm.caches import Caches
     from torch_ir.llm.entry_points import DecoderOnly, EncoderDecoder, recomputed_after
 
@@ -77,13 +76,11 @@ def extract_llm(
     unchecked = _count_positions(calls) if encoder_input is None else ""
     name = type(model).__name__ if model_name is None else model_name
     _log.info("capturing graph 1 of 2, prefill")
-    # layers are equal only once they dequantise their own weights
-    whole = "inline" if in_layers and is_stored else blocks
-    ir = _extract(calls.prefill(), name, whole)
+    ir = _extract(calls.prefill(), name, blocks)
     if not cache_outputs(ir):
         raise ExportError(f"{type(model).__name__} keeps no cache from one token to the next")
     _log.info("capturing graph 2 of 2, decode")
-    decode = _extract(calls.decode(ir), f"{name}.{DECODE}", whole, loosely=cache_length is None)
+    decode = _extract(calls.decode(ir), f"{name}.{DECODE}", blocks, loosely=cache_length is None)
     written = {target for target, _ in decode.mutations}
     # drop the encoder's weights; keep tables that every call writes, even if unused
     decode.params = [param for param in decode.params if param.consumers or param in written]
@@ -92,13 +89,9 @@ def extract_llm(
         note = f"prefill and decode of {type(model).__name__} were not checked on a tiny model; run verify_llm"
         warnings.warn(CaptureWarning(f"{note} ({unchecked})"), stacklevel=2)
     ir.check()
-    if not is_stored:
+    if weight_layout == "model":
         return ir
-    ir = to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
-    if whole != blocks:
-        ir.functions[DECODE] = ir.functions[DECODE].fold_blocks()
-        ir = ir.fold_blocks()
-    return ir
+    return to_checkpoint_layout(ir, model, dequantize=dequantize, checkpoint=checkpoint)
 
 
 def _count_positions(calls: Any) -> str:

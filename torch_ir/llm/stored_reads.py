@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torch_ir.analysis.values.prologue import split_prologue
+from torch_ir.analysis.values.prologue import is_fixed
 from torch_ir.capture.naming.export_names import weight_name
 from torch_ir.errors import ExportError
 from torch_ir.ir import IR, Dtype, FunctionRef, OpNode, Origin, Param, TensorMeta
 from torch_ir.ir.graph.free_names import Names, fresh
 from torch_ir.ir.graph.origins import common_origin
-from torch_ir.ir.regroup.functions import FUSED, enclose, read_by
+from torch_ir.ir.regroup.functions import FUSED, called_by, drop_unused, enclose, inline_all, read_by
 from torch_ir.ir.regroup.shared_functions import SharedFunctions
 from torch_ir.ops.torch_types import dtype_name
 
@@ -74,10 +74,16 @@ class Rewriting:
             param.param = replace(param.param, keys=keys)
             return
         if is_written:
-            raise ExportError(f"{keys[0]!r} is changed by the model and stored in another dtype, which is not supported")
+            raise ExportError(
+                f"{keys[0]!r} is changed by the model and stored in another dtype, which is not supported"
+            )
         if stored is None:
             self.params[keys[0]] = TensorMeta(
-                fresh(param.name, self.taken), param.shape, dtype, stride=param.stride, param=replace(param.param, keys=keys)
+                fresh(param.name, self.taken),
+                param.shape,
+                dtype,
+                stride=param.stride,
+                param=replace(param.param, keys=keys),
             )
         param.replace_all_uses_with(self._source(stored or keys[0], param.shape, param.dtype, ""))
 
@@ -146,7 +152,9 @@ class Rewriting:
         if body not in self.shared:
             copy = body.clone()
             keys = list(weight.tensors)
-            reads = [(keys[int((param.key or "").rpartition(".")[2])].rpartition(".")[2], param) for param in copy.params]
+            reads = [
+                (keys[int((param.key or "").rpartition(".")[2])].rpartition(".")[2], param) for param in copy.params
+            ]
             name = fresh(f"dequantize_{weight.format}", self.functions)
             _, function = enclose(copy, copy.nodes, reads, Origin())
             self.shared[body] = name, function
@@ -164,7 +172,7 @@ class Rewriting:
                 here[tensor] = tensor.copy(fresh(tensor.name, self.taken))
             name = here[node.outputs[0]].name if len(node.outputs) == 1 else fresh(node.name, self.taken)
             copied = node.copy(here.__getitem__, name)
-            copied.origin = origin
+            copied.origin, copied.origins = origin, (name,)
             self.nodes.append(copied)
         return self.nodes[first:], [here[tensor] for tensor in body.graph_outputs]
 
@@ -175,11 +183,11 @@ def run_with_readers(graph: IR, dequantizing: Iterable[OpNode]) -> None:
     before   w = mul(q, s);  y = linear(x, w)
     after    y = fused.dequantize_linear(input=x, weight=q, scale=s, function=@dequantize_linear)
     """
-    once = set(split_prologue(graph)[0])
-    moving = {node for node in dequantizing if node in once}
+    moving = set(dequantizing)
     for node in graph.nodes:
-        if node in once and any(tensor.producer in moving for tensor in node.inputs):
-            moving.add(node)
+        is_over_weights = all(tensor.param or tensor.producer in moving for tensor in node.inputs)
+        if is_over_weights and node.inputs and node.outputs and is_fixed(node, graph.functions):
+            moving.update([node] if any(tensor.producer in moving for tensor in node.inputs) else [])
     sizes = {symbol.tensor for symbol in graph.symbols.values()}
     shared = SharedFunctions(graph)
     nodes: list[OpNode] = []
@@ -192,11 +200,13 @@ def run_with_readers(graph: IR, dequantizing: Iterable[OpNode]) -> None:
             nodes.append(node)
             kept.update(tensor.producer for tensor in reads if node not in moving)
         else:
-            nodes.append(_fused(graph, node, _before(node, moving), shared))
+            nodes.append(_called(graph, node, _before(node, moving), shared))
     needed = {below for node in kept if node in moving for below in (node, *_before(node, moving))}
     for node in moving - needed:
         node.inputs = ()
+    called = called_by(graph.nodes)
     graph.nodes = [node for node in nodes if node not in moving or node in needed]
+    drop_unused(graph, called)
 
 
 def _before(reader: OpNode, moving: set[OpNode]) -> list[OpNode]:
@@ -228,23 +238,38 @@ def _in_order(nodes: Iterable[OpNode]) -> list[OpNode]:
     return list(placed)
 
 
-def _fused(graph: IR, reader: OpNode, before: Sequence[OpNode], shared: SharedFunctions) -> OpNode:
-    """Return one call of copies of these nodes and of their reader, in whose place it is."""
+def _called(graph: IR, reader: OpNode, before: Sequence[OpNode], shared: SharedFunctions) -> OpNode:
+    """Return one call of copies of these nodes and of their reader, in whose place it is.
+
+    If the reader is itself a call, such as that of a layer, the nodes become part of its body.
+    """
     here: dict[TensorMeta, TensorMeta] = {}
     inside: list[OpNode] = []
+
+    def moved(tensor: TensorMeta) -> TensorMeta:
+        return here.get(tensor, tensor)
+
     for node in before:
-        here |= {tensor: tensor.copy() for tensor in node.outputs}
-        inside.append(node.copy(lambda tensor: here.get(tensor, tensor)))
+        here.update((tensor, tensor.copy()) for tensor in node.outputs)
+        inside.append(node.copy(moved))
     names = dict(zip(reader.inputs, reader.args, strict=True))
-    reader.inputs = [here.get(tensor, tensor) for tensor in reader.inputs]
+    reader.inputs = [moved(tensor) for tensor in reader.inputs]
     inside.append(reader)
-    reads = [
-        ((tensor.key or tensor.name).rpartition(".")[2] if tensor not in names else names[tensor], tensor)
-        for tensor in read_by(inside)
-    ]
-    origin = common_origin(inside)
-    call, body = enclose(graph, inside, [(name.replace(".", "_"), tensor) for name, tensor in reads], origin)
-    name = f"dequantize_{reader.op_type.split('.')[1] if '.' in reader.op_type else reader.op_type}"
-    call.name, call.op_type = reader.name, f"{FUSED}{name}"
+    reads = [(_argument(tensor, names), tensor) for tensor in read_by(inside)]
+    call, body = enclose(graph, inside, reads, reader.origin if reader.is_call else common_origin(inside))
+    call.name = reader.name
+    if reader.is_call:
+        moving = body.nodes[:-1]
+        inline_all(body, lambda node: node is body.nodes[-1])
+        run_with_readers(body, moving)
+        call.op_type, name = reader.op_type, str(reader.attrs["function"])
+    else:
+        name = f"dequantize_{reader.op_type.split('.')[1]}"
+        call.op_type = f"{FUSED}{name}"
     shared.bind(call, body, name)
     return call
+
+
+def _argument(tensor: TensorMeta, names: Mapping[TensorMeta, str]) -> str:
+    """Return the name of an argument: as the reader calls it, or as the checkpoint does."""
+    return names.get(tensor, (tensor.key or tensor.name).rpartition(".")[2]).replace(".", "_")

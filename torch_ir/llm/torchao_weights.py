@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from torch_ir.errors import ExportError, MissingExtraError, first_line
@@ -49,6 +48,3 @@ def store_with(settings: Mapping[str, Any]) -> Callable[[str, Tensor], StoredWei
         return StoredWeight("torchao", parts, dequantized)
 
     return store
-
-
-__all__ = ["store_with"]

@@ -246,7 +246,7 @@ def _execute_isolated(
     values = flat_inputs(ir, _checked(inputs), {})
     sizes = read_sizes(ir, values)
     streamed = not isinstance(weights, str) and any(isinstance(value, StoredTensor) for value in weights.values())
-    MemoryCheck(_opened(ir), limits, streamed=streamed).check(sizes)
+    MemoryCheck(_split(ir, is_whole=False, is_ahead=False)[0], limits, streamed=streamed).check(sizes)
     return run_isolated(ir, values, weights, constants, sizes, limits)
 
 

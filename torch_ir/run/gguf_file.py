@@ -61,7 +61,6 @@ class GgufTensor(StoredTensor):
         return replace(self, shape=self.shape[1:], offset=offset, size_in_file=size)
 
 
-
 class GgufTensors(dict[str, Weight]):
     """The tensors of a GGUF file by its own names; `for_keys` finds those of a graph."""
 

@@ -79,7 +79,9 @@ class _Reader:
         for name, entry in entries.items():
             if entry.offset % alignment:
                 raise ValueError(f"{name!r:.80} is not aligned to {alignment} bytes")
-        return Header(fields, {name: each._replace(offset=first + each.offset) for name, each in entries.items()}, stamp)
+        return Header(
+            fields, {name: each._replace(offset=first + each.offset) for name, each in entries.items()}, stamp
+        )
 
     def take(self, count: int) -> bytes:
         if count > self.size - self.at:

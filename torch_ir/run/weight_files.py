@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -105,6 +106,11 @@ def has_pieces(path: str | os.PathLike[str]) -> bool:
     """Whether single tensors of a checkpoint can be read."""
     file = _checkpoint(path)
     return file.name.endswith((".safetensors", _INDEX))
+
+
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder with a checkpoint."""
+    return any((Path(path) / name).is_file() for name in _IN_FOLDER)
 
 
 def _checkpoint(path: str | os.PathLike[str]) -> Path:
@@ -217,7 +223,11 @@ class Misfit(NamedTuple):
 
 
 MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES = "missing", "unexpected", "shape", "dtype", "values"
-MISFITS = (MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES)
+UNREAD = "unread"  # part of a quantised weight that the graph reads without it
+MISFITS = (MISSING, UNEXPECTED, SHAPE, DTYPE, VALUES, UNREAD)
+_PARTS = re.compile(r"(^|[._])(scales?|scale_inv|scale_2|global_scale|zeros?|qzeros|zero_point|g_idx|absmax|SCB)$")
+_OF_ACTIVATIONS = re.compile(r"^(input|output|activation|act|q|k|v|kv|attn)_|^activation")
+_DESCRIPTIONS = ("weight_shape", "weight_format")  # say again what the shapes and dtypes of other tensors say
 
 
 def validate_weights_against_ir(weights: Mapping[str, Any], ir: IR) -> list[str]:
@@ -238,7 +248,7 @@ def fit_weights(ir: IR, weights: Mapping[str, Weight], constants: Mapping[str, t
     """Return the value of every param of the graph, in order; all problems are reported at once."""
     weights = weights_for([ir], weights)
     wrong, surplus = list(_misfits(ir, weights, constants)), _surplus([ir], weights)
-    if wrong:
+    if wrong or any(misfit.kind == UNREAD for misfit in surplus):
         listed = "\n  ".join(map(str, (*wrong, *surplus)))
         raise WeightLoadError(f"the weights do not fit {ir.model_name or 'the graph'}:\n  {listed}")
     if surplus:
@@ -339,13 +349,21 @@ def _missing(param: TensorMeta, unused: Iterable[str]) -> str:
 
 
 def _surplus(graphs: Iterable[IR], weights: Mapping[str, Any]) -> list[Misfit]:
+    graphs = list(graphs)
     known = _keys(graphs)
+    modules = {key.rpartition(".")[0] for key in known}
     missing = known - weights.keys()
-    unexpected = [key for key in weights if key not in known]
-    return [
-        Misfit(UNEXPECTED, key, f"unexpected weight {key!r}{did_you_mean(key, missing if at < _HINTS else ())}")
-        for at, key in enumerate(unexpected)
-    ]
+    found: list[Misfit] = []
+    for key in weights:
+        module, _, last = key.rpartition(".")
+        if key in known or (last in _DESCRIPTIONS and module in modules):
+            continue
+        if _PARTS.search(last) and not _OF_ACTIVATIONS.match(last) and (module in modules or module in known):
+            found.append(Misfit(UNREAD, key, f"nothing reads the scale {key!r}, though the graph reads its weight"))
+        else:
+            hint = did_you_mean(key, missing if len(found) < _HINTS else ())
+            found.append(Misfit(UNEXPECTED, key, f"unexpected weight {key!r}{hint}"))
+    return found
 
 
 def _keys(graphs: Iterable[IR]) -> set[str]:
